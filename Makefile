@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINNED := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: demo real test test-slow lint format bench learning credit schema site clean
+.PHONY: demo real test test-slow lint format bench house learning credit schema site clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/marl train scenarios/kuhn_self_play.yaml --out runs/demo --overwrite
@@ -14,8 +14,9 @@ demo: $(VENV)/.runtime
 real: $(VENV)/.gguf
 	$(BIN)/python scenarios/real/prepare.py
 
+# `make test ROOM=credit` runs the tests of one room.
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup $(addprefix tests/,$(ROOM))
 
 test-slow: $(VENV)/.dev
 	@# Without the model, tests that need it are skipped, and say so.
@@ -45,6 +46,10 @@ bench: $(VENV)/.dev
 		name=$$(echo environments_$$library | sed 's/ --/_/'); \
 		$(BIN)/python tests/bench/environments.py $$library --out tests/bench/results/$$name.json || exit 1; \
 	done
+
+# How the source reads: words of docstrings, names, nesting, comments, imports, files and frames of a training step.
+house: $(VENV)/.dev
+	$(BIN)/python tests/bench/house.py
 
 learning: $(VENV)/.dev
 	for task in kuhn leduc liars_dice nim tic_tac_toe; do \

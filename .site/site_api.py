@@ -4,31 +4,35 @@ from __future__ import annotations
 
 PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "marl": ("The package marl", "What `import marl` gives.", ("marl",)),
-    "types": ("Turns, trajectories, samples", "Plain data that all parts exchange.", ("marl.types", "marl.graph")),
+    "types": (
+        "Turns, trajectories, samples",
+        "Plain data that all parts exchange.",
+        ("marl.core.types", "marl.core.graph"),
+    ),
     "games": (
         "Writing a game",
         "A game is a `GameConfig` whose `build()` returns a PettingZoo `AECEnv`.",
-        ("marl.protocols.games", "games.base", "games.aec"),
+        ("marl.protocols.games", "marl.games.base", "marl.games.aec"),
     ),
     "tasks": (
         "Writing a task, a verifier, a tool",
         "Problems, checks of answers, and what a model may call.",
-        ("marl.protocols.tasks", "games.tasks.base"),
+        ("marl.protocols.tasks", "marl.games.tasks.base"),
     ),
     "roles": (
         "Writing a role",
         "Prompts, and how answers are read.",
-        ("marl.protocols.roles", "roles.base", "roles.parsing"),
+        ("marl.protocols.roles", "marl.roles.base", "marl.roles.parsing"),
     ),
     "credit": (
         "Writing a credit rule",
         "`assign` and `baseline`, and the same numbers as plain functions.",
-        ("marl.protocols.credit", "credit.functions"),
+        ("marl.protocols.credit", "marl.credit.functions"),
     ),
     "learning": (
         "Writing a learner or a loss",
         "Learners, losses, and losses as plain functions.",
-        ("marl.protocols.learning", "trainers.functions"),
+        ("marl.protocols.learning", "marl.trainers.functions"),
     ),
     "engines": ("Writing an engine", "What samples.", ("marl.protocols.engines",)),
     "models": (
@@ -44,7 +48,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "config": (
         "Settings and parts",
         "Bases of all settings, and how parts are looked up.",
-        ("marl.config", "marl.parts"),
+        ("marl.core.config", "marl.core.plugins"),
     ),
 }
 """Page -> heading, introduction, modules."""

@@ -10,12 +10,12 @@ from typing import get_origin
 
 import yaml
 
-from marl.config import Component, Config, meanings
-from marl.parts import GROUPS, find, names
+from marl.core.config import Config, PluginConfig, field_descriptions
+from marl.core.plugins import GROUPS, find_plugin, known_kinds
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
-from marl.view.describe import PLACES, part_subject, sections
-from marl.view.type_words import default_words, settings_in, type_words
+from marl.view.settings_reference import SCENARIO_SKELETONS, nested_settings, plugin_subject
+from marl.view.type_descriptions import config_classes, describe_default, describe_type
 
 TITLES = {"credit": "credit: assign", "baselines": "credit: baseline", "trainers": "learners", "engines": "engines"}
 """Group -> its heading, where that is not its name."""
@@ -32,7 +32,7 @@ def settings_pages() -> dict[str, tuple[str, str]]:
 
 def _scenario() -> Iterator[str]:
     yield "# Sections of a scenario\n\n"
-    yield "Types, defaults and meanings as `marl describe` prints them and the schema holds them. "
+    yield "Types, defaults and field_descriptions as `marl describe` prints them and the schema holds them. "
     yield "Values that are parts have pages of their own.\n\n## The file\n\n"
     yield from _described(Scenario)
     example = yaml.safe_dump(read_yaml(Scenario.example, "example"), sort_keys=False, default_flow_style=None)
@@ -49,8 +49,8 @@ def _sections() -> dict[type[Config], list[str]]:
     places: dict[type[Config], list[str]] = {}
     for name, info in Scenario.model_fields.items():
         place = f"{name}.NAME" if get_origin(info.annotation) is dict else name
-        for section in settings_in(info):
-            for settings, paths in sections((section,)).items():
+        for section in config_classes(info):
+            for settings, paths in nested_settings((section,)).items():
                 places.setdefault(settings, []).extend(f"{place}.{path}" for path in paths)
             places[section].append(place)
     return {settings: sorted(paths, key=lambda path: path.count(".")) for settings, paths in places.items()}
@@ -58,16 +58,16 @@ def _sections() -> dict[type[Config], list[str]]:
 
 def _group(group: str) -> Iterator[str]:
     yield f"# {TITLES.get(group, group).capitalize()}\n\n"
-    yield f"Parts that stand in a scenario as `{PLACES[group]}`, where `PART` is one of these, "
+    yield f"Parts that stand in a scenario as `{SCENARIO_SKELETONS[group]}`, where `PART` is one of these, "
     yield "or an import path of a class of your own.\n\n"
     within: dict[type[Config], list[str]] = {}
-    for kind in names(group):
+    for kind in known_kinds(group):
         yield f"## {kind}\n\n"
-        part = find(group, kind)
+        part = find_plugin(group, kind)
         yield from _described(part)
-        for settings, paths in sections((part,)).items():
+        for settings, paths in nested_settings((part,)).items():
             within.setdefault(settings, []).extend(f"{kind}.{path}" for path in paths)
-        example = yaml.safe_dump(part_subject(group, kind).example, sort_keys=False, allow_unicode=True)
+        example = yaml.safe_dump(plugin_subject(group, kind).example, sort_keys=False, allow_unicode=True)
         yield f"```yaml\n{example.rstrip()}\n```\n\n"
     for settings, paths in within.items():
         if paths:
@@ -79,14 +79,14 @@ def _group(group: str) -> Iterator[str]:
 def _described(settings: type[Config]) -> Iterator[str]:
     """Yield the text of a class of settings and a table of its fields."""
     yield f"{escaped(inspect.cleandoc(settings.__doc__ or ''))}\n\n"
-    texts = meanings(settings)
+    texts = field_descriptions(settings)
     fields = {
         name: info
         for name, info in settings.model_fields.items()
-        if name != "kind" or not issubclass(settings, Component)
+        if name != "kind" or not issubclass(settings, PluginConfig)
     }
     rows = [
-        (f"`{name}`", escaped(type_words(info)), _default(default_words(info)), escaped(texts.get(name, "")))
+        (f"`{name}`", escaped(describe_type(info)), _default(describe_default(info)), escaped(texts.get(name, "")))
         for name, info in fields.items()
     ]
     yield from table(("setting", "type", "default", "meaning"), rows)

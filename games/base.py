@@ -1,4 +1,4 @@
-"""Base of games that are played in words: PettingZoo bookkeeping and illegal moves."""
+"""Base class of text games: PettingZoo bookkeeping, illegal moves and copies of a running game."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from gymnasium.spaces import Dict, MultiBinary, Space, Text
 from pettingzoo import AECEnv, ParallelEnv
 from pydantic import Field, model_validator
 
-from marl.config import Config, nearest
-from marl.protocols import Game, GameConfig, Refusal
-from marl.types import Findings, Info, Observation
+from marl.core.config import Config, choices_hint
+from marl.core.types import Findings, Info, Observation
+from marl.protocols import Game, GameConfig, IllegalMoveOutcome
 
 _API_TEST_OPTIONS = {"options": 1}
-"""Options without meaning, with which PettingZoo's `api_test` resets."""
+"""Meaningless reset options passed by PettingZoo's `api_test`; a game ignores them."""
 
 
 _Value = TypeVar("_Value")
 _REPLACED = ("infos", "reward_components", "reward_causes")
-"""Attributes of a game whose values are replaced, never changed, so that a copy of it may share them."""
+"""Attributes replaced on every step and never changed in place, so a copy of a game can share their values."""
 _NOT_COPIED = frozenset((*_REPLACED, "_rng", "_spaces", "metadata"))
 _IMMUTABLE = frozenset((bool, int, float, str, bytes, type(None), frozenset))
 MAX_REWARD = 1e100
-"""Greatest size of a reward: the squares of such numbers can still be added up."""
+"""Maximum absolute reward: the square of a larger reward could overflow a float."""
 
 
 def finite(value: Any, field: str) -> float:
-    """Return a number (numpy's and a tensor's as well) as a float; raise ValueError that names `field` for others."""
+    """Return `value` (a number, a numpy scalar or a tensor with one element) as a finite float.
+
+    Raises ValueError with the name `field` if `value` is no finite number or exceeds `MAX_REWARD`.
+    """
     try:
-        # Text that spells a number does not count as one.
+        # float("3") would succeed, but text is no reward.
         number = float(value) if isinstance(value, float | int | SupportsFloat) else math.nan
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # an array or a tensor with several numbers
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # arrays or tensors with several elements
         number = math.nan
     if not math.isfinite(number):
         raise ValueError(f"{field}: {reprlib.repr(value)} is no finite number")
@@ -47,15 +50,16 @@ def finite(value: Any, field: str) -> float:
     return number
 
 
-class IllegalMove(Config):
-    """Consequences of an answer that is not a legal move."""
+class IllegalMoveHandling(Config):
+    """Consequences of an illegal move."""
 
     retry: int = Field(default=0, ge=0)
-    """Number of times the same agent is asked again; an answer that is followed by a retry costs nothing."""
+    """Number of further attempts after an illegal move; an illegal move followed by a retry costs nothing."""
     then: Literal["forfeit", "penalty", "random"] = "forfeit"
-    """End the game at a cost, play a uniformly random legal move at a cost, or play one for free."""
+    """Consequence after the last attempt: `forfeit` ends the game at a cost, `penalty` plays a uniformly random legal
+    move at a cost, `random` plays a random legal move for free."""
     penalty: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Cost for the offender, in units of the game's reward. None: the game's own `foul`."""
+    """Cost for the offender, in units of reward, or None for the game's `default_penalty`."""
 
     @model_validator(mode="after")
     def _check_penalty(self) -> Self:
@@ -65,10 +69,10 @@ class IllegalMove(Config):
 
 
 class TextGameConfig(GameConfig):
-    """Settings that all games in words share."""
+    """Settings shared by all text games."""
 
-    illegal: IllegalMove = IllegalMove()
-    """Consequences of an answer that is not a legal move."""
+    illegal: IllegalMoveHandling = IllegalMoveHandling()
+    """Consequences of an illegal move."""
 
     def is_zero_sum(self) -> bool:
         game = self.build()
@@ -76,14 +80,14 @@ class TextGameConfig(GameConfig):
 
 
 class MoveSpace(Space[str]):
-    """Action space with a finite list of moves."""
+    """Gymnasium action space of a finite list of moves in words."""
 
     def __init__(self, moves: tuple[str, ...]) -> None:
         super().__init__(None, None)
         self.moves = moves
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        moves = [move for i, move in enumerate(self.moves) if mask is None or mask[i]]
+        moves = self.moves if mask is None else [self.moves[index] for index in np.flatnonzero(mask)]
         return moves[int(self.np_random.integers(len(moves)))]
 
     def contains(self, x: Any) -> bool:
@@ -94,59 +98,61 @@ class MoveSpace(Space[str]):
 
 
 def _text_space(limit: int) -> Text:
-    """Return a space of printable ASCII text, up to `limit` characters; a new one each time, as it has random state."""
+    """Return a new Gymnasium space of printable ASCII text with at most `limit` characters."""
     return Text(min_length=0, max_length=limit, charset=frozenset(map(chr, (10, *range(32, 127)))))
 
 
 @lru_cache(maxsize=4096)
 def _action_mask(vocabulary: tuple[str, ...], legal: tuple[str, ...]) -> np.ndarray:
-    """Return int8 [len(vocabulary)], 1 where the move is legal. The array is cached: callers copy it."""
+    """Return the action mask: int8 [len(vocabulary)], 1 where the move is legal. Callers copy the cached array."""
     return np.array([move in legal for move in vocabulary], dtype=np.int8)
 
 
 class TextGame(AECEnv[str, Observation, str]):
     """A turn-based game in words: a pure function of seed, options and actions.
 
-    Subclasses implement `deal`, `describe`, `state_of`, `move`, `start_key` and, where moves are restricted, `legal`.
+    Subclasses implement `deal`, `describe`, `information_state`, `apply_action`, `start_key` and, if only some moves
+    are legal, `legal_actions`.
     """
 
     name: str
     zero_sum: bool = False
-    """The rewards of all agents add up to 0, so the others share the payment of an offender for an illegal move."""
-    common: bool = False
-    """All agents get the same rewards, so all pay for an illegal move."""
-    foul: float = 1.0
-    """Default cost of an illegal move: never less than the worst regular loss, or breaking the rules would pay."""
-    choices: ClassVar[tuple[str, ...]] = ()
+    """True if the rewards of all agents add up to 0: the other agents then share an offender's penalty."""
+    common_reward: bool = False
+    """True if all agents always get the same reward: all agents then pay the penalty for an illegal move."""
+    default_penalty: float = 1.0
+    """Default cost of an illegal move: at least the worst regular loss, or breaking the rules would pay."""
+    reset_options: ClassVar[tuple[str, ...]] = ()
     """Names of the options of `reset(options=...)`."""
-    lists_moves: ClassVar[bool] = False
-    """`legal` always lists the moves, though the game has no list of all moves."""
+    enumerates_legal_moves: ClassVar[bool] = False
+    """True if `legal_actions` always lists the moves, although the game has no list of all moves."""
     rules: str = ""
-    """The rules in words, from which somebody who has never heard of the game can play it and read its observations."""
+    """Rules in words, complete enough for a reader to play the game and understand its observations."""
 
     infos: dict[str, Any]
     reward_components: dict[str, dict[str, float]]
     reward_causes: dict[tuple[str, str], str]
 
     def __init__(
-        self, agents: tuple[str, ...], illegal: IllegalMove, vocabulary: tuple[str, ...] | None = None
+        self, agents: tuple[str, ...], illegal: IllegalMoveHandling, vocabulary: tuple[str, ...] | None = None
     ) -> None:
-        if vocabulary is None and not self.lists_moves and illegal.then != "forfeit":
+        if vocabulary is None and not self.enumerates_legal_moves and illegal.then != "forfeit":
             raise ValueError(f"illegal.then: {illegal.then!r} needs a game with a list of moves; choices: forfeit")
         self.metadata = {"name": self.name, "render_modes": [], "is_parallelizable": False}
         self.possible_agents = list(agents)
         self.seats = agents
-        self.vocabulary = vocabulary
-        """All moves of the game; None if any text is a move."""
+        self.all_actions = vocabulary
+        """All moves of the game, or None if any text is a move."""
         self.illegal = illegal
-        self.cost = self.foul if illegal.penalty is None else illegal.penalty
+        self.penalty = self.default_penalty if illegal.penalty is None else illegal.penalty
         self.render_mode = None
         self._seed: int | None = 0
         self._rng: random.Random | None = None
 
     @property
     def rng(self) -> random.Random:
-        """The game's random numbers. They are made when the first is drawn, as most copies of a game draw none."""
+        """Random number generator of the game."""
+        # Created at the first draw: seeding is slow, and most copies of a game draw no random number.
         if self._rng is None:
             self._rng = random.Random(self._seed)
         return self._rng
@@ -158,61 +164,63 @@ class TextGame(AECEnv[str, Observation, str]):
         raise NotImplementedError
 
     def describe(self, agent: str) -> str:
-        """Return the observation of `agent`, in words."""
+        """Return the observation of `agent` as text."""
         raise NotImplementedError
 
-    def state_of(self, agent: str) -> str:
-        """Return the information state of `agent`: all that it knows."""
+    def information_state(self, agent: str) -> str:
+        """Return the information state of `agent`: equal texts if and only if the agent knows the same."""
         raise NotImplementedError
 
-    def move(self, action: str) -> str | Mapping[str, float]:
-        """Apply a legal move and return the agent to move next, or at the end the final reward of each agent."""
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
+        """Apply a legal move and return the next agent to move, or at the end the final reward of each agent."""
         raise NotImplementedError
 
     def start_key(self) -> str:
-        """Return a name of the start state: equal keys, equal starts."""
+        """Return the identifier of the start state; games with equal keys started alike."""
         raise NotImplementedError
 
-    def legal(self, agent: str) -> tuple[str, ...] | None:
-        """Return the legal moves of `agent`, whose observation is final; None if any text is one."""
-        return self.vocabulary
+    def legal_actions(self, agent: str) -> tuple[str, ...] | None:
+        """Return the legal moves of `agent`, or None if any text is legal."""
+        return self.all_actions
 
-    def admits(self, action: str) -> bool:
-        """Return True if `action` is a move now. A game that reads moves from any text says here which it can read."""
+    def is_legal(self, action: str) -> bool:
+        """Return True if `action` is legal now. Games with free text override this method to parse `action`."""
         return bool(action) and (self._legal is None or action in self._legal)
 
     def hears(self, agent: str) -> tuple[str, ...]:
-        """Return the agents whose turns `agent` can see, itself included: the edges of the trajectory graph."""
+        """Return the agents whose turns `agent` can read, itself included: sources of edges in the trajectory graph."""
         return self.seats
 
     def together(self, agent: str) -> tuple[str, ...]:
-        """Return the agents whose observations are final when `agent` is to move, itself first."""
+        """Return the agents whose observations are final now, with `agent` (to move) first: they can answer at once."""
         return (agent,)
 
     def gates(self, agent: str) -> tuple[int, ...]:
-        """Return the steps, by number, whose moves decided that `agent` speaks now, or whom it hears."""
+        """Return the indices of earlier steps whose moves decided that `agent` speaks now, or whom `agent` hears."""
         return ()
 
-    def problem(self) -> str:
-        """Return the key of the problem that is worked on now; "" where there is none."""
+    def problem_key(self) -> str:
+        """Return the key of the current problem, or "" in a game without problems."""
         return ""
 
-    def examples(self, agent: str) -> tuple[str, ...]:
-        """Return example moves of `agent`, where any text is a move."""
+    def example_actions(self, agent: str) -> tuple[str, ...]:
+        """Return example moves of `agent` for random play, needed if any text is a move."""
         return ()
 
     # --- PettingZoo ------------------------------------------------------------------------------------------------
 
     @cached_property
     def _spaces(self) -> dict[str, tuple[Space[Any], Space[str]]]:
-        """Agent -> (observation space, action space)."""
-        moves = self.vocabulary
-        if moves is None:
-            return {agent: (Dict(text=_text_space(65536)), _text_space(4096)) for agent in self.seats}
-        return {
-            agent: (Dict(text=_text_space(65536), action_mask=MultiBinary(len(moves))), MoveSpace(moves))
-            for agent in self.seats
-        }
+        """Agent -> (observation space, action space). Every agent has its own, as spaces hold random state."""
+        spaces: dict[str, tuple[Space[Any], Space[str]]] = {}
+        moves = self.all_actions
+        for agent in self.seats:
+            if moves is None:
+                spaces[agent] = Dict(text=_text_space(65536)), _text_space(4096)
+            else:
+                observations = Dict(text=_text_space(65536), action_mask=MultiBinary(len(moves)))
+                spaces[agent] = observations, MoveSpace(moves)
+        return spaces
 
     def observation_space(self, agent: str) -> Space[Any]:
         return self._spaces[agent][0]
@@ -222,30 +230,37 @@ class TextGame(AECEnv[str, Observation, str]):
 
     def observe(self, agent: str) -> Observation:
         observation: Observation = {"text": self.describe(agent)}
-        if self.vocabulary is not None:
+        if self.all_actions is not None:
             legal = self.infos[agent]["legal"] if self.infos.get(agent) else ()
-            observation["action_mask"] = _action_mask(self.vocabulary, legal or ()).copy()
+            observation["action_mask"] = _action_mask(self.all_actions, legal or ()).copy()
         return observation
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> None:
-        """Deal a new game. `options` (see `choices`) choose the start; `seed` decides what they leave open.
+        """Deal a new game. `options` (see `reset_options`) fix parts of the start; `seed` draws all other parts.
 
         Raises ValueError if an option is unknown or its value impossible.
         """
+        if options == _API_TEST_OPTIONS:
+            options = None
+        for name in options or ():
+            if name not in self.reset_options:
+                hint = choices_hint(name, list(self.reset_options))
+                raise ValueError(f"{self.name}: unknown reset option {name!r}; {hint}")
         self._seed, self._rng = seed, None
         self.steps_taken = 0
-        """Number of steps so far, the one that is being played included."""
+        """Number of steps so far, including the current step."""
         self.agents = agents = list(self.seats)
         self.rewards = dict.fromkeys(agents, 0.0)
         self._cumulative_rewards = dict.fromkeys(agents, 0.0)
         self.terminations = dict.fromkeys(agents, False)
         self.truncations = dict.fromkeys(agents, False)
-        self._skip_agent_selection = None  # PettingZoo leaves it behind when dead agents are not stepped
+        # PettingZoo sets this attribute for dead agents and keeps it from an episode whose dead agents are not stepped.
+        self._skip_agent_selection = None
         self.reward_components, self.reward_causes = {}, {}
-        self._request_move(self.deal(self.rng, self._check_options(options)), 0)
+        self._request_move(self.deal(self.rng, options or {}), 0)
 
     def step(self, action: str | None) -> None:
-        """Play a move; any text that is not a legal move, such as "", is an illegal one. None: for dead agents only."""
+        """Play a move. Any text other than a legal move, such as "", is an illegal move; dead agents step with None."""
         agent = self.agent_selection
         if self.reward_components:
             self.reward_components, self.reward_causes = {}, {}
@@ -257,21 +272,21 @@ class TextGame(AECEnv[str, Observation, str]):
             raise ValueError(f"{self.name}: step(None) for {agent}, who is alive; an illegal move is any other text")
         self.steps_taken += 1
         self._cumulative_rewards[agent] = 0.0
-        played = action if self.admits(action) else self._refuse(agent)
-        if played is not None:
-            outcome = self.move(played)
+        legal_action = action if self.is_legal(action) else self._refuse(agent)
+        if legal_action is not None:
+            outcome = self.apply_action(legal_action)
             if isinstance(outcome, str):
                 self._request_move(outcome, 0)
             else:
-                self.pay(outcome, cause="result of the game")
+                self.add_rewards(outcome, cause="result of the game")
                 self._end()
         if self.reward_components:
             self._accumulate_rewards()
 
-    def pay(self, payments: Mapping[str, float], name: str = "outcome", cause: str = "") -> None:
-        """Add to the rewards of this step, under a component's name; `cause` says which rule paid it.
+    def add_rewards(self, payments: Mapping[str, float], name: str = "outcome", cause: str = "") -> None:
+        """Add `payments` (agent -> amount) to the rewards of this step as the reward component `name`.
 
-        Raises ValueError if a payment is no finite number.
+        `cause` names the rule behind the payment, for records. Raises ValueError if an amount is no finite number.
         """
         for agent, payment in payments.items():
             value = finite(payment, f"{self.name}: reward {name!r} of {agent!r}")
@@ -282,24 +297,27 @@ class TextGame(AECEnv[str, Observation, str]):
                 self.reward_causes[agent, name] = cause
 
     def findings(self) -> Findings:
-        """Return the measures of the finished episode, and new starts that came up in it."""
+        """Return the measures of the finished episode, and new starts found in it."""
         return Findings()
 
     def copy(self, seed: int | None = None) -> Self:
-        """Return a game in the same state, to be played on by itself.
+        """Return an independent game in the same state.
 
-        `seed`: of all that is left to chance in it. None: it draws what this game would draw.
+        `seed` replaces the random numbers of the copy; with None the copy draws the same numbers as this game would.
 
-        Attributes are copied as deep as they are lists, sets and dicts; settings are shared, as they are frozen, and
-        other objects go through `copy.deepcopy`. A subclass whose attributes cannot be copied so has a method of its
-        own.
+        Lists, sets and dicts are copied recursively, frozen settings are shared, and other objects are copied with
+        `copy.deepcopy`. A subclass with attributes unfit for this overrides the method.
         """
         other = type(self).__new__(type(self))
         memo: dict[int, Any] = {}
-        vars(other).update(
-            {name: _copied(value, memo) for name, value in vars(self).items() if name not in _NOT_COPIED}
-        )
-        vars(other).update({name: copy.copy(vars(self)[name]) for name in _REPLACED if name in vars(self)})
+        attributes: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if name not in _NOT_COPIED:
+                attributes[name] = _copied(value, memo)
+        for name in _REPLACED:
+            if name in vars(self):
+                attributes[name] = copy.copy(vars(self)[name])
+        vars(other).update(attributes)
         other.metadata, other._rng = self.metadata, None
         if seed is not None:
             other._seed = seed
@@ -308,41 +326,33 @@ class TextGame(AECEnv[str, Observation, str]):
             other._rng.setstate(self._rng.getstate())
         return other
 
-    def refusal(self) -> Refusal:
-        """Return what `step` would do with an illegal move now."""
+    def illegal_move_outcome(self) -> IllegalMoveOutcome:
+        """Return the payments and replacement moves that would follow an illegal move now."""
         if self._attempt < self.illegal.retry or self.illegal.then == "forfeit":
-            return Refusal()
+            return IllegalMoveOutcome()
         payments = self._illegal_payments(self.agent_selection) if self.illegal.then == "penalty" else {}
-        return Refusal(payments, self._legal or ())
+        return IllegalMoveOutcome(payments, self._legal or ())
 
     # --- bookkeeping -----------------------------------------------------------------------------------------------
 
-    def _check_options(self, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        if not options or options == _API_TEST_OPTIONS:
-            return {}
-        for name in options:
-            if name not in self.choices:
-                raise ValueError(f"{self.name}: unknown reset option {name!r}; {nearest(name, list(self.choices))}")
-        return options
-
     def _request_move(self, agent: str, attempt: int) -> None:
-        """Make `agent` the one to move, and fill in the infos of all that are asked together with it."""
+        """Select `agent` to move, and fill in the infos of all agents asked at the same time."""
         self.agent_selection = agent
         self._attempt = attempt
-        self._legal = self.legal(agent)
-        self.infos = {each: {} for each in self.agents}
+        self._legal = self.legal_actions(agent)
+        self.infos = {name: {} for name in self.agents}
         together = self.together(agent)
-        for each in together:
-            self.infos[each] = Info(
-                legal=self._legal if each == agent else self.legal(each),
-                hears=self.hears(each),
+        for member in together:
+            self.infos[member] = Info(
+                legal=self._legal if member == agent else self.legal_actions(member),
+                hears=self.hears(member),
                 together=together,
-                state=self.state_of(each),
+                state=self.information_state(member),
                 attempt=attempt,
-                problem=self.problem(),
-                examples=self.examples(each),
+                problem=self.problem_key(),
+                examples=self.example_actions(member),
                 rules=self.rules,
-                gates=self.gates(each),
+                gates=self.gates(member),
             )
 
     def _end(self) -> None:
@@ -351,41 +361,42 @@ class TextGame(AECEnv[str, Observation, str]):
         self.infos = {agent: {} for agent in self.agents}
 
     def _refuse(self, agent: str) -> str | None:
-        """Apply the settings for illegal moves and return the move to be played instead, if any."""
+        """Apply the settings for illegal moves; return the random move played instead, or None if no move is played."""
         if self._attempt < self.illegal.retry:
             self._request_move(agent, self._attempt + 1)
             return None
         if self.illegal.then != "random":
-            self.pay(self._illegal_payments(agent), "illegal", f"{agent} made no legal move")
+            self.add_rewards(self._illegal_payments(agent), "illegal", f"{agent} made no legal move")
         if self.illegal.then == "forfeit":
             self._end()
             return None
         return self.rng.choice(self._legal or ())
 
     def _illegal_payments(self, offender: str) -> dict[str, float]:
-        if self.common:
-            return dict.fromkeys(self.agents, -self.cost)
-        rest = [agent for agent in self.agents if agent != offender]
-        share = self.cost / len(rest) if self.zero_sum and rest else 0.0
-        return {offender: -self.cost} | dict.fromkeys(rest, share)
+        if self.common_reward:
+            return dict.fromkeys(self.agents, -self.penalty)
+        opponents = [agent for agent in self.agents if agent != offender]
+        share = self.penalty / len(opponents) if self.zero_sum and opponents else 0.0
+        return {offender: -self.penalty} | dict.fromkeys(opponents, share)
 
 
 def _copied(value: _Value, memo: dict[int, Any]) -> _Value:
-    """Return a copy of an attribute, many times as fast as `copy.deepcopy` where it is plain data.
+    """Return a deep copy of an attribute, for plain data many times faster than `copy.deepcopy`.
 
-    `memo`: id of a container -> its copy, so that one container under two names stays one.
+    `memo` maps the id of a container to its copy: two attributes sharing a container share its copy as well.
     """
     kind = type(value)
     if kind in _IMMUTABLE or isinstance(value, Config):
         return value
     if kind is tuple:
-        return value if all(type(each) is str for each in value) else tuple([_copied(each, memo) for each in value])  # type: ignore[attr-defined,return-value]
+        # Most tuples of a game hold moves or agents: text, which needs no copy.
+        return value if all(type(item) is str for item in value) else tuple([_copied(item, memo) for item in value])  # type: ignore[attr-defined,return-value]
     if id(value) in memo:
         return memo[id(value)]
     if kind is dict:
-        memo[id(value)] = {key: _copied(each, memo) for key, each in value.items()}  # type: ignore[attr-defined]
+        memo[id(value)] = {key: _copied(item, memo) for key, item in value.items()}  # type: ignore[attr-defined]
     elif kind is list or kind is set:
-        memo[id(value)] = kind([_copied(each, memo) for each in value])  # type: ignore[attr-defined,call-arg]
+        memo[id(value)] = kind([_copied(item, memo) for item in value])  # type: ignore[attr-defined,call-arg]
     elif isinstance(value, AECEnv | ParallelEnv | Env):
         return _copied_environment(value, memo)  # type: ignore[return-value]
     else:
@@ -394,11 +405,9 @@ def _copied(value: _Value, memo: dict[int, Any]) -> _Value:
 
 
 def _copied_environment(env: Any, memo: dict[int, Any]) -> Any:
-    """Return a copy of an environment of others as it is now, wrappers included.
-
-    `copy.deepcopy` would make most of PettingZoo's anew and lose where they are: they inherit from `EzPickle`, whose
-    copies are what a constructor returns for the same arguments.
-    """
+    """Return a copy of a third-party environment in its current state, wrappers included."""
+    # `copy.deepcopy` would lose the state of most PettingZoo environments: they inherit from `EzPickle`, which copies
+    # by calling the constructor again with the same arguments.
     if id(env) not in memo:
         memo[id(env)] = other = object.__new__(type(env))
         vars(other).update({name: _copied(value, memo) for name, value in vars(env).items()})
@@ -406,7 +415,7 @@ def _copied_environment(env: Any, memo: dict[int, Any]) -> Any:
 
 
 def replay(game: Game, seed: int | None, options: Mapping[str, Any] | None, actions: Iterable[str | None]) -> None:
-    """Reset `game` and play `actions`, where None is an illegal answer. Episodes are forked this way."""
+    """Reset `game` and play `actions`, where None is an illegal move. Episodes are forked this way."""
     game.reset(seed, options)
     for action in actions:
         game.step("" if action is None else action)

@@ -1,4 +1,4 @@
-"""Communication game: round by round, a team decides who hears whom (actions of Agent Q-Mix, arXiv 2604.00344)."""
+"""Communication game: in every round, a team builds its own communication graph (Agent Q-Mix, arXiv 2604.00344)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import networkx as nx
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from games.base import TextGame, TextGameConfig
-from games.communication_graph import ACTIONS, Edge, connect, deciders, speaking_order
-from games.communication_values import PerfectTeam, PlayFigures
-from games.evidence import DealtEvidence, normalize_spaces
-from games.tasks.base import TaskGameConfig, deal_problem
+from marl.core.types import Findings
 from marl.engines.scripted import Always, Tabular
-from marl.protocols import EngineConfig, Speaker, Split
-from marl.provenance import Marked, Origin
-from marl.types import Findings
+from marl.games.base import TextGame, TextGameConfig
+from marl.games.communication_graph import COMMUNICATION_ACTIONS, Edge, connect, edge_requesters, speaking_order
+from marl.games.communication_optimum import OutcomeMeans, PerfectTeam
+from marl.games.split_evidence import SplitEvidence, normalize_spaces
+from marl.games.tasks.base import TaskGameConfig, deal_problem
+from marl.protocols import AgentSetup, EngineConfig, Split
+from marl.text.origins import MarkedText, Origin
 
 MOST_ENUMERATED = 4
-"""Most agents whose joint choices are enumerated: 6^4 of them."""
+"""Maximum number of agents for enumeration: 4 agents have 6^4 joint choices."""
 
 
 class CommunicationConfig(TaskGameConfig, TextGameConfig):
-    """A problem, n agents and a graph of their own making. An unreadable answer costs its agent 1 and ends the game.
+    """Team of agents on a problem, with a communication graph of its own choice. By default an illegal move costs 1.
 
-    The task's answers must be exact texts: answers are only compared.
+    Answers are compared as exact texts, so the task needs short unique answers.
     """
 
     kind: str = "communication"
@@ -37,85 +38,88 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
     agents: int = Field(default=3, ge=2, le=1000)
     """Number of agents."""
     rounds: PositiveInt = 2
-    """In each round all agents choose whom to hear and then answer; the answers of the last one count."""
+    """Number of rounds. In each round all agents choose an action and then answer; answers of the last round count."""
     evidence: Literal["whole", "split"] = "whole"
-    """Share of the problem that each agent is told: all of it, or a part of its fact `evidence` (task `records`)."""
+    """Evidence shown to each agent: all of it, or only a part of the problem's fact `evidence` (task `records`)."""
     controllers: bool = False
-    """True: each `controller_i` chooses for a `speaker_i`, so that two policies may do it. A controller reads the
-    question but no evidence, and what its speaker said and heard in the round before. False: `agent_i` does both."""
+    """True: `controller_i` chooses actions for `speaker_i`, so two policies can learn the two tasks. A controller reads
+    the question without evidence, and the moves said and heard by its speaker. False: `agent_i` chooses and answers."""
     answer: Literal["majority", "respondent"] = "majority"
-    """The answer that counts: the most common one, or that of the agent that the evidence names as respondent."""
+    """The team's answer: the most common answer, or the answer of the respondent named by the evidence."""
     accuracy: NonNegativeFloat = 1.0
     """Reward of every agent for the right answer."""
     cost: NonNegativeFloat = 0.1
-    """Cost of talk for every agent: proportional, and the whole once the budget is spent."""
+    """Cost of talk for every agent: proportional to the words up to `budget`, and constant beyond."""
     budget: PositiveInt = 200
-    """Words spoken and heard by all agents, a choice of an `agent_i` being one: a game sees moves, not tokens."""
+    """Budget of words spoken and heard by all agents, including one word per choice of an `agent_i`."""
 
-    def build(self) -> Communication:
-        return Communication(self)
+    def build(self) -> CommunicationGame:
+        return CommunicationGame(self)
 
     @property
     def speakers(self) -> tuple[str, ...]:
-        """Names of the agents that speak, in ring order."""
-        return tuple(f"{'speaker' if self.controllers else 'agent'}_{place}" for place in range(self.agents))
+        """Names of the answering agents, in ring order."""
+        prefix = "speaker" if self.controllers else "agent"
+        return tuple(f"{prefix}_{index}" for index in range(self.agents))
 
     @property
     def choosers(self) -> tuple[str, ...]:
-        """Names of the agents that choose for them."""
-        return tuple(speaker.replace("speaker", "controller") for speaker in self.speakers)
+        """Names of the choosing agents, in the order of `speakers`."""
+        prefix = "controller" if self.controllers else "agent"
+        return tuple(f"{prefix}_{index}" for index in range(self.agents))
 
     def default_seats(self) -> Mapping[str, str]:
         controllers = dict.fromkeys(self.choosers, "controller") if self.controllers else {}
         return controllers | dict.fromkeys(self.speakers, "speaker")
 
-    def conflicts(self, speakers: Mapping[str, Speaker]) -> Iterable[str]:
+    def conflicts(self, speakers: Mapping[str, AgentSetup]) -> Iterable[str]:
         if self.evidence == "split" or self.answer == "respondent":
             try:
-                DealtEvidence.of(self.tasks.problem("train", 0))
+                SplitEvidence.of(self.tasks.problem("train", 0))
             except ValueError as error:
                 yield f"task: {error}"
 
     def opponents(self) -> Mapping[str, EngineConfig]:
-        """Return a player for each action, which always chooses it, and `best_choices` where `exact` is known."""
-        players: dict[str, EngineConfig] = {f"always_{action}": Always(move=action) for action in ACTIONS}
+        """Return one player per constant action, and the player `best_choices` if `is_exact`."""
+        players: dict[str, EngineConfig] = {f"always_{action}": Always(move=action) for action in COMMUNICATION_ACTIONS}
         return players | ({"best_choices": self._best_choices()} if self.is_exact else {})
 
     @property
     def is_exact(self) -> bool:
-        """True if `exact` can be worked out: controllers, one round, one respondent, and at most four agents."""
+        """True if outcomes can be enumerated: with controllers, one round, a respondent and at most four agents."""
         return self.controllers and self.rounds == 1 and self.agents <= MOST_ENUMERATED and self.answer == "respondent"
 
     @cached_property
     def perfect_team(self) -> PerfectTeam:
-        """Team of perfect speakers, whose joint choices are enumerated; raises ValueError unless `is_exact`."""
+        """Team of perfect speakers with enumerated joint choices; raises ValueError unless `is_exact`."""
         if not self.is_exact:
             raise ValueError(
                 f"agents: {self.agents}, rounds: {self.rounds}, controllers: {self.controllers}, answer: "
                 f"{self.answer!r} are not enumerated; choices: agents: 2 to {MOST_ENUMERATED}, rounds: 1, controllers: "
                 "true, answer: respondent"
             )
-        return PerfectTeam(self.speakers, self.evidence == "split", self.payment)
+        return PerfectTeam(self.speakers, self.evidence == "split", self.team_reward)
 
-    def exact(self) -> Mapping[str, PlayFigures]:
-        """Return what choices earn on the held-out problems under perfect speakers, worked out by enumeration.
+    def exact_outcomes(self) -> Mapping[str, OutcomeMeans]:
+        """Return decision rule -> exact mean outcome on the held-out problems under perfect speakers.
 
-        `best_choices`: the best decision rule; `best_constant`: the best one that looks at no problem; each of the six
-        actions: all agents always choose it; `random`: all choose uniformly. Raises ValueError unless `is_exact`.
+        Rules: `best_choices`: the best joint choice on every problem; `best_constant`: the best constant joint choice;
+        the six actions: all agents always choose this action; `random`: uniform choices. Raises ValueError unless
+        `is_exact`.
         """
         held_out = range(self.tasks.size("held_out"))
-        return self.perfect_team.figures([self.tasks.problem("held_out", index) for index in held_out])
+        return self.perfect_team.evaluate_decision_rules([self.tasks.problem("held_out", index) for index in held_out])
 
     def price(self, words: int) -> float:
-        """Return what each agent pays for the words that all have spoken and heard."""
+        """Return every agent's cost for the `words` spoken and heard by all agents."""
         return self.cost * min(words / self.budget, 1.0)
 
-    def payment(self, correct: bool, words: int) -> float:
+    def team_reward(self, correct: bool, words: int) -> float:
         """Return the reward of every agent."""
         return self.accuracy * correct - self.price(words)
 
     def _best_choices(self) -> Tabular:
-        """Return a player that makes the best joint choice on every problem."""
+        """Return a player with the best joint choice on every problem."""
         table: dict[str, dict[str, float]] = {}
         game = self.build()
         for split in get_args(Split):
@@ -127,17 +131,16 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
         return Tabular(table=table)
 
 
-class Communication(TextGame):
-    """Each round all choose at once; then they answer in topological order, those at one depth at once.
+class CommunicationGame(TextGame):
+    """In every round all agents choose at once, then answer in topological order of the resulting graph.
 
-    An agent hears its predecessors in the round's graph: their new answer, and their earlier moves that it has not
-    heard before. Who is on no edge is silent in that round unless its answer counts. The team's answer is the
-    majority's (of equally frequent ones, that of the first agent), or that of the respondent. All are paid
-    alike: `accuracy` * correct - `cost` * min(words / `budget`, 1).
+    An agent hears its predecessors in the graph: their new answers, and earlier moves not heard before. An agent
+    without an edge is silent in this round unless its answer counts. The team's answer is the majority's (in a tie, the
+    first agent's) or the respondent's. The common reward is `accuracy` * correct - `cost` * min(words / `budget`, 1).
     """
 
     name = "communication"
-    choices = ("split", "index", "problem")
+    reset_options = ("split", "index", "problem")
 
     def __init__(self, config: CommunicationConfig) -> None:
         super().__init__(tuple(config.default_seats()), config.illegal)
@@ -152,44 +155,44 @@ class Communication(TextGame):
             raise ValueError(f"communication: problem {problem.key!r} has no answer that texts can be compared with")
         single = self.config.answer == "respondent"
         dealt = single or self.config.evidence == "split" or "evidence" in problem.facts
-        self.evidence = DealtEvidence.of(problem) if dealt else None
+        self.evidence = SplitEvidence.of(problem) if dealt else None
         self._answering = (self.evidence.respondent_in(self.speakers),) if single and self.evidence else self.speakers
-        """The agents whose answers count."""
+        """Agents with answers that count."""
         self.moves: dict[str, list[str]] = {agent: [] for agent in self.seats}
-        """Agent -> its choices and answers in turn."""
+        """Agent -> its choices and answers, in order of play."""
         self.answers: dict[str, str] = {}
         """Agent -> its latest answer."""
         self._chosen_at: dict[str, int] = {}
-        """Agent -> the step of its latest choice."""
+        """Agent -> index of the step of its latest choice."""
         self._answered_at: dict[str, int] = {}
-        """Agent -> the step of its latest answer."""
+        """Agent -> index of the step of its latest answer."""
         self._gates: dict[str, tuple[int, ...]] = {}
-        """Agent -> the steps of the choices that decided that it speaks in this round, or whom it hears."""
+        """Agent -> indices of the steps with the choices behind its edges in this round."""
         self.graphs: list[nx.DiGraph[str]] = []
         self._chosen: Counter[str] = Counter()
         self._heard_counts: dict[Edge, int] = {}
-        """(speaker, listener) -> number of the speaker's moves that the listener has heard, or is about to hear."""
+        """(speaker, listener) -> number of the speaker's moves heard by the listener, this round included."""
         self._choosing, self._stage, self._later_stages, self._correct = True, self.choosers, [], False
         return self.choosers[0]
 
     def start_key(self) -> str:
         return self.dealt_problem.key
 
-    def problem(self) -> str:
+    def problem_key(self) -> str:
         return self.dealt_problem.key
 
-    def examples(self, agent: str) -> tuple[str, ...]:
-        """Return what a perfect speaker would say, where there is evidence; else the right answer and wrong ones."""
+    def example_actions(self, agent: str) -> tuple[str, ...]:
+        """Return a perfect speaker's utterance if there is evidence, else the right answer and wrong answers."""
         if self._choosing:
             return ()
         if self.evidence is None:
             return (self.dealt_problem.answer, *self.dealt_problem.wrong)
-        heard = [move for moves in self._heard_moves(agent).values() for move in moves]
-        known = self.evidence.known(self._held(agent), [*heard, *self.moves[agent]], self.dealt_problem.answer)
-        return (self.evidence.utterance(known, self.dealt_problem.answer),)
+        heard = [*chain.from_iterable(self._heard_moves(agent).values()), *self.moves[agent]]
+        parts = self.evidence.inferable(self._held_parts(agent), heard, self.dealt_problem.answer)
+        return (self.evidence.utterance(parts, self.dealt_problem.answer),)
 
-    def legal(self, agent: str) -> tuple[str, ...] | None:
-        return ACTIONS if self._choosing else None
+    def legal_actions(self, agent: str) -> tuple[str, ...] | None:
+        return COMMUNICATION_ACTIONS if self._choosing else None
 
     def together(self, agent: str) -> tuple[str, ...]:
         return self._stage
@@ -198,7 +201,7 @@ class Communication(TextGame):
         speaker = self._speaker_of.get(agent, agent)
         reads_graph = self.graphs and self._choosing == (speaker != agent)
         heard = set(self.graphs[-1].predecessors(speaker)) | {speaker} if reads_graph else set()
-        return tuple(each for each in self.seats if each == agent or each in heard)
+        return tuple(seat for seat in self.seats if seat == agent or seat in heard)
 
     def gates(self, agent: str) -> tuple[int, ...]:
         return () if self._choosing else self._gates.get(agent, ())
@@ -206,22 +209,24 @@ class Communication(TextGame):
     def describe(self, agent: str) -> str:
         rounds_done = len(self.graphs) - (not self._choosing)
         speaker = self._speaker_of.get(agent, agent)
-        request = " ".join(["choose", *(f"[{action}]" for action in ACTIONS)]) if self._choosing else "answer"
+        request = (
+            " ".join(["choose", *(f"[{action}]" for action in COMMUNICATION_ACTIONS)]) if self._choosing else "answer"
+        )
         header = f"{agent} . round {rounds_done + 1} of {self.config.rounds}"
-        known = " . ".join([self.dealt_problem.question, header, *self._holding(agent)])
+        observed = " . ".join([self.dealt_problem.question, header, *self._evidence_text(agent)])
         if not rounds_done or speaker not in self.answers:
-            return Marked(f"{known} . {request}")
-        before, answer = f"{known} . {'you' if speaker == agent else speaker} said ", self.answers[speaker]
+            return MarkedText(f"{observed} . {request}")
+        before, answer = f"{observed} . {'you' if speaker == agent else speaker} said ", self.answers[speaker]
         span = len(before), len(before) + len(answer), Origin(self._answered_at[speaker], "told")
-        return Marked(f"{before}{answer} . {request}", (span,))
+        return MarkedText(f"{before}{answer} . {request}", (span,))
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         speaker = self._speaker_of.get(agent, agent)
-        known = {agent: self.moves[agent], speaker: self.moves[speaker]} | self._heard_moves(speaker)
-        moves = (f"{speaker} : {' , '.join(moves)}" for speaker, moves in known.items())
-        return " . ".join([self.dealt_problem.question, *self._holding(agent), *moves])
+        moves_of = {agent: self.moves[agent], speaker: self.moves[speaker]} | self._heard_moves(speaker)
+        lines = [f"{name} : {' , '.join(moves)}" for name, moves in moves_of.items()]
+        return " . ".join([self.dealt_problem.question, *self._evidence_text(agent), *lines])
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         agent, text, step = self.agent_selection, normalize_spaces(action), self.steps_taken - 1
         self.moves[agent].append(text)
         if self._choosing:
@@ -234,80 +239,85 @@ class Communication(TextGame):
     def findings(self) -> Findings:
         """Return the measures of the episode.
 
-        `success`, `words` (spoken and heard), the `edges` of all rounds, `density`, their share of the most that an
-        acyclic graph has, and `choice_entropy` of all choices, in nats.
+        `success`; `words` (spoken and heard); `edges` of all rounds; `density`: edges as a share of the maximum of an
+        acyclic graph; `choice_entropy` of all choices [nats].
         """
-        most = self.config.agents * (self.config.agents - 1) / 2
+        max_edges = self.config.agents * (self.config.agents - 1) / 2
         edges = sum(graph.number_of_edges() for graph in self.graphs)
-        density = edges / most / max(len(self.graphs), 1)
+        density = edges / max_edges / max(len(self.graphs), 1)
         measures = {"success": float(self._correct), "edges": float(edges), "density": density}
-        return Findings(measures | {"words": float(self.words_spent()), "choice_entropy": _entropy(self._chosen)})
+        shares = [count / self._chosen.total() for count in self._chosen.values()]
+        entropy = math.fsum(share * -math.log(share) for share in shares)
+        return Findings(measures | {"words": float(self.words_spent()), "choice_entropy": entropy})
 
     def words_spent(self) -> int:
-        """Return the number of words spoken and heard so far, by all agents; of a controller nobody hears."""
-        heard = (moves for agent in self.speakers for moves in self._heard_moves(agent).values())
-        made = (self.moves[agent] for agent in self.speakers)
-        return sum(len(move.split()) for moves in (*made, *heard) for move in moves)
+        """Return the number of words spoken and heard by all agents so far. Choices of controllers are free."""
+        words = 0
+        for agent in self.speakers:
+            for moves in (self.moves[agent], *self._heard_moves(agent).values()):
+                words += sum(len(move.split()) for move in moves)
+        return words
 
-    def _held(self, agent: str) -> list[str]:
-        """Return the names of the parts of the evidence that an agent, or the one it chooses for, holds."""
+    def _held_parts(self, agent: str) -> list[str]:
+        """Return the names of the parts of the evidence dealt to `agent`, or to the speaker of a controller."""
         if self.evidence is None:
             return []
         if self.config.evidence == "whole":
             return list(self.evidence.parts)
-        return self.evidence.held_by(self._speaker_of.get(agent, agent), self.speakers)
+        return self.evidence.items_of(self._speaker_of.get(agent, agent), self.speakers)
 
-    def _holding(self, agent: str) -> list[str]:
-        """Return what an agent is told about the evidence: a controller gets names alone."""
-        held = self._held(agent)
-        if self.evidence is None or not held:
+    def _evidence_text(self, agent: str) -> list[str]:
+        """Return the sentence about the evidence in an observation, or []; a controller reads only names of parts."""
+        names = self._held_parts(agent)
+        if self.evidence is None or not names:
             return []
         if agent in self.speakers:
-            return [f"you hold {' '.join(self.evidence.parts[name] for name in held)}"]
-        return [f"{self._speaker_of[agent]} holds {' '.join(held)}"]
+            return [f"you hold {' '.join(self.evidence.parts[name] for name in names)}"]
+        return [f"{self._speaker_of[agent]} holds {' '.join(names)}"]
 
     def _heard_moves(self, listener: str) -> dict[str, list[str]]:
-        """Return speaker -> the moves that `listener` has heard of it."""
-        counts = {speaker: self._heard_counts.get((speaker, listener), 0) for speaker in self.speakers}
-        return {speaker: self.moves[speaker][:count] for speaker, count in counts.items() if count}
+        """Return speaker -> moves of this speaker heard by `listener`."""
+        moves: dict[str, list[str]] = {}
+        for speaker in self.speakers:
+            if count := self._heard_counts.get((speaker, listener), 0):
+                moves[speaker] = self.moves[speaker][:count]
+        return moves
 
     def _next_stage(self) -> tuple[str, ...]:
-        """Return the agents to be asked next, all at once; none at the end."""
+        """Return the agents to be asked next, all at once, or () at the end of the game."""
         if self._choosing:
             self._choosing = False
             choices = {self._speaker_of[chooser]: self.moves[chooser][-1] for chooser in self.choosers}
             steps = {self._speaker_of[chooser]: step for chooser, step in self._chosen_at.items()}
-            self._add_graph(choices)
-            by_whom = deciders(choices, self.graphs[-1])
-            self._gates = {agent: tuple(sorted(steps[each] for each in by_whom[agent])) for agent in choices}
+            graph = connect(choices)
+            self.graphs.append(graph)
+            self._chosen.update(choices.values())
+            for speaker, listener in graph.edges:
+                # One more than the moves so far: the speaker's answer in this round.
+                self._heard_counts[speaker, listener] = len(self.moves[speaker]) + 1
+            self._later_stages = speaking_order(graph, self._answering)
+            for agent, requesters in edge_requesters(choices, graph).items():
+                self._gates[agent] = tuple(sorted(map(steps.__getitem__, requesters)))
         if self._later_stages:
             return self._later_stages.pop(0)
         self._choosing = len(self.graphs) < self.config.rounds
         return self.choosers if self._choosing else ()
 
-    def _add_graph(self, choices: Mapping[str, str]) -> None:
-        graph = connect(choices)
-        self.graphs.append(graph)
-        self._chosen.update(choices.values())
-        # The move after those made so far is the speaker's answer in this round.
-        self._heard_counts |= {(speaker, listener): len(self.moves[speaker]) + 1 for speaker, listener in graph.edges}
-        self._later_stages = speaking_order(graph, self._answering)
-
     def _pay_team(self) -> Mapping[str, float]:
         answers = Counter(self.answers[speaker] for speaker in self._answering)
-        # Of equally frequent ones, most_common names first what was counted first.
+        # In a tie, `most_common` returns the answer counted first, so the first agent's.
         self._correct = answers.most_common(1)[0][0] == normalize_spaces(self.dealt_problem.answer)
         accuracy, cost = self.config.accuracy * self._correct, -self.config.price(self.words_spent())
         whose = "most common answer" if self.config.answer == "majority" else f"answer of {self._answering[0]}"
-        self.pay(dict.fromkeys(self.seats, accuracy), "accuracy", f"{whose} against the right one")
-        self.pay(
+        self.add_rewards(dict.fromkeys(self.seats, accuracy), "accuracy", f"{whose} against the right one")
+        self.add_rewards(
             dict.fromkeys(self.seats, cost), "cost", f"{self.words_spent()} words of a budget of {self.config.budget}"
         )
         return {}
 
 
 def _rules(config: CommunicationConfig) -> str:
-    """Return the rules in words."""
+    """Return the rules of the game in words."""
     split = "Each holds only a part of what there is to know; who does not know the answer says what it knows of it. "
     partly = split if config.evidence == "split" else ""
     speaks = "each" if config.answer == "majority" else "each who hears somebody, is heard or has to answer"
@@ -321,9 +331,3 @@ def _rules(config: CommunicationConfig) -> str:
         f"hear each other. Then {speaks} gives an answer to the problem. {counts} in the last round counts, and talk "
         "costs a little."
     )
-
-
-def _entropy(counted: Counter[str]) -> float:
-    """Return the entropy of a distribution given by counts, in nats; 0 of none."""
-    shares = [count / counted.total() for count in counted.values()]
-    return math.fsum(share * -math.log(share) for share in shares)

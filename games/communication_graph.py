@@ -1,4 +1,4 @@
-"""From choices to a graph: the communication actions of Agent Q-Mix (arXiv 2604.00344), and who speaks when."""
+"""Communication graphs built from the actions of Agent Q-Mix (arXiv 2604.00344), and the order of speech in them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Collection, Mapping, Sequence
 
 import networkx as nx
 
-ACTIONS = ("alone", "broadcast", "query", "aggregate", "verify", "debate")
+COMMUNICATION_ACTIONS = ("alone", "broadcast", "query", "aggregate", "verify", "debate")
 Edge = tuple[str, str]
 """(speaker, listener)"""
 
 
 def requested_edges(agent: str, action: str, ring: Sequence[str]) -> list[Edge]:
-    """Return the edges that an action asks for, in order of preference.
+    """Return the edges requested by an action, in order of preference.
 
-    The next agent is the one that follows in the ring, the opposite agent the one `len(ring) // 2` places on:
+    The next agent follows in the ring; the opposite agent is `len(ring) // 2` positions further.
 
-    - `alone`: none
-    - `broadcast`: everybody hears me
-    - `query`: I hear the next
-    - `aggregate`: I hear everybody
-    - `verify`: the next hears me, to check my answer
-    - `debate`: the opposite and I hear each other; an acyclic graph keeps one of the two edges
-
-    In the released code `query`, too, makes the next hear me, and the last agent's `verify` adds nothing.
+    - `alone`: no edge
+    - `broadcast`: all agents hear `agent`
+    - `query`: `agent` hears the next agent
+    - `aggregate`: `agent` hears all agents
+    - `verify`: the next agent hears `agent`, to check the answer
+    - `debate`: `agent` and the opposite agent hear each other; an acyclic graph keeps one of these two edges
     """
-    place = ring.index(agent)
-    after = (*ring[place + 1 :], *ring[:place])
+    # This follows the paper. In its released code, `query` also makes the next agent hear `agent`, and `verify` of the
+    # last agent adds no edge.
+    index = ring.index(agent)
+    after = (*ring[index + 1 :], *ring[:index])
     following, opposite = after[0], after[len(ring) // 2 - 1]
     return {
         "alone": [],
@@ -41,7 +41,7 @@ def requested_edges(agent: str, action: str, ring: Sequence[str]) -> list[Edge]:
 def connect(choices: Mapping[str, str]) -> nx.DiGraph[str]:
     """Return the graph of a joint choice (agent -> action, in ring order); edges run from speaker to listener.
 
-    Requested edges are added one by one, in agent order; one that would close a cycle is left out.
+    Requested edges are added one by one, in agent order; an edge that would close a cycle is left out.
     """
     ring = tuple(choices)
     graph: nx.DiGraph[str] = nx.DiGraph()
@@ -53,21 +53,28 @@ def connect(choices: Mapping[str, str]) -> nx.DiGraph[str]:
     return graph
 
 
-def deciders(choices: Mapping[str, str], graph: nx.DiGraph[str]) -> dict[str, set[str]]:
-    """Return agent -> those whose choices asked for an edge of the graph on which it is.
+def edge_requesters(choices: Mapping[str, str], graph: nx.DiGraph[str]) -> dict[str, set[str]]:
+    """Return agent -> agents whose choices requested an edge at this agent.
 
-    They decided that it speaks, or whom it hears. Nobody did so for an agent on no edge.
+    Their choices decided whether the agent speaks and whom it hears. The set is empty for an agent without an edge.
     """
-    ring, asking = tuple(choices), {agent: set[str]() for agent in choices}
+    ring, requesters = tuple(choices), {agent: set[str]() for agent in choices}
     for agent, action in choices.items():
-        for edge in requested_edges(agent, action, ring):
-            for each in edge if graph.has_edge(*edge) else ():
-                asking[each].add(agent)
-    return asking
+        for speaker, listener in requested_edges(agent, action, ring):
+            if graph.has_edge(speaker, listener):
+                requesters[speaker].add(agent)
+                requesters[listener].add(agent)
+    return requesters
 
 
 def speaking_order(graph: nx.DiGraph[str], answering: Collection[str]) -> list[tuple[str, ...]]:
-    """Return who speaks at once, depth by depth: an agent on no edge is silent unless its answer counts."""
-    depths = [[a for a in depth if graph.degree[a] or a in answering] for depth in nx.topological_generations(graph)]
+    """Return the groups of agents speaking at once, in topological order; each group is in ring order.
+
+    An agent without an edge is silent unless `answering`, the agents whose answers count, contains the agent.
+    """
     ring = list(graph)
-    return [tuple(sorted(depth, key=ring.index)) for depth in depths if depth]
+    groups: list[tuple[str, ...]] = []
+    for depth in nx.topological_generations(graph):
+        if group := [agent for agent in depth if graph.degree[agent] or agent in answering]:
+            groups.append(tuple(sorted(group, key=ring.index)))
+    return groups

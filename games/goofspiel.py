@@ -1,4 +1,4 @@
-"""Goofspiel for two: in each round both bid a card at once for a prize (Ross, 1971)."""
+"""Goofspiel for two: in each round, both players bid a card for a prize at the same time (Ross, 1971)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from games.base import TextGameConfig
-from games.simultaneous import SimultaneousGame
-from marl.protocols import Drawing, GameStart
-
-WALKABLE = 200_000
-"""Most histories of a game that exports its deals."""
+from marl.games.base import TextGameConfig
+from marl.games.matrix_games import SimultaneousGame
+from marl.games.two_player import MAX_ENUMERATED_HISTORIES
+from marl.protocols import GameStart, StateRendering
 
 
 class GoofspielConfig(TextGameConfig):
-    """Goofspiel. An illegal move costs more than losing the game, unless `illegal.penalty` says otherwise."""
+    """Goofspiel. By default an illegal move costs more than a lost game."""
 
     kind: str = "goofspiel"
     cards: int = Field(default=4, ge=2, le=13)
-    """Number of cards that each player has, and of prizes: all are worth 1 to this many points."""
+    """Number of cards of each player, and of prizes. Cards and prizes are worth 1 to this number of points."""
     prizes: Literal["random", "ascending", "descending"] = "random"
-    """Order of the prizes. A prize is seen before the bids for it, a random one not earlier."""
+    """Order of the prizes. Each prize is shown just before the bids for it."""
     bids: Literal["open", "hidden"] = "open"
-    """Players are told what the other one bid in the rounds before, or (hidden) only who won each prize."""
+    """Information about earlier rounds: `open` shows the opponent's bids, `hidden` only the winner of each prize."""
     pays: Literal["win", "points"] = "win"
-    """Reward: 1 for more points than the other, 0 for as many, -1 for fewer; or the points above the mean of both."""
+    """Reward: `win` pays 1 for more points than the opponent, 0 for a tie and -1 for fewer; `points` pays the points
+    above the mean of both players."""
 
     def orders(self) -> tuple[tuple[int, ...], ...]:
-        """Return the possible orders of the prizes, each as likely."""
+        """Return the possible orders of the prizes, all equally likely."""
         values = range(1, self.cards + 1)
         if self.prizes == "random":
             return tuple(permutations(values))
@@ -44,76 +43,104 @@ class GoofspielConfig(TextGameConfig):
 
     def starts(self) -> tuple[GameStart, ...] | None:
         shuffled = self.prizes == "random"
-        if _histories(self.cards) * (math.factorial(self.cards) if shuffled else 1) > WALKABLE:
+        if _histories(self.cards) * (math.factorial(self.cards) if shuffled else 1) > MAX_ENUMERATED_HISTORIES:
             return None
         orders = self.orders()
         return tuple(GameStart(1 / len(orders), {"prizes": " ".join(map(str, order))}) for order in orders)
 
-    def drawing(self, state: str) -> Drawing:
-        """Return a row of prizes, a row of the agent's bids, and a row of what is known of the other's."""
-        facts = [re.fullmatch(r"([a-z]+)(\d+)(?:_(\d+))?", word) for word in state.split(" ")]
-        known = {(fact[1], int(fact[2])): fact[3] or fact[1] for fact in facts if fact}
-        rounds = range(1, 1 + max((number for _, number in known), default=0))
-        theirs = ("theirs", "won", "lost", "tied")
-        rows = [tuple(known.get((row, n), "") for n in rounds) for row in ("prize", "mine")]
-        rows.append(tuple(next((known[name, n] for name in theirs if (name, n) in known), "") for n in rounds))
-        return Drawing("cards", tuple(rows), "rows: prizes, own bids, bids of the other (hidden: who won the prize)")
+    def render_state(self, state: str) -> StateRendering:
+        """Return a drawing of the prizes, the agent's bids and the visible facts of the opponent's bids."""
+        row_of = {"prize": 0, "mine": 1, "theirs": 2, "won": 2, "lost": 2, "tied": 2}
+        cells: dict[tuple[int, int], str] = {}
+        rounds = 0
+        for word in state.split(" "):
+            if (fact := re.fullmatch(r"([a-z]+)(\d+)(?:_(\d+))?", word)) and fact[1] in row_of:
+                number = int(fact[2])
+                cells[row_of[fact[1]], number] = fact[3] or fact[1]
+                rounds = max(rounds, number)
+        rows: list[tuple[str, ...]] = []
+        for row in range(3):
+            rows.append(tuple(cells.get((row, number), "") for number in range(1, rounds + 1)))
+        return StateRendering(
+            "cards", tuple(rows), "rows: prizes, own bids, bids of the other (hidden: who won the prize)"
+        )
 
 
 def _histories(cards: int) -> int:
-    """Return the number of histories with one order of the prizes, in each of which an illegal move can be made."""
-    joint = [math.perm(cards, played) ** 2 for played in range(cards)]
-    return sum(2 * count * (1 + cards - played) for played, count in enumerate(joint[:-1])) + joint[-1]
+    """Return the number of histories with one order of the prizes, histories with an illegal move included."""
+    total = 0
+    for bids in range(cards - 1):
+        # Both players' bids so far, and then a card or an illegal move of either player.
+        total += 2 * math.perm(cards, bids) ** 2 * (1 + cards - bids)
+    return total + math.perm(cards, cards - 1) ** 2
 
 
 class Goofspiel(SimultaneousGame):
-    """OpenSpiel's rules: the higher bid wins the prize, equal bids lose it for both; last cards are played by rule."""
+    """Goofspiel with OpenSpiel's rules: equal bids lose the prize, and the last cards are played automatically."""
 
     name = "goofspiel"
-    seat = "player"
-    common = False
+    agent_prefix = "player"
+    common_reward = False
     zero_sum = True
-    foul = 1.5  # more than a loss, so that a lost game is no reason to break the rules
-    choices = ("prizes",)
+    default_penalty = 1.5  # more than a loss, so that a lost game is no reason to break the rules
+    reset_options = ("prizes",)
 
     def __init__(self, config: GoofspielConfig) -> None:
         self.config = config
         self.deck = tuple(str(value) for value in range(1, config.cards + 1))
         points = config.pays == "points"
         super().__init__(config.illegal, (self.deck, self.deck), -sum(map(int, self.deck)) / 2 if points else 0.0)
-        self.rules = self._rules()
+        shown = {
+            "open": "your bid and the bid of the other (`prize1_3 mine1_2 theirs1_1`)",
+            "hidden": "your bid, and whether you won or lost it, or both bid alike (`prize1_3 mine1_2 won1`)",
+        }[config.bids]
+        aim = {"win": "Who has more points at the end wins.", "points": "Get as many more points as you can."}
+        self.rules = (
+            f"This is goofspiel for two. Each player has the cards 1 to {self.deck[-1]}, and the prizes are worth 1 to "
+            f"{self.deck[-1]} points. In each round one prize is shown, and both bid one of their cards for it at the "
+            "same time. The higher card wins the prize; equal cards lose it for both. Both cards are gone then. The "
+            f"last card of each is bid without a choice. {aim[config.pays]} You are told, for each round before, "
+            f"its prize, {shown}, and the prize of this round."
+        )
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         if "prizes" in options:
-            self.prizes = self._check_prizes(options["prizes"])
+            prizes = options["prizes"]
+            self.prizes = tuple(prizes.split(" ")) if isinstance(prizes, str) else ()
+            if sorted(self.prizes) != sorted(self.deck):
+                raise ValueError(
+                    f"goofspiel: option prizes: {prizes!r} is no order of the prizes; choices: {' '.join(self.deck)!r} "
+                    "in any order"
+                )
         elif self.config.prizes == "random":
             self.prizes = tuple(rng.sample(self.deck, len(self.deck)))
         else:
             self.prizes = self.deck if self.config.prizes == "ascending" else self.deck[::-1]
         self.bids: tuple[list[str], list[str]] = ([], [])
-        """Cards that each player has bid so far, the round that is played now excluded."""
+        """Each player's bids in the completed rounds."""
         return super().deal(rng, options)
 
     def start_key(self) -> str:
         return " ".join(self.prizes)
 
-    def legal(self, agent: str) -> tuple[str, ...]:
-        gone = self.bids[self.seats.index(agent)]
-        return tuple(card for card in self.deck if card not in gone)
+    def legal_actions(self, agent: str) -> tuple[str, ...]:
+        used_cards = self.bids[self.seats.index(agent)]
+        return tuple(card for card in self.deck if card not in used_cards)
 
     def describe(self, agent: str) -> str:
-        return self.known(agent)
+        return self.observed_history(agent)
 
-    def state_of(self, agent: str) -> str:
-        return self.known(agent)
+    def information_state(self, agent: str) -> str:
+        return self.observed_history(agent)
 
-    def known(self, agent: str) -> str:
-        """Return three words for each round before, with its number, and one for the prize of this round."""
-        words, player = [], self.seats.index(agent)
+    def observed_history(self, agent: str) -> str:
+        """Return three numbered words per completed round, and one word for the prize of the current round."""
+        player = self.seats.index(agent)
+        words: list[str] = []
         for number, prize in enumerate(self.prizes[: len(self.bids[0]) + 1], 1):
             words.append(f"prize{number}_{prize}")
             if number <= len(self.bids[0]):
-                mine, theirs = (bids[number - 1] for bids in (self.bids[player], self.bids[1 - player]))
+                mine, theirs = self.bids[player][number - 1], self.bids[1 - player][number - 1]
                 shown = f"theirs{number}_{theirs}" if self.config.bids == "open" else f"{_result(mine, theirs)}{number}"
                 words += [f"mine{number}_{mine}", shown]
         return " ".join(words)
@@ -124,39 +151,17 @@ class Goofspiel(SimultaneousGame):
         if len(self.bids[0]) < len(self.deck) - 1:
             return None
         for bids, agent in zip(self.bids, self.seats, strict=True):
-            bids += self.legal(agent)
+            bids += self.legal_actions(agent)
         sign = {"won": 1, "tied": 0, "lost": -1}
-        rounds = zip(self.prizes, *self.bids, strict=True)
-        lead = sum(int(prize) * sign[_result(mine, theirs)] for prize, mine, theirs in rounds)
-        won = lead / 2 if self.config.pays == "points" else float(lead > 0) - float(lead < 0)
-        return dict(zip(self.seats, (won, -won), strict=True))
-
-    def _check_prizes(self, prizes: Any) -> tuple[str, ...]:
-        order = tuple(prizes.split(" ")) if isinstance(prizes, str) else ()
-        if sorted(order) != sorted(self.deck):
-            raise ValueError(
-                f"goofspiel: option prizes: {prizes!r} is no order of the prizes; choices: {' '.join(self.deck)!r} in "
-                "any order"
-            )
-        return order
-
-    def _rules(self) -> str:
-        shown = {
-            "open": "your bid and the bid of the other (`prize1_3 mine1_2 theirs1_1`)",
-            "hidden": "your bid, and whether you won or lost it, or both bid alike (`prize1_3 mine1_2 won1`)",
-        }[self.config.bids]
-        aim = {"win": "Who has more points at the end wins.", "points": "Get as many more points as you can."}
-        return (
-            f"This is goofspiel for two. Each player has the cards 1 to {self.deck[-1]}, and the prizes are worth 1 to "
-            f"{self.deck[-1]} points. In each round one prize is shown, and both bid one of their cards for it at the "
-            "same time. The higher card wins the prize; equal cards lose it for both. Both cards are gone then. The "
-            f"last card of each is bid without a choice. {aim[self.config.pays]} You are told, for each round before, "
-            f"its prize, {shown}, and the prize of this round."
-        )
+        lead = 0
+        for prize, first, second in zip(self.prizes, *self.bids, strict=True):
+            lead += int(prize) * sign[_result(first, second)]
+        reward = lead / 2 if self.config.pays == "points" else float(lead > 0) - float(lead < 0)
+        return dict(zip(self.seats, (reward, -reward), strict=True))
 
 
 def _result(mine: str, theirs: str) -> Literal["won", "tied", "lost"]:
-    """Return what became of the first bid."""
+    """Return the result of the bid `mine` against the bid `theirs`."""
     if int(mine) == int(theirs):
         return "tied"
     return "won" if int(mine) > int(theirs) else "lost"

@@ -1,4 +1,4 @@
-"""Guess who: each player has a secret character of a table; the first to name the other's wins."""
+"""Guess who: each player has a secret character of a table; the first to name the opponent's character wins."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from games.base import TextGame, TextGameConfig
-from marl.config import cut
+from marl.core.config import shorten
+from marl.core.types import Findings
 from marl.engines.scripted import ScriptedConfig
+from marl.games.base import TextGame, TextGameConfig
+from marl.games.two_player import AGENTS, uniform_over
 from marl.protocols import EngineConfig, GameStart
-from marl.types import Findings
 
-AGENTS = ("player_0", "player_1")
 GUESS = "guess"
 NAMES = (
     *("ann", "ben", "cleo", "dan", "eve", "finn", "gina", "hugo", "ida", "jack", "kate", "leo"),
@@ -29,60 +29,66 @@ ATTRIBUTES = {
     **{"hair": ("black", "red", "blond"), "hat": ("cap", "hood"), "eyes": ("brown", "blue", "green")},
     **{"beard": ("long", "short"), "scarf": ("wool", "silk"), "mood": ("glad", "sad")},
 }
-"""Attributes of generated tables, and their values."""
+"""Attribute -> values, for generated tables."""
 LARGEST_TREE = 3
-"""Most characters with which a game exports its deals, so that it can be walked whole."""
-Table = dict[str, dict[str, str]]
+"""Maximum number of characters of a game whose deals are exported for exact evaluation."""
+CharacterTable = dict[str, dict[str, str]]
 """Character -> attribute -> value."""
 
 
-def answer(table: Table, move: str, secret: str) -> str:
-    """Return the true answer to a move: the secret character's value of an attribute, or whether it was guessed."""
+def answer(table: CharacterTable, move: str, secret: str) -> str:
+    """Return the answer to a move: the secret character's value of an attribute, or "yes" or "no" to a guess."""
     verb, _, name = move.partition(" ")
     if verb == GUESS:
         return "yes" if name == secret else "no"
     return table[secret][move]
 
 
-def remaining(table: Table, move: str, reply: str, possible: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the characters that are still possible after `reply` to `move`."""
+def remaining(table: CharacterTable, move: str, reply: str, possible: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the characters of `possible` consistent with `reply` to `move`."""
     return tuple(name for name in possible if answer(table, move, name) == reply)
 
 
-def useful_moves(table: Table, possible: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the questions whose answer is not known already, and the guesses that may be right."""
-    attributes = table[possible[0]]
-    questions = [attribute for attribute in attributes if len({table[name][attribute] for name in possible}) > 1]
-    return (*questions, *(f"{GUESS} {name}" for name in possible))
+def useful_moves(table: CharacterTable, possible: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the questions with an uncertain answer, and the guesses of possible characters."""
+    moves: list[str] = []
+    for attribute in table[possible[0]]:
+        values = {table[name][attribute] for name in possible}
+        if len(values) > 1:
+            moves.append(attribute)
+    return (*moves, *(f"{GUESS} {name}" for name in possible))
 
 
-def entropy(table: Table, move: str, possible: tuple[str, ...]) -> float:
-    """Return the bits that the answer to a move is expected to tell, if all of `possible` are equally likely."""
+def information_gain(table: CharacterTable, move: str, possible: tuple[str, ...]) -> float:
+    """Return the expected information of the answer to `move` (bits) if all of `possible` are equally likely."""
     counts = Counter(answer(table, move, name) for name in possible).values()
     return math.log2(len(possible)) - sum(count * math.log2(count) for count in counts) / len(possible)
 
 
-class EntropyQuestioner(ScriptedConfig):
-    """Player of guess who that asks what tells it most, and guesses where that tells as much.
+class InformationGainPlayer(ScriptedConfig):
+    """Player of guess who that maximizes information gain and prefers a guess to a question of equal gain.
 
-    It needs few turns, but does not look at the race: who is behind had better guess (Nica, arXiv 1509.03327).
+    This greedy player ignores the race: a player who is behind does better to guess (Nica, arXiv 1509.03327).
     """
 
     kind: str = "guess_who_entropy"
     example = "table: {ann: {hair: red}, ben: {hair: black}}"
-    table: Table
+    table: CharacterTable
     """The table of the game: character -> attribute -> value."""
 
     def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
         possible = tuple(state.split(" / ")[1].split())
-        # Rounded, as equal parts may add up to sums that differ in their last bits.
-        merits = {move: (round(entropy(self.table, move, possible), 9), move.startswith(GUESS)) for move in moves}
-        best = [move for move, merit in merits.items() if merit == max(merits.values())]
-        return {move: 1 / len(best) if move in best else 0.0 for move in moves}
+        merits: dict[str, tuple[float, bool]] = {}
+        for move in moves:
+            # Rounded: equal gains summed in another order may differ in their last bits, and ties must stay ties.
+            merits[move] = round(information_gain(self.table, move, possible), 9), move.startswith(GUESS)
+        highest = max(merits.values())
+        best = [move for move, merit in merits.items() if merit == highest]
+        return uniform_over(best, moves)
 
 
 class GuessWhoConfig(TextGameConfig):
-    """Guess who. The first right guess is worth 1 and -1 to the other; an illegal move costs 1.5 by default."""
+    """Guess who. The first right guess wins 1, the opponent gets -1; by default an illegal move costs 1.5."""
 
     kind: str = "guess_who"
     characters: int = Field(default=8, ge=2, le=len(NAMES))
@@ -90,13 +96,13 @@ class GuessWhoConfig(TextGameConfig):
     attributes: int = Field(default=4, ge=1, le=len(ATTRIBUTES))
     """Number of attributes of a generated table."""
     seed: int = 0
-    """Seed of a generated table; no two characters are alike in it. Every game of a run has the same table."""
-    table: Table | None = Field(default=None, min_length=2)
-    """Character -> attribute -> value: a table in place of a generated one."""
+    """Seed of a generated table of distinct characters. Every game of a run has the same table."""
+    table: CharacterTable | None = Field(default=None, min_length=2)
+    """Character -> attribute -> value: a table to use instead of a generated table."""
 
     @field_validator("table")
     @classmethod
-    def _check_table(cls, table: Table | None) -> Table | None:
+    def _check_table(cls, table: CharacterTable | None) -> CharacterTable | None:
         if table is None:
             return None
         attributes = next(iter(table.values())).keys()
@@ -106,12 +112,12 @@ class GuessWhoConfig(TextGameConfig):
             for word in (name, *values, *values.values()):
                 if not re.fullmatch(r"[a-z0-9_]+", word) or word == GUESS:
                     raise ValueError(f"{word!r} is no name; choices: small letters and digits, and not {GUESS!r}")
-        if len({tuple(values[each] for each in attributes) for values in table.values()}) < len(table):
+        if len({frozenset(values.items()) for values in table.values()}) < len(table):
             raise ValueError("two characters are alike, so that no question tells them apart")
         return table
 
     @model_validator(mode="after")
-    def _are_different(self) -> Self:
+    def _check_distinct(self) -> Self:
         if self.table is None and self.characters > len(self._looks):
             raise ValueError(
                 f"characters: {self.characters} cannot all be different with attributes: {self.attributes}; "
@@ -121,13 +127,13 @@ class GuessWhoConfig(TextGameConfig):
 
     @property
     def _looks(self) -> list[dict[str, str]]:
-        """All that a character of a generated table can look like."""
+        """All combinations of attribute values of a generated table, as attribute -> value."""
         chosen = dict(list(ATTRIBUTES.items())[: self.attributes])
         return [dict(zip(chosen, values, strict=True)) for values in product(*chosen.values())]
 
     @cached_property
-    def cast(self) -> Table:
-        """The table that is played with."""
+    def character_table(self) -> CharacterTable:
+        """Table of the game: the setting `table`, or a generated table."""
         looks = random.Random(self.seed).sample(self._looks, self.characters) if self.table is None else []
         return self.table or dict(zip(NAMES, looks, strict=False))
 
@@ -135,50 +141,49 @@ class GuessWhoConfig(TextGameConfig):
         return GuessWho(self)
 
     def opponents(self) -> Mapping[str, EngineConfig]:
-        return {"entropy": EntropyQuestioner(table=self.cast)}
+        return {"entropy": InformationGainPlayer(table=self.character_table)}
 
     def starts(self) -> tuple[GameStart, ...] | None:
-        if len(self.cast) > LARGEST_TREE:
+        if len(self.character_table) > LARGEST_TREE:
             return None
-        deals = [f"{first} {second}" for first, second in product(self.cast, repeat=2)]
+        deals = [f"{first} {second}" for first, second in product(self.character_table, repeat=2)]
         return tuple(GameStart(1 / len(deals), {"secrets": secrets}) for secrets in deals)
 
-    def measured(self) -> tuple[str, ...]:
+    def measure_names(self) -> tuple[str, ...]:
         return ("turns",)
 
 
 class GuessWho(TextGame):
-    """Players take turns; questions are answered by the game, truthfully, and both hear them. Zero-sum.
+    """Guess who in turns. The game answers every question truthfully, and both players hear question and answer.
 
-    A move that can tell nothing new is not legal, so that every turn rules a character out, and the game ends.
+    Moves without new information are illegal, so every turn rules out a character and the game ends.
     """
 
     name = "guess_who"
     zero_sum = True
-    foul = 1.5  # more than a loss, so that a lost game is no reason to break the rules
-    choices = ("secrets",)
+    default_penalty = 1.5  # more than a loss, so that a lost game is no reason to break the rules
+    reset_options = ("secrets",)
 
     def __init__(self, config: GuessWhoConfig) -> None:
         self.config = config
         attributes = next(iter(self.table.values()))
-        rows = "; ".join(
-            f"{name}: {', '.join(f'{attribute} {value}' for attribute, value in values.items())}"
-            for name, values in self.table.items()
-        )
+        rows: list[str] = []
+        for name, values in self.table.items():
+            rows.append(f"{name}: {', '.join(map(' '.join, values.items()))}")
         self.rules = (
             "This is guess who. Each of the two players has a secret character, any of these with equal probability: "
-            f"{rows}. The players take turns. Your move is the name of an attribute, which asks for its value of your "
-            f"opponent's character, or `{GUESS}` and a character. Both hear the question and its true answer. Who "
-            "first guesses right wins; a wrong guess costs nothing but the turn. You are told your character, the "
-            "characters that your opponent's may still be, and those that yours may be for all that your opponent "
-            "knows."
+            f"{'; '.join(rows)}. The players take turns. Your move is the name of an attribute, which asks for its "
+            f"value of your opponent's character, or `{GUESS}` and a character. Both hear the question and its true "
+            "answer. Who first guesses right wins; a wrong guess costs nothing but the turn. You are told your "
+            "character, the characters that your opponent's may still be, and those that yours may be for all that "
+            "your opponent knows."
         )
         super().__init__(AGENTS, config.illegal, (*attributes, *(f"{GUESS} {name}" for name in self.table)))
 
     @property
-    def table(self) -> Table:
-        """Return the table, which all copies of the game share."""
-        return self.config.cast
+    def table(self) -> CharacterTable:
+        """Table of characters, shared by all copies of the game."""
+        return self.config.character_table
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         names = tuple(self.table)
@@ -186,37 +191,35 @@ class GuessWho(TextGame):
         secrets = tuple(dealt.split(" ")) if isinstance(dealt, str) else ()
         if len(secrets) != 2 or not self.table.keys() >= {*secrets}:
             raise ValueError(
-                f"guess_who: option secrets: {cut(repr(dealt))} are no two characters; choices: a name for player_0, "
-                f"a blank, and one for player_1, of {', '.join(names)}"
+                f"guess_who: option secrets: {shorten(repr(dealt))} are no two characters; choices: a name for "
+                f"player_0, a blank, and one for player_1, of {', '.join(names)}"
             )
         self.secrets = secrets
         self.possible = (names, names)
-        """Characters that the opponent's may be, for all that each player knows."""
+        """For each player, the possible characters of the opponent given the answers so far."""
         self.answers: tuple[str, ...] = ()
-        """Moves so far with their answers."""
+        """Moves so far with their answers, of both players."""
         return AGENTS[0]
 
     def start_key(self) -> str:
         return " ".join(self.secrets)
 
-    def legal(self, agent: str) -> tuple[str, ...]:
+    def legal_actions(self, agent: str) -> tuple[str, ...]:
         return useful_moves(self.table, self.possible[AGENTS.index(agent)])
 
     def describe(self, agent: str) -> str:
-        """Return the agent's character, and what both players can still think of, as the real game's boards show it.
-
-        It is all that counts of the answers so far, in fewer words, so that asking is learned and not book-keeping.
-        """
+        """Return the agent's character and both players' possible characters, as the boards of the real game show."""
+        # This sums up all answers in few words, so a model learns to ask and not to keep books.
         me = AGENTS.index(agent)
         theirs, mine = " ".join(self.possible[me]), " ".join(self.possible[1 - me])
         return f"you are {self.secrets[me]} . they may be {theirs} . you may be {mine}"
 
-    def state_of(self, agent: str) -> str:
-        """Return character / possible characters of the opponent / all moves of both with their answers."""
+    def information_state(self, agent: str) -> str:
+        """Return "own character / possible characters of the opponent / all moves with their answers"."""
         me = AGENTS.index(agent)
         return f"{self.secrets[me]} / {' '.join(self.possible[me])} / {', '.join(self.answers)}"
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         me = AGENTS.index(self.agent_selection)
         reply = answer(self.table, action, self.secrets[1 - me])
         self.answers = (*self.answers, f"{action} {reply}")
@@ -227,5 +230,5 @@ class GuessWho(TextGame):
         return AGENTS[1 - me]
 
     def findings(self) -> Findings:
-        """Return the number of `turns`."""
+        """Return the measure `turns`, the number of moves of both players."""
         return Findings({"turns": float(len(self.answers))})

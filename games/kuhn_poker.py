@@ -8,23 +8,23 @@ from typing import Any
 
 from pydantic import Field
 
-from games.base import IllegalMove, TextGame, TextGameConfig
 from marl.engines.scripted import ScriptedConfig
-from marl.protocols import Drawing, EngineConfig, GameStart
+from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.two_player import AGENTS, opponent_of
+from marl.protocols import EngineConfig, GameStart, StateRendering
 
 DECK = "JQK"
 DEALS = tuple(first + second for first in DECK for second in DECK if first != second)
-AGENTS = ("player_0", "player_1")
 MOVES = {"": ("check", "bet"), "check": ("check", "bet"), "bet": ("fold", "call"), "check bet": ("fold", "call")}
-"""Betting so far -> legal moves. The hand is over when the betting has no entry."""
+"""Betting so far -> legal moves. A hand ends as soon as its betting has no entry here."""
 
 
-class Equilibrium(ScriptedConfig):
-    """Nash equilibrium of Kuhn poker, worth -1/18 chips to the first player. One of a family: see `alpha`."""
+class KuhnEquilibrium(ScriptedConfig):
+    """Nash equilibrium of Kuhn poker, worth -1/18 chips to the first player; `alpha` selects one of the family."""
 
     kind: str = "kuhn_equilibrium"
     alpha: float = Field(default=1 / 6, ge=0, le=1 / 3)
-    """Probability that the first player bets a jack; kings are bet three times as often, queens never."""
+    """Probability of a bet by the first player with a jack; kings are bet three times as often, queens never."""
 
     def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
         card, _, betting = state.partition(" ")
@@ -40,7 +40,7 @@ class Equilibrium(ScriptedConfig):
 
 
 class KuhnPokerConfig(TextGameConfig):
-    """Kuhn poker. An illegal move costs 2 chips, the worst regular loss, unless `illegal.penalty` says otherwise."""
+    """Kuhn poker. By default an illegal move costs 2 chips, the worst regular loss."""
 
     kind: str = "kuhn_poker"
 
@@ -48,23 +48,23 @@ class KuhnPokerConfig(TextGameConfig):
         return KuhnPoker(self.illegal)
 
     def opponents(self) -> Mapping[str, EngineConfig]:
-        return {"nash": Equilibrium()}
+        return {"nash": KuhnEquilibrium()}
 
-    def drawing(self, state: str) -> Drawing:
+    def render_state(self, state: str) -> StateRendering:
         card, _, betting = state.partition(" ")
-        return Drawing("cards", ((card, "?"),), f"betting: {betting or 'none'}")
+        return StateRendering("cards", ((card, "?"),), f"betting: {betting or 'none'}")
 
     def starts(self) -> tuple[GameStart, ...]:
         return tuple(GameStart(1 / len(DEALS), {"cards": cards}) for cards in DEALS)
 
 
 class KuhnPoker(TextGame):
-    """Each antes one chip; a called bet doubles the stakes; the higher card wins. Rewards are chips won."""
+    """Kuhn poker with an ante of one chip and a bet of one chip. Rewards are chips won."""
 
     name = "kuhn_poker"
     zero_sum = True
-    foul = 2.0
-    choices = ("cards",)
+    default_penalty = 2.0
+    reset_options = ("cards",)
     rules = (
         "This is Kuhn poker for two. There are three cards: K beats Q, and Q beats J. Each player antes one chip and "
         "gets one card, which the other does not see. The first player checks or bets one chip. After a bet the other "
@@ -73,7 +73,7 @@ class KuhnPoker(TextGame):
         "your card, the betting so far, and the moves that you have."
     )
 
-    def __init__(self, illegal: IllegalMove) -> None:
+    def __init__(self, illegal: IllegalMoveHandling) -> None:
         super().__init__(AGENTS, illegal, ("check", "bet", "fold", "call"))
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
@@ -86,31 +86,26 @@ class KuhnPoker(TextGame):
     def start_key(self) -> str:
         return self.cards
 
-    def legal(self, agent: str) -> tuple[str, ...]:
+    def legal_actions(self, agent: str) -> tuple[str, ...]:
         return MOVES[self.betting]
 
     def describe(self, agent: str) -> str:
+        card = self.cards[AGENTS.index(agent)]
         moves = " ".join(["moves", *(f"[{move}]" for move in MOVES[self.betting])]) if self.betting in MOVES else "over"
-        return f"card {self._card(agent)} . betting {self.betting or 'none'} . {moves}"
+        return f"card {card} . betting {self.betting or 'none'} . {moves}"
 
-    def state_of(self, agent: str) -> str:
-        card = self._card(agent)
+    def information_state(self, agent: str) -> str:
+        card = self.cards[AGENTS.index(agent)]
         return f"{card} {self.betting}" if self.betting else card
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         mover = self.agent_selection
         self.betting = f"{self.betting} {action}" if self.betting else action
         if self.betting in MOVES:
-            return AGENTS[mover == AGENTS[0]]
-        gain = self._gain(action, mover)
+            return opponent_of(mover)
+        if action == "fold":
+            gain = -1.0 if mover == AGENTS[0] else 1.0
+        else:
+            stake = 2.0 if action == "call" else 1.0
+            gain = stake if DECK.index(self.cards[0]) > DECK.index(self.cards[1]) else -stake
         return {AGENTS[0]: gain, AGENTS[1]: -gain}
-
-    def _card(self, agent: str) -> str:
-        return self.cards[agent == AGENTS[1]]
-
-    def _gain(self, last: str, mover: str) -> float:
-        """Return the chips that the first player wins."""
-        if last == "fold":
-            return -1.0 if mover == AGENTS[0] else 1.0
-        stake = 2.0 if last == "call" else 1.0
-        return stake if DECK.index(self.cards[0]) > DECK.index(self.cards[1]) else -stake

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
-from games.base import IllegalMove, TextGame, TextGameConfig
-from marl.protocols import Drawing, GameStart
+from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.two_player import AGENTS
+from marl.protocols import GameStart, StateRendering
 
 RANKS = "JQK"
 DECK = "JJQQKK"
 DEALS = Counter(map("".join, permutations(DECK, 3)))
-"""Ranks of the first player's card, the second player's and the public one -> number of the 120 deals with them."""
-AGENTS = ("player_0", "player_1")
+"""Ranks of the first player's, the second player's and the public card -> count of the 120 deals with these ranks."""
 UNBET, RAISABLE, CAPPED = ("check", "bet"), ("fold", "call", "raise"), ("fold", "call")
 MOVES = {
     "": UNBET,
@@ -25,28 +25,28 @@ MOVES = {
     "bet_raise": CAPPED,
     "check_bet_raise": CAPPED,
 }
-"""Betting of a round so far -> legal moves. The round is over when its betting has no entry."""
+"""Betting of a round so far -> legal moves. A round ends as soon as its betting has no entry here."""
 ANTE = 1
 BETS = (2, 4)
-"""Chips that a bet or raise adds in the first and in the second round."""
+"""Chips added by a bet or raise in the first and in the second round."""
 
 
 class LeducPokerConfig(TextGameConfig):
-    """Leduc poker. An illegal move costs 13 chips, the worst regular loss, unless `illegal.penalty` says otherwise."""
+    """Leduc poker. By default an illegal move costs 13 chips, the worst regular loss."""
 
     kind: str = "leduc_poker"
 
     def build(self) -> LeducPoker:
         return LeducPoker(self.illegal)
 
-    def drawing(self, state: str) -> Drawing | None:
-        """Return the two hands in a row, the other's face down, and the board below."""
+    def render_state(self, state: str) -> StateRendering | None:
+        """Return a drawing of both hands (the opponent's face down) with the board below."""
         facts = state.split(" ")
         if len(facts) != 4:
             return None
         hand, board, *rounds = facts
-        first, second = (played.replace("_", " ") for played in rounds)
-        return Drawing(
+        first, second = (betting.replace("_", " ") for betting in rounds)
+        return StateRendering(
             "cards", ((hand, "?"), ("" if board == "none" else board,)), f"first round: {first}; second round: {second}"
         )
 
@@ -55,12 +55,12 @@ class LeducPokerConfig(TextGameConfig):
 
 
 class LeducPoker(TextGame):
-    """OpenSpiel's rules. Suits decide nothing, so a card is its rank alone. Rewards are chips won."""
+    """Leduc poker with OpenSpiel's rules. A card is its rank alone, as suits never matter. Rewards are chips won."""
 
     name = "leduc_poker"
     zero_sum = True
-    foul = 13.0
-    choices = ("cards",)
+    default_penalty = 13.0
+    reset_options = ("cards",)
     rules = (
         "This is Leduc poker for two. There are six cards, two of each rank: K beats Q, and Q beats J. Each player "
         "antes one chip and gets one card, which the other does not see. There are two rounds of betting, and "
@@ -72,7 +72,7 @@ class LeducPoker(TextGame):
         "done in the first and the second round, in order (`first_bet_call second_check`)."
     )
 
-    def __init__(self, illegal: IllegalMove) -> None:
+    def __init__(self, illegal: IllegalMoveHandling) -> None:
         super().__init__(AGENTS, illegal, ("check", "bet", "fold", "call", "raise"))
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
@@ -80,57 +80,50 @@ class LeducPoker(TextGame):
         if self.cards not in tuple(DEALS):
             raise ValueError(f"leduc_poker: option cards: {self.cards!r} is no deal; choices: {', '.join(DEALS)}")
         self.rounds = [""]
-        """Betting of each round, the one that is played now last."""
+        """Betting of each round so far; the current round is the last item."""
         return AGENTS[0]
 
     def start_key(self) -> str:
         return self.cards
 
-    def legal(self, agent: str) -> tuple[str, ...]:
+    def legal_actions(self, agent: str) -> tuple[str, ...]:
         return MOVES[self.rounds[-1]]
 
     def describe(self, agent: str) -> str:
-        """Return a word for each fact, which says what the fact is about, always in the same place.
-
-        The legal moves follow from them. Listed, they would be three of four tokens that a small model reads.
-        """
+        """Return the agent's card, the board and both rounds as four words, always in this order."""
+        # The legal moves follow from these words. Listed, they would be three quarters of a small model's prompt.
         hand, board, first, second = self._facts(agent)
         return f"hand_{hand} board_{board} first_{first} second_{second}"
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return " ".join(self._facts(agent))
 
-    def move(self, action: str) -> str | Mapping[str, float]:
-        played = f"{self.rounds[-1]}_{action}" if self.rounds[-1] else action
-        self.rounds[-1] = played
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
+        betting = f"{self.rounds[-1]}_{action}" if self.rounds[-1] else action
+        self.rounds[-1] = betting
         if action == "fold":
-            return self._result(AGENTS.index(self.agent_selection))
-        if played not in MOVES:
-            if len(self.rounds) == len(BETS):
-                return self._result(self._loser())
+            return self._payoffs(AGENTS.index(self.agent_selection))
+        if betting in MOVES:
+            return AGENTS[len(betting.split("_")) % 2]
+        if len(self.rounds) < len(BETS):
             self.rounds.append("")
-        return AGENTS[_count(self.rounds[-1]) % 2]
+            return AGENTS[0]
+        first, second = ((rank == self.cards[2], RANKS.index(rank)) for rank in self.cards[:2])
+        return self._payoffs(None if first == second else int(first > second))
 
     def _facts(self, agent: str) -> tuple[str, str, str, str]:
-        """Return the agent's card, the board, and what was done in the first and the second round."""
+        """Return the agent's card, the board, and the betting of the first and the second round."""
         first, second = (*self.rounds, "")[:2]
         board = self.cards[2] if len(self.rounds) > 1 else "none"
         return self.cards[AGENTS.index(agent)], board, first or "none", second or "none"
 
-    def _loser(self) -> int | None:
-        """Return the player who loses the showdown; None if they share."""
-        first, second = ((rank == self.cards[2], RANKS.index(rank)) for rank in self.cards[:2])
-        return None if first == second else int(first > second)
-
-    def _result(self, loser: int | None) -> Mapping[str, float]:
-        """Return the chips won: the loser pays the ante and every bet or raise that was not answered with fold."""
+    def _payoffs(self, loser: int | None) -> Mapping[str, float]:
+        """Return the chips won by each agent; `loser` is the index of the losing agent, or None if they share."""
         if loser is None:
             return dict.fromkeys(AGENTS, 0.0)
-        answered = (played.count("bet") + played.count("raise") - played.endswith("fold") for played in self.rounds)
-        lost = float(ANTE + sum(count * chips for count, chips in zip(answered, BETS, strict=False)))
-        return {AGENTS[loser]: -lost, AGENTS[1 - loser]: lost}
-
-
-def _count(betting: str) -> int:
-    """Return the number of moves of a round so far."""
-    return len(betting.split("_")) if betting else 0
+        lost = ANTE
+        for betting, chips in zip(self.rounds, BETS, strict=False):
+            # A bet or raise answered with fold goes back to the winner: the loser never paid it.
+            matched = betting.count("bet") + betting.count("raise") - betting.endswith("fold")
+            lost += matched * chips
+        return {AGENTS[loser]: -float(lost), AGENTS[1 - loser]: float(lost)}

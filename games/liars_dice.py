@@ -1,4 +1,4 @@
-"""Liar's dice for two: bids on all dice, of which each player sees its own; the highest face is wild."""
+"""Liar's dice for two: players bid on all dice but see only their own; the highest face is wild."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ from typing import Any
 
 from pydantic import Field
 
-from games.base import TextGame, TextGameConfig
-from marl.protocols import Drawing, GameStart
+from marl.games.base import TextGame, TextGameConfig
+from marl.games.two_player import AGENTS, MAX_ENUMERATED_HISTORIES
+from marl.protocols import GameStart, StateRendering
 
-AGENTS = ("player_0", "player_1")
 LIAR = "liar"
-WALKABLE = 200_000
-"""Most histories of a game that exports its deals."""
 
 
 class LiarsDiceConfig(TextGameConfig):
-    """Liar's dice. A win is worth 1, a loss -1, an illegal move -1.5 unless `illegal.penalty` says otherwise."""
+    """Liar's dice. A win is worth 1, a loss -1 and, by default, an illegal move -1.5."""
 
     kind: str = "liars_dice"
     dice: int = Field(default=1, ge=1, le=5)
-    """Number of dice that each player rolls."""
+    """Number of dice of each player."""
     faces: int = Field(default=3, ge=2, le=6)
-    """Number of faces of a die; the highest counts as any face."""
+    """Number of faces of a die; the highest face counts as any face."""
 
     @property
     def bids(self) -> tuple[str, ...]:
-        """All bids from the lowest to the highest: `2x3` says that at least two of all dice show a 3."""
+        """All bids in ascending order. `2x3` claims at least two dice with a 3 among the dice of both players."""
         return tuple(f"{count}x{face}" for count in range(1, 2 * self.dice + 1) for face in range(1, self.faces + 1))
 
     def build(self) -> LiarsDice:
@@ -38,18 +36,19 @@ class LiarsDiceConfig(TextGameConfig):
 
     def starts(self) -> tuple[GameStart, ...] | None:
         hands = Counter(_hand(roll) for roll in product(_faces(self.faces), repeat=self.dice))
-        # Any set of bids can be made, in rising order. Each may be challenged, and answered with an illegal move.
-        if 3 * 2 ** len(self.bids) * len(hands) ** 2 > WALKABLE:
+        # Bids only rise, so every subset of the bids is a history; after it may come a challenge or an illegal move.
+        if 3 * 2 ** len(self.bids) * len(hands) ** 2 > MAX_ENUMERATED_HISTORIES:
             return None
-        return tuple(
-            GameStart(hands[first] * hands[second] / hands.total() ** 2, {"roll": f"{first} {second}"})
-            for first, second in product(hands, repeat=2)
-        )
+        starts: list[GameStart] = []
+        for first, second in product(hands, repeat=2):
+            probability = hands[first] * hands[second] / hands.total() ** 2
+            starts.append(GameStart(probability, {"roll": f"{first} {second}"}))
+        return tuple(starts)
 
-    def drawing(self, state: str) -> Drawing:
-        """Return the agent's dice, and those of the other as unknown."""
+    def render_state(self, state: str) -> StateRendering:
+        """Return a drawing of the agent's dice, with the opponent's dice hidden."""
         hand, *bids = state.split(" ")
-        return Drawing(
+        return StateRendering(
             "cards",
             (tuple(hand), ("?",) * self.dice),
             f"rows: own dice, the other's; bids: {', '.join(bids) or 'none'}",
@@ -61,17 +60,17 @@ def _faces(count: int) -> str:
 
 
 def _hand(dice: Iterable[str]) -> str:
-    """Return dice in rising order."""
+    """Return a player's dice in ascending order, as one text."""
     return "".join(sorted(dice))
 
 
 class LiarsDice(TextGame):
-    """OpenSpiel's rules, with bids in the order of its `reset-face`: first by number, then by face."""
+    """Liar's dice with OpenSpiel's rules and its bid order `reset-face`: by number of dice, then by face."""
 
     name = "liars_dice"
     zero_sum = True
-    foul = 1.5  # more than a loss, so that a hopeless bid is no reason to break the rules
-    choices = ("roll",)
+    default_penalty = 1.5  # more than a loss, so that a hopeless bid is no reason to break the rules
+    reset_options = ("roll",)
 
     def __init__(self, config: LiarsDiceConfig) -> None:
         self.dice, self.faces, self.bids = config.dice, _faces(config.faces), config.bids
@@ -90,44 +89,45 @@ class LiarsDice(TextGame):
         super().__init__(AGENTS, config.illegal, (*self.bids, LIAR))
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        roll = options["roll"] if "roll" in options else " ".join(self._roll(rng) for _ in AGENTS)
-        self.hands = self._check_roll(roll)
-        self.made: list[str] = []
-        """Bids so far."""
+        if "roll" in options:
+            self.hands = self._parse_roll(options["roll"])
+        else:
+            self.hands = tuple(_hand(rng.choices(self.faces, k=self.dice)) for _ in AGENTS)
+        self.bid_history: list[str] = []
         return AGENTS[0]
 
     def start_key(self) -> str:
         return " ".join(self.hands)
 
-    def legal(self, agent: str) -> tuple[str, ...]:
-        return self.menus[self.made[-1] if self.made else ""]
+    def legal_actions(self, agent: str) -> tuple[str, ...]:
+        return self.menus[self.bid_history[-1] if self.bid_history else ""]
 
     def describe(self, agent: str) -> str:
-        """Return a word for the agent's dice, and one for each bid, from the agent's side."""
+        """Return a word for the agent's dice and one per bid: `mine_...` for its own bids, `theirs_...` for others."""
         player = AGENTS.index(agent)
-        bids = [f"{'theirs' if (place - player) % 2 else 'mine'}_{bid}" for place, bid in enumerate(self.made)]
+        bids = []
+        for index, bid in enumerate(self.bid_history):
+            # `player_0` makes every bid with an even index.
+            bids.append(f"theirs_{bid}" if (index - player) % 2 else f"mine_{bid}")
         return " ".join([f"hand_{self.hands[player]}", *(bids or ["bids_none"])])
 
-    def state_of(self, agent: str) -> str:
-        return " ".join([self.hands[AGENTS.index(agent)], *self.made])
+    def information_state(self, agent: str) -> str:
+        return " ".join([self.hands[AGENTS.index(agent)], *self.bid_history])
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         mover = AGENTS.index(self.agent_selection)
         if action != LIAR:
-            self.made.append(action)
+            self.bid_history.append(action)
             return AGENTS[1 - mover]
-        count, face = self.made[-1].split("x")
+        count, face = self.bid_history[-1].split("x")
         true = sum(die in (face, self.wild) for die in "".join(self.hands)) >= int(count)
         loser = mover if true else 1 - mover
         return {AGENTS[loser]: -1.0, AGENTS[1 - loser]: 1.0}
 
-    def _roll(self, rng: random.Random) -> str:
-        return _hand(rng.choices(self.faces, k=self.dice))
-
-    def _check_roll(self, roll: Any) -> tuple[str, ...]:
-        """Return the dice of each player."""
+    def _parse_roll(self, roll: Any) -> tuple[str, ...]:
+        """Return the dice of each player from the option `roll`; raise ValueError if `roll` is impossible."""
         hands = tuple(roll.split(" ")) if isinstance(roll, str) else ()
-        possible = (len(hand) == self.dice and hand == _hand(hand) and {*hand} <= {*self.faces} for hand in hands)
+        possible = [len(hand) == self.dice and hand == _hand(hand) and {*hand} <= {*self.faces} for hand in hands]
         if len(hands) != len(AGENTS) or not all(possible):
             form = f"the dice of both players, {self.dice} each, faces 1 to {self.wild} in rising order, as in"
             raise ValueError(

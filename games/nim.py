@@ -1,4 +1,4 @@
-"""Nim with one pile: players take a few objects in turn, and the player who takes the last one wins."""
+"""Nim with one pile: players take turns to remove objects, and the player to take the last object wins."""
 
 from __future__ import annotations
 
@@ -8,44 +8,43 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from games.base import TextGame, TextGameConfig
 from marl.engines.scripted import ScriptedConfig
+from marl.games.base import TextGame, TextGameConfig
+from marl.games.two_player import AGENTS, opponent_of, uniform_over
 from marl.protocols import EngineConfig, GameStart
-
-AGENTS = ("player_0", "player_1")
-
-
-def winning(pile: int, limit: int) -> tuple[str, ...]:
-    """Return the moves that win against any play when up to `limit` may be taken; () in a lost position.
-
-    A pile that is a multiple of `limit + 1` is lost: the opponent always completes a move to `limit + 1`.
-    """
-    spare = pile % (limit + 1)
-    return (str(spare),) if spare else ()
-
-
-class PerfectPlayer(ScriptedConfig):
-    """Perfect player of Nim: plays the winning move, or any move with equal probability where every move loses."""
-
-    kind: str = "perfect_nim"
-
-    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        # The longest legal move serves as the limit: below the game's own, it is the whole pile, which is to be taken.
-        best = winning(int(state), len(moves)) or moves
-        return {move: 1 / len(best) if move in best else 0.0 for move in moves}
-
 
 MAX_PILE = 10_000
 
 
+def winning(pile: int, limit: int) -> tuple[str, ...]:
+    """Return the winning moves if a move takes at most `limit` objects; () in a lost position.
+
+    A multiple of `limit + 1` is lost: the opponent answers every move by completing `limit + 1` objects.
+    """
+    remainder = pile % (limit + 1)
+    return (str(remainder),) if remainder else ()
+
+
+class OptimalNimPlayer(ScriptedConfig):
+    """Perfect player of Nim: plays the winning move, or a uniformly random move in a lost position."""
+
+    kind: str = "perfect_nim"
+
+    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        # The state holds no limit. The largest legal move stands in for it: if it is below the game's limit, it takes
+        # the full pile and wins.
+        best = winning(int(state), len(moves)) or moves
+        return uniform_over(best, moves)
+
+
 class NimConfig(TextGameConfig):
-    """Nim. A win is worth 1, a loss -1, an illegal move -1.5 unless `illegal.penalty` says otherwise."""
+    """Nim. A win is worth 1, a loss -1 and, by default, an illegal move -1.5."""
 
     kind: str = "nim"
     piles: tuple[int, int] = (6, 12)
-    """Smallest and largest start pile; all sizes between are equally likely."""
+    """Smallest and largest start pile; all sizes in this range are equally likely."""
     max_take: int = Field(default=3, ge=1, le=1000)
-    """Largest number of objects that one move takes."""
+    """Maximum number of objects taken by one move."""
 
     @field_validator("piles")
     @classmethod
@@ -62,7 +61,7 @@ class NimConfig(TextGameConfig):
         return Nim(self)
 
     def opponents(self) -> Mapping[str, EngineConfig]:
-        return {"minimax": PerfectPlayer()}
+        return {"minimax": OptimalNimPlayer()}
 
     def starts(self) -> tuple[GameStart, ...]:
         low, high = self.piles
@@ -76,15 +75,15 @@ class NimConfig(TextGameConfig):
 
 
 class Nim(TextGame):
-    """Players take turns; the first to move is `player_0`. Zero-sum: 1 to the winner, -1 to the loser."""
+    """Nim for two; `player_0` moves first. The winner gets 1, the loser -1."""
 
     name = "nim"
     zero_sum = True
-    foul = 1.5  # more than a loss, so that a lost position is no reason to break the rules
-    choices = ("pile",)
+    default_penalty = 1.5  # more than a loss, so that a lost position is no reason to break the rules
+    reset_options = ("pile",)
 
     def __init__(self, config: NimConfig) -> None:
-        self.takes = tuple(str(n + 1) for n in range(config.max_take))
+        self.takes = tuple(map(str, range(1, config.max_take + 1)))
         self.menu = tuple(f"[{take}]" for take in self.takes)
         self.piles = config.piles
         self.rules = (
@@ -104,17 +103,17 @@ class Nim(TextGame):
     def start_key(self) -> str:
         return str(self.start)
 
-    def legal(self, agent: str) -> tuple[str, ...]:
+    def legal_actions(self, agent: str) -> tuple[str, ...]:
         return self.takes[: self.pile]
 
     def describe(self, agent: str) -> str:
         return " ".join((f"pile {self.pile} . take", *self.menu[: self.pile]))
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return str(self.pile)
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         mover = self.agent_selection
-        other = AGENTS[mover == AGENTS[0]]
+        opponent = opponent_of(mover)
         self.pile -= int(action)
-        return other if self.pile else {mover: 1.0, other: -1.0}
+        return opponent if self.pile else {mover: 1.0, opponent: -1.0}

@@ -1,4 +1,4 @@
-"""Stopping game: stopping and going on have the same return, so a fair credit rule prefers neither."""
+"""Stopping game: both actions have the same return, so a fair credit rule prefers neither."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from games.base import TextGame, TextGameConfig
+from marl.games.base import TextGame, TextGameConfig
 from marl.protocols import GameStart
 
 AGENT = "agent_0"
@@ -16,21 +16,21 @@ MOVES = ("stop", "go")
 
 
 class StoppingConfig(TextGameConfig):
-    """One agent, which may `stop` for 1 or `go` for the same in two parts. An illegal move ends it at a cost of 1."""
+    """One agent gets a return of 1: at once for `stop`, in two parts for `go`. An illegal move costs 1."""
 
     kind: str = "stopping"
     intermediate: float = Field(default=0.4, allow_inf_nan=False)
-    """Reward of `go`, paid at once; the rest, 1 - `intermediate`, is paid for any move after it."""
+    """Immediate reward of `go`; the agent's next move, whatever it is, pays the remaining 1 - `intermediate`."""
 
-    def build(self) -> Stopping:
-        return Stopping(self)
+    def build(self) -> StoppingGame:
+        return StoppingGame(self)
 
     def starts(self) -> tuple[GameStart, ...]:
         return (GameStart(1.0, {}),)
 
 
-class Stopping(TextGame):
-    """One agent; `stop` and `go` have the same value."""
+class StoppingGame(TextGame):
+    """Game of one agent in one or two steps; `stop` and `go` have equal returns."""
 
     name = "stopping"
 
@@ -48,14 +48,14 @@ class Stopping(TextGame):
     def describe(self, agent: str) -> str:
         return f"step {1 + self.went_on} . choose [stop] [go]"
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return str(1 + self.went_on)
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         if self.went_on:
             return {AGENT: 1.0 - self.intermediate}
         if action == "stop":
             return {AGENT: 1.0}
         self.went_on = True
-        self.pay({AGENT: self.intermediate}, "intermediate")
+        self.add_rewards({AGENT: self.intermediate}, "intermediate")
         return AGENT

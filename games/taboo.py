@@ -1,4 +1,4 @@
-"""Adversarial taboo: the attacker tries to make the defender say a target word (SPAG, arXiv 2404.10642)."""
+"""Adversarial taboo: the attacker induces the defender to say a target word (SPAG, arXiv 2404.10642)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from games.base import TextGame, TextGameConfig
-from marl.config import nearest
-from marl.types import Findings
+from marl.core.config import choices_hint
+from marl.core.types import Findings
+from marl.games.base import TextGame, TextGameConfig
 
 ATTACKER, DEFENDER = SEATS = ("attacker", "defender")
 LEXICON = {
@@ -30,35 +30,35 @@ LEXICON = {
     "emerald": ("a thing", "green", "small"),
     "tractor": ("a thing", "green", "big"),
 }
-"""Twelve words with three hints each, which only together distinguish a word from the others."""
+"""Target word -> hints. Only all three hints together identify a word."""
 GUESS = "I know the word! It is {word}"
 """Form of the defender's guess."""
 
 _GUESS = re.compile(r"\bi know the word\W+it(?:\s+is|['\u2019]s)\b[\W_]*(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _EDGE = r"[^\W_]"
-"""A letter or digit, which must not touch a word."""
+"""Pattern of a letter or digit; next to the target word it would make another word."""
 _UNKNOWN_HINTS = ("something",)
-"""Hints of a word that has none."""
+"""Hints for words without hints."""
 
 
 class TabooConfig(TextGameConfig):
-    """Taboo between attacker and defender. A win is worth 1, a loss or an unreadable answer -1, a tie 0.
+    """Taboo for an attacker and a defender. A win is worth 1, a loss or an illegal move -1, a tie 0.
 
-    The attacker knows the target word and loses if it says it. The defender loses if it says the word, unless as a
-    guess, "I know the word! It is `apple`", which settles the game: right wins, wrong loses.
+    The attacker knows the target word and loses by saying the word. The defender loses by saying the word, except in a
+    guess, "I know the word! It is `apple`": a right guess wins, a wrong guess loses.
     """
 
     kind: str = "taboo"
     words: dict[str, tuple[str, ...]] | None = Field(default=None, min_length=1)
-    """Target word -> hints; a list of words will do, as hints serve the `examples` of moves only. Default: twelve words
-    of three hints each."""
+    """Target word -> hints, or a list of words, as hints serve only the `examples` of moves (default: twelve words with
+    three hints each)."""
     file: Path | None = None
-    """A text file of target words, one per line, instead of `words`."""
+    """Text file of target words, one per line, to use instead of `words`."""
     max_turns: PositiveInt = 5
-    """Number of turns of each player, after which the game is a tie."""
+    """Number of turns of each player; then the game is a tie."""
     inflections: bool = True
-    """Count inflected forms, too: with true, "apples" counts as "apple". Case never matters; "a-p-p-l-e" never
-    counts."""
+    """True if inflected forms count as the word ("apples" for "apple"). Case never matters; "a-p-p-l-e" never counts.
+    """
 
     @field_validator("words", mode="before")
     @classmethod
@@ -81,7 +81,7 @@ class TabooConfig(TextGameConfig):
 
     @cached_property
     def targets(self) -> Mapping[str, tuple[str, ...]]:
-        """Target word -> hints; raises ValueError if there is no such file, or no word in it."""
+        """Target word -> hints; raises ValueError if `file` is missing or holds no word."""
         if self.file is None:
             return self.words or LEXICON
         if not self.file.is_file():
@@ -91,22 +91,22 @@ class TabooConfig(TextGameConfig):
             raise ValueError(f"file: no word in {self.file}; it should hold target words, one per line")
         return words
 
-    def build(self) -> Taboo:
-        return Taboo(self)
+    def build(self) -> TabooGame:
+        return TabooGame(self)
 
     def default_seats(self) -> Mapping[str, str]:
         return {seat: seat for seat in SEATS}
 
 
-class Taboo(TextGame):
-    """The attacker speaks first. Observations hold the whole conversation, which both players hear.
+class TabooGame(TextGame):
+    """Taboo in turns; the attacker speaks first. Both players observe the full conversation.
 
-    They hold moves alone; reasoning around a move is shown only to roles whose prompts use `heard`.
+    Observations hold moves alone. Reasoning around a move is visible only to roles with `heard` in their prompt.
     """
 
     name = "taboo"
     zero_sum = True
-    choices = ("word",)
+    reset_options = ("word",)
 
     def __init__(self, config: TabooConfig) -> None:
         super().__init__(SEATS, config.illegal)
@@ -124,7 +124,9 @@ class Taboo(TextGame):
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         self.word = options["word"] if "word" in options else rng.choice(self.words)
         if self.word not in self.words:
-            raise ValueError(f"taboo: option word: {self.word!r} is no target; {nearest(str(self.word), self.words)}")
+            raise ValueError(
+                f"taboo: option word: {self.word!r} is no target; {choices_hint(str(self.word), self.words)}"
+            )
         endings = "(?:s|es|ed|ing)?" if self.inflections else ""
         pattern = rf"(?<!{_EDGE}){re.escape(self.word)}{endings}(?!{_EDGE})"
         self._uttered_pattern = re.compile(pattern, re.IGNORECASE)
@@ -138,14 +140,14 @@ class Taboo(TextGame):
     def describe(self, agent: str) -> str:
         turn = min(len(self.conversation) // 2 + 1, self.max_turns)
         part = f"you attack . word {self.word}" if agent == ATTACKER else "you defend"
-        moves = [f"{SEATS[place % 2]} : {move}" for place, move in enumerate(self.conversation)]
+        moves = [f"{SEATS[index % 2]} : {move}" for index, move in enumerate(self.conversation)]
         return "\n".join([f"turn {turn} of {self.max_turns} . {part}", *moves])
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return self.describe(agent)
 
-    def examples(self, agent: str) -> tuple[str, ...]:
-        """Return a few random sentences: true hints for the attacker, and for the defender some blind to the word."""
+    def example_actions(self, agent: str) -> tuple[str, ...]:
+        """Return random sentences: true hints for the attacker, questions and guesses at random for the defender."""
         draw = self.rng.choice
         if agent == ATTACKER:
             hints = self.targets[self.word] or _UNKNOWN_HINTS
@@ -153,21 +155,23 @@ class Taboo(TextGame):
         questions = (f"is it {draw(self.hints)}?", f"is it {draw(self.hints)}?")
         return *questions, f"maybe {draw(self.words)}", GUESS.format(word=draw(self.words))
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         mover, utterance = self.agent_selection, " ".join(action.split())
         self.conversation.append(utterance)
-        other = SEATS[mover == ATTACKER]
         if winner := self._winner(mover, utterance):
-            return {seat: 1.0 if seat == winner else -1.0 for seat in SEATS}
-        return other if len(self.conversation) < 2 * self.max_turns else dict.fromkeys(SEATS, 0.0)
+            return {ATTACKER: 1.0, DEFENDER: -1.0} if winner == ATTACKER else {ATTACKER: -1.0, DEFENDER: 1.0}
+        if len(self.conversation) == 2 * self.max_turns:
+            return dict.fromkeys(SEATS, 0.0)
+        return SEATS[mover == ATTACKER]
 
     def findings(self) -> Findings:
-        """Return `attacker_win`, `defender_win` and `tie`, one of which is 1, and the number of `turns`."""
+        """Return the measures `attacker_win`, `defender_win`, `tie` (1 for the actual outcome) and `turns`."""
         gain = self.rewards[ATTACKER]
-        won = {"attacker_win": gain > 0, "defender_win": gain < 0, "tie": gain == 0}
-        return Findings({name: float(value) for name, value in won.items()} | {"turns": float(len(self.conversation))})
+        measures = {"attacker_win": float(gain > 0), "defender_win": float(gain < 0), "tie": float(gain == 0)}
+        return Findings(measures | {"turns": float(len(self.conversation))})
 
     def _winner(self, mover: str, utterance: str) -> str | None:
+        """Return the winner after `utterance`, or None if the game goes on."""
         uttered = self._uttered_pattern.search(utterance)
         if mover == ATTACKER:
             return DEFENDER if uttered else None

@@ -1,4 +1,4 @@
-"""Tools that agents may call: Python in a sandbox, and a calculator."""
+"""Tools for agents: Python in a sandbox, and a calculator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import Field, PositiveFloat, model_validator
 
 from marl.protocols import ToolConfig
-from marl.sandbox import Sandbox, run, unusable
+from marl.sandbox import Sandbox, run_program, unusable_reason
 
 Number = int | float
 _MAX_BITS = 4096
-"""Bits of a whole number; a larger result is refused before it is computed."""
+"""Maximum number of bits of an integer; larger results are refused before they are computed."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -39,23 +39,23 @@ _NAMES: Mapping[str, Number] = {"e": math.e, "pi": math.pi}
 
 
 class PythonTool(ToolConfig):
-    """Runs `code` in a sandbox and returns its output, with the last line of its error if it failed."""
+    """Tool to run `code` in a sandbox. The result is the output, plus the last line of the error after a failure."""
 
     kind: str = "python"
     sandbox: Sandbox = Sandbox(output_kb=4)
-    """Limits of the program that runs."""
+    """Limits of the program."""
 
     @model_validator(mode="after")
     def _check_timeout(self) -> PythonTool:
         self.sandbox.check_timeout(self.timeout_s)
         return self
 
-    def missing(self) -> Iterable[str]:
-        if fault := unusable(self.sandbox):
+    def unmet_requirements(self) -> Iterable[str]:
+        if fault := unusable_reason(self.sandbox):
             yield fault
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
-        result = run(self.sandbox, _single_argument(arguments, "code"))
+        result = run_program(self.sandbox, _single_argument(arguments, "code"))
         limits = {
             "timeout": f"stopped: it ran longer than {self.sandbox.wall_s:g} s",
             "memory": f"stopped: it took more than {self.sandbox.memory_mb} MB",
@@ -63,18 +63,18 @@ class PythonTool(ToolConfig):
             "killed": f"killed with status {result.status}",
         }
         fault = limits.get(result.reason) or result.last_error or f"ended with status {result.status}"
-        parts = (result.stdout.rstrip("\n"), "" if result.succeeded else fault)
-        return "\n".join(filter(None, parts)) or "(no output)"
+        lines = (result.stdout.rstrip("\n"), "" if result.succeeded else fault)
+        return "\n".join(filter(None, lines)) or "(no output)"
 
 
 class CalculatorTool(ToolConfig):
-    """Evaluates `expression`: numbers, + - * / // % **, brackets, abs, max, min, round, sqrt, pi and e."""
+    """Tool to evaluate `expression`: numbers, + - * / // % **, brackets, abs, max, min, round, sqrt, pi and e."""
 
     kind: str = "calculator"
     timeout_s: PositiveFloat = 2.0
-    """Longest time of a call, in seconds."""
+    """Time limit of a call [seconds]."""
     longest: int = Field(default=200, ge=1, le=2000)
-    """Largest number of characters of an expression."""
+    """Maximum number of characters of an expression."""
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
         expression = _single_argument(arguments, "expression")
@@ -111,7 +111,7 @@ def _evaluate(node: ast.expr) -> Number:
 
 def _combine(left: Number, op: ast.operator, right: Number) -> Number:
     match op, left, right:
-        # Checked first, because a power may take hours.
+        # Checked before the evaluation, as a power of large integers may take hours.
         case ast.Pow(), int(), int() if abs(left) > 1 and abs(right) * left.bit_length() > 2 * _MAX_BITS:
             raise ValueError(f"expression: a power of more than {_MAX_BITS} bits")
     return _check_size(_OPERATORS[type(op)](left, right))

@@ -1,8 +1,7 @@
 """Reinforcement learning for teams of language models.
 
-`load` reads a scenario, `train` trains it, `register` makes a part of yours known under a name, `env` returns a game as
-a PettingZoo environment. Everything else is in the modules; importing this package loads neither torch nor any other
-heavy library.
+`load` reads a scenario, `train` trains it, `register` adds a plug-in of yours under a name, and `env` returns a game as
+a PettingZoo environment. Importing this package loads neither torch nor any other heavy library.
 """
 
 from __future__ import annotations
@@ -11,30 +10,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from marl.parts import register
+from marl.core.plugins import register
+from marl.core.types import Metrics, Observation
 from marl.scenario.load import game_settings, load
+from marl.scenario.schema import Scenario
 
 if TYPE_CHECKING:
     from pettingzoo import AECEnv
-
-    from marl.scenario.schema import Scenario
-    from marl.types import Metrics, Observation
 
 __all__ = ["env", "load", "register", "train"]
 
 
 def env(kind: str, /, **settings: Any) -> AECEnv[str, Observation, str]:
-    """Return a game as a PettingZoo AEC environment, for other libraries and for loops of your own.
+    """Return a game as a PettingZoo AEC environment, for other libraries and for your own training loops.
 
-    An observation holds `text` and, if the game has a list of moves, an `action_mask` over it; an action is the text of
-    a move. Where any text is a move, `infos[agent]["examples"]` has some. Any other text is an illegal move.
+    An action is the text of a move. An observation has a `text` and, if the game has a fixed list of moves, an
+    `action_mask` over the list. If any text is a move, `infos[agent]["examples"]` has examples. Other texts are illegal
+    moves.
 
     Args:
-        kind: name of the game, as in a scenario: built in, of a plug-in, registered, or an import path.
-        settings: the game's own, as in a scenario (`illegal={"then": "random"}`).
+        kind: kind of the game as in a scenario: built in, installed, registered, or an import path.
+        settings: settings of the game as in a scenario (`illegal={"then": "random"}`).
 
     Raises:
-        ScenarioError: a ValueError that names field, value and choices.
+        ScenarioError: if a setting is wrong. A ValueError that names field, value and choices.
     """
     return cast("AECEnv[str, Observation, str]", game_settings(kind, settings).build())
 
@@ -48,24 +47,24 @@ def train(
     overwrite: bool = False,
     on_step: Callable[[int, Metrics], None] | None = None,
 ) -> bool:
-    """Train a scenario: the same as `marl train`, with a callback.
+    """Train a scenario like `marl train`, with a callback after every step.
 
     Args:
-        scenario: as `load` gives it.
-        folder: default runs/GAME, the kind of its game, or several names joined by `-`.
-        resume: "auto" or a checkpoint's folder; None begins.
-        force: go on although the scenario changed.
-        overwrite: remove the run that is in the folder.
-        on_step: called with (steps done, metrics) after every step.
+        scenario: scenario as returned by `load`.
+        folder: folder of the run (default: runs/GAME, with the game's kind, or the names of several games joined by
+        `-`). resume: "auto" or the folder of a checkpoint to continue from, or None to start a new run. force: True to
+        resume although the scenario has changed. overwrite: True to delete an earlier run in `folder`. on_step:
+        function that is called with (number of finished steps, metrics) after every step.
 
-    Returns: True if it went to the end; False: interrupted, with a checkpoint.
+    Returns: True if the training is complete, False if it was interrupted and wrote a checkpoint.
     Raises:
-        ScenarioError, CheckpointError, GameError, NonFinite, TimeoutError, EndpointError: each says what to do.
+        ScenarioError, CheckpointError, GameError, NonFiniteError, TimeoutError, EndpointError: each says what to do.
     """
-    from marl.cluster.placement import placement_of
-    from marl.training.session import Following, RunStart, session
+    # Imported here, because these modules load torch.
+    from marl.cluster.placement import open_placement
+    from marl.training.session import ProgressOptions, RunStart, train_with_monitors
 
     home = Path(folder or Path("runs") / (scenario.game.kind if scenario.game else "-".join(scenario.games)))
-    with placement_of(scenario) as placement:
-        start, following = RunStart(resume, force=force, overwrite=overwrite), Following(on_step)
-        return session(scenario, home, start, following, placement=placement)
+    with open_placement(scenario) as placement:
+        start, progress = RunStart(resume, force=force, overwrite=overwrite), ProgressOptions(on_step)
+        return train_with_monitors(scenario, home, start, progress, placement=placement)

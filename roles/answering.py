@@ -1,4 +1,4 @@
-"""Roles that think aloud if they like and then give one answer in an agreed form."""
+"""Roles that may reason in free text and then give one answer in a fixed format."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from marl.types import CALL
-from roles import parsing
-from roles.base import BaseRole, TemplateText
-from roles.schemas import check_schema
+from marl.core.types import TOOL_CALL_PREFIX
+from marl.roles import parsing
+from marl.roles.base import BaseRole, TemplateText
+from marl.roles.json_schema import check_schema
 
-AnswerForm = Literal["tag", "boxed", "bracket", "json", "code", "last_line", "whole"]
+AnswerFormat = Literal["tag", "boxed", "bracket", "json", "code", "last_line", "whole"]
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z][\w-]*$")]
 _RESERVED_TAGS = ("think", "tool_call")
 _READERS = {
@@ -23,7 +23,7 @@ _READERS = {
 
 
 class PlayerRole(BaseRole):
-    """Names exactly one legal move in square brackets, after any other text."""
+    """Player of a game: names exactly one legal move in square brackets, after any other text."""
 
     kind: str = "player"
     instructions: TemplateText = ""
@@ -33,15 +33,15 @@ class PlayerRole(BaseRole):
     """User message, a jinja2 template. If it is not given, a model that knows language reads the observation and the
     legal moves (`move.jinja2`), and a tiny model the observation."""
 
-    def for_reader(self, knows_language: bool) -> Self:
+    def with_default_prompts(self, knows_language: bool) -> Self:
         templates = {"instructions": "{% extends 'player.jinja2' %}", "prompt": "{% extends 'move.jinja2' %}"}
-        left_out = templates.keys() - self.model_fields_set
-        return self.model_copy(update={name: templates[name] for name in left_out}) if knows_language else self
+        unset = templates.keys() - self.model_fields_set
+        return self.model_copy(update={name: templates[name] for name in unset}) if knows_language else self
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
         moves = set(parsing.brackets(text))
         if legal is not None:
-            # However the model spells a move, the game gets it as the game spells it.
+            # Letter case does not matter to the reader, but the game compares moves by its own spelling.
             spellings = {move.lower(): move for move in legal}
             moves = {spellings[move.lower()] for move in moves if move.lower() in spellings}
         return moves.pop() if len(moves) == 1 else None
@@ -59,15 +59,15 @@ class AnsweringRole(BaseRole):
 
     template_fields: ClassVar[tuple[str, ...]] = ("answer", "tag", "language", "schema_text")
     prompt: TemplateText = "{% extends 'prompt.jinja2' %}"
-    answer: AnswerForm = "tag"
-    r"""Place of the answer in a text. `tag`: in `<tag>...</tag>`. `boxed`: in the last `\boxed{}`. `bracket`: in
-    `[...]`. `json`: the first object. `code`: the last fenced block. `last_line`, `whole`: as it stands."""
+    answer: AnswerFormat = "tag"
+    r"""Format of the answer. `tag`: in `<tag>...</tag>`. `boxed`: in `\boxed{}`. `bracket`: in `[...]`. `json`: the
+    last JSON object. `code`: the last fenced block. `last_line`: the last line. `whole`: the full text."""
     tag: TagName = "answer"
-    """Name of the tag, and the instructions' word for the answer."""
+    """Name of the tag, and the name of the answer in the instructions."""
     language: str = Field(default="python", pattern=r"^[\w+#.-]*$")
-    """Language of `answer: code`, the label of its blocks."""
+    """Programming language of `answer: code`, used as the label of its fenced blocks."""
     json_schema: dict[str, Any] | None = None
-    """Schema that the object of `answer: json` must fit (JSON schema, draft 2020-12). None: any object."""
+    """Schema of the object of `answer: json` (JSON schema, draft 2020-12). None: any object."""
 
     @field_validator("tag")
     @classmethod
@@ -85,49 +85,49 @@ class AnsweringRole(BaseRole):
 
     @property
     def schema_text(self) -> str:
-        """The schema as templates show it; empty if there is none."""
-        return parsing.compact(self.json_schema) if self.json_schema is not None else ""
+        """JSON text of the schema for templates, empty without a schema."""
+        return parsing.compact_json(self.json_schema) if self.json_schema is not None else ""
 
     @property
     def answer_schema(self) -> str:
         return self.schema_text if self.answer == "json" else ""
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        if self.tools and parsing.calls_tool(text):
-            call = parsing.tool_call(text)
-            move = None if call is None else CALL + parsing.compact(call)
+        if self.tools and parsing.has_tool_call(text):
+            call = parsing.parse_tool_call(text)
+            move = None if call is None else TOOL_CALL_PREFIX + parsing.compact_json(call)
         else:
-            answer = self.read_answer(text)
-            move = None if answer is None else self.move_of(answer)
-        return move if move is None or legal is None else parsing.choice(move, legal)
+            answer = self.extract_answer(text)
+            move = None if answer is None else self.answer_to_move(answer)
+        return move if move is None or legal is None else parsing.match_option(move, legal)
 
     def phrase(self, move: str) -> str:
         if self.tools and _is_call(move):
-            return f"<tool_call>{move.removeprefix(CALL)}</tool_call>"
-        return self.write_answer(self.answer_of(move))
+            return f"<tool_call>{move.removeprefix(TOOL_CALL_PREFIX)}</tool_call>"
+        return self.format_answer(self.move_to_answer(move))
 
-    def move_of(self, answer: str) -> str | None:
-        """Return the move that `answer` means; None if it means none."""
+    def answer_to_move(self, answer: str) -> str | None:
+        """Return the move for `answer`, or None if `answer` is no move."""
         return answer
 
-    def answer_of(self, move: str) -> str:
-        """Return the answer that means `move`: `move_of(answer_of(move)) == move`."""
+    def move_to_answer(self, move: str) -> str:
+        """Return the answer for `move`: the inverse of `answer_to_move`."""
         return move
 
-    def read_answer(self, text: str) -> str | None:
-        """Return the answer in `text`; None if there is none or more than one."""
+    def extract_answer(self, text: str) -> str | None:
+        """Return the answer in `text`, or None if there is no answer or more than one."""
         match self.answer:
             case "tag":
                 return parsing.tag(text, self.tag)
             case "json":
                 value = parsing.json_object(text, self.json_schema)
-                return None if value is None else parsing.compact(value)
+                return None if value is None else parsing.compact_json(value)
             case "code":
                 return parsing.code_block(text, self.language)
         return _READERS[self.answer](text)
 
-    def write_answer(self, answer: str) -> str:
-        """Return the shortest text that gives `answer`."""
+    def format_answer(self, answer: str) -> str:
+        """Return the shortest text from which `extract_answer` reads `answer`."""
         match self.answer:
             case "tag":
                 return f"<{self.tag}>{answer}</{self.tag}>"
@@ -136,17 +136,17 @@ class AnsweringRole(BaseRole):
             case "bracket":
                 return f"[{answer}]"
             case "code":
-                return parsing.fenced(answer, self.language)
+                return parsing.format_code_block(answer, self.language)
         return answer
 
 
 def _is_call(move: str) -> bool:
-    """Return whether `move` is a call exactly as `parse` returns it; an answer may begin with the same word."""
-    text = move.removeprefix(CALL)
+    """Return True if `move` is a tool call exactly as `parse` returns it; an answer may start with the same prefix."""
+    text = move.removeprefix(TOOL_CALL_PREFIX)
     if text == move:
         return False
-    call = parsing.tool_call(f"<tool_call>{text}</tool_call>")
-    return call is not None and parsing.compact(call) == text
+    call = parsing.parse_tool_call(f"<tool_call>{text}</tool_call>")
+    return call is not None and parsing.compact_json(call) == text
 
 
 class ChallengerRole(AnsweringRole):
@@ -162,7 +162,7 @@ class PlannerRole(AnsweringRole):
 
     kind: str = "planner"
     instructions: TemplateText = "{% extends 'planner.jinja2' %}"
-    answer: AnswerForm = "whole"
+    answer: AnswerFormat = "whole"
     tag: TagName = "plan"
 
 

@@ -1,9 +1,9 @@
-"""Base of all roles: instructions and prompt are jinja2 templates, a scenario's own or built on `roles/prompts`."""
+"""Base of all roles: instructions and prompt are jinja2 templates, which may extend those in `roles/prompts`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -11,14 +11,14 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from jinja2 import FileSystemLoader, TemplateError, TemplateNotFound, TemplateSyntaxError, meta
 from pydantic import BeforeValidator, WithJsonSchema, field_validator
 
-from marl.answer_text import public_text, without_thoughts
-from marl.config import nearest
-from marl.places import current
-from marl.protocols import RoleConfig, View
+from marl.core.config import choices_hint
+from marl.core.types import Message, Turn
+from marl.host.paths import current_resolver
+from marl.protocols import PromptContext, RoleConfig
 from marl.protocols.roles import MarkedPrompt
-from marl.provenance import Marked, Origin, Span, WatchedDict, origins_of, plain, remade, spans_of
-from marl.templating import BoundedEnvironment, CompiledTemplate
-from marl.types import Message, Turn
+from marl.text.answers import public_text, without_thoughts
+from marl.text.origins import MarkedText, Origin, Span, WatchedDict, apply_cached, origins_of, spans_of, without_origins
+from marl.text.templates import BoundedEnvironment, CompiledTemplate
 
 _PRESENT_NAMES = ("agent", "observation", "legal", "attempt", "rules", "continued", "tools")
 _PAST_NAMES = ("heard", "before", "mine", "last")
@@ -26,18 +26,18 @@ _PAST_NAMES = ("heard", "before", "mine", "last")
 _BACKTICKS = re.compile("`{3,}+")
 
 
-def fenced(text: str) -> str:
-    """Return what somebody wrote between two lines of backticks; `(nothing)` if that is blank.
+def fence_text(text: str) -> str:
+    """Return `text` as a block between two lines of backticks, or `(nothing)` for a blank text.
 
-    There are more of them than stand together anywhere in the text. So it cannot close them, and whatever it lists or
-    demands is seen to be its own.
+    The fence is longer than any run of backticks in the text. The text therefore cannot close the block, and a reader
+    can tell that instructions inside it are quoted.
     """
     fence = "`" * max([3, *(len(run) + 1 for run in _BACKTICKS.findall(text))])
     return f"{fence}\n{text}\n{fence}" if text.strip() else "(nothing)"
 
 
 _environment = BoundedEnvironment(
-    {"spoken": without_thoughts, "fenced": fenced},
+    {"spoken": without_thoughts, "fenced": fence_text},
     marked=("observation", *_PAST_NAMES),
     loader=FileSystemLoader(Path(__file__).parent / "prompts"),
     trim_blocks=True,
@@ -53,10 +53,10 @@ def _compile(source: str) -> CompiledTemplate:
 
 @lru_cache(maxsize=256)
 def _names_in(source: str) -> frozenset[str]:
-    """Return the names that a template and those it extends or includes read.
+    """Return the variables of a template and of all templates that it extends or includes.
 
     Raises:
-        ValueError: if it is no jinja2 template, or refers to one that is not in `roles/prompts`.
+        ValueError: if `source` is no jinja2 template, or refers to a template that is not in `roles/prompts`.
     """
     try:
         tree = _environment.parse(source)
@@ -70,29 +70,30 @@ def _names_in(source: str) -> frozenset[str]:
 
 
 def _packaged_source(name: str | None) -> str:
+    """Return the source of a template in `roles/prompts`; None stands for a name that is computed when rendering."""
     choices = _environment.list_templates()
     if name is None:
-        raise ValueError(f"a template to extend or include must be named in quotes; {nearest('', choices)}")
+        raise ValueError(f"a template to extend or include must be named in quotes; {choices_hint('', choices)}")
     try:
         return _environment.loader.get_source(_environment, name)[0]  # type: ignore[union-attr]
     except TemplateNotFound as error:
-        raise ValueError(f"no template {name!r} to extend or include; {nearest(name, choices)}") from error
+        raise ValueError(f"no template {name!r} to extend or include; {choices_hint(name, choices)}") from error
 
 
 def _read_source(value: Any) -> Any:
-    """Return the text of `{file: PATH}`, relative to the scenario's folder; any other value as it is.
+    """Return the content of the file for `{file: PATH}`, relative to the scenario's folder; other values unchanged.
 
-    A run's folder holds the text, so that the run stays the same when the file is edited.
+    The resolved scenario in a run's folder contains the text, so the run stays the same when the file is edited.
 
     Raises:
-        ValueError: if there is no such file, or it is no text.
+        ValueError: if the file does not exist or is no text file.
     """
     if not isinstance(value, Mapping):
         return value
     if list(value) != ["file"] or not isinstance(value["file"], str):
         raise ValueError(f"must be text or {{file: PATH}}; got {dict(value)}")
-    places = current()
-    file = places.absolute("file", value["file"]) if places else value["file"]
+    resolver = current_resolver()
+    file = resolver.resolve_recorded("file", value["file"]) if resolver else value["file"]
     try:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -112,7 +113,7 @@ TemplateText = Annotated[
 
 
 class _Templates(NamedTuple):
-    """Templates of a role, and the names of its own settings that they may use."""
+    """Templates of a role, and the names of the role's settings that the templates may use."""
 
     instructions: str
     prompt: str
@@ -121,7 +122,7 @@ class _Templates(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _past_names(*templates: str) -> frozenset[str]:
-    """Return the names of the facts of earlier turns that templates use."""
+    """Return the variables about earlier turns that the templates use."""
     return frozenset().union(*map(_names_in, templates)).intersection(_PAST_NAMES)
 
 
@@ -139,7 +140,7 @@ def _fill(template: str, facts: Mapping[str, Any], agent: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _fill_cached(template: str, names: tuple[str, ...], values: tuple[Hashable, ...], agent: str) -> str:
-    """Fill in a template that uses nothing but these facts; the observation is not among them."""
+    """Render a template whose only variables are `names` with `values`; the observation must not be among them."""
     return _fill(template, dict(zip(names, values, strict=True)), agent)
 
 
@@ -155,11 +156,14 @@ def _instructions(templates: _Templates, facts: Mapping[str, Any]) -> str:
 def _render(
     templates: _Templates, present: tuple[Hashable, ...], spans: tuple[Span, ...], past: dict[str, Any]
 ) -> tuple[Message, ...]:
-    """Fill in the templates: `present` holds the values of `_PRESENT_NAMES` and of `templates.fields`, in order;
-    `spans` are those of the observation."""
+    """Render the templates of a role.
+
+    `present` holds the values of `_PRESENT_NAMES` and of `templates.fields`, in this order. `spans` are the origins of
+    parts of the observation, and `past` maps a variable about earlier turns to its value.
+    """
     facts: dict[str, Any] = {**dict(zip((*_PRESENT_NAMES, *templates.fields), present, strict=True)), **past}
     if spans:
-        facts["observation"] = Marked(facts["observation"], spans)
+        facts["observation"] = MarkedText(facts["observation"], spans)
     user = _fill(templates.prompt, facts, facts["agent"])
     system = _instructions(templates, facts)
     return (Message("system", system), Message("user", user)) if system else (Message("user", user),)
@@ -169,97 +173,101 @@ def _render(
 def _render_cached(
     templates: _Templates, present: tuple[Hashable, ...], spans: tuple[Span, ...]
 ) -> tuple[Message, ...]:
-    """Fill in templates that use nothing of the past: in a small game the same prompt comes again and again."""
+    """Render templates without variables about earlier turns; cached, as small games repeat the same few prompts."""
     return MarkedPrompt.of(_render(templates, present, spans, {}))
 
 
-def _facts(turns: Iterable[Turn]) -> list[Mapping[str, str | None]]:
-    return [_fact(turn) for turn in turns]
-
-
-def _fact(turn: Turn) -> Mapping[str, str | None]:
+def _turn_facts(turn: Turn) -> Mapping[str, str | None]:
+    """Return the facts of a turn as templates see them."""
     facts = {"agent": turn.agent, "role": turn.role, "text": turn.completion.text, "move": turn.action}
     if turn.action is not None:
         return facts
-    # That it could not be read depends on what was said.
+    # A missing move carries no text, but a template that tests for it depends on the turn's text.
     return WatchedDict(facts, {"move": origins_of(turn.completion.text)})
 
 
-def _repeated(turn: Turn, thinking: str) -> str:
+def _own_text(turn: Turn, thinking: str) -> str:
+    """Return the text of an agent's own turn for its later prompts, without thoughts for `thinking: hide`."""
     text = turn.completion.text
-    return remade(text, public_text) if thinking == "hide" else text
+    return apply_cached(text, public_text) if thinking == "hide" else text
 
 
-def _past(view: View, thinking: str, names: frozenset[str]) -> dict[str, Any]:
+def _past(view: PromptContext, thinking: str, names: frozenset[str]) -> dict[str, Any]:
+    """Return variable -> value for the variables about earlier turns in `names`."""
     past: dict[str, Any] = {}
     if "heard" in names:
-        past["heard"] = _facts(view.unread)
+        past["heard"] = [_turn_facts(turn) for turn in view.new_turns]
     if "before" in names:
-        past["before"] = _facts(turn for turn in view.read if turn.agent in view.info["hears"])
+        past["before"] = [_turn_facts(turn) for turn in view.read_turns if turn.agent in view.info["hears"]]
     if "mine" in names:
-        past["mine"] = [_repeated(turn, thinking) for turn in view.mine]
+        past["mine"] = [_own_text(turn, thinking) for turn in view.own_turns]
     if "last" in names:
-        past["last"] = _repeated(view.mine[-1], thinking) if view.mine else None
+        past["last"] = _own_text(view.own_turns[-1], thinking) if view.own_turns else None
     return past
 
 
 _UNREAD = Origin(None, "told")
 
 
-def _observed(text: str) -> tuple[Span, ...]:
-    """Return the marks of an observation; a game that has none tells of all that the agent had not read yet."""
-    return spans_of(text) if isinstance(text, Marked) else ((0, len(text), _UNREAD),)
+def _observation_spans(text: str) -> tuple[Span, ...]:
+    """Return the origins of the parts of an observation.
+
+    Without marks by the game, all of the observation originates from the turns that the agent had not read yet.
+    """
+    return spans_of(text) if isinstance(text, MarkedText) else ((0, len(text), _UNREAD),)
 
 
 class BaseRole(RoleConfig):
-    """Role that speaks in a system message (`instructions`) and a user message (`prompt`), both jinja2 templates.
+    """Role prompted by a system message (`instructions`) and a user message (`prompt`), both jinja2 templates.
 
-    A template is text, which may extend or include those in `roles/prompts`, or `{file: PATH}`. It may use
+    A template is a text, which may extend or include those in `roles/prompts`, or `{file: PATH}`. It may use
 
-    - `observation`, `agent`, `legal` (moves or none), `attempt` (refused answers so far), `rules` (of the game, or ""),
-      `tools` (pairs of name and description), `continued` (whether the prompt goes on from this agent's last turn,
-      which it need not repeat);
-    - `heard`: the turns that this agent can hear since its own last one: a list of `agent`, `role`, `text` and `move`
-      (parsed from the text, or none); `before`: the same of what it had heard by then from agents that it still hears;
-    - `mine`: the texts of this agent's own turns; `last`: the latest of them, or none;
-    - the role's own settings that `template_fields` names;
-    - the filters `spoken`, which leaves thoughts out, and `fenced`, for what others wrote: between lines of backticks,
-      which it cannot close.
+    - `observation`, `agent`, `legal` (legal moves or none), `attempt` (number of refused answers so far), `rules` (of
+      the game, or ""), `tools` (pairs of name and description), `continued` (true if the prompt continues this agent's
+      last turn, so that earlier text need not be repeated);
+    - `heard`: the turns heard since this agent's last turn, a list of `agent`, `role`, `text` and `move` (parsed from
+      the text, or none); `before`: the turns heard until then, from agents that this agent still hears;
+    - `mine`: the texts of this agent's own turns; `last`: the latest of these texts, or none;
+    - the role's own settings named in `template_fields`;
+    - the filters `spoken`, which removes thoughts, and `fenced`, which puts the texts of others between lines of
+      backticks that the text cannot close.
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ()
     """Settings of the role that templates may use; their values must be hashable."""
     instructions: TemplateText = ""
-    """System message, a jinja2 template. It reads `agent`, `legal`, `attempt` and the role's settings; `{% extends
-    'solver.jinja2' %}` builds on one of `roles/prompts`. Empty: there is none."""
+    """System message, a jinja2 template with `agent`, `legal`, `attempt` and the role's settings. `{% extends
+    'solver.jinja2' %}` builds on a template of `roles/prompts`. Empty: no system message."""
     prompt: TemplateText = "{{ observation }}"
-    """User message, a jinja2 template, which may also read `observation` and the turns that the role heard."""
+    """User message, a jinja2 template, which may also use `observation` and the turns that the role heard."""
 
     @field_validator("instructions", "prompt")
     @classmethod
     def _uses_known_names(cls, source: str) -> str:
         names = (*_PRESENT_NAMES, *_PAST_NAMES, *cls.template_fields)
         if unknown := sorted(_names_in(source) - {*names, *_environment.globals}):
-            raise ValueError(f"the template uses {unknown[0]!r}, which does not exist; {nearest(unknown[0], names)}")
+            raise ValueError(
+                f"the template uses {unknown[0]!r}, which does not exist; {choices_hint(unknown[0], names)}"
+            )
         return source
 
-    def messages(self, view: View) -> tuple[Message, ...]:
+    def messages(self, view: PromptContext) -> tuple[Message, ...]:
         tools = tuple([(tool.name, tool.description) for tool in self.tools]) if self.tools else ()
-        continued = self.history == "append" and bool(view.mine)
+        continued = self.history == "append" and bool(view.own_turns)
         info, observation = view.info, view.observation["text"]
-        situation = view.agent, plain(observation), info["legal"], info["attempt"], info.get("rules", "")
+        situation = view.agent, without_origins(observation), info["legal"], info["attempt"], info.get("rules", "")
         present = (*situation, continued, tools)
         if self.template_fields:
             present += tuple([getattr(self, name) for name in self.template_fields])
         templates = _Templates(self.instructions, self.prompt, self.template_fields)
         if names := _past_names(self.instructions, self.prompt):
-            return _render(templates, present, _observed(observation), _past(view, self.thinking, names))
-        return _render_cached(templates, present, _observed(observation))
+            return _render(templates, present, _observation_spans(observation), _past(view, self.thinking, names))
+        return _render_cached(templates, present, _observation_spans(observation))
 
-    def continues(self, view: View) -> tuple[int, ...]:
-        if self.history == "fresh" or not view.mine:
+    def continues(self, view: PromptContext) -> tuple[int, ...]:
+        if self.history == "fresh" or not view.own_turns:
             return ()
-        last = view.mine[-1].completion
+        last = view.own_turns[-1].completion
         return (*last.prompt_ids, *last.token_ids)
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:

@@ -1,8 +1,8 @@
-"""Readers of model output: pure functions of a text.
+"""Parsers of model output: pure functions of a text.
 
-They return None for text that is unreadable: nothing there, or more than one thing. What stands in thoughts, is denied
-or is taken back afterwards is not there (`marl/answer_text.py`). No text makes them raise, and their time grows
-linearly with its length.
+A parser returns None for an unreadable text, with no answer or with several different ones. Answers in thoughts, denied
+answers and retracted answers do not count (`marl/text/answers.py`). No text makes a parser raise, and the time is
+linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from marl import answer_text
-from marl.answer_text import AnswerMark, standing, without_thoughts
-from marl.json_text import last_structure, read_json
-from roles.schemas import fits_schema
+from marl.roles.json_schema import fits_schema
+from marl.text import answers
+from marl.text.answers import AnswerSpan, drop_retracted, without_thoughts
+from marl.text.json_text import last_json_structure, parse_strict_json
 
 _FENCE = re.compile(r" {0,3}(`{3,}+)([^`]*+)")
 _UNSAFE = re.compile(r"<(?=/?(?:think|tool_call)>)|[\ud800-\udfff]")
 _EDGES = " \t\r\n.,;:!?\"'`*_()[]{}<>$"
-"""Characters that may stand around a choice."""
+"""Characters that are ignored at both ends of a choice."""
 _NUMBER = r"[-+]?(?:\d{1,15}+(?:\.\d{1,15}+)?+|\.\d{1,15}+)"
 _RATING = rf"({_NUMBER})(?:\s{{0,2}}(?:/|out of)\s{{0,2}}({_NUMBER})|\s?(%))?+"
 _ALONE = re.compile(rf"[\s*_]{{0,4}}{_RATING}[\s*_.]{{0,4}}", re.ASCII)
@@ -32,53 +32,55 @@ _LABELLED = re.compile(
 
 
 def whole(text: str) -> str | None:
-    """Return all of the text, without thoughts."""
+    """Return the full text without thoughts, or None if nothing remains."""
     return without_thoughts(text) or None
 
 
 def last_line(text: str) -> str | None:
-    """Return the last line that is not blank."""
-    return next((line.strip() for line in reversed(without_thoughts(text).splitlines()) if line.strip()), None)
+    """Return the last line that is not blank, or None if all lines are blank."""
+    lines = without_thoughts(text).splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), None)
 
 
 def tag(text: str, name: str) -> str | None:
-    """Return the content of `<name>...</name>`; several must be equal, and none may be open or nested."""
+    """Return the content of `<name>...</name>`; repeated tags must have equal contents, without open or nested tags."""
     text = without_thoughts(text)
-    return _single(standing(text, answer_text.tags(text, name) or ()))
+    return _single(drop_retracted(text, answers.tags(text, name) or ()))
 
 
 def bracketed(text: str) -> str | None:
-    """Return the content of square brackets on one line; several must be equal."""
+    """Return the content of square brackets on one line; repeated brackets must have equal contents."""
     return _single(_brackets(text))
 
 
 def brackets(text: str) -> list[str]:
-    """Return the contents of all innermost square brackets, without empty ones."""
+    """Return the contents of all innermost square brackets that are not empty."""
     return [mark.content for mark in _brackets(text)]
 
 
 def boxed(text: str) -> str | None:
-    r"""Return the content of `\boxed{...}`, LaTeX's mark of an answer; several must be equal."""
+    r"""Return the content of LaTeX's `\boxed{...}`; repeated boxes must have equal contents."""
     text = without_thoughts(text)
-    answer = _single(answer_text.certain(text, standing(text, answer_text.boxes(text))))
-    # A backslash at the end would hide the brace when the answer is said again.
+    answer = _single(answers.drop_uncertain(text, drop_retracted(text, answers.find_boxes(text))))
+    # A backslash at the end would escape the closing brace when the answer is formatted again.
     return None if answer is None or answer.endswith("\\") else answer
 
 
 def code_block(text: str, language: str = "") -> str | None:
-    """Return the last block between lines of backticks labelled `language` or not at all; with "", any block."""
-    return answer_text.last_code_block(without_thoughts(text), language)
+    """Return the last fenced block with the label `language` or without a label; for "", the last block of any kind."""
+    return answers.last_code_block(without_thoughts(text), language)
 
 
-def fenced(code: str, language: str = "") -> str:
-    """Return `code` between lines of backticks, more of them than `code` has at the beginning of any line."""
-    longest = max((len(mark[1]) for line in code.split("\n") if (mark := _FENCE.match(line))), default=2)
+def format_code_block(code: str, language: str = "") -> str:
+    """Return `code` as a fenced block, with a fence longer than any fence within `code`."""
+    matches = filter(None, map(_FENCE.match, code.split("\n")))
+    longest = max((len(match[1]) for match in matches), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}{language}\n{code}\n{fence}"
 
 
-def choice(text: str, options: Sequence[str]) -> str | None:
-    """Return the option that the whole text names, apart from punctuation and letter case."""
+def match_option(text: str, options: Sequence[str]) -> str | None:
+    """Return the option equal to the full text, apart from punctuation at both ends and letter case, or None."""
     text = without_thoughts(text)
     for spelling in (text, text.strip(_EDGES)):
         if spelling in options:
@@ -90,17 +92,18 @@ def choice(text: str, options: Sequence[str]) -> str | None:
 
 
 def score(text: str, low: float, high: float) -> float | None:
-    """Return a number from `low` to `high`: in `<score>`, after a label ("Score: 7/10"), or alone; all must agree.
+    """Return a number from `low` to `high`: in `<score>`, after a label ("Score: 7/10"), or as the full text.
 
-    Shares ("7/10", "7 out of 10", "70 %") are shares of `high`. A number out of range is unreadable.
+    All such numbers must be equal. Fractions ("7/10", "7 out of 10", "70 %") are multiplied by `high`. A number out of
+    range is unreadable.
     """
     text = without_thoughts(text)
-    tags = answer_text.tags(text, "score")
-    labels = [AnswerMark(*label.span(), label[0]) for label in _LABELLED.finditer(text)] if tags == [] else []
+    tags = answers.tags(text, "score")
+    labels = [AnswerSpan(*label.span(), label[0]) for label in _LABELLED.finditer(text)] if tags == [] else []
     if tags is None or tags:
-        ratings = [_ALONE.fullmatch(mark.content) for mark in standing(text, tags or ())]
+        ratings = [_ALONE.fullmatch(mark.content) for mark in drop_retracted(text, tags or ())]
     elif labels:
-        ratings = [_LABELLED.match(text, mark.start) for mark in standing(text, labels)]
+        ratings = [_LABELLED.match(text, mark.start) for mark in drop_retracted(text, labels)]
     else:
         ratings = [_ALONE.fullmatch(text)]
     values = {_value(rating, high) if rating else None for rating in ratings} or {None}
@@ -109,43 +112,46 @@ def score(text: str, low: float, high: float) -> float | None:
 
 
 def json_object(text: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Return the last JSON object, if it fits `schema`, which `check_schema` has passed.
+    """Return the last JSON object if it fits `schema`, or None. `schema` must have passed `check_schema`.
 
-    Earlier ones are examples or drafts. An object inside other brackets does not count.
+    Earlier objects are taken as examples or drafts. An object inside other brackets does not count.
     """
     try:
-        value = last_structure(without_thoughts(text))
+        value = last_json_structure(without_thoughts(text))
     except ValueError:
         return None
     return value if isinstance(value, dict) and (schema is None or fits_schema(value, schema)) else None
 
 
 def json_value(text: str) -> Any:
-    """Return the text read as JSON (RFC 8259), or None: no NaN or infinity, no key twice, nested at most 32 deep."""
+    """Return the value of a JSON text (RFC 8259), or None if it is invalid.
+
+    NaN, infinity, repeated keys and more than 32 levels of nesting are invalid.
+    """
     try:
-        return read_json(text)
+        return parse_strict_json(text)
     except ValueError:
         return None
 
 
-def compact(value: Any) -> str:
-    """Return JSON without blanks.
+def compact_json(value: Any) -> str:
+    """Return JSON without whitespace between tokens.
 
-    Tags of thoughts and of calls are escaped, so that the readers above return it as it is, and halves of surrogate
-    pairs, so that it can be written as UTF-8.
+    Thought and tool-call tags are escaped, so that the parsers above return the JSON unchanged. Lone surrogates are
+    escaped, so that the JSON can be encoded as UTF-8.
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _UNSAFE.sub(lambda unsafe: f"\\u{ord(unsafe[0]):04x}", text)
 
 
-def calls_tool(text: str) -> bool:
-    """Return whether a tool is called, readably or not."""
-    return answer_text.tags(without_thoughts(text), "tool_call") != []
+def has_tool_call(text: str) -> bool:
+    """Return True if the text contains a tool call, readable or not."""
+    return answers.tags(without_thoughts(text), "tool_call") != []
 
 
-def tool_call(text: str) -> dict[str, Any] | None:
-    """Return name and arguments of the one `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
-    calls = answer_text.tags(without_thoughts(text), "tool_call") or []
+def parse_tool_call(text: str) -> dict[str, Any] | None:
+    """Return name and arguments of the only `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, or None."""
+    calls = answers.tags(without_thoughts(text), "tool_call") or []
     call = json_value(calls[0].content) if len(calls) == 1 else None
     if not isinstance(call, dict):
         return None
@@ -155,13 +161,13 @@ def tool_call(text: str) -> dict[str, Any] | None:
     return {"name": name, "arguments": arguments}
 
 
-def _brackets(text: str) -> list[AnswerMark]:
+def _brackets(text: str) -> list[AnswerSpan]:
     text = without_thoughts(text)
-    return standing(text, answer_text.brackets(text))
+    return drop_retracted(text, answers.brackets(text))
 
 
-def _single(marks: Iterable[AnswerMark]) -> str | None:
-    """Return the one content that all `marks` have, if it is not empty."""
+def _single(marks: Iterable[AnswerSpan]) -> str | None:
+    """Return the common content of all `marks`, or None if contents differ or the content is empty."""
     contents = {mark.content.strip() for mark in marks}
     return (contents.pop() or None) if len(contents) == 1 else None
 

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from real_runs import Desk
+    from tests.support.run_processes import RunWorkspace
 
 # Read when a cluster is started: by default its processes give way to everything else, other tests included.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunWorkspace:
     """A run that nothing happened to; not to be changed."""
-    from real_runs import anchored, train_whole
+    from tests.support.run_processes import anchored_scenario, train_to_end
 
-    return train_whole(tmp_path_factory.mktemp("whole"), anchored())
+    return train_to_end(tmp_path_factory.mktemp("whole"), anchored_scenario())
 
 
 @pytest.fixture
-def desk(whole: Desk, tmp_path: Path) -> Desk:
+def desk(whole: RunWorkspace, tmp_path: Path) -> RunWorkspace:
     """The same scenario and the same made models, to be trained once more."""
-    from real_runs import Desk
+    from tests.support.run_processes import RunWorkspace
 
     (tmp_path / "cache").symlink_to(whole.path / "cache")
-    return Desk(tmp_path, whole.scenario)
+    return RunWorkspace(tmp_path, whole.scenario)
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from marl.answer_text import AnswerMark, boxes, brackets, closing_brace, standing, tags
+from marl.text.answers import AnswerSpan, brackets, closing_brace, drop_retracted, find_boxes, tags
 
 
 def left(text: str) -> list[str]:
     """Contents of the brackets that stand."""
-    return [mark.content for mark in standing(text, brackets(text))]
+    return [mark.content for mark in drop_retracted(text, brackets(text))]
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_boxes_are_outermost_and_parts_of_formulas_are_empty() -> None:
     text = (
         r"\boxed{a\boxed{b}} \fbox {c} \boxed d \boxed\frac{1}{2}; then -\boxed{e}; \boxed{f}^2 \boxed{\{g\}} \boxed{h"
     )
-    assert [box.content for box in boxes(text)] == [r"a\boxed{b}", "c", "d", r"\frac{1}{2}", "", "", r"\{g\}", ""]
+    assert [box.content for box in find_boxes(text)] == [r"a\boxed{b}", "c", "d", r"\frac{1}{2}", "", "", r"\{g\}", ""]
 
 
 def test_tags_must_alternate() -> None:
-    assert tags("<a>x</a><a>y</a>", "a") == [AnswerMark(0, 8, "x"), AnswerMark(8, 16, "y")]
+    assert tags("<a>x</a><a>y</a>", "a") == [AnswerSpan(0, 8, "x"), AnswerSpan(8, 16, "y")]
     assert tags("none", "a") == []
     for text in ("<a>", "</a><a>", "<a><a></a></a>"):
         assert tags(text, "a") is None

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from pydantic import TypeAdapter
 
-from marl.config import Component, Config, meanings
-from marl.parts import GROUPS, choices
+from marl.core.config import Config, PluginConfig, field_descriptions
+from marl.core.plugins import GROUPS, plugins_by_kind
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
 
@@ -35,7 +35,7 @@ class Inheriting(Documented):
 def settings_classes() -> list[type[Config]]:
     """All classes of settings of ours, those of all parts included."""
     for group in GROUPS:
-        choices(group, Component)
+        plugins_by_kind(group, PluginConfig)
     return [each for each in _below(Config) if each.__module__.partition(".")[0] in PACKAGES]
 
 
@@ -48,19 +48,21 @@ def test_every_setting_says_what_it_means() -> None:
     classes = settings_classes()
     assert len(classes) > 150
     silent = [
-        f"{each.__name__}.{name}" for each in classes for name in each.model_fields.keys() - meanings(each).keys()
+        f"{each.__name__}.{name}"
+        for each in classes
+        for name in each.model_fields.keys() - field_descriptions(each).keys()
     ]
     assert not silent
 
 
 def test_no_meaning_goes_on_where_another_one_stopped() -> None:
-    texts = [(each.__name__, text) for each in settings_classes() for text in meanings(each).values()]
+    texts = [(each.__name__, text) for each in settings_classes() for text in field_descriptions(each).values()]
     assert not [row for row in texts if row[1].startswith("...")]
 
 
 def test_meanings_are_inherited_and_read_as_yaml_is_written() -> None:
-    assert meanings(Documented) == {"speed": "Metres a second. Null: it stands still."}
-    assert meanings(Inheriting) == {"speed": "Metres a second. Null: it stands still.", "size": "Metres."}
+    assert field_descriptions(Documented) == {"speed": "Metres a second. Null: it stands still."}
+    assert field_descriptions(Inheriting) == {"speed": "Metres a second. Null: it stands still.", "size": "Metres."}
 
 
 def test_a_class_inside_a_function_has_meanings_and_one_without_source_has_none() -> None:
@@ -69,8 +71,8 @@ def test_a_class_inside_a_function_has_meanings_and_one_without_source_has_none(
         """Metres."""
 
     made = type("Made", (Config,), {"__annotations__": {"width": int}, "__module__": "nowhere"})
-    assert meanings(Inner) == {"width": "Metres."}
-    assert meanings(made) == {}
+    assert field_descriptions(Inner) == {"width": "Metres."}
+    assert field_descriptions(made) == {}
 
 
 def test_the_schema_has_every_meaning() -> None:
@@ -82,8 +84,9 @@ def test_the_schema_has_every_meaning() -> None:
 
 def test_no_source_is_read_until_meanings_are_asked_for() -> None:
     code = (
-        "from marl.config import _meanings_in; from marl.scenario.schema import Scenario; from marl.parts import *;"
-        "[choices(group, Component) for group in GROUPS]; print(_meanings_in.cache_info().currsize)"
+        "from marl.core.config import PluginConfig, _descriptions_in; from marl.scenario.schema import Scenario;"
+        "from marl.core.plugins import *;"
+        "[plugins_by_kind(group, PluginConfig) for group in GROUPS]; print(_descriptions_in.cache_info().currsize)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"

@@ -14,17 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from pydantic import ValidationError
-from small_games import FunctionEngine, PenniesConfig, random_move
 
-from marl import data_files
-from marl.data_files import LONGEST_LINE, read_file, read_lines, write_whole
-from marl.graph import Trajectory, read_trajectories, write_trajectories
-from marl.judging.records import StepRecord
+from marl.core.graph import Trajectory, read_trajectories, write_trajectories
+from marl.core.types import Deal
+from marl.credit_stage.records import CreditRecord
+from marl.host import data_files
+from marl.host.data_files import MAX_LINE_BYTES, read_file, read_lines, write_atomically
+from marl.roles.answering import PlayerRole
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
-from marl.runs.judgements import read_judgement, write_judgement
-from marl.types import Deal
-from roles.answering import PlayerRole
+from marl.runs.credit_records import read_credit_record, write_credit_record
+from tests.support.small_games import FunctionEngine, PenniesConfig, random_move
 
 MIB = 2**20
 ENDLESS_LINE = zstandard.compress(bytes(200 * MIB))
@@ -32,7 +32,7 @@ ENDLESS_LINES = zstandard.compress(b'{"prompt": "p", "completion": "c"}\n' * 100
 EMPTY_LINES = zstandard.compress(b"\n" * (10_500_000))
 
 
-def table(folder: Path, data: bytes, name: str = "a.jsonl") -> data_files.Rows:
+def table(folder: Path, data: bytes, name: str = "a.jsonl") -> data_files.DataTable:
     (folder / name).write_bytes(data)
     return read_file(folder / name)
 
@@ -46,7 +46,7 @@ def test_a_line_that_is_too_long_is_named_and_never_held(name: str, tmp_path: Pa
         read_file(tmp_path / name)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 4 * LONGEST_LINE
+    assert peak < 4 * MAX_LINE_BYTES
 
 
 def test_a_bomb_of_empty_lines_is_named_within_seconds(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_bomb_of_empty_lines_is_named_within_seconds(tmp_path: Path) -> None:
 
 def test_a_file_that_unpacks_to_more_than_fits_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(table(tmp_path, ENDLESS_LINES, "a.jsonl.zst").rows) == 100_000
-    monkeypatch.setattr(data_files, "LARGEST_FILE", 2 * MIB)
+    monkeypatch.setattr(data_files, "MAX_FILE_BYTES", 2 * MIB)
     with pytest.raises(ValueError, match=r"a\.jsonl\.zst: unpacked, it is larger than the limit of "):
         table(tmp_path, ENDLESS_LINES, "a.jsonl.zst")
 
@@ -126,10 +126,10 @@ def test_lone_surrogates_of_data_become_replacement_characters(tmp_path: Path) -
 def test_parquet_with_more_rows_than_the_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table({"prompt": ["p"] * 10_000}), tmp_path / "a.parquet")
     assert len(read_file(tmp_path / "a.parquet").rows) == 10_000
-    monkeypatch.setattr(data_files, "MOST_ROWS", 5_000)
+    monkeypatch.setattr(data_files, "MAX_ROWS", 5_000)
     with pytest.raises(ValueError, match=r"a\.parquet: it has more rows than the limit of 5,000$"):
         read_file(tmp_path / "a.parquet")
-    monkeypatch.setattr(data_files, "LARGEST_FILE", 1_000)
+    monkeypatch.setattr(data_files, "MAX_FILE_BYTES", 1_000)
     with pytest.raises(ValueError, match=r"a\.parquet: unpacked, it is larger than the limit"):
         read_file(tmp_path / "a.parquet")
 
@@ -155,7 +155,7 @@ def test_a_file_is_written_beside_a_link_and_not_through_it(tmp_path: Path) -> N
     (tmp_path / "mine").write_text("mine")
     for name in ("a", "a.part"):
         (tmp_path / name).symlink_to(tmp_path / "mine")
-    write_whole(tmp_path / "a", b"new")
+    write_atomically(tmp_path / "a", b"new")
     assert (tmp_path / "mine").read_text() == "mine"
     assert (tmp_path / "a").read_bytes() == b"new"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "mine"]
@@ -177,8 +177,8 @@ def test_bombs_among_the_records_are_named(bomb: bytes, tmp_path: Path) -> None:
     file.write_bytes(bomb)
     with pytest.raises(ValueError, match=r"000001\.jsonl\.zst: (not a whole trajectory file|line 1 is no trajectory)"):
         list(read_trajectories(file))
-    with pytest.raises(ValueError, match=r"000001\.jsonl\.zst: not a whole judgement file"):
-        read_judgement(file)
+    with pytest.raises(ValueError, match=r"000001\.jsonl\.zst: not a whole credit record"):
+        read_credit_record(file)
 
 
 def test_a_claim_of_an_absurd_size_reserves_no_memory(tmp_path: Path) -> None:
@@ -251,11 +251,11 @@ def test_turns_that_read_later_or_unknown_turns_are_refused(tmp_path: Path, play
 
 def test_an_empty_judgement_is_none(tmp_path: Path) -> None:
     file = tmp_path / "000001.jsonl.zst"
-    write_judgement(file, StepRecord((), (), ()))
-    assert read_judgement(file) == StepRecord((), (), ())
+    write_credit_record(file, CreditRecord((), (), ()))
+    assert read_credit_record(file) == CreditRecord((), (), ())
     file.write_bytes(zstandard.compress(b""))
-    with pytest.raises(ValueError, match="not a whole judgement file"):
-        read_judgement(file)
+    with pytest.raises(ValueError, match="not a whole credit record"):
+        read_credit_record(file)
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
@@ -269,7 +269,7 @@ def test_a_csv_file_is_read_as_spreadsheets_write_it(mark: str, tmp_path: Path) 
         {"question": "1 + 1 =\n?", "answer": "2"},
         {"question": 'say "a, b; c"', "answer": "007"},
     ]
-    assert [table.place(i).rpartition(", ")[2] for i in (0, 1)] == ["line 3", "line 5"]
+    assert [table.location(i).rpartition(", ")[2] for i in (0, 1)] == ["line 3", "line 5"]
 
 
 @pytest.mark.parametrize(

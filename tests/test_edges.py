@@ -7,11 +7,11 @@ from pathlib import Path
 
 import zstandard
 
-from marl.config import Sampling
-from marl.graph import Trajectory, read_trajectories, write_trajectories
-from marl.types import Completion, Deal, Mark, Request, Turn
+from marl.core.config import Sampling
+from marl.core.graph import Trajectory, read_trajectories, write_trajectories
+from marl.core.types import Completion, Deal, Request, SourceSpan, Turn
 
-MARKS = (Mark(("e", 0), "told", 0, 4, 9), Mark(("e", 1), "heard", 0, 9, 9))
+MARKS = (SourceSpan(("e", 0), "told", 0, 4, 9), SourceSpan(("e", 1), "heard", 0, 9, 9))
 
 
 def turn(index: int, agent: str) -> Turn:
@@ -30,10 +30,10 @@ def episode() -> Trajectory:
 
 def test_edges_whose_way_is_not_given_are_heard_and_those_of_own_turns_self() -> None:
     made = episode()
-    assert made.kinds(("e", 0), ("e", 1)) == {"heard"}
-    assert made.kinds(("e", 0), ("e", 2)) == {"told", "gated"}
-    assert made.kinds(("e", 1), ("e", 2)) == {"self"}
-    assert made.kinds(("e", 1), ("e", 0)) == set()
+    assert made.edge_kinds(("e", 0), ("e", 1)) == {"heard"}
+    assert made.edge_kinds(("e", 0), ("e", 2)) == {"told", "gated"}
+    assert made.edge_kinds(("e", 1), ("e", 2)) == {"self"}
+    assert made.edge_kinds(("e", 1), ("e", 0)) == set()
 
 
 def test_turns_are_selected_by_the_way_in_which_they_led_to_another() -> None:
@@ -60,5 +60,5 @@ def test_files_of_earlier_versions_have_edges_without_ways(tmp_path: Path) -> No
     del record["kinds"]
     file.write_bytes(zstandard.ZstdCompressor().compress(json.dumps(record).encode() + b"\n"))
     (read,) = read_trajectories(file)
-    assert read.kinds(("e", 0), ("e", 2)) == {"heard"}
-    assert read.kinds(("e", 1), ("e", 2)) == {"self"}
+    assert read.edge_kinds(("e", 0), ("e", 2)) == {"heard"}
+    assert read.edge_kinds(("e", 1), ("e", 2)) == {"self"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from paths import KUHN
 
 import marl
 from marl.runs.run_folder import RunFolder
+from tests.support.paths import KUHN
 
 pytestmark = pytest.mark.gpu
 # The sampler and the learner must say the same of a token; bfloat16 rounds to 8 bits.
@@ -70,11 +70,11 @@ def test_switches_leave_the_gradient_as_it_is_on_the_gpu() -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from trainers.batching.batches import collate
-    from trainers.batching.rows import Row
-    from trainers.forward.model_inputs import prepare_layers
-    from trainers.forward.token_outputs import token_outputs
-    from trainers.settings.preferences import Sft
+    from marl.trainers.batching.batches import collate
+    from marl.trainers.batching.rows import Row
+    from marl.trainers.forward.model_inputs import enable_checkpointing_and_compile
+    from marl.trainers.forward.token_outputs import token_outputs
+    from marl.trainers.imitation.settings import Sft
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
@@ -85,7 +85,7 @@ def test_switches_leave_the_gradient_as_it_is_on_the_gpu() -> None:
         config = LlamaConfig(vocab_size=150_000, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
                              num_attention_heads=4, num_key_value_heads=4)  # fmt: skip
         model = LlamaForCausalLM(config).cuda().train()
-        prepare_layers(model, Sft(gradient_checkpointing=recompute, compile=compiled))
+        enable_checkpointing_and_compile(model, Sft(gradient_checkpointing=recompute, compile=compiled))
         token_outputs(model, collate(rows, model.device)).logprobs_BT.sum().backward()
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert all(float((other - found[0]).norm() / found[0].norm()) < 1e-3 for other in found[1:])
@@ -97,10 +97,10 @@ def test_lines_on_the_gpu_say_and_learn_what_each_text_alone_does_and_compile_on
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
-    from trainers.batching.planner import BatchPlanner
-    from trainers.batching.rows import Row
-    from trainers.forward import attention
-    from trainers.forward.token_outputs import token_outputs
+    from marl.trainers.batching.planner import BatchPlanner
+    from marl.trainers.batching.rows import Row
+    from marl.trainers.forward import attention
+    from marl.trainers.forward.token_outputs import token_outputs
 
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()  # other tests compile, too
@@ -122,6 +122,6 @@ def test_lines_on_the_gpu_say_and_learn_what_each_text_alone_does_and_compile_on
         (plain, expected), (lined, gradient) = found
         assert torch.allclose(plain, lined, atol=1e-4)
         assert float((gradient - expected).norm() / expected.norm()) < 1e-4
-    assert model.config._attn_implementation == attention.NAME
+    assert model.config._attn_implementation == attention.ATTENTION_NAME
     frames = torch._dynamo.utils.counters["frames"]
     assert frames["total"] <= 2, f"compiled for each length: {dict(frames)}"

@@ -6,18 +6,25 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from small_games import CircleConfig, FunctionEngine, PenniesConfig, deal, random_move, table
 
-from games.base import IllegalMove
-from games.kuhn_poker import KuhnPokerConfig
-from marl.graph import Trajectory, read_trajectories, write_trajectories
-from marl.types import Failure, Fork, Request
+from marl.core.graph import Trajectory, read_trajectories, write_trajectories
+from marl.core.types import Failure, Fork, Request
+from marl.games.base import IllegalMoveHandling
+from marl.games.kuhn_poker import KuhnPokerConfig
+from tests.support.small_games import (
+    CircleConfig,
+    FunctionEngine,
+    PenniesConfig,
+    make_deal,
+    make_simulator,
+    random_move,
+)
 
 
 def played(
     game: KuhnPokerConfig | CircleConfig | PenniesConfig, voice: FunctionEngine, **options: object
 ) -> Trajectory:
-    return table(game, voice).play([deal("e", game, **options)])[0]
+    return make_simulator(game, voice).play([make_deal("e", game, **options)])[0]
 
 
 def edges(trajectory: Trajectory) -> set[tuple[int, int]]:
@@ -49,20 +56,20 @@ def test_agents_that_are_asked_at_once_have_not_read_each_other() -> None:
 
 @pytest.mark.parametrize("illegal", ["forfeit", "random"])
 def test_the_order_of_answers_does_not_matter_to_agents_that_are_asked_at_once(illegal: str) -> None:
-    game = PenniesConfig(rounds=3, illegal=IllegalMove(retry=1, then=illegal))  # type: ignore[arg-type]
+    game = PenniesConfig(rounds=3, illegal=IllegalMoveHandling(retry=1, then=illegal))  # type: ignore[arg-type]
 
     def say(request: Request) -> str:
         return random_move(request) if request.seed % 3 else "mumble"
 
     for seed in range(20):
-        deals = [deal(f"{seed}", game, seed)]
-        assert table(game, FunctionEngine(say)).play(deals) == table(
+        deals = [make_deal(f"{seed}", game, seed)]
+        assert make_simulator(game, FunctionEngine(say)).play(deals) == make_simulator(
             game, FunctionEngine(say, newest_first=True, batch=1)
         ).play(deals)
 
 
 def test_a_retry_reads_the_answer_that_was_refused() -> None:
-    game = KuhnPokerConfig(illegal=IllegalMove(retry=1))
+    game = KuhnPokerConfig(illegal=IllegalMoveHandling(retry=1))
     trajectory = played(game, FunctionEngine(lambda r: "[check]" if "none" not in r.messages[-1].content else "eh"))
     assert [(turn.agent[-1], turn.nth, turn.attempt, turn.action) for turn in trajectory.turns] == [
         ("0", 0, 0, None),
@@ -73,15 +80,18 @@ def test_a_retry_reads_the_answer_that_was_refused() -> None:
 
 def rich() -> list[Trajectory]:
     """Refused answers, an overflow, impossible tokens, options, several rewards, and forks with inherited turns."""
-    game = KuhnPokerConfig(illegal=IllegalMove(retry=1, then="penalty"))
+    game = KuhnPokerConfig(illegal=IllegalMoveHandling(retry=1, then="penalty"))
 
     def say(request: Request) -> str | Failure:
         return (random_move(request), "¿", Failure("overflow", "too long"))[request.seed % 3]
 
-    laid = table(game, FunctionEngine(say))
-    episodes = laid.play([deal(f"e/{i}", game, i, cards="KQ") for i in range(10)])
+    laid = make_simulator(game, FunctionEngine(say))
+    episodes = laid.play([make_deal(f"e/{i}", game, i, cards="KQ") for i in range(10)])
     longest = max(episodes, key=lambda t: len(t.turns))
-    forks = laid.branch([Fork(longest, len(longest.turns) - 1, n=2)])[0] + laid.branch([Fork(longest, 1, "check")])[0]
+    forks = (
+        laid.play_forks([Fork(longest, len(longest.turns) - 1, n=2)])[0]
+        + laid.play_forks([Fork(longest, 1, "check")])[0]
+    )
     turn = longest.turns[0]
     unlikely = replace(turn, completion=replace(turn.completion, logprobs=(-math.inf, -1e-300)))
     episodes.append(Trajectory(replace(longest.deal, episode="odd"), "KQ"))
@@ -126,7 +136,7 @@ def test_a_line_that_is_no_trajectory_is_named(tmp_path: Path) -> None:
 
 def test_scaling_rewards_leaves_the_episode_as_it_was() -> None:
     trajectory = played(PenniesConfig(), always("[heads]"))
-    doubled = trajectory.scaled(2.0)
+    doubled = trajectory.with_scaled_rewards(2.0)
     assert (trajectory.returns, doubled.returns) == ({"player_0": 1, "player_1": -1}, {"player_0": 2, "player_1": -2})
     assert doubled.turns is trajectory.turns
-    assert trajectory.scaled(1.0) is trajectory
+    assert trajectory.with_scaled_rewards(1.0) is trajectory

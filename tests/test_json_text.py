@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl.json_text import last_json, last_structure, read_json
+from marl.text.json_text import last_json, last_json_structure, parse_strict_json
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from marl.json_text import last_json, last_structure, read_json
 )
 def test_what_is_no_strict_json_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        read_json(text)
+        parse_strict_json(text)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_time_to_find_json_grows_no_faster_than_the_text() -> None:
         for text in (unit * 30_000, "[" + unit * 30_000, '{"' + unit * 30_000 + "}"):
             started = time.perf_counter()
             with pytest.raises(ValueError, match=r"\w"):
-                last_structure(text + "{a:}")
+                last_json_structure(text + "{a:}")
             assert time.perf_counter() - started < 3, f"{unit!r} repeated"
 
 

@@ -5,53 +5,50 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
+from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
-from paths import ROOT
-from source_tree import PACKAGES, definitions, imports, sources
 
-PARTS = PACKAGES[1:]
-VOCABULARY = frozenset(
-    (
-        *("answer_text", "config", "data_files", "errors", "graph", "json_text", "parts", "places", "processes"),
-        *("provenance", "seeds", "state", "statistics", "template_nodes", "templating", "text", "types", "watchdog"),
-        "zero_sum",
-    )
-)
+from tests.support.paths import ROOT
+from tests.support.source_tree import PACKAGES, definitions, imports, sources
+
+PLUGIN_PACKAGES = ("marl.games", "marl.roles", "marl.credit", "marl.trainers")
 ORDER = (
-    *("vocabulary", "protocols", "models", "engines", "sandbox", "part packages", "rollout", "search", "experience"),
-    *("scenario", "judging", "runs", "metrics", "evaluation", "memory", "view", "export", "training", "cluster"),
-    *("commands", "top"),
+    *("host", "core", "text", "protocols", "models", "engines", "sandbox", "plug-in packages", "rollout", "search"),
+    *("experience", "scenario", "credit_stage", "runs", "metrics", "evaluation", "memory", "view", "export"),
+    *("training", "cluster", "commands", "top"),
 )
-"""Rooms of `marl` from the lowest to the highest. `part packages` are games, roles, credit and trainers; `top` is what
-users import or start: `marl` itself, `python -m marl`, and commands that packages of parts add."""
-COMMANDS_OF_PARTS = ("credit.validation",)
+"""Rooms of `marl` from the lowest to the highest. `plug-in packages` are games, roles, credit and trainers; `top` is
+`marl` itself and `python -m marl`, which users import or start."""
 HEAVY = ("torch", "transformers", "vllm", "ray")
 LIGHT_ROOMS = (
-    *("vocabulary", "protocols", "rollout", "search", "experience", "scenario", "judging", "runs", "metrics"),
-    *("evaluation", "memory", "view", "export", "training", "commands", "top"),
+    *("host", "core", "text", "protocols", "rollout", "search", "experience", "scenario", "credit_stage", "runs"),
+    *("metrics", "evaluation", "memory", "view", "export", "training", "commands", "top"),
 )
 """Rooms of which every module can be imported without loading a heavy package."""
-LIGHT_PARTS = "games roles credit.assign credit.baselines credit.validation.command trainers.settings"
-"""Packages of parts whose modules hold settings; heavy ones among them are imported by `build()` alone."""
 
 
 def room(module: str) -> str:
-    package, _, rest = module.partition(".")
-    if package in PARTS:
-        return "top" if module.startswith(COMMANDS_OF_PARTS) else "part packages"
-    first, _, inner = rest.partition(".")
-    if inner or first in ORDER:
-        return first
-    return "vocabulary" if first in VOCABULARY else "top"
+    if plugin_package(module):
+        return "plug-in packages"
+    first = module.removeprefix("marl").strip(".").partition(".")[0]
+    return first if first in ORDER else "top"
 
 
-def test_the_top_of_marl_holds_the_vocabulary_and_nothing_else() -> None:
-    files = {path.stem for path in (ROOT / "marl").glob("*.py")}
-    assert files == VOCABULARY | {"__init__", "__main__"}
-    folders = {path.name for path in (ROOT / "marl").iterdir() if (path / "__init__.py").is_file()}
-    assert folders == set(ORDER) - {"vocabulary", "part packages", "top"}
+def plugin_package(module: str) -> str:
+    """Return the plug-in package that holds a module, or an empty string."""
+    return next((package for package in PLUGIN_PACKAGES if f"{module}.".startswith(f"{package}.")), "")
+
+
+def test_the_top_of_marl_holds_at_most_five_files_and_only_rooms() -> None:
+    files = [path for path in (ROOT / "marl").iterdir() if path.is_file()]
+    assert len(files) <= 5
+    links = {path.name for path in (ROOT / "marl").iterdir() if path.is_symlink()}
+    assert {f"marl.{name}" for name in links} == set(PLUGIN_PACKAGES)
+    folders = {path.name for path in (ROOT / "marl").iterdir() if (path / "__init__.py").is_file()} - links
+    assert folders == set(ORDER) - {"plug-in packages", "top"}
 
 
 def test_lower_rooms_never_import_higher_ones() -> None:
@@ -64,22 +61,13 @@ def test_lower_rooms_never_import_higher_ones() -> None:
     assert not upward
 
 
-def test_packages_of_parts_never_import_each_other() -> None:
+def test_only_the_credit_check_imports_from_a_plug_in_package_of_another() -> None:
     crossings = [
         f"{module} imports {name}"
         for module, tree in sources().items()
         for name in imports(tree, in_functions=True)
-        if module.split(".")[0] in PARTS and name.split(".")[0] in PARTS and name.split(".")[0] != module.split(".")[0]
-    ]
-    assert not crossings
-
-
-def test_the_framework_never_imports_the_packages_that_hold_parts() -> None:
-    crossings = [
-        f"{module} imports {name}"
-        for module, tree in sources().items()
-        for name in imports(tree, in_functions=True)
-        if module.split(".")[0] == "marl" and name.split(".")[0] in PARTS
+        if plugin_package(name) not in ("", plugin_package(module))
+        and not (module.startswith("marl.commands.credit_check.") and plugin_package(name) == "marl.credit")
     ]
     assert not crossings
 
@@ -102,18 +90,35 @@ def test_no_file_is_longer_than_450_lines() -> None:
     assert not {name: lines for name, lines in lengths.items() if lines > 450}
 
 
-def test_functions_are_short_and_take_few_parameters() -> None:
-    functions = [(m, node) for m, node in definitions() if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    lengths = {f"{module}.{node.name}": (node.end_lineno or 0) - node.lineno + 1 for module, node in functions}
-    assert not {name: lines for name, lines in lengths.items() if lines > 30}
-    assert sorted(lengths.values())[int(len(lengths) * 0.9)] <= 15
+def test_functions_take_few_parameters() -> None:
     crowded = {}
-    for module, node in functions:
+    for module, node in definitions():
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name == "__init__":
+            continue
         parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        count = len([p for p in parameters if p.arg not in ("self", "cls")])
-        if count > 6 and node.name != "__init__":
+        count = len([parameter for parameter in parameters if parameter.arg not in ("self", "cls")])
+        if count > 6:
             crowded[f"{module}.{node.name}"] = count
     assert not crowded
+
+
+def test_no_public_class_name_is_defined_twice() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for module, node in definitions():
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            homes[node.name].append(module)
+    assert not {name: modules for name, modules in homes.items() if len(modules) > 1}
+
+
+def test_only_what_a_paper_describes_together_has_one_kind_in_several_groups() -> None:
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    groups: dict[str, set[str]] = defaultdict(set)
+    for group, kinds in points.items():
+        for kind in kinds:
+            groups[kind].add(group)
+    # A paper such as GSPO's is a loss and a learner's preset; RLOO's a baseline, too.
+    of_a_paper = {"marl.trainers", "marl.losses", "marl.baselines"}
+    assert not {kind: names for kind, names in groups.items() if len(names) > 1 and not names <= of_a_paper}
 
 
 def test_errors_are_caught_by_name_and_attributes_are_never_probed() -> None:
@@ -136,12 +141,10 @@ def test_errors_are_caught_by_name_and_attributes_are_never_probed() -> None:
 
 
 def test_everything_up_to_check_is_light() -> None:
-    light = [
-        module
-        for module in sources()
-        if (room(module) in LIGHT_ROOMS and module != "marl.__main__")
-        or f"{module}.".startswith(tuple(f"{name}." for name in LIGHT_PARTS.split()))
-    ]
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    named = {path.partition(":")[0] for group in points.values() for path in group.values()}
+    light = [module for module in sources() if room(module) in LIGHT_ROOMS and module != "marl.__main__"]
+    light += sorted(named - set(light))
     assert len(light) > 100
     loaded = f"print([m for m in {HEAVY!r} if m in sys.modules])"
     code = f"import sys\nfor name in {light!r}: __import__(name)\n{loaded}"

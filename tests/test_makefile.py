@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from paths import ROOT
+from tests.support.paths import ROOT
 
 
 def test_cleaning_up_leaves_what_was_learnt() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from marl.processes import descendants, own_cpu_s, states, tree_cpu_s
+from marl.host.processes import descendants, own_cpu_s, process_states, tree_cpu_s
 
 FAMILY = """
 import os, sys, time
@@ -38,7 +38,7 @@ def family() -> Iterator[tuple[int, int]]:
         assert parent.stdout
         child = int(parent.stdout.readline())
         until = time.monotonic() + 30
-        while states(parent.pid) != {"S"}:
+        while process_states(parent.pid) != {"S"}:
             assert time.monotonic() < until
             time.sleep(0.01)
         yield parent.pid, child
@@ -56,16 +56,16 @@ def test_states_are_told_apart(family: tuple[int, int]) -> None:
     parent, child = family
     os.kill(child, signal.SIGSTOP)
     until = time.monotonic() + 30
-    while states(parent) != {"S", "T"}:
+    while process_states(parent) != {"S", "T"}:
         assert time.monotonic() < until
     os.kill(child, signal.SIGCONT)
-    assert "R" in states(os.getpid())
+    assert "R" in process_states(os.getpid())
 
 
 def test_what_is_gone_uses_nothing() -> None:
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
-    assert (own_cpu_s(gone.pid), tree_cpu_s(gone.pid), states(gone.pid), list(descendants(gone.pid))) == (
+    assert (own_cpu_s(gone.pid), tree_cpu_s(gone.pid), process_states(gone.pid), list(descendants(gone.pid))) == (
         0,
         0,
         set(),

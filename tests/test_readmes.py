@@ -37,15 +37,15 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from command_line import printed
-from paths import ROOT
-from readme_blocks import BLOCKS, DOCUMENTS, TYPED, Block, write_modules
 
 import marl
 from marl.commands import cli
-from marl.commands.suite import read_suite
-from marl.parts import GROUPS, find, names
+from marl.commands.eval.suite import read_suite
+from marl.core.plugins import GROUPS, find_plugin, known_kinds
 from marl.scenario.schema import PolicyConfig, Scenario
+from tests.support.command_line import marl_output
+from tests.support.paths import ROOT
+from tests.support.readme_blocks import BLOCKS, DOCUMENTS, TYPED, Block, write_modules
 
 HOME_OF = {
     **dict.fromkeys(("games", "tasks", "verifiers", "tools"), "games/README.md"),
@@ -63,7 +63,7 @@ FILES = {
 }
 """Files that blocks expect where they run."""
 RUN_FILES = re.compile(
-    r"(runs|RUN|trajectories|judgements|checkpoints)/.*|(metrics|scenario|environment|curves|status)\.\w+"
+    r"(runs|RUN|trajectories|credit|checkpoints)/.*|(generation_)?config\.json|(metrics|scenario|environment|curves|status)\.\w+"
 )
 """Paths inside a run's folder, which no checkout has."""
 SLOW = (
@@ -126,7 +126,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path) -> Path:
 @pytest.fixture
 def command(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """`command("check", FILE)`: what `marl` prints, after it ended well."""
-    return partial(printed, monkeypatch, capsys)
+    return partial(marl_output, monkeypatch, capsys)
 
 
 # --- yaml ------------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def small_command(words: list[str]) -> list[str]:
         case "train":
             overrides = [word for word in words[2:] if re.match(r"[\w.]+=", word)]
             return [*words, *small_settings(marl.load(words[1], overrides))]
-        case "eval":
+        case "eval" if words[1] not in ("suite", "exploitability"):
             return [*words, "--episodes", "4"]
         case "credit-check":
             return [*words, "--task", "hint", "--method", "outcome"]
@@ -232,7 +232,7 @@ def small_settings(scenario: Scenario) -> Iterator[str]:
 
 
 def _small_model(policy: PolicyConfig) -> Iterator[str]:
-    model = policy.model and (policy.model.shared() or policy.model)
+    model = policy.model and (policy.model.shared_base() or policy.model)
     if model and model.kind == "tiny":
         field = "model" if model is policy.model else "model.base"
         yield from (f"{field}.hidden=16", f"{field}.layers=1")
@@ -346,7 +346,7 @@ def _file_names() -> frozenset[str]:
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_kind_is_described(group: str) -> None:
     codes = " ".join(re.findall(r"`([^`\n]+)`", prose(HOME_OF[group])))
-    assert not [kind for kind in names(group) if not re.search(rf"\b{kind}\b", codes)]
+    assert not [kind for kind in known_kinds(group) if not re.search(rf"\b{kind}\b", codes)]
 
 
 GROUP_OF = {
@@ -368,7 +368,7 @@ def test_parts_in_the_text_are_accepted_as_they_are_written(document: str) -> No
         if setting in GROUP_OF and "\N{HORIZONTAL ELLIPSIS}" not in fields:
             settings = yaml.safe_load(fields)
             assert "kind" in settings, f"{setting}: {fields} is refused without a kind"
-            find(GROUP_OF[setting], settings["kind"]).model_validate(settings)
+            find_plugin(GROUP_OF[setting], settings["kind"]).model_validate(settings)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

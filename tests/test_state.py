@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from marl.state import expect_alike, load_state, save_state
+from marl.core.state import check_same_tensors, load_state, save_state
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def test_a_state_that_is_none_says_why(text: str, why: str, tmp_path: Path) -> N
 
 def test_tensors_are_alike_if_names_shapes_and_types_are() -> None:
     held = {"a": torch.zeros(2, 3)}
-    expect_alike({"a": torch.ones(2, 3)}, held, "x")
+    check_same_tensors({"a": torch.ones(2, 3)}, held, "x")
     with pytest.raises(ValueError, match=r"^x: saved and present tensors differ: \['b'\]$"):
-        expect_alike({"a": torch.ones(2, 3), "b": torch.ones(1)}, held, "x")
+        check_same_tensors({"a": torch.ones(2, 3), "b": torch.ones(1)}, held, "x")
     with pytest.raises(ValueError, match=r"^x: 'a' was saved as \[3\] of torch.float32, but is \[2, 3\] of torch.fl"):
-        expect_alike({"a": torch.ones(3)}, held, "x")
+        check_same_tensors({"a": torch.ones(3)}, held, "x")
 
 
 def test_old_states_read_as_they_did(tmp_path: Path) -> None:

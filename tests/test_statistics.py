@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import pytest
 
-from marl.statistics import adapted_entropy, adapted_kl, paired_bootstrap
+from marl.core.statistics import adapted_entropy, adapted_kl, paired_bootstrap
 
 
 def test_the_kl_coefficient_moves_as_in_verl():

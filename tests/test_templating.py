@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import TemplateError
 
-from marl.templating import BoundedEnvironment, CompiledTemplate, LimitError
+from marl.text.templates import BoundedEnvironment, CompiledTemplate, LimitError
 
 ENVIRONMENT = BoundedEnvironment({"shout": lambda text: text.upper()}, trim_blocks=True)
 FACTS = {"big": "b" * 100_000, "items": list(range(1000)), "x": {"y": 1}}
@@ -24,7 +24,7 @@ def render(source: str, **facts: Any) -> str:
 
 
 def evaluate(source: str, **facts: Any) -> Any:
-    return ENVIRONMENT.compile_to_value(source).evaluate(FACTS | facts)[0]
+    return ENVIRONMENT.compile_value(source).evaluate(FACTS | facts)[0]
 
 
 def refusal(compile_source: Callable[[str], object], source: str) -> str:
@@ -123,7 +123,7 @@ def test_a_limit_is_named_with_its_size() -> None:
 )
 def test_deep_and_long_sources_are_compiled_or_refused_by_name(before: str, middle: str, after: str, many: int) -> None:
     source = before * many + middle + after * many
-    for compile_source in (ENVIRONMENT.compile_to_value, lambda text: ENVIRONMENT.from_string("{{ " + text + " }}")):
+    for compile_source in (ENVIRONMENT.compile_value, lambda text: ENVIRONMENT.from_string("{{ " + text + " }}")):
         assert "the limit is 100" in (refusal(compile_source, source) or "the limit is 100")
 
 

@@ -10,13 +10,13 @@ import threading
 import time
 
 import pytest
-from paths import ROOT
 
-from marl.watchdog import HangError, Watch, unwatched
+from marl.core.watchdog import CallWatchdog, HangError, suspend_watchdog
+from tests.support.paths import ROOT
 
 
-def watch(limit_s: float = 0.1) -> Watch:
-    return Watch(lambda: "the part", limit_s)
+def watch(limit_s: float = 0.1) -> CallWatchdog:
+    return CallWatchdog(lambda: "the part", limit_s)
 
 
 def spin(seconds: float) -> None:
@@ -67,7 +67,7 @@ def test_time_inside_an_inner_watch_does_not_count_for_the_outer_one() -> None:
             with watch(5.0):
                 spin(0.1)
             spin(0.05)
-        with unwatched():
+        with suspend_watchdog():
             spin(0.4)
 
 
@@ -105,15 +105,15 @@ def test_the_timer_stops_when_nothing_is_watched() -> None:
 
 
 def test_importing_it_takes_no_signal() -> None:
-    code = "import marl.watchdog, signal; print(signal.getsignal(signal.SIGALRM) == signal.SIG_DFL)"
+    code = "import marl.core.watchdog, signal; print(signal.getsignal(signal.SIGALRM) == signal.SIG_DFL)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout == "True\n"
 
 
 def test_a_process_that_takes_long_to_end_is_not_killed_by_the_timer() -> None:
     code = (
-        "import atexit, time; from marl.watchdog import Watch\n"
+        "import atexit, time; from marl.core.watchdog import CallWatchdog\n"
         "class Slow:\n    def __del__(self, sleep=time.sleep): sleep(0.3)\n"
         "slow = Slow(); slow.itself = slow\n"
-        "with Watch(str, 0.2): pass\n"
+        "with CallWatchdog(str, 0.2): pass\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

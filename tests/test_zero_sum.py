@@ -8,7 +8,7 @@ import pytest
 from open_spiel.python.algorithms.exploitability import nash_conv
 from open_spiel.python.policy import TabularPolicy
 
-from marl.zero_sum import nash
+from marl.core.zero_sum import nash_equilibrium
 
 CLOSE = 1e-9
 
@@ -28,14 +28,14 @@ CLOSE = 1e-9
 def test_matrices_with_known_equilibria(
     payoffs: list[list[float]], row: list[float], column: list[float], value: float
 ) -> None:
-    found = nash(payoffs)
+    found = nash_equilibrium(payoffs)
     assert found.row == pytest.approx(row, abs=CLOSE)
     assert found.column == pytest.approx(column, abs=CLOSE)
     assert found.value == pytest.approx(value, abs=CLOSE)
 
 
 def test_a_dominated_choice_is_never_played() -> None:
-    found = nash([[0, -1, 1, -2], [1, 0, -1, -2], [-1, 1, 0, -2], [-3, -3, -3, -3]])
+    found = nash_equilibrium([[0, -1, 1, -2], [1, 0, -1, -2], [-1, 1, 0, -2], [-3, -3, -3, -3]])
     assert found.row[3] == 0.0
 
 
@@ -43,7 +43,7 @@ def test_openspiel_finds_no_better_response_to_equilibria_of_random_matrices() -
     rng = np.random.default_rng(0)
     for shape in ((2, 2), (3, 5), (7, 4), (12, 12)):
         payoffs = rng.normal(size=shape)
-        found = nash(payoffs)
+        found = nash_equilibrium(payoffs)
         game = pyspiel.convert_to_turn_based(pyspiel.create_matrix_game(payoffs.tolist(), (-payoffs).tolist()))
         policy = TabularPolicy(game)
         for player, mixture in enumerate((found.row, found.column)):
@@ -54,7 +54,7 @@ def test_openspiel_finds_no_better_response_to_equilibria_of_random_matrices() -
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_the_unit_of_payoffs_changes_nothing_but_the_value(scale: float) -> None:
     payoffs = np.random.default_rng(1).normal(size=(5, 6))
-    small, found = nash(payoffs), nash(scale * payoffs)
+    small, found = nash_equilibrium(payoffs), nash_equilibrium(scale * payoffs)
     assert found.value == pytest.approx(scale * small.value)
     assert found.row == pytest.approx(small.row)
     assert found.column == pytest.approx(small.column)
@@ -66,4 +66,4 @@ def test_the_unit_of_payoffs_changes_nothing_but_the_value(scale: float) -> None
 )
 def test_what_is_no_matrix_of_payoffs_is_refused(payoffs: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        nash(payoffs)  # type: ignore[arg-type]
+        nash_equilibrium(payoffs)  # type: ignore[arg-type]

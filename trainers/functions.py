@@ -1,16 +1,16 @@
 """Losses, penalties and weights as plain functions of tensors, for use without a learner. Loads torch.
 
-Arguments are in one order everywhere: the numbers that learn, those that they are compared with, further numbers of
-tokens, the mask, then options. A policy's are `(logprobs, old, advantages, mask, ...)`, a critic's `(values, targets,
-old, mask, ...)`, of a KL `(logprobs, anchor, old, mask, ...)`, weights against a mismatch `(old, sampled, mask, ...)`.
-All tensors are [B, T] (rows, tokens of completions); what a mask leaves out changes nothing. A loss has one number for
-each token, of which `aggregate` makes one.
+Arguments have the same order everywhere: the trained quantity, the quantity it is compared with, further numbers of
+tokens, the mask, then options. Losses of a policy take `(logprobs, old, advantages, mask, ...)`, of a critic `(values,
+targets, old, mask, ...)`, a KL `(logprobs, anchor, old, mask, ...)`, mismatch weights `(old, sampled, mask, ...)`.
+All tensors are [B, T] (rows, tokens of completions); masked tokens change nothing. A loss has a number for each token;
+`aggregate` reduces the numbers to a single loss.
 """
 
-from trainers.losses.aggregation import aggregate
-from trainers.losses.mismatch import geometric, icepop, mis, opsm, rejected, tis
-from trainers.losses.penalties import entropy, exact_kl, sampled_kl
-from trainers.losses.policy import (
+from marl.trainers.batching.aggregation import aggregate
+from marl.trainers.forward.divergences import entropy, exact_kl, sampled_kl
+from marl.trainers.policy_gradient.critic import value_loss
+from marl.trainers.policy_gradient.losses import (
     advantage_weighted,
     cispo,
     clipped_surrogate,
@@ -18,11 +18,20 @@ from trainers.losses.policy import (
     gspo,
     gspo_token,
     reinforce,
+    rloo,
     sapo,
-    sequence_surrogate,
-    value_loss,
 )
-from trainers.losses.preferences import bradley_terry, dpo, implicit_rewards, orm
+from marl.trainers.policy_gradient.mismatch import (
+    icepop,
+    masked_by_sequence_mean,
+    mis,
+    off_policy_sequence_mask,
+    reject_by_divergence,
+    tis,
+)
+from marl.trainers.policy_gradient.prime import implicit_rewards
+from marl.trainers.preferences.losses import dpo
+from marl.trainers.reward_model.losses import bradley_terry, orm
 
 __all__ = [
     "advantage_weighted",
@@ -33,20 +42,20 @@ __all__ = [
     "dpo",
     "entropy",
     "exact_kl",
-    "geometric",
     "gmpo",
     "gspo",
     "gspo_token",
     "icepop",
     "implicit_rewards",
+    "masked_by_sequence_mean",
     "mis",
-    "opsm",
+    "off_policy_sequence_mask",
     "orm",
     "reinforce",
-    "rejected",
+    "reject_by_divergence",
+    "rloo",
     "sampled_kl",
     "sapo",
-    "sequence_surrogate",
     "tis",
     "value_loss",
 ]

@@ -1,18 +1,18 @@
-"""Kinds of edges that lead from turn to turn in the trajectory graph: the one setting of all rules that follow them."""
+"""Setting for the kinds of edges of the trajectory graph that credit rules follow."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
+from marl.core.types import EdgeKind
 from marl.protocols import AssignConfig
-from marl.types import EdgeKind
 
 INFORMATION: tuple[EdgeKind, ...] = ("heard", "told", "posed", "tool", "self")
-"""Ways in which something of an earlier turn came to stand in a prompt: all but `gated`."""
+"""Kinds of edges by which content of an earlier turn entered a prompt: all kinds except `gated`."""
 
 
 class EdgeAssign(AssignConfig):
-    """Base of rules that follow who read whom."""
+    """Base of rules that follow the edges from read turns to their readers."""
 
     along: tuple[EdgeKind, ...] = Field(default=INFORMATION, min_length=1)
     """Kinds of edges that count: the reader `heard` an earlier turn's words; the game `told` it of them, or of facts

@@ -1,29 +1,27 @@
-"""Process rewards: what single turns are paid for on the way, combined with the outcome."""
+"""Process rewards: rewards of single turns within an episode, combined with the outcome."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from credit.assign.combining import FORMS, AgentRewards, SourceWeights, Step, whitened
-from credit.assign.edges import EdgeAssign
-from credit.assign.teams import StatelessRule, TeamAssign, first_values
-from marl.config import nearest, wrong
+from marl.core.config import choices_hint, field_errors
+from marl.core.graph import Trajectory
+from marl.core.types import Advantage, Credit, Metrics, Reward, Turn, TurnId
+from marl.credit.assign.edges import EdgeAssign
+from marl.credit.assign.process_formulas import FORMS, AgentRewards, SourceWeights, Step, whiten_values
+from marl.credit.assign.teams import StatelessRule, TeamAssign, first_values
 from marl.protocols import Assign, Evidence
-from marl.types import Advantage, Credit, Metrics, TurnId
-
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
-    from marl.types import Turn
 
 LEARNER, OUTCOME = "learner", "outcome"
-Paid = Mapping[str, Mapping[TurnId, float]]
-"""Source -> turn -> its process reward; turns without one are missing."""
+ProcessRewards = Mapping[str, Mapping[TurnId, float]]
+"""Source -> turn -> its process reward; turns without a process reward are absent."""
 _MOVED = {
     "verifiers": "checks run at a seat: give the game a stage with a `verifier` (`{role: verifier, verifies: ROLE, "
     "scores: [NAME]}`), and write `scores: {verifier: [NAME]}` here",
@@ -31,45 +29,45 @@ _MOVED = {
     "scores: [reward]}`, its policy's `engine: {kind: reward_model}`), and write `scores: {rater: [reward]}` here",
     "roles": "the stage of a verifier or rater says whose turns it scores (`verifies`); leave it out",
 }
-"""Fields of earlier versions -> what to write instead."""
+"""Fields of earlier versions -> the settings that replace them."""
 
 
 class Process(EdgeAssign, TeamAssign):
-    """Rewards of single turns on the way (r_s), combined with what the agent's team is paid otherwise (the outcome R).
+    """Rewards of single turns (process rewards r_s), combined with the other rewards of the agent's team (outcome R).
 
-    A process reward comes from the game (`rewards`: it belongs to the payee's own last turn at or before the payment);
-    from a seat that answers by rule, such as a verifier or a reward model (`scores`: it belongs to the turn that the
-    seat read last); or from the model that the speaker's `learner` trains. All other rewards are the outcome, which
-    teams share.
+    A process reward comes from the game (`rewards`: it belongs to the rewarded agent's last turn at or before the
+    payment); from a seat that answers by rule, such as a verifier or a reward model (`scores`: it belongs to the turn
+    that the seat read last); or from the model that the speaker's `learner` trains. All other rewards are the outcome,
+    which teams share.
 
-    `combine`, over the turns s of one agent in one episode (see `credit.assign.combining`):
+    `combine`, over the turns s of one agent in one episode (see `credit.assign.process_formulas`):
     - `sum`: process rewards to go plus the outcome;
     - `max_abs`: the same, process rewards divided by the step's largest |reward-to-go| (Agent-R1);
     - `prime_paper`: both minus the mean of the agent's peers in other episodes with the same start (PRIME, published);
     - `prime_released`: PRIME as in its released code, which ends by whitening all turns of the step;
-    - `decoupled`: each source compared with the peers' nth turns and divided by its own spread, then weighted, added
+    - `decoupled`: each source compared with the peers' nth turns and divided by its own deviation, then weighted, added
       and whitened (GDPO).
 
-    The last three compare already. Use `baseline: none` with them, and a `group_size` of 2 or more: an agent without
-    peers gets 0. PRIME's baseline is taken off once a turn, so it adds up over turns: where policies decide when to
-    stop, that is a bonus or a penalty on going on (the report's stopping-bias test shows it); `decoupled` takes it off
-    once. With `learner`, PRIME's forms are PRIME's own formulas, over tokens: so is that bonus, on longer answers.
-    """
+    The last three contain a comparison with peers. Use `baseline: none` with them, and a `group_size` of 2 or more: an
+    agent without peers gets 0. PRIME's baseline is subtracted at every turn, so it adds up over turns: where policies
+    decide when to stop, this is a bonus or a penalty on further turns (the report's stopping-bias test shows it);
+    `decoupled` subtracts it once. With `learner`, PRIME's forms are PRIME's own formulas over tokens, and the same
+    bonus applies to longer answers."""
 
     kind: str = "process"
     example = "scores: {verifier: [correct]}"
     rewards: tuple[str, ...] = ()
     """Names of rewards that are process rewards."""
     scores: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Role that answers by rule -> names of its scores that are process rewards, such as `{verifier: [correct]}`: of
-    the checks of `engine: {kind: verifiers}`, or of the `name` of `engine: {kind: reward_model}`."""
+    """Role that answers by rule -> names of its scores that are process rewards, such as `{verifier: [correct]}`: names
+    of the checks of `engine: {kind: verifiers}`, or the `name` of `engine: {kind: reward_model}`."""
     learner: bool = False
-    """True if the reward model that the speaker's own learner trains (`prime`) pays, token by token. Steps are then
-    tokens: everything else counts as paid at a turn's last one, discounts are per token, and every token has a credit
-    of its own."""
+    """True: the reward model that the speaker's own learner trains (`prime`) rewards every token. Then steps are
+    tokens: all other rewards count as paid at a turn's last token, discounts are per token, and every token has its own
+    credit."""
     combine: Literal["sum", "max_abs", "prime_paper", "prime_released", "decoupled"] = "sum"
-    """Way of putting process rewards and outcome together: their sum; the sum with process rewards divided by the
-    step's largest |reward-to-go|; PRIME's, as published or as released; or each divided by its own spread (GDPO)."""
+    """Combination of process rewards and outcome: their sum; the sum with process rewards divided by the step's largest
+    |reward-to-go|; PRIME's, as published or as released; or each divided by its own deviation (GDPO)."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Name of a reward or score, or `learner`, or `outcome` -> its weight; default 1."""
     discount: float = Field(default=1.0, ge=0, le=1)
@@ -77,27 +75,26 @@ class Process(EdgeAssign, TeamAssign):
     outcome_discount: float = Field(default=1.0, ge=0, le=1)
     """Discount of the outcome, per turn of the agent; it counts as paid at the agent's last turn."""
     epsilon: float = Field(default=1e-6, ge=0)
-    """Added to the spreads of `decoupled` (NVlabs' and TRL's code: 1e-4)."""
+    """Added to the standard deviations of `decoupled` (NVlabs' and TRL's code: 1e-4)."""
 
     @property
     def sources(self) -> list[str]:
         """Return the names of the sources of process rewards: rewards, then scores, then the learner."""
-        scores = [name for names in self.scores.values() for name in names]
-        return [*self.rewards, *scores, *([LEARNER] if self.learner else [])]
+        return [*self.rewards, *chain.from_iterable(self.scores.values()), *([LEARNER] if self.learner else [])]
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return the field with the rewards of the learner's own model, if that is a source."""
+        """Return the field of `Reading` with the rewards of the learner's own model, if `learner` is a source."""
         return frozenset({"rewards"} if self.learner else ())
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_moved(cls, data: Any) -> Any:
-        """Refuse fields of earlier versions. Empty ones are dropped: the saved scenarios of old runs have them."""
+        """Refuse fields of earlier versions. Empty ones are dropped: the saved scenarios of old runs contain them."""
         if not isinstance(data, Mapping):
             return data
         if problems := {name: message for name, message in _MOVED.items() if data.get(name)}:
-            raise wrong(problems)
+            raise field_errors(problems)
         return {name: value for name, value in data.items() if name not in _MOVED}
 
     @model_validator(mode="after")
@@ -113,7 +110,7 @@ class Process(EdgeAssign, TeamAssign):
                 raise ValueError(f"{name!r} is the name of more than one source: {', '.join(names)}")
         for name in self.weights:
             if name not in names:
-                raise ValueError(f"weights.{name}: no such source; {nearest(name, names)}")
+                raise ValueError(f"weights.{name}: no such source; {choices_hint(name, names)}")
         return self
 
     @property
@@ -129,151 +126,155 @@ class Process(EdgeAssign, TeamAssign):
 
 
 class ProcessRule(StatelessRule):
-    """Gathers the process rewards of turns and combines them with the outcome."""
+    """Collects the process rewards of turns and combines them with the outcome."""
 
     def __init__(self, settings: Process) -> None:
         super().__init__(settings.needs)
         self._settings = settings
 
     def __call__(self, evidence: Evidence) -> Credit:
-        """Return the credit of the turns of every team; `credit/process/SOURCE` is the mean process reward of a step.
+        """Return the credit of the turns of every team; metric `credit/process/SOURCE`: mean process reward of a step.
 
         Raises:
             ValueError: if `scores` names a role that does not answer by rule here, or a score that it does not give.
         """
+        settings = self._settings
         self._check_seats(evidence)
-        rows = [row for trajectory in evidence.trajectories for row in self._rows(trajectory, evidence)]
-        sources = zip(self._settings.sources, zip(*[row.process for row in rows], strict=True), strict=False)
-        self._metrics: Metrics = {
-            f"credit/process/{name}": fmean([reward for row in process for reward in row]) for name, process in sources
-        }
-        values = self._whitened(rows, self._combined(rows))
-        if self._settings.learner:
-            return _token_credit(values)
-        return {turn: Advantage(value) for (turn, _), value in values.items()}
+        rows: list[AgentRewards] = []
+        for trajectory in evidence.trajectories:
+            rows += self._rows(trajectory, evidence)
+        self._metrics: Metrics = {}
+        for k, name in enumerate(settings.sources if rows else ()):
+            rewards = list(chain.from_iterable(row.process[k] for row in rows))
+            self._metrics[f"credit/process/{name}"] = fmean(rewards)
+        combined = FORMS[settings.combine](rows, settings.source_weights)
+        pairs = (zip(row.steps, values, strict=True) for row, values in zip(rows, combined, strict=True))
+        values = self._whitened(rows, first_values(chain.from_iterable(pairs)))
+        if not settings.learner:
+            return {turn: Advantage(value) for (turn, _), value in values.items()}
+        tokens: dict[TurnId, list[float]] = defaultdict(list)
+        for (turn, _), value in values.items():
+            tokens[turn].append(value)
+        return {turn: Advantage(fmean(numbers), tuple(numbers)) for turn, numbers in tokens.items()}
 
     def _check_seats(self, evidence: Evidence) -> None:
         seated = {role for trajectory in evidence.trajectories for role in trajectory.deal.seats.values()}
         for role in self._settings.scores if seated else ():
-            if role not in seated & evidence.rules:
-                hint = nearest(role, seated & evidence.rules)
+            if role not in seated & evidence.rule_based_roles:
+                hint = choices_hint(role, seated & evidence.rule_based_roles)
                 raise ValueError(f"credit.assign.scores: {role!r} does not answer by rule here; {hint}")
 
-    def _combined(self, rows: Sequence[AgentRewards]) -> dict[Step, float]:
-        combined = FORMS[self._settings.combine](rows, self._settings.source_weights)
-        return first_values(
-            pair for row, values in zip(rows, combined, strict=True) for pair in zip(row.steps, values, strict=True)
-        )
-
     def _whitened(self, rows: Sequence[AgentRewards], values: dict[Step, float]) -> dict[Step, float]:
-        """Whiten over the steps that have peers, each of them once, if the form ends so. Groups in which nothing
-        differs count, but stay exactly 0."""
+        """Return `values` whitened over the distinct steps with peers, if the form ends with whitening.
+
+        Steps of groups without differences count in the mean and the deviation, but stay exactly 0.
+        """
         # PRIME's code adds 1e-8 to the variance, GDPO's adds epsilon to the standard deviation.
         added = {"prime_released": (1e-8, 0.0), "decoupled": (0.0, self._settings.epsilon)}
         if self._settings.combine not in added:
             return values
         sizes = Counter(row.group for row in rows)
-        steps = dict.fromkeys(step for row in rows if sizes[row.group] > 1 for step in row.steps)
-        white = whitened([values[step] for step in steps], *added[self._settings.combine])
-        differ = {row.group for row in rows if any(values[step] for step in row.steps)}
-        idle = {step for row in rows if row.group not in differ for step in row.steps}
-        return values | {step: value for step, value in zip(steps, white, strict=True) if step not in idle}
+        differing = {row.group for row in rows if any(values[step] for step in row.steps)}
+        steps: dict[Step, None] = {}
+        zero: set[Step] = set()
+        for row in rows:
+            if sizes[row.group] > 1:
+                steps.update(dict.fromkeys(row.steps))
+            if row.group not in differing:
+                zero.update(row.steps)
+        whitened = whiten_values([values[step] for step in steps], *added[self._settings.combine])
+        return values | {step: value for step, value in zip(steps, whitened, strict=True) if step not in zero}
 
     def _rows(self, trajectory: Trajectory, evidence: Evidence) -> Iterator[AgentRewards]:
         """Yield one row for each agent of each team that took a turn."""
         turns_of: dict[str, list[Turn]] = defaultdict(list)
         for turn in trajectory.turns:
             turns_of[turn.agent].append(turn)
-        paid = paid_on_the_way(trajectory, self._settings.rewards)
-        paid |= seat_scores(trajectory, self._settings, evidence.rules)
+        rewards = process_rewards(trajectory, self._settings.rewards)
+        rewards |= seat_scores(trajectory, self._settings, evidence.rule_based_roles)
         outcomes = [reward for reward in trajectory.rewards if reward.name not in self._settings.rewards]
         for team in self._settings.teams_of(trajectory, evidence):
-            outcome = team.share * sum(reward.value for reward in outcomes if reward.agent in team.agents)
+            outcome = team.reward_scale * sum(reward.value for reward in outcomes if reward.agent in team.agents)
             for agent, turns in turns_of.items():
                 if agent in team.agents:
                     group = trajectory.start, agent, turns[0].role
-                    steps = [(turn.id, t) for turn in turns for t in range(self._length(turn))]
-                    yield AgentRewards(group, self._process(turns, paid, evidence), outcome, steps)
+                    steps: list[Step] = []
+                    for turn in turns:
+                        steps += [(turn.id, index) for index in range(self._length(turn))]
+                    yield AgentRewards(group, self._process(turns, rewards, evidence), outcome, steps)
 
-    def _process(self, turns: Sequence[Turn], paid: Paid, evidence: Evidence) -> list[list[float]]:
-        """Return the process rewards of an agent's steps, for each source. A turn's reward counts at its last step."""
-        process = [
-            [r for turn in turns for r in (*[0.0] * (self._length(turn) - 1), paid[name].get(turn.id, 0.0))]
-            for name in self._settings.sources
-            if name != LEARNER
-        ]
-        if self._settings.learner:
-            process.append([reward for turn in turns for reward in self._learner_rewards(turn, evidence)])
+    def _process(self, turns: Sequence[Turn], rewards: ProcessRewards, evidence: Evidence) -> list[list[float]]:
+        """Return the process rewards of an agent's steps, for each source."""
+        process: list[list[float]] = []
+        for name in self._settings.sources:
+            column: list[float] = []
+            for turn in turns:
+                length = self._length(turn)
+                if name != LEARNER:
+                    # A turn's reward counts at its last step.
+                    column += [*[0.0] * (length - 1), rewards[name].get(turn.id, 0.0)]
+                    continue
+                # A turn that was not read has no token rewards: its policy does not learn.
+                reading = evidence.readings.get(turn.id)
+                column += (reading.rewards if reading else None) or [0.0] * length
+            process.append(column)
         return process
 
     def _length(self, turn: Turn) -> int:
         """Return the number of steps of a turn: 1, or its tokens. A turn without tokens is one step."""
         return max(1, len(turn.completion.token_ids)) if self._settings.learner else 1
 
-    def _learner_rewards(self, turn: Turn, evidence: Evidence) -> Sequence[float]:
-        """Return what the learner's model pays for each token; 0 if the turn was not read, as its policy is fixed."""
-        reading = evidence.readings.get(turn.id)
-        return (reading.rewards if reading else None) or [0.0] * self._length(turn)
 
+def process_rewards(trajectory: Trajectory, names: Sequence[str]) -> dict[str, Mapping[TurnId, float]]:
+    """Return name -> turn -> sum of the rewards of this name after the turn, until its agent's next turn.
 
-def _token_credit(values: Mapping[Step, float]) -> Credit:
-    """Return every token's own value, and for each turn their mean."""
-    tokens: dict[TurnId, list[float]] = defaultdict(list)
-    for (turn, _), value in values.items():
-        tokens[turn].append(value)
-    return {turn: Advantage(fmean(token_values), tuple(token_values)) for turn, token_values in tokens.items()}
-
-
-def paid_on_the_way(trajectory: Trajectory, names: Sequence[str]) -> dict[str, Mapping[TurnId, float]]:
-    """Return name -> turn -> the rewards of this name paid to its agent for its last turn at or before the payment.
-
-    A reward that is paid before its agent took a turn is for none of its turns.
+    A reward before its agent's first turn belongs to no turn.
     """
-    paid: dict[str, dict[TurnId, float]] = {name: defaultdict(float) for name in names}
-    due: dict[TurnId, list[tuple[str, str, float]]] = defaultdict(list)
+    sums: dict[str, dict[TurnId, float]] = {name: defaultdict(float) for name in names}
+    by_turn: dict[TurnId, list[Reward]] = defaultdict(list)
     for reward in trajectory.rewards:
-        if reward.name in paid:
-            due[reward.turn].append((reward.name, reward.agent, reward.value))
+        if reward.name in sums:
+            by_turn[reward.turn].append(reward)
     last: dict[str, TurnId] = {}
-    for turn in trajectory.turns if due else ():
+    for turn in trajectory.turns if by_turn else ():
         last[turn.agent] = turn.id
-        for name, agent, value in due.get(turn.id, ()):
-            if agent in last:
-                paid[name][last[agent]] += value
-    return dict(paid)
+        for reward in by_turn.get(turn.id, ()):
+            if reward.agent in last:
+                sums[reward.name][last[reward.agent]] += reward.value
+    return dict(sums)
 
 
 def seat_scores(trajectory: Trajectory, settings: Process, rules: frozenset[str]) -> dict[str, Mapping[TurnId, float]]:
-    """Return score name -> turn -> the score that a seat of a role in `settings.scores` gave it.
+    """Return score name -> turn -> its score from a seat of a role in `settings.scores`.
 
-    A seat scores the last turn that it read of a role that is not in `rules`; if it read nothing new, the one that it
-    scored before. An answer that cannot be read scores nothing.
+    A seat scores the last turn that it read of a role outside `rules`; without a new one, the turn of its previous
+    score. An answer that cannot be parsed scores nothing.
 
     Raises:
         ValueError: if an answer lacks one of the scores.
     """
     names = settings.scores
-    scores: dict[str, dict[TurnId, float]] = {name: {} for role_names in names.values() for name in role_names}
+    scores: dict[str, dict[TurnId, float]] = {name: {} for name in chain.from_iterable(names.values())}
     scored: dict[str, TurnId] = {}
     for turn in trajectory.turns if names else ():
         if turn.role not in names:
             continue
         sources = trajectory.sources(turn.id, settings.along)
-        if judged := [read for read in sources if trajectory.turns[read[1]].role not in rules]:
-            scored[turn.agent] = judged[-1]
+        if candidates := [read for read in sources if trajectory.turns[read[1]].role not in rules]:
+            scored[turn.agent] = candidates[-1]
         answer = _parse_scores(turn.completion.text)
         if answer is None or turn.agent not in scored:
             continue
         for name in names[turn.role]:
             if name not in answer:
-                known = ", ".join(answer) or "none"
-                raise ValueError(f"credit.assign.scores: {turn.role!r} gives no score {name!r}; scores: {known}")
+                present = ", ".join(answer) or "none"
+                raise ValueError(f"credit.assign.scores: {turn.role!r} gives no score {name!r}; scores: {present}")
             scores[name][scored[turn.agent]] = float(answer[name])
     return dict(scores)
 
 
 def _parse_scores(text: str) -> Mapping[str, float] | None:
-    """Return the scores of `{"scores": {name: number}, ...}`; None if `text` is something else."""
+    """Return the scores in `{"scores": {name: number}, ...}`, or None if `text` has another form."""
     try:
         answer = json.loads(text)
     except ValueError:

@@ -1,53 +1,53 @@
-"""Credit by playing on, again and again, from the very state in which a turn was taken."""
+"""Credit by several rollouts from the exact state before and after a turn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import PositiveInt
 
-from credit.assign.playing import Courses, PlayingAssign
-from credit.assign.teams import Team
+from marl.core.graph import Trajectory
+from marl.core.types import Fork, TurnId
+from marl.credit.assign.rollouts import CreditRollouts, RolloutAssign
+from marl.credit.assign.teams import Team
 from marl.protocols import Evidence
-from marl.types import Fork, TurnId
-
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
 
 State = tuple[TurnId, frozenset[str]]
-"""The turn that follows it, and the team whose reward is expected there. Episodes that share the turn share it."""
+"""Key of a state: the turn that follows it, and the team whose reward is estimated. Forks that share the turn share it.
+"""
 
 
-class Replay(PlayingAssign):
-    """Each turn earns how much better it made what was to be expected, found by playing on from around it.
+class Replay(RolloutAssign):
+    """Each turn earns the change of the expected reward that it made, estimated by rollouts from around it.
 
-    `vine` (VinePPO, arXiv 2410.01679): A = V(after the turn) - V(before it), where V is the mean that the team is paid
-    in `samples` continuations from there; after the last turn, and wherever only answers by rule are left, it is what
-    was paid. Unbiased for the advantage of the turn. What is before one turn is after the last one, so it takes
-    `samples` continuations for each turn if all are judged, and up to twice as many if only some are.
+    `vine` (VinePPO, arXiv 2410.01679): A = V(after the turn) - V(before it), where V is the team's mean reward over
+    `samples` rollouts from there. After the last turn, and where only answers by rule remain, V is the recorded reward.
+    Unbiased for the advantage of the turn. The state before one turn is the state after the previous one, so this
+    takes `samples` rollouts for each turn if all turns get credit, and up to twice as many if only some do.
 
-    `siblings` (C3, arXiv 2603.06859): A = R - the mean of `samples` other courses from before the turn. Also unbiased,
-    but R is a single draw of what follows the turn, so more samples do not make it exact. `samples` for each turn.
+    `siblings` (C3, arXiv 2603.06859): A = R - the mean of `samples` other rollouts from before the turn. Also unbiased,
+    but R is a single draw of the continuation, so more samples do not make A exact. `samples` rollouts for each turn.
 
-    What is paid counts from the whole episode; what was paid before the turn is the same in all courses and drops out.
+    Rewards count over the full episode; rewards before the turn are equal in all rollouts and cancel.
     """
 
     kind: str = "replay"
     form: Literal["vine", "siblings"] = "vine"
-    """`vine`: value after the turn minus value before it; `siblings`: what was paid minus the mean of other courses."""
+    """`vine`: value after the turn minus value before it; `siblings`: recorded reward minus the mean of other
+    rollouts."""
     samples: PositiveInt = 8
-    """Courses from each state."""
+    """Rollouts from each state."""
 
-    def judge(self, evidence: Evidence, courses: Courses) -> Iterator[tuple[TurnId, float]]:
+    def credit_values(self, evidence: Evidence, rollouts: CreditRollouts) -> Iterator[tuple[TurnId, float]]:
         probes = list(self._probes(evidence))
         forks: dict[State, tuple[Fork, Team]] = {}
         for trajectory, team, indices in probes:
             for index in indices:
                 fork = Fork(trajectory, index, n=self.samples)
                 forks.setdefault(_state(trajectory, index, team), (fork, team))
-        values = dict(zip(forks, courses.mean_rewards(list(forks.values())), strict=True))
+        values = dict(zip(forks, rollouts.mean_rewards(list(forks.values())), strict=True))
         for trajectory, team, indices in probes:
             before, *after = [values[_state(trajectory, index, team)] for index in indices]
             value = after[0] if after else team.total_reward(trajectory)
@@ -55,15 +55,16 @@ class Replay(PlayingAssign):
                 yield trajectory.turns[indices[0]].id, value - before
 
     def _probes(self, evidence: Evidence) -> Iterator[tuple[Trajectory, Team, tuple[int, ...]]]:
-        """Yield the place of each turn that is judged, and that of the next one that is no answer by rule.
+        """Yield the index of each credited turn, and the index of the next turn that is no answer by rule.
 
-        The latter is left out if what follows the turn need not be played.
+        The second index is left out if the value after the turn needs no rollouts.
         """
         for trajectory in evidence.trajectories:
-            free = [turn.id[1] for turn in trajectory.turns if turn.role not in evidence.rules]
+            free = [turn.id[1] for turn in trajectory.turns if turn.role not in evidence.rule_based_roles]
             following = dict(pairwise(free)) if self.form == "vine" else {}
-            for team, turns in self.judged_turns(trajectory, evidence):
-                for index in [turn.id[1] for turn in turns]:
+            for team, turns in self.credited_turns(trajectory, evidence):
+                for turn in turns:
+                    index = turn.id[1]
                     yield trajectory, team, (index, following[index]) if index in following else (index,)
 
 

@@ -1,4 +1,4 @@
-"""Shapley values as pure functions: what coalitions are worth -> what each of their players is."""
+"""Shapley values of players, from the values of their coalitions, as pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CoalitionValues = Mapping[Coalition, float]
 
 
 def subsets(players: Sequence[str]) -> Iterator[Coalition]:
-    """Return all 2^n coalitions, the smaller ones first."""
+    """Return all 2^n coalitions, in ascending order of size."""
     sizes = range(len(players) + 1)
     return map(Coalition, chain.from_iterable(combinations(players, size) for size in sizes))
 
@@ -40,20 +40,19 @@ class Estimate:
 
     value: float
     error: float
-    """Its standard error."""
+    """Standard error of the mean."""
 
 
 def random_circles(players: Sequence[str], count: int, seed: int) -> list[tuple[str, ...]]:
-    """Return random orders, each to be closed to a circle."""
+    """Return `count` random orders of the players, whose last player is a neighbour of the first."""
     rng = random.Random(seed)
     return [tuple(rng.sample(players, len(players))) for _ in range(count)]
 
 
 def arcs(circle: Sequence[str]) -> Iterator[Coalition]:
-    """Yield the empty coalition, all runs of neighbours, and everybody.
+    """Yield the empty coalition, all runs of neighbours on the circle, and the coalition of all players.
 
-    These are the coalitions that arise when players come one by one along the circle, from any place on, in either
-    direction.
+    These coalitions arise if players join one by one along the circle, from any start, in either direction.
     """
     n = len(circle)
     yield Coalition()
@@ -63,33 +62,36 @@ def arcs(circle: Sequence[str]) -> Iterator[Coalition]:
 
 
 def sampled_shapley_values(circles: Sequence[Sequence[str]], values: CoalitionValues) -> dict[str, Estimate]:
-    """Return what each player adds on arrival, averaged over the 2n orders of each random circle, and over circles.
+    """Return each player's mean contribution on joining, over the 2n orders of each random circle and over circles.
 
-    Random orders as in Castro et al. 2009, but a circle's orders have each player once (in either direction) in every
-    place, and their coalitions in common: n (n - 1) + 2 of them. Whatever the circles, the values sum to what all are
-    worth minus what nobody is. The error is that of drawing circles; it says nothing of chance within the values.
+    Random orders as in Castro et al. 2009, but the orders of a circle put each player once (in either direction) at
+    every position, and share their n (n - 1) + 2 coalitions. For any circles, the values sum to the value of all
+    players minus that of the empty coalition. The error measures the choice of circles, not noise in the values.
 
     Args:
-        circles: at least two, as `random_circles` draws them.
-        values: of all their arcs.
+        circles: at least two orders from `random_circles`.
+        values: values of all arcs of the circles.
     """
-    added = [_added(circle, values) for circle in circles]
+    contributions = [_contributions(circle, values) for circle in circles]
     estimates: dict[str, Estimate] = {}
     for player in circles[0]:
-        draws = [gains[player] for gains in added]
+        draws = [of_circle[player] for of_circle in contributions]
         estimates[player] = Estimate(fmean(draws), stdev(draws) / sqrt(len(draws)))
     return estimates
 
 
 def _arc(circle: Sequence[str], start: int, size: int) -> Coalition:
-    return Coalition(circle[(start + place) % len(circle)] for place in range(size))
+    return Coalition(circle[(start + offset) % len(circle)] for offset in range(size))
 
 
-def _added(circle: Sequence[str], values: CoalitionValues) -> dict[str, float]:
-    """Return what each player adds, on average over all arcs (the empty one, too) that end or begin next to it."""
-    n = len(circle)
-    added: dict[str, float] = {}
-    for place, player in enumerate(circle):
-        before = [_arc(circle, start, size) for size in range(n) for start in (place - size, place + 1)]
-        added[player] = fmean([values[arc | {player}] - values[arc] for arc in before])
-    return added
+def _contributions(circle: Sequence[str], values: CoalitionValues) -> dict[str, float]:
+    """Return each player's mean contribution to the arcs (the empty one included) that end or begin next to it."""
+    contributions: dict[str, float] = {}
+    for index, player in enumerate(circle):
+        gains: list[float] = []
+        for size in range(len(circle)):
+            for start in (index - size, index + 1):
+                arc = _arc(circle, start, size)
+                gains.append(values[arc | {player}] - values[arc])
+        contributions[player] = fmean(gains)
+    return contributions

@@ -1,163 +1,181 @@
-"""Baselines that compare with peers in the same step: GRPO, RLOO, OPO, AT-GRPO, Dr. MAS, TRR++, MAGRPO."""
+"""Baselines that compare turns with peers of the same step: GRPO, RLOO, OPO, AT-GRPO, Dr. MAS, TRR++, MAGRPO."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from credit.assign.teams import check_disjoint, named_teams
-from credit.baselines.peers import (
-    ALIKE,
-    Comparison,
-    PeerBaseline,
-    PeerSettings,
-    best_of_all,
+from marl.core.config import Config
+from marl.core.graph import Trajectory
+from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId
+from marl.credit.assign.teams import check_disjoint, named_teams
+from marl.credit.baselines.peer_baseline import (
+    PEER_KEYS,
+    PeerBaselineConfig,
+    PeerFormula,
+    PeerKeys,
+    credited_turns,
     exact_mean,
-    judged_turns,
-    mean_by_length,
-    mean_of_all,
-    mean_of_others,
+    group_max,
+    group_mean,
+    leave_one_out_mean,
+    length_weighted_mean,
     problem_of,
-    prompt_of,
+    prompt_key,
 )
-from credit.baselines.whiten import Whiten
-from marl.config import Config
-from marl.protocols import Evidence, Likeness, Peers
-from marl.types import Advantage, Credit, Turn, TurnId
-
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
+from marl.credit.baselines.whiten import WhitenBaseline
+from marl.protocols import Evidence, Peers, SharedProperty
 
 JointAction = tuple[str, Hashable, dict[TurnId, Turn]]
-"""Episode, (start, team), and the turns of the team's members: all of the episode, or those of a round."""
+"""Episode, (start, team), and the turns of the team's members in the episode, or in one of its rounds."""
 
 
 class StandardDeviation(Config):
     """Settings of a division by the standard deviation with ddof 1 (verl, TRL)."""
 
     std: bool | Literal["batch"] = True
-    """Divide by the standard deviation of the peers; `batch`: by that of all worths of the step (TRL's and ms-swift's
-    `scale_rewards=batch`); false: by nothing (Dr. GRPO, arXiv 2503.20783)."""
+    """Divide by the standard deviation of the peers; `batch`: of all compared numbers of the step (TRL's and ms-swift's
+    `scale_rewards=batch`); false: do not divide (Dr. GRPO, arXiv 2503.20783)."""
     epsilon: float = Field(default=1e-6, ge=0)
     """Added to the standard deviation: verl 1e-6, TRL and ms-swift 1e-4, OpenRLHF 1e-9."""
 
 
-class Group(PeerSettings, StandardDeviation):
-    """GRPO: minus the mean of the peers in this step, by default divided by their spread (arXiv 2402.03300)."""
+class Group(PeerBaselineConfig, StandardDeviation):
+    """GRPO: minus the mean of the peers in this step, by default divided by their standard deviation (arXiv
+    2402.03300)."""
 
     kind: str = "group"
-    like: Likeness = "start"
-    """Property that peers share. `start`: whole episodes that began in the same state, one value for each agent in
-    each; `prompt`: turns with the same prompt, token for token; `problem`: agents that work on the same problem, in one
-    episode or in several, one value for each agent in each episode."""
+    like: SharedProperty = "start"
+    """Property that peers share. `start`: full episodes from the same state, with one number for each agent and
+    episode; `prompt`: turns with the same prompt, token for token; `problem`: agents that work on the same problem, in
+    one episode or in several, with one number for each agent and episode."""
 
     @property
     def by_episode(self) -> bool:
-        """Return True unless turns with the same prompt are compared."""
+        """Return True unless `like` is `prompt`: then turns are compared, not episodes."""
         return self.like != "prompt"
 
-    def peer_baseline(self, evidence: Evidence, earned: Credit) -> PeerBaseline:
-        return PeerBaseline(*ALIKE[self.like], mean_of_all, self.std, self.epsilon)
+    @property
+    def formula(self) -> PeerFormula:
+        return PeerFormula(group_mean, self.std, self.epsilon)
+
+    def peer_keys(self, evidence: Evidence, earned: Credit) -> PeerKeys:
+        return PEER_KEYS[self.like]
 
 
-class RlooBaseline(PeerSettings):
+class RlooBaseline(PeerBaselineConfig):
     """RLOO (arXiv 2402.14740): minus the mean of the other peers, R_i - sum over j != i of R_j / (G - 1).
 
-    A turn's own episode has no say in its baseline, so the policy gradient stays unbiased, also where an agent's turns
-    earn different amounts. For that, a turn that several forks share is compared with the episodes that do not hold
-    it; one that all hold has no peers.
+    A turn's baseline does not depend on the turn's own episode, so the policy gradient stays unbiased, also where an
+    agent's turns earn different amounts. Therefore a turn that several forks share is compared with the episodes
+    without it; a turn that all of them share has no peers.
     """
 
     kind: str = "rloo"
-    like: Likeness = "start"
+    like: SharedProperty = "start"
     """Property that peers share (see `group`)."""
     whiten: bool = False
-    """Whiten afterwards, (A - mean) / (std + whiten_epsilon) over all turns of the step: TRL's
-    `normalize_advantages`."""
+    """Whiten afterwards, (A - mean) / (std + whiten_epsilon) over all turns of the step (TRL's
+    `normalize_advantages`)."""
     whiten_epsilon: float = Field(default=1e-4, ge=0)
-    """Added to the deviation that `whiten` divides by."""
+    """Added to the standard deviation that `whiten` divides by."""
 
-    def peer_baseline(self, evidence: Evidence, earned: Credit) -> PeerBaseline:
-        return PeerBaseline(*ALIKE[self.like], mean_of_others, equal="turns")
+    @property
+    def formula(self) -> PeerFormula:
+        # Turns of one unit may earn different amounts, so a group without differences has equal turns, not equal units.
+        return PeerFormula(leave_one_out_mean, equal="turns")
 
-    def compare(self, evidence: Evidence, earned: Credit) -> Comparison:
-        comparison = super().compare(evidence, earned)
+    def peer_keys(self, evidence: Evidence, earned: Credit) -> PeerKeys:
+        return PEER_KEYS[self.like]
+
+    def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
+        comparison = self.formula.compare(self.peer_keys(evidence, earned).groups(evidence, earned), earned)
         if not self.whiten:
-            return comparison
-        whole = Whiten(unit="sequence", guard="std", epsilon=self.whiten_epsilon)
-        return replace(comparison, credit=whole.whitened(comparison.credit, evidence, comparison.idle))
+            return comparison.credit, comparison.metrics
+        whitening = WhitenBaseline(unit="sequence", guard="std", epsilon=self.whiten_epsilon)
+        return whitening.whitened(comparison.credit, evidence, comparison.zeroed), comparison.metrics
 
 
-class LengthWeighted(PeerSettings):
-    """OPO, as in verl: minus the mean of the peers, each weighed by its tokens, sum of L_j R_j / sum of L_j.
+class OpoBaseline(PeerBaselineConfig):
+    """OPO, as in verl: minus the mean of the peers, weighted by their tokens, sum of L_j R_j / sum of L_j.
 
-    L counts the completion tokens of the turns that are judged. Peers without any token have no baseline and get 0.
+    L counts the completion tokens of the credited turns. Peers without any token have no baseline and get 0.
     """
 
     kind: str = "opo"
-    like: Likeness = "start"
+    like: SharedProperty = "start"
     """Property that peers share (see `group`)."""
 
-    def peer_baseline(self, evidence: Evidence, earned: Credit) -> PeerBaseline:
-        return PeerBaseline(*ALIKE[self.like], mean_by_length)
+    @property
+    def formula(self) -> PeerFormula:
+        return PeerFormula(length_weighted_mean)
+
+    def peer_keys(self, evidence: Evidence, earned: Credit) -> PeerKeys:
+        return PEER_KEYS[self.like]
 
 
-class AgentTurnGroup(PeerSettings, StandardDeviation):
+class AgentTurnGroup(PeerBaselineConfig, StandardDeviation):
     """AT-GRPO (arXiv 2510.11062): GRPO among an agent's nth turns with the same prompt, token for token.
 
-    The paper's key is (problem, agent, turn). With `experience: tree` the peers are the candidates of one turn. Of
-    episodes that have parted, nth turns do not share a state and are not compared: a mean per turn index would pay for
-    going on. So without a tree hardly any turn but the first has peers, and the others get 0.
+    The paper's key is (problem, agent, turn). With `experience: tree` the peers are the candidates of one turn. After
+    episodes diverge, their nth turns do not share a state and are not compared: a mean per turn index would reward
+    longer episodes. So without a tree hardly any turn but the first has peers, and later turns get 0.
     """
 
     kind: str = "agent_turn_group"
     like: Literal["start", "problem"] = "start"
-    """Peers' episodes: those that began in the same state, or that work on the same problem."""
+    """Peers' episodes: from the same initial state (`start`), or on the same problem (`problem`)."""
 
-    def peer_baseline(self, evidence: Evidence, earned: Credit) -> PeerBaseline:
-        def key(trajectory: Trajectory, turn: Turn) -> Hashable:
-            return _agent_key(self.like, trajectory, turn), turn.nth, prompt_of(turn)
+    @property
+    def formula(self) -> PeerFormula:
+        return PeerFormula(group_mean, self.std, self.epsilon)
 
-        return PeerBaseline("prompt", key, lambda _, turn: turn.id, mean_of_all, self.std, self.epsilon)
+    def peer_keys(self, evidence: Evidence, earned: Credit) -> PeerKeys:
+        def group(trajectory: Trajectory, turn: Turn) -> Hashable:
+            return _agent_key(self.like, trajectory, turn), turn.nth, prompt_key(turn)
+
+        return PeerKeys("prompt", group, lambda _, turn: turn.id)
 
 
-class AgentGroup(PeerSettings, StandardDeviation):
+class AgentGroup(PeerBaselineConfig, StandardDeviation):
     """Dr. MAS (arXiv 2602.08847): (r - mean) / (std + epsilon) over all turns of one agent in a group of episodes.
 
-    Every turn counts, so an episode in which the agent spoke more often weighs more; in `group` each counts once.
+    Every turn counts, so an episode with more turns of the agent weighs more; in `group` an episode counts once.
     """
 
     kind: str = "agent_group"
     like: Literal["start", "problem"] = "start"
-    """Peers' episodes: those that began in the same state, or that work on the same problem."""
+    """Peers' episodes: from the same initial state (`start`), or on the same problem (`problem`)."""
 
-    def peer_baseline(self, evidence: Evidence, earned: Credit) -> PeerBaseline:
-        key = partial(_agent_key, self.like)
-        return PeerBaseline(self.like, key, lambda _, turn: turn.id, mean_of_all, self.std, self.epsilon)
+    @property
+    def formula(self) -> PeerFormula:
+        return PeerFormula(group_mean, self.std, self.epsilon)
+
+    def peer_keys(self, evidence: Evidence, earned: Credit) -> PeerKeys:
+        return PeerKeys(self.like, partial(_agent_key, self.like), lambda _, turn: turn.id)
 
 
 def _agent_key(like: str, trajectory: Trajectory, turn: Turn) -> Hashable:
     return (trajectory.start if like == "start" else problem_of(turn)), turn.agent, turn.role
 
 
-class TaskRole(PeerSettings, StandardDeviation):
+class TaskRole(PeerBaselineConfig, StandardDeviation):
     """TRR++ (Absolute Zero, arXiv 2505.03335): (r - mean) / (std + epsilon) per task and role, over the whole step.
 
-    An agent's work on one problem in one episode counts once. The game is the same for the whole step, so tasks differ
-    only by the kinds of problems that `task` tells apart. Peers share neither start nor problem.
-    """
+    All turns of an agent on one problem in one episode form one unit. All episodes are of one game, so tasks differ
+    only by the kinds of problems, which `task` distinguishes. Peers share neither start nor problem."""
 
     kind: str = "task_role"
-    compares: ClassVar[bool] = False
+    needs_groups: ClassVar[bool] = False
     task: str = Field(default="", examples=["^[a-z]+"])
-    """A regular expression: its match in a problem's key is the task (keys of `code` begin with a family's name, those
-    of `arithmetic` hold the operator); empty: all problems are one task. Turns without a problem are one task."""
+    """Regular expression whose match in a problem's key is the task (keys of `code` begin with the name of a family,
+    keys of `arithmetic` contain the operator); empty: all problems are one task. Turns without a problem are one
+    task."""
 
     @field_validator("task")
     @classmethod
@@ -168,19 +186,22 @@ class TaskRole(PeerSettings, StandardDeviation):
             raise ValueError(f"{task!r} is no regular expression: {error}") from None
         return task
 
-    def peer_baseline(self, evidence: Evidence, earned: Credit) -> PeerBaseline:
-        return PeerBaseline(
-            like=None,
-            key=lambda _, turn: (self._task(turn), turn.role),
+    @property
+    def formula(self) -> PeerFormula:
+        return PeerFormula(group_mean, self.std, self.epsilon)
+
+    def peer_keys(self, evidence: Evidence, earned: Credit) -> PeerKeys:
+        return PeerKeys(
+            shared_property=None,
+            group=lambda _, turn: (self._task(turn), turn.role),
             unit=lambda trajectory, turn: (trajectory.id, turn.agent, turn.problem),
-            centre=mean_of_all,
-            scale=self.std,
-            epsilon=self.epsilon,
         )
 
     def _task(self, turn: Turn) -> str:
-        """Raises:
-        ValueError: if `task` has no match in the problem's key.
+        """Return the task of a turn.
+
+        Raises:
+            ValueError: if `task` has no match in the problem's key.
         """
         if not self.task or not turn.problem:
             return ""
@@ -192,36 +213,35 @@ class TaskRole(PeerSettings, StandardDeviation):
         return match.group()
 
 
-class Joint(PeerSettings):
+class JointBaseline(PeerBaselineConfig):
     """MAGRPO (arXiv 2508.04652): all turns of a team's members get the advantage of the joint return, R^j - mean.
 
-    The joint return R^j of an episode comes from what `earned` says of the members: each member's is the mean of its
-    turns', and `common` joins those of the members that this rule judges. That is meant for rules that give all turns
-    of a member the same (`outcome`, `uniform`); numbers for single tokens are lost. A turn that several forks share was
-    part of several joint actions: its R is their mean.
+    The joint return R^j of an episode combines the mean credit of each credited member, as `common` says. This fits
+    rules that give all turns of a member the same credit (`outcome`, `uniform`); credit of single tokens is lost. A
+    turn that several forks share was part of several joint actions: its R is the mean of their joint returns.
 
     `per: round` with `assign: {kind: outcome, to_go: true}` gives the paper's R_t = r_t + mean of the continuations'
-    R_t+1, with gamma 1: a round's joint action is its members' nth turns, and it is compared with those in which all
-    members had the same prompts, token for token. That fits members who speak at once, and `experience: tree`; of
-    episodes that have parted, later rounds have no peers and get 0. CoMLRL's cross mode, which pairs each answer of one
-    member with every answer of the others, needs rewards of pairs that were never played and is not offered.
+    R_t+1, with gamma 1. The joint action of a round is its members' nth turns, and its peers are joint actions with the
+    same prompts of all members, token for token. This fits members who speak at once, and `experience: tree`; after
+    episodes diverge, later rounds have no peers and get 0. CoMLRL's cross mode, which pairs each answer of one member
+    with every answer of the others, needs rewards of pairs that were never played and is not offered.
     """
 
     kind: str = "joint"
     teams: tuple[tuple[str, ...], ...] = ()
-    """Agents that act jointly; agents in none of them act alone. Default: all are one team."""
+    """Agents that act jointly; an agent in no team acts alone. Default: all agents are one team."""
     common: Literal["sum", "mean"] = "mean"
-    """Joint return of what the members earned: their mean, where all are paid the same or `assign` gives each what the
-    team was paid; their sum, where each is paid a share of its own."""
+    """Combination of the members' credit: `mean`, where all members get the same reward or `assign` gives each the
+    team's reward; `sum`, where each member gets its own share of the reward."""
     per: Literal["episode", "round"] = "episode"
     """Unit with a joint return: a whole episode, or each round of its members' turns."""
     against: Literal["mean", "leave_one_out", "max"] = "mean"
-    """Number to subtract: the mean of the group; that of the others (MARLOO); the best one (CoMLRL's "MAReMax", which
-    is not ReMax: for that, see `greedy`)."""
+    """Number to subtract: the mean of the group; the mean of the others (MARLOO); the largest (CoMLRL's "MAReMax"; for
+    ReMax see `greedy`)."""
     std: bool = False
     """Divide by max(std, epsilon), std with ddof 0: CoMLRL 1.4.3. Its older releases do not."""
     epsilon: float = Field(default=1e-6, ge=0)
-    """Least deviation that `std` divides by."""
+    """Smallest standard deviation that `std` divides by."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -233,41 +253,45 @@ class Joint(PeerSettings):
             )
         return self
 
-    def compare(self, evidence: Evidence, earned: Credit) -> Comparison:
-        return super().compare(evidence, self._joint_returns(evidence, earned))
+    @property
+    def formula(self) -> PeerFormula:
+        centre = {"mean": group_mean, "leave_one_out": leave_one_out_mean, "max": group_max}[self.against]
+        return PeerFormula(centre, "population" if self.std else False, self.epsilon)
 
-    def peer_baseline(self, evidence: Evidence, earned: Credit) -> PeerBaseline:
-        """Return the comparison whose units are joint actions: a team's episodes, or its rounds."""
-        labels: dict[tuple[str, TurnId], tuple[Hashable, Hashable]] = {}
+    def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
+        return super().__call__(evidence, self._joint_returns(evidence, earned))
+
+    def peer_keys(self, evidence: Evidence, earned: Credit) -> PeerKeys:
+        """Return keys whose units are joint actions: of a team's episode, or of a round."""
+        groups: dict[tuple[str, TurnId], Hashable] = {}
+        units: dict[tuple[str, TurnId], Hashable] = {}
         for episode, key, turns in self._joint_actions(evidence, earned):
-            prompts = frozenset((turn.agent, turn.nth, prompt_of(turn)) for turn in turns.values())
-            label = (key, episode) if self.per == "episode" else ((key, prompts), tuple(turns))
-            labels.update(((episode, turn), label) for turn in turns)
-        return PeerBaseline(
-            like="start" if self.per == "episode" else "prompt",
-            key=lambda trajectory, turn: labels[trajectory.id, turn.id][0],
-            unit=lambda trajectory, turn: labels[trajectory.id, turn.id][1],
-            centre={"mean": mean_of_all, "leave_one_out": mean_of_others, "max": best_of_all}[self.against],
-            scale="population" if self.std else False,
-            epsilon=self.epsilon,
+            prompts = frozenset((turn.agent, turn.nth, prompt_key(turn)) for turn in turns.values())
+            for turn in turns:
+                groups[episode, turn] = key if self.per == "episode" else (key, prompts)
+                units[episode, turn] = episode if self.per == "episode" else tuple(turns)
+        return PeerKeys(
+            "start" if self.per == "episode" else "prompt",
+            group=lambda trajectory, turn: groups[trajectory.id, turn.id],
+            unit=lambda trajectory, turn: units[trajectory.id, turn.id],
         )
 
     def peers(self, evidence: Evidence, earned: Credit) -> Peers:
-        """Return groups agent by agent: members who act together are compared as one, but have different prompts."""
+        """Return groups of single agents: members who act jointly form one unit, but have different prompts."""
         joint = super().peers(evidence, earned)
         agents = {turn.id: turn.agent for trajectory in evidence.trajectories for turn in trajectory.turns}
         groups: dict[Hashable, list[TurnId]] = defaultdict(list)
         for number, group in enumerate(joint.groups):
             for turn in group:
                 groups[number, agents[turn]].append(turn)
-        return Peers(joint.like, list(groups.values()))
+        return Peers(joint.shared_property, list(groups.values()))
 
     def joint_agents(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[frozenset[str]]:
-        players = [agent for agent, role in trajectory.deal.seats.items() if role not in evidence.rules]
+        players = [agent for agent, role in trajectory.deal.seats.items() if role not in evidence.rule_based_roles]
         return named_teams(self.teams, trajectory, players) if self.teams else [frozenset(players)]
 
     def _joint_returns(self, evidence: Evidence, earned: Credit) -> Credit:
-        """Return for every turn the mean joint return of the joint actions that it is part of."""
+        """Return for every turn the mean joint return of its joint actions."""
         returns: dict[TurnId, list[float]] = defaultdict(list)
         for _, _, turns in self._joint_actions(evidence, earned):
             members: dict[str, list[float]] = defaultdict(list)
@@ -285,14 +309,13 @@ class Joint(PeerSettings):
         Raises:
             ValueError: if `teams` names an agent that the game does not have.
         """
-        teams = {trajectory.id: self._teams(trajectory, evidence) for trajectory in evidence.trajectories}
+        team_of: dict[tuple[str, str], Hashable] = {}
+        for trajectory in evidence.trajectories:
+            for agents in self.joint_agents(trajectory, evidence):
+                team = frozenset((agent, trajectory.deal.seats[agent]) for agent in agents)
+                team_of.update(dict.fromkeys([(trajectory.id, agent) for agent in agents], team))
         actions: dict[tuple[str, Hashable, int], dict[TurnId, Turn]] = defaultdict(dict)
-        for trajectory, turn in judged_turns(evidence, earned):
-            key = trajectory.start, teams[trajectory.id][turn.agent]
+        for trajectory, turn in credited_turns(evidence, earned):
+            key = trajectory.start, team_of[trajectory.id, turn.agent]
             actions[trajectory.id, key, turn.nth if self.per == "round" else 0][turn.id] = turn
         return [(episode, key, turns) for (episode, key, _), turns in actions.items()]
-
-    def _teams(self, trajectory: Trajectory, evidence: Evidence) -> dict[str, Hashable]:
-        """Return agent -> its team, as a set of (agent, role)."""
-        roles, teams = trajectory.deal.seats, self.joint_agents(trajectory, evidence)
-        return {agent: frozenset((a, roles[a]) for a in team) for team in teams for agent in team}

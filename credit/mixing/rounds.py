@@ -1,19 +1,16 @@
-"""Episodes as a team sees them: rounds, in which each agent has at most one turn."""
+"""Division of an episode into a team's rounds, in which each agent has at most one turn."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from credit.assign.edges import INFORMATION
-from marl.types import EdgeKind
-
-if TYPE_CHECKING:
-    from credit.assign.teams import Team
-    from marl.graph import Trajectory
-    from marl.types import Turn, TurnId
+from marl.core.graph import Trajectory
+from marl.core.types import EdgeKind, Turn, TurnId
+from marl.credit.assign.edges import INFORMATION
+from marl.credit.assign.teams import Team
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +18,22 @@ class Round:
     """Turns of a team that count as one step of time."""
 
     number: int
-    """From 0."""
+    """Index of the round, from 0."""
     turns: Sequence[Turn]
-    """In playing order."""
+    """Turns in playing order."""
     reward: float
-    """The team's reward in it."""
+    """The team's reward in the round."""
     last: bool
     """True for the team's last round."""
-    cut: bool
-    """True for the last round of an episode that was truncated: what would have come after it is not known."""
-    shape: tuple[float, ...]
-    """Its place in the graph, in `SHAPE` numbers: logarithms of 1 + its number, its turns, the turns that they had
-    read, and the longest chain of reading before them; and the density among them, edges over pairs."""
+    truncated: bool
+    """True for the last round of a truncated episode: the rewards after it are unknown."""
+    graph_features: tuple[float, ...]
+    """`GRAPH_FEATURES` numbers: logarithms of 1 + the round's index, its number of turns, the number of turns that they
+    read, and the longest chain of edges before them; and the density within the round, edges over pairs."""
 
 
-SHAPE = 5
+GRAPH_FEATURES = 5
+"""Number of features of a round's position in the trajectory graph."""
 
 
 def rounds(
@@ -43,50 +41,46 @@ def rounds(
 ) -> Iterator[Round]:
     """Yield the rounds of a team, first to last.
 
-    A reward belongs to the latest round that had begun when it was paid, so that no turn before it loses it. What is
-    paid before the team's first turn belongs to its first round.
+    A reward belongs to the latest round that had begun at its payment, so it counts for every turn before it. A reward
+    before the team's first turn belongs to the first round.
 
     Args:
-        by: `turns`: a round holds each agent's turn of one number; `reading`: turns before which the longest chain of
-            reading is equally long, so that none of them had read another.
-        along: kinds of edges that count as reading.
+        trajectory: the episode.
+        team: the team of the rounds.
+        by: `turns`: a round contains the agents' nth turns; `reading`: a round contains turns with equally long longest
+            chains of edges before them, so none of them read another.
+        along: kinds of edges that count.
     """
-    team_turns, reads = team.turns(trajectory), _reads(trajectory, along)
+    team_turns = team.turns(trajectory)
+    reads = {turn.id: trajectory.sources(turn.id, along) for turn in trajectory.turns}
     depth = _depths(trajectory, reads)
     numbers = [turn.nth if by == "turns" else depth[turn.id] for turn in team_turns]
-    place = {number: place for place, number in enumerate(sorted(set(numbers)))}
-    round_of = {turn.id: place[number] for turn, number in zip(team_turns, numbers, strict=True)}
-    played: list[list[Turn]] = [[] for _ in place]
-    for turn in team_turns:
-        played[round_of[turn.id]].append(turn)
+    index_of = {number: index for index, number in enumerate(sorted(set(numbers)))}
+    round_of: dict[TurnId, int] = {}
+    turns_of: list[list[Turn]] = [[] for _ in index_of]
+    for turn, number in zip(team_turns, numbers, strict=True):
+        round_of[turn.id] = index_of[number]
+        turns_of[index_of[number]].append(turn)
     rewards = _rewards(trajectory, team, round_of)
-    for number, turns in enumerate(played):
-        shape = (math.log1p(number), *_shape(turns, reads, depth))
-        last = number + 1 == len(played)
-        yield Round(number, turns, rewards[number], last, last and trajectory.end == "truncated", shape)
+    for number, turns in enumerate(turns_of):
+        features = (math.log1p(number), *_graph_features(turns, reads, depth))
+        last = number + 1 == len(turns_of)
+        yield Round(number, turns, rewards[number], last, last and trajectory.end == "truncated", features)
 
 
 def _rewards(trajectory: Trajectory, team: Team, round_of: Mapping[TurnId, int]) -> list[float]:
     """Return the team's reward in each round."""
     rewards, begun = [0.0] * (max(round_of.values(), default=-1) + 1), 0
-    paid: dict[TurnId, float] = {}
-    for reward in trajectory.rewards:
-        if reward.agent in team.agents:
-            paid[reward.turn] = paid.get(reward.turn, 0.0) + team.share * reward.value
+    by_turn = team.rewards_by_turn(trajectory)
     for turn in trajectory.turns:
         begun = max(begun, round_of.get(turn.id, 0))
-        if turn.id in paid and rewards:
-            rewards[begun] += paid[turn.id]
+        if turn.id in by_turn and rewards:
+            rewards[begun] += by_turn[turn.id]
     return rewards
 
 
-def _reads(trajectory: Trajectory, along: Collection[EdgeKind]) -> dict[TurnId, list[TurnId]]:
-    """Return turn -> the turns that it had read."""
-    return {turn.id: trajectory.sources(turn.id, along) for turn in trajectory.turns}
-
-
 def _depths(trajectory: Trajectory, reads: Mapping[TurnId, Sequence[TurnId]]) -> dict[TurnId, int]:
-    """Return turn -> the length of the longest chain of reading before it; an agent remembers its own turns."""
+    """Return turn -> length of the longest chain of edges before it; an agent's own earlier turns count as read."""
     depth: dict[TurnId, int] = {}
     latest: dict[str, int] = {}
     for turn in trajectory.turns:
@@ -95,7 +89,7 @@ def _depths(trajectory: Trajectory, reads: Mapping[TurnId, Sequence[TurnId]]) ->
     return depth
 
 
-def _shape(
+def _graph_features(
     turns: Sequence[Turn], reads: Mapping[TurnId, Sequence[TurnId]], depth: Mapping[TurnId, int]
 ) -> tuple[float, ...]:
     ids = {turn.id for turn in turns}

@@ -1,6 +1,6 @@
 """Code task: small functions to be written in Python, with unit tests.
 
-Each family computes its expected results independently of its solution's source, so that either can check the other.
+Each family computes its expected results without the source of its solution, so that each checks the other.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from math import lcm
 from string import ascii_lowercase
 from typing import Any, Literal
 
 from pydantic import Field
 
-from games.tasks.base import Draft, GeneratedTask, digest
-from marl.seeds import seed_of
-from marl.types import Problem
+from marl.core.seeds import seed_of
+from marl.core.types import Problem
+from marl.games.tasks.base import GeneratedTask, ProblemDraft, digest
 
 FamilyName = Literal[
     "between", "letters", "multiples", "every", "select", "mask", "digits", "shift", "steps", "window", "recurrence"
 ]
 Parameters = Mapping[str, Any]
 _SHOWN = 2
-"""Number of tests in the question; code that handles only these fails the rest."""
+"""Number of tests in the question; code for these alone fails the other tests."""
 _TEXTS = (
     "",
     "Banana",
@@ -38,24 +39,26 @@ _TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Functions that differ in parameters; `{name}` in the texts stands for one."""
+    """Functions that differ in their parameters; `{name}` in the texts is replaced by a parameter."""
 
     description: str
     source: str
     mistakes: tuple[tuple[str, str], ...]
     """(piece of the source, replacement) of each plausible wrong solution."""
     draw: Callable[[random.Random], dict[str, Any]]
-    """Draws the parameters."""
+    """Function that draws the parameters."""
     edge_cases: Callable[[Parameters], list[Any]]
-    """Arguments that distinguish the mistakes from the solution."""
+    """Function that returns arguments with different results for the mistakes and the solution."""
     inputs: Callable[[random.Random], list[Any]]
-    """Further arguments."""
+    """Function that draws further arguments."""
     expected: Callable[[Any, Parameters], Any]
-    """The right result for an argument."""
+    """Function of an argument and the parameters that returns the right result."""
     difficulty: float
 
 
 def _fill(text: str, parameters: Parameters) -> str:
+    """Return `text` with each `{name}` replaced by its parameter."""
+    # Not str.format, which would read the braces of the Python source.
     for name, value in parameters.items():
         text = text.replace("{" + name + "}", str(value))
     return text
@@ -66,12 +69,18 @@ def _numbers(rng: random.Random, count: int, low: int = -20, high: int = 60) -> 
 
 
 def _lists(rng: random.Random) -> list[Any]:
-    return [_numbers(rng, 20), [], _numbers(rng, 12), [7], *(_numbers(rng, rng.randint(2, 9)) for _ in range(12))]
+    lists = [_numbers(rng, 20), [], _numbers(rng, 12), [7]]
+    for _ in range(12):
+        lists.append(_numbers(rng, rng.randint(2, 9)))
+    return lists
 
 
 def _texts(rng: random.Random) -> list[Any]:
-    words = ["".join([rng.choice(ascii_lowercase) for _ in range(rng.randint(4, 12))]) for _ in range(8)]
-    return [*_TEXTS, *words]
+    texts = list[Any](_TEXTS)
+    for _ in range(8):
+        # One draw a letter: rng.choices would change every problem of earlier seeds.
+        texts.append("".join([rng.choice(ascii_lowercase) for _ in range(rng.randint(4, 12))]))
+    return texts
 
 
 def _alphabet(_p: Parameters) -> list[Any]:
@@ -79,15 +88,14 @@ def _alphabet(_p: Parameters) -> list[Any]:
 
 
 def _multiples(n: int, p: Parameters) -> int:
-    """Return the result of the family `multiples`, by inclusion and exclusion."""
+    """Return the sum of the multiples of a or b below n, by inclusion and exclusion."""
 
     def sum_below(step: int) -> int:
         count = max(0, n - 1) // step
         return step * count * (count + 1) // 2
 
     a, b = p["a"], p["b"]
-    both = next(m for m in range(a, a * b + 1, a) if m % b == 0)
-    return sum_below(a) + sum_below(b) - sum_below(both)
+    return sum_below(a) + sum_below(b) - sum_below(lcm(a, b))
 
 
 def _recurrence(n: int, p: Parameters) -> int:
@@ -257,7 +265,7 @@ class CodeTask(GeneratedTask):
 
     kind: str = "code"
     families: tuple[FamilyName, ...] = Field(tuple(FAMILIES), min_length=1)  # type: ignore[assignment]
-    """Kinds of functions."""
+    """Families of functions to draw from."""
     tests: int = Field(8, ge=4, le=12)
     """Number of tests per problem."""
 
@@ -265,11 +273,11 @@ class CodeTask(GeneratedTask):
     def secret_facts(self) -> frozenset[str]:
         return frozenset({"tests"})
 
-    def draw(self, rng: random.Random) -> Draft:
+    def draw(self, rng: random.Random) -> ProblemDraft:
         name = rng.choice(self.families)
         parameters = FAMILIES[name].draw(rng)
         key = f"{name} {digest(parameters)}"
-        return Draft(key, FAMILIES[name].difficulty, partial(self._write, key, FAMILIES[name], parameters))
+        return ProblemDraft(key, FAMILIES[name].difficulty, partial(self._write, key, FAMILIES[name], parameters))
 
     def _write(self, key: str, family: Family, parameters: Parameters) -> Problem:
         tests = self._tests(key, family, parameters)
@@ -281,9 +289,8 @@ class CodeTask(GeneratedTask):
         return Problem(key, question, solution, (*wrong, "def f(x):\n    return None\n"), facts)
 
     def _tests(self, key: str, family: Family, parameters: Parameters) -> list[Mapping[str, Any]]:
-        """Return different tests, those for the usual mistakes first."""
+        """Return distinct tests, first the edge cases of the usual mistakes."""
         inputs = [*family.edge_cases(parameters), *family.inputs(random.Random(seed_of("tests", key)))]
+        # By its source text, each argument is tested once.
         results = {repr(value): family.expected(value, parameters) for value in inputs}
-        return [
-            {"call": f"f({value})", "expect": repr(result)} for value, result in list(results.items())[: self.tests]
-        ]
+        return [{"call": f"f({value})", "expect": repr(results[value])} for value in list(results)[: self.tests]]

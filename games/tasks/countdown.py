@@ -6,40 +6,42 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import product
 from typing import Annotated
 
-from games.tasks.base import Draft, GeneratedTask, within, wrong_answers
-from marl.types import Problem
+from marl.core.types import Problem
+from marl.games.tasks.base import GeneratedTask, ProblemDraft, range_within, wrong_answers
 
 _QUESTION = "Make {target} from the numbers {numbers} with + - * / and brackets, each number at most once."
 _QUESTION_PATTERN = re.compile(r"Make (\d{1,6}) from the numbers (\d{1,6}(?: \d{1,6})*)(?: with .*)?", re.ASCII)
 Combined = tuple[int, str, str]
-"""(value, expression, outermost operator of the expression)"""
+"""(value, expression, outermost operator of the expression; "" for a single number)"""
 
 
 class CountdownTask(GeneratedTask):
     """Countdown problems with a known solution: `3 5 7` make 22 by `3 * 5 + 7`.
 
-    `facts`: `numbers`, `target`. There are many right answers, so the verifier `countdown_expression` checks the value.
+    `facts`: `numbers`, `target`. A problem has many right answers, so that the verifier
+    `countdown_expression` checks the value.
     """
 
     kind: str = "countdown"
-    count: Annotated[tuple[int, int], within(2, 6)] = (3, 4)
-    """Fewest and most numbers in a problem."""
-    numbers: Annotated[tuple[int, int], within(1, 10**6 - 1)] = (1, 25)
+    count: Annotated[tuple[int, int], range_within(2, 6)] = (3, 4)
+    """Minimum and maximum count of numbers in a problem."""
+    numbers: Annotated[tuple[int, int], range_within(1, 10**6 - 1)] = (1, 25)
     """Smallest and largest number."""
-    targets: Annotated[tuple[int, int], within(1, 10**6 - 1)] = (1, 100)
+    targets: Annotated[tuple[int, int], range_within(1, 10**6 - 1)] = (1, 100)
     """Smallest and largest target."""
 
     @property
-    def posing(self) -> str:
-        few, many = self.count
+    def posing_instructions(self) -> str:
+        low, high = self.count
         return (
-            f"'Make T from the numbers A B C': {few} to {many} numbers from {self.numbers[0]} to {self.numbers[1]}, "
+            f"'Make T from the numbers A B C': {low} to {high} numbers from {self.numbers[0]} to {self.numbers[1]}, "
             f"and a target from {self.targets[0]} to {self.targets[1]} that can be reached; the solution is worked out"
         )
 
-    def draw(self, rng: random.Random) -> Draft:
+    def draw(self, rng: random.Random) -> ProblemDraft:
         for _ in range(10_000):
             numbers = [rng.randint(*self.numbers) for _ in range(rng.randint(*self.count))]
             value, solution, _ = _combine_all(rng, numbers)
@@ -47,11 +49,11 @@ class CountdownTask(GeneratedTask):
                 return _draft(numbers, value, solution)
         raise ValueError(f"targets: {list(self.targets)} is out of reach of numbers within {list(self.numbers)}")
 
-    def read(self, text: str) -> Draft | None:
+    def parse_problem(self, text: str) -> ProblemDraft | None:
         match = _QUESTION_PATTERN.fullmatch(text.strip())
         if match is None:
             return None
-        target, numbers = int(match[1]), [int(number) for number in match[2].split()]
+        target, numbers = int(match[1]), list(map(int, match[2].split()))
         within = all(self.numbers[0] <= number <= self.numbers[1] for number in numbers)
         fits = self.count[0] <= len(numbers) <= self.count[1]
         if not (within and fits and self.targets[0] <= target <= self.targets[1]) or target in numbers:
@@ -60,11 +62,11 @@ class CountdownTask(GeneratedTask):
         return None if solution is None else _draft(numbers, target, solution)
 
 
-def _draft(numbers: list[int], target: int, solution: str) -> Draft:
+def _draft(numbers: list[int], target: int, solution: str) -> ProblemDraft:
     key = f"{' '.join(map(str, sorted(numbers)))} -> {target}"
     # The count of numbers dominates: each one more than doubles the search. The solution's operators break ties.
     difficulty = 10 * len(numbers) + sum(solution.count(operator) for operator in "*/-") / 10
-    return Draft(key, difficulty, partial(_write, key, numbers, target, solution))
+    return ProblemDraft(key, difficulty, partial(_write, key, numbers, target, solution))
 
 
 def _write(key: str, numbers: list[int], target: int, solution: str) -> Problem:
@@ -77,7 +79,7 @@ def _write(key: str, numbers: list[int], target: int, solution: str) -> Problem:
 
 
 def _combine_all(rng: random.Random, numbers: list[int]) -> Combined:
-    """Return all the numbers combined, two by two at random."""
+    """Return one value from all numbers: random pairs are combined by random operations."""
     remaining: list[Combined] = [(number, str(number), "") for number in numbers]
     while len(remaining) > 1:
         rng.shuffle(remaining)
@@ -86,7 +88,7 @@ def _combine_all(rng: random.Random, numbers: list[int]) -> Combined:
 
 
 def _results(one: Combined, other: Combined) -> Iterator[Combined]:
-    """Yield the results of one operation on two values that are whole and positive, as in the television game."""
+    """Yield the results of one operation on two values: positive integers only, as in the television game."""
     big, small = (one, other) if one[0] >= other[0] else (other, one)
     yield big[0] + small[0], _join(big, "+", small), "+"
     yield big[0] * small[0], _join(big, "*", small), "*"
@@ -98,6 +100,7 @@ def _results(one: Combined, other: Combined) -> Iterator[Combined]:
 
 def _join(left: Combined, operator: str, right: Combined) -> str:
     """Return the expression of an operation, with brackets where the order of operations needs them."""
+    # Subtraction and division are not associative, so that their right operand needs more brackets.
     loose = {"+": (), "-": (), "*": ("+", "-"), "/": ("+", "-")}[operator]
     tight = {"+": (), "-": ("+", "-"), "*": ("+", "-"), "/": ("+", "-", "*", "/")}[operator]
     first = f"({left[1]})" if left[2] in loose else left[1]
@@ -106,9 +109,10 @@ def _join(left: Combined, operator: str, right: Combined) -> str:
 
 
 def solve(numbers: list[int], target: int) -> str | None:
-    """Return an expression that makes `target` of some of the numbers, by full search, few numbers first; or None."""
+    """Return an expression of some numbers with the value `target`, or None. Searched in full, small subsets first."""
     if target in numbers:
         return str(target)
+    # Subset of the numbers (as a bit mask) -> value -> expression with this value.
     reached: dict[int, dict[int, Combined]] = {1 << i: {n: (n, str(n), "")} for i, n in enumerate(numbers)}
     for subset in sorted(range(1, 1 << len(numbers)), key=int.bit_count):
         values = reached.setdefault(subset, {})
@@ -120,12 +124,11 @@ def solve(numbers: list[int], target: int) -> str | None:
 
 
 def _combine_halves(reached: dict[int, dict[int, Combined]], subset: int) -> Iterable[Combined]:
-    """Yield the results of one operation on values of two halves of `subset`, a set of numbers as a bit mask."""
-    part = (subset - 1) & subset
-    while part:
-        rest = subset ^ part
-        if part > rest:
-            for one in reached[part].values():
-                for other in reached[rest].values():
-                    yield from _results(one, other)
-        part = (part - 1) & subset
+    """Yield the results of one operation on values of two disjoint parts of `subset`, a bit mask of numbers."""
+    half = (subset - 1) & subset
+    while half:
+        complement = subset ^ half
+        if half > complement:  # each split once
+            for one, other in product(reached[half].values(), reached[complement].values()):
+                yield from _results(one, other)
+        half = (half - 1) & subset

@@ -1,33 +1,33 @@
-"""Logic grids task: small zebra puzzles, whose clues leave one arrangement."""
+"""Logic grids task: small zebra puzzles with exactly one solution."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from itertools import combinations, permutations, product
+from itertools import combinations, count, permutations, product
 from math import factorial
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from games.tasks.base import Draft, GeneratedTask, digest, within, wrong_answers
-from marl.types import Problem
+from marl.core.types import Problem
+from marl.games.tasks.base import GeneratedTask, ProblemDraft, digest, range_within, wrong_answers
 
 _MAX_ARRANGEMENTS = 400_000
-"""Bound on the arrangements of a puzzle, which are searched at once."""
+"""Maximum number of arrangements of a puzzle, all held in memory at once."""
 
 
 class Attribute(NamedTuple):
-    """A property in which all houses differ."""
+    """A property with a different value in every house."""
 
     name: str
     values: tuple[str, ...]
     holder: str
-    """Template of the person with a value, as in a clue."""
+    """Template for the person with a value, for clues."""
     question: str
-    """Template of the question for the value of the person `{who}`."""
+    """Template for the question about the value of the person `{who}`."""
 
 
 ATTRIBUTES = (
@@ -62,16 +62,16 @@ class Clue(NamedTuple):
 
 
 class LogicGridsTask(GeneratedTask):
-    """Houses in a row and clues to who lives in which; more houses and attributes are harder.
+    """Houses in a row and clues to their inhabitants; more houses and attributes are harder.
 
     `facts`: `houses`, `clues` as [relation, value, value], `grid` (attribute -> values from left to right), `choices`.
     """
 
     kind: str = "logic_grids"
-    houses: Annotated[tuple[int, int], within(2, 5)] = (3, 3)
-    """Fewest and most houses."""
-    attributes: Annotated[tuple[int, int], within(2, len(ATTRIBUTES))] = (2, 3)
-    """Fewest and most attributes: person, colour, pet, drink."""
+    houses: Annotated[tuple[int, int], range_within(2, 5)] = (3, 3)
+    """Minimum and maximum number of houses."""
+    attributes: Annotated[tuple[int, int], range_within(2, len(ATTRIBUTES))] = (2, 3)
+    """Minimum and maximum number of attributes: person, colour, pet, drink."""
     spare: int = Field(0, ge=0)
     """Number of unnecessary clues."""
 
@@ -88,26 +88,27 @@ class LogicGridsTask(GeneratedTask):
     def secret_facts(self) -> frozenset[str]:
         return frozenset({"grid"})
 
-    def draw(self, rng: random.Random) -> Draft:
+    def draw(self, rng: random.Random) -> ProblemDraft:
         puzzle = _draw_puzzle(rng, rng.randint(*self.houses), rng.randint(*self.attributes), self.spare)
         key = digest([puzzle.grid, sorted(puzzle.clues), puzzle.target, puzzle.who])
         size = len(puzzle.grid) * len(puzzle.grid[ATTRIBUTES[0].name])
-        return Draft(key, size * 10 + len(puzzle.clues), partial(_write, key, puzzle))
+        return ProblemDraft(key, size * 10 + len(puzzle.clues), partial(_write, key, puzzle))
 
 
 class Puzzle(NamedTuple):
-    """Clues with the only grid that fits them, and a question."""
+    """Clues, the only grid that satisfies them, and a question."""
 
     grid: Mapping[str, list[str]]
     clues: tuple[Clue, ...]
     target: str
-    """The attribute that the question asks for, of the person with the value `who`."""
+    """Attribute asked for, of the person with the value `who`."""
     who: str
 
 
 def _draw_puzzle(rng: random.Random, houses: int, attributes: int, spare: int) -> Puzzle:
-    chosen = ATTRIBUTES[:attributes]
-    grid = {attribute.name: list(attribute.values[:houses]) for attribute in chosen}
+    # The order of the draws determines every problem of a seed.
+    used = ATTRIBUTES[:attributes]
+    grid = {attribute.name: list(attribute.values[:houses]) for attribute in used}
     for values in grid.values():
         rng.shuffle(values)
     true = _true_clues(grid)
@@ -116,18 +117,21 @@ def _draw_puzzle(rng: random.Random, houses: int, attributes: int, spare: int) -
     extra = [clue for clue in true if clue not in needed][:spare]
     clues = [*needed, *extra]
     rng.shuffle(clues)
-    target = rng.choice(chosen)
-    known = rng.choice([attribute for attribute in chosen if attribute is not target])
-    return Puzzle(grid, tuple(clues), target.name, rng.choice(grid[known.name]))
+    target = rng.choice(used)
+    source = rng.choice([attribute for attribute in used if attribute is not target])
+    return Puzzle(grid, tuple(clues), target.name, rng.choice(grid[source.name]))
 
 
 def _true_clues(grid: Mapping[str, list[str]]) -> list[Clue]:
-    """Return all clues that hold in the grid."""
-    houses = {value: number for values in grid.values() for number, value in enumerate(values, 1)}
-    attribute_of = {value: name for name, values in grid.items() for value in values}
-    count = len(houses) // len(grid)
+    """Return all clues that are true of `grid`."""
+    houses, attribute_of = dict[str, int](), dict[str, str]()
+    for name, values in grid.items():
+        houses.update(zip(values, count(1), strict=False))
+        attribute_of.update(dict.fromkeys(values, name))
     clues = [Clue("at", value, str(number)) for value, number in houses.items()]
-    clues += [Clue("not at", v, str(n)) for v, house in houses.items() for n in range(1, count + 1) if n != house]
+    for value, number in product(houses, range(1, len(houses) // len(grid) + 1)):
+        if number != houses[value]:
+            clues.append(Clue("not at", value, str(number)))
     for a, b in combinations(houses, 2):
         gap = houses[b] - houses[a]
         if gap:
@@ -141,18 +145,18 @@ def _true_clues(grid: Mapping[str, list[str]]) -> list[Clue]:
 
 @lru_cache(maxsize=8)
 def _house_arrays(houses: int, attributes: int) -> Mapping[str, np.ndarray]:
-    """Return value -> int8 [arrangements], the house number of the value in each arrangement."""
+    """Return value -> its house number in each arrangement (int8 [arrangements])."""
     orders = np.array(list(permutations(range(1, houses + 1))), dtype=np.int8)
     picks = np.array(list(product(range(len(orders)), repeat=attributes)))
-    return {
-        value: orders[picks[:, i], j]
-        for i, attribute in enumerate(ATTRIBUTES[:attributes])
-        for j, value in enumerate(attribute.values[:houses])
-    }
+    house_numbers = dict[str, np.ndarray]()
+    for i, attribute in enumerate(ATTRIBUTES[:attributes]):
+        for j, value in enumerate(attribute.values[:houses]):
+            house_numbers[value] = orders[picks[:, i], j]
+    return house_numbers
 
 
 def _fits(clue: Clue, houses: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return bool [arrangements]: True where the clue holds."""
+    """Return a mask of the arrangements in which `clue` is true (bool [arrangements])."""
     a = houses[clue.a]
     b = int(clue.b) if clue.relation in ("at", "not at") else houses[clue.b]
     if clue.relation in ("same", "at"):
@@ -163,9 +167,10 @@ def _fits(clue: Clue, houses: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _needed_clues(clues: list[Clue], houses: Mapping[str, np.ndarray]) -> list[Clue]:
-    """Return some of the clues that together leave one arrangement, none of which can be left out."""
+    """Return a minimal subset of `clues` with a single arrangement: without any of them, there are several."""
     needed: list[Clue] = []
     possible = _fits(clues[0], houses)
+    # Number of needed clues violated by each arrangement: a clue is redundant if no arrangement violates it alone.
     violations = np.zeros(possible.shape, dtype=np.int16)
     for clue in clues:
         fewer = possible & _fits(clue, houses)
@@ -184,14 +189,18 @@ def _needed_clues(clues: list[Clue], houses: Mapping[str, np.ndarray]) -> list[C
 
 
 def _write(key: str, puzzle: Puzzle) -> Problem:
+    """Return the problem with its question, answer and facts in words."""
     attributes = {attribute.name: attribute for attribute in ATTRIBUTES}
     grid = puzzle.grid
-    holder = {value: attributes[name].holder.format(value) for name, values in grid.items() for value in values}
-    count = len(grid[puzzle.target])
+    holder = dict[str, str]()
+    for name, values in grid.items():
+        for value in values:
+            holder[value] = attributes[name].holder.format(value)
     clues = [_CLUE_TEXTS[c.relation].format(a=holder[c.a], b=holder.get(c.b, c.b)) for c in puzzle.clues]
+    size = len(grid[puzzle.target])
     question = "\n".join(
         [
-            f"{count} houses stand in a row, numbered 1 to {count} from left to right. All of them differ in:",
+            f"{size} houses stand in a row, numbered 1 to {size} from left to right. All of them differ in:",
             *(f"- {name}: {', '.join(sorted(values))}" for name, values in grid.items()),
             "Clues:",
             *(f"{i}. {text[0].upper()}{text[1:]}" for i, text in enumerate(clues, 1)),
@@ -200,5 +209,5 @@ def _write(key: str, puzzle: Puzzle) -> Problem:
     )
     house = next(values.index(puzzle.who) for values in grid.values() if puzzle.who in values)
     answer, choices = grid[puzzle.target][house], sorted(grid[puzzle.target])
-    facts = {"houses": count, "clues": [list(clue) for clue in puzzle.clues], "grid": dict(grid), "choices": choices}
+    facts = {"houses": size, "clues": [list(clue) for clue in puzzle.clues], "grid": dict(grid), "choices": choices}
     return Problem(key, question, answer, wrong_answers(choices, answer), facts)

@@ -11,8 +11,8 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from games.tasks.base import Draft, GeneratedTask, within, wrong_answers
-from marl.types import Problem
+from marl.core.types import Problem
+from marl.games.tasks.base import GeneratedTask, ProblemDraft, range_within, wrong_answers
 
 Transform = Literal[
     "reverse",
@@ -50,49 +50,52 @@ class StringsTask(GeneratedTask):
 
     kind: str = "strings"
     transforms: tuple[Transform, ...] = Field(get_args(Transform), min_length=1)
-    """Transforms that problems are made of."""
-    depth: Annotated[tuple[int, int], within(1, 6)] = (1, 3)
-    """Fewest and most transforms in a problem."""
-    words: Annotated[tuple[int, int], within(1, 20)] = (1, 2)
-    """Fewest and most words in a text."""
-    letters: Annotated[tuple[int, int], within(1, 20)] = (3, 6)
-    """Fewest and most letters of a word."""
+    """Transforms to draw from."""
+    depth: Annotated[tuple[int, int], range_within(1, 6)] = (1, 3)
+    """Minimum and maximum number of transforms in a problem."""
+    words: Annotated[tuple[int, int], range_within(1, 20)] = (1, 2)
+    """Minimum and maximum number of words in a text."""
+    letters: Annotated[tuple[int, int], range_within(1, 20)] = (3, 6)
+    """Minimum and maximum number of letters of a word."""
 
     @property
     def secret_facts(self) -> frozenset[str]:
         return frozenset({"steps"})
 
     @property
-    def posing(self) -> str:
+    def posing_instructions(self) -> str:
         return (
             f"'Apply in order: A; B. Text: C': {self.depth[0]} to {self.depth[1]} of the transforms "
             f"{', '.join(self.transforms)}, each of which changes the text, of {self.words[0]} to {self.words[1]} "
             f"words of {self.letters[0]} to {self.letters[1]} small letters; the answer is worked out"
         )
 
-    def draw(self, rng: random.Random) -> Draft:
+    def draw(self, rng: random.Random) -> ProblemDraft:
         for _ in range(10_000):
-            text = " ".join([_random_word(rng, rng.randint(*self.letters)) for _ in range(rng.randint(*self.words))])
+            words = [_random_word(rng, rng.randint(*self.letters)) for _ in range(rng.randint(*self.words))]
             steps = [rng.choice(self.transforms) for _ in range(rng.randint(*self.depth))]
-            if draft := _draft(steps, text):
+            if draft := _draft(steps, " ".join(words)):
                 return draft
         raise ValueError(
             f"transforms: {list(self.transforms)} leave texts of these settings as they are; choose others"
         )
 
-    def read(self, text: str) -> Draft | None:
+    def parse_problem(self, text: str) -> ProblemDraft | None:
         match = _QUESTION_PATTERN.fullmatch(text.strip())
         if match is None:
             return None
         steps, words = match[1].split("; "), match[2].split(" ")
-        known = all(step in self.transforms for step in steps) and self.depth[0] <= len(steps) <= self.depth[1]
-        sized = all(self.letters[0] <= len(word) <= self.letters[1] for word in words)
-        fits = known and sized and self.words[0] <= len(words) <= self.words[1]
-        return _draft(steps, match[2]) if fits else None
+        if not set(steps) <= set(self.transforms) or not self.depth[0] <= len(steps) <= self.depth[1]:
+            return None
+        if not self.words[0] <= len(words) <= self.words[1]:
+            return None
+        if not all(self.letters[0] <= len(word) <= self.letters[1] for word in words):
+            return None
+        return _draft(steps, match[2])
 
 
 def _random_word(rng: random.Random, letters: int) -> str:
-    """Return a pronounceable word, in which consonants and vowels alternate."""
+    """Return a pronounceable word of alternating consonants and vowels."""
     sounds = ("bdfgklmnprstvz", "aeiou")
     first = rng.randrange(2)
     return "".join([rng.choice(sounds[(first + i) % 2]) for i in range(letters)])
@@ -103,18 +106,19 @@ def apply_steps(steps: Sequence[str], text: str) -> list[str]:
     return list(accumulate(steps, lambda text, step: TRANSFORMS[step](text), initial=text))
 
 
-def _draft(steps: Sequence[str], text: str) -> Draft | None:
-    """Return a problem; None if a step changes nothing or leaves nothing."""
+def _draft(steps: Sequence[str], text: str) -> ProblemDraft | None:
+    """Return the draft of a problem, or None if a step leaves the text unchanged or empty."""
     results = apply_steps(steps, text)
     if not all(results) or any(before == after for before, after in pairwise(results)):
         return None
     question = f"Apply in order: {'; '.join(steps)}. Text: {text}"
-    return Draft(question, 10 * len(steps) + len(text) / 10, partial(_write, question, tuple(steps), text))
+    return ProblemDraft(question, 10 * len(steps) + len(text) / 10, partial(_write, question, tuple(steps), text))
 
 
 def _write(question: str, steps: tuple[str, ...], text: str) -> Problem:
     results = apply_steps(steps, text)
     answer = results[-1]
+    # Typical errors: the first step left out, the last step left out, the steps in reverse order.
     misread = [apply_steps(steps[1:], text)[-1], results[-2], apply_steps(steps[::-1], text)[-1]]
     typos = [answer[:-1], answer[1:] + answer[0], answer[:-2] + answer[-2:][::-1], answer + answer[-1], answer * 3]
     wrong = wrong_answers([*misread, *typos], answer)

@@ -1,4 +1,4 @@
-"""Expressions and templates of team workflows: sandboxed and bounded jinja2 over the facts of an episode."""
+"""Expressions and templates of team workflows: sandboxed jinja2 with bounded resources over the facts of an episode."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
 
-from marl.provenance import Origins
-from marl.templating import BoundedEnvironment, CompiledTemplate, total
+from marl.text.origins import Origins
+from marl.text.templates import BoundedEnvironment, CompiledTemplate, total
 
 _SHOWN = 200
-"""Characters of an expression, or of its value, that a message shows."""
+"""Maximum number of characters of an expression or value in a message."""
 _LARGEST = 1e300
-"""Bound on numbers; a whole number may be too large for a float."""
+"""Bound on numbers, as an integer can be too large for a float."""
 
 
-class Unscored(float):
-    """Score of a move that could not be read, or was not made: 0, but not for `best`."""
+class UnreadableScore(float):
+    """Score of an unreadable or missing move: equal to 0, but ignored by `best`."""
 
 
 def majority(moves: Sequence[str]) -> str:
-    """Return the most common move, the first of equally common ones; "" if all are empty (unreadable)."""
+    """Return the most common move (the first of equally common moves), or "" if all moves are empty (unreadable)."""
     counts = Counter(move for move in moves if move)
     return counts.most_common(1)[0][0] if counts else ""
 
 
 def agreement(moves: Sequence[str]) -> float:
-    """Return the share of all moves that equal the majority's, which an empty one never does; 0 if all are empty."""
-    most = majority(moves)
-    return sum(move == most for move in moves) / len(moves) if most else 0.0
+    """Return the share of moves equal to the majority's move, out of all moves; 0 if all moves are empty."""
+    winner = majority(moves)
+    return sum(move == winner for move in moves) / len(moves) if winner else 0.0
 
 
 def voted(moves: Sequence[str], values: Sequence[float]) -> float:
-    """Return the value that belongs to the majority's move, such as its correctness; 0 if all moves are empty."""
-    most = majority(moves)
-    return values[list(moves).index(most)] if most else 0.0
+    """Return the item of `values` at the majority's move, such as its correctness; 0 if all moves are empty."""
+    winner = majority(moves)
+    return values[list(moves).index(winner)] if winner else 0.0
 
 
 def best(values: Sequence[float]) -> int:
-    """Return the index of the largest value, the first of equal ones; unreadable scores count only if all are."""
-    scored = [index for index, value in enumerate(values) if not isinstance(value, Unscored)]
+    """Return the index of the (first) largest value, ignoring unreadable scores unless all scores are unreadable."""
+    scored = [index for index, value in enumerate(values) if not isinstance(value, UnreadableScore)]
     return max(scored or range(len(values)), key=values.__getitem__)
 
 
@@ -61,7 +61,7 @@ _environment.globals = {**FUNCTIONS}
 
 
 class DivisionError(ValueError):
-    """An expression divides by zero, with the facts that there are now."""
+    """Raised if an expression divides by zero on the current facts."""
 
 
 @lru_cache(maxsize=2048)
@@ -69,23 +69,23 @@ def _compile(source: str, *, template: bool) -> CompiledTemplate:
     try:
         if template:
             return CompiledTemplate(_environment.from_string(source))
-        return _environment.compile_to_value(source)
+        return _environment.compile_value(source)
     except TemplateSyntaxError as error:
         kind = "template" if template else "expression"
         raise ValueError(f"{shorten(source)} is not a valid jinja2 {kind}: {error.message}") from error
 
 
 @lru_cache(maxsize=1024)
-def tree_of(source: str, *, template: bool = False) -> nodes.Node:
-    """Return the syntax tree of an expression (or a template); raise ValueError if it is not valid jinja2."""
-    _compile(source, template=template)  # finds what the parser does not, such as a filter that there is not
+def syntax_tree(source: str, *, template: bool = False) -> nodes.Node:
+    """Return the syntax tree of an expression (or template); raise ValueError if its jinja2 is invalid."""
+    _compile(source, template=template)  # unlike the parser, finds unknown filters
     return _environment.parse(source) if template else _environment.parse_expression(source)
 
 
 @lru_cache(maxsize=1024)
 def names_in(source: str, *, template: bool = False) -> frozenset[str]:
-    """Return the names of facts that an expression (or a template) uses; raise ValueError if it is not valid jinja2."""
-    tree = tree_of(source, template=template)
+    """Return the names of facts in an expression (or template); raise ValueError if its jinja2 is invalid."""
+    tree = syntax_tree(source, template=template)
     if isinstance(tree, nodes.Expr):
         tree = nodes.Template([nodes.Output([tree])]).set_environment(_environment)
     assert isinstance(tree, nodes.Template)
@@ -96,13 +96,13 @@ def evaluate(source: str, facts: Mapping[str, Any]) -> Any:
     """Return the value of an expression.
 
     Raises:
-        ValueError: if it cannot be evaluated; DivisionError if that may be due to the facts.
+        ValueError: if evaluation fails; DivisionError after a division by zero, as other facts may avoid it.
     """
-    return trace(source, facts)[0]
+    return evaluate_with_origins(source, facts)[0]
 
 
-def trace(source: str, facts: Mapping[str, Any]) -> tuple[Any, Origins]:
-    """Return the value of an expression, and what it depends on; raises as `evaluate`."""
+def evaluate_with_origins(source: str, facts: Mapping[str, Any]) -> tuple[Any, Origins]:
+    """Return the value of an expression and the origins of the facts it used; raises as `evaluate`."""
     try:
         value, origins = _compile(source, template=False).evaluate(facts)
     except TemplateError as error:
@@ -114,7 +114,7 @@ def trace(source: str, facts: Mapping[str, Any]) -> tuple[Any, Origins]:
 
 
 def evaluate_number(source: str, facts: Mapping[str, Any]) -> float:
-    """Return the value of an expression (true counts as 1); raise ValueError if it is not a finite number."""
+    """Return the value of an expression as a float (true is 1); raise ValueError unless it is a finite number."""
     value = evaluate(source, facts)
     if not isinstance(value, bool | int | float) or not -_LARGEST < value < _LARGEST:
         raise ValueError(f"{shorten(source)} is {shorten(value)}, which is not a finite number")
@@ -122,7 +122,7 @@ def evaluate_number(source: str, facts: Mapping[str, Any]) -> float:
 
 
 def render(source: str, facts: Mapping[str, Any]) -> str:
-    """Return a template with its facts filled in; raise ValueError if it cannot be rendered."""
+    """Return a template with the facts filled in; raise ValueError if rendering fails."""
     if "{" not in source:
         return source
     try:
@@ -132,6 +132,6 @@ def render(source: str, facts: Mapping[str, Any]) -> str:
 
 
 def shorten(value: Any) -> str:
-    """Return a text or another value as Python writes it, cut if it is long."""
+    """Return the `repr` of a value, shortened to 200 characters."""
     shown = repr(value)
     return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."

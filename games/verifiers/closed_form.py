@@ -1,13 +1,13 @@
-"""Judgement of formulas by their form: what is worked out, and what is left for others to work out."""
+"""Form of a formula: whether a number is worked out, or arithmetic remains for the grader."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from operator import add, mul
 
-from games.verifiers.formulas import TRIGONOMETRIC, Tree
+from marl.games.verifiers.formulas import TRIGONOMETRIC, Formula, number_formula
 
 _SCALARS = frozenset(
     (
@@ -17,41 +17,45 @@ _SCALARS = frozenset(
 )
 _CONSTANTS = frozenset(("pi", "e", "i", "infty", "reals", "emptyset"))
 _LOGARITHMS = ("log", "ln")
+_SYMBOL_KINDS = {"i": "imaginary", "pi": "irrational", "e": "irrational"}
 _MAX_BITS = 10_000
-"""Size of an exact number."""
+"""Maximum size of an exact number's numerator and denominator, in bits."""
+IRRATIONAL_ROOT = Formula("root", (number_formula(2), number_formula(2)))
+"""√2 as the right answer of `is_worked_out`: it allows roots, π and e in the answer."""
 
 
-def is_scalar(tree: Tree) -> bool:
-    """Return True if a tree is one formula, not a list, a set, a matrix or a relation."""
+def is_scalar(tree: Formula) -> bool:
+    """Return True if `tree` is a single formula: no list, set, matrix or relation."""
     return all(part.head in _SCALARS for part in tree.walk())
 
 
-def symbols(tree: Tree) -> frozenset[str]:
+def variables(tree: Formula) -> frozenset[str]:
     """Return the names of the variables of a formula."""
     return frozenset(part.name for part in tree.walk() if part.head == "symbol") - _CONSTANTS
 
 
-def exact(tree: Tree) -> Fraction | None:
-    """Return the value of a formula if it takes only rational arithmetic on numbers that fit into memory."""
+def exact_value(tree: Formula) -> Fraction | None:
+    """Return the exact value of `tree`, or None if it is not rational or takes more than `_MAX_BITS`."""
     if tree.head == "number":
         return tree.value
     operation = _RATIONAL.get(tree.head)
     if operation is None or (tree.head == "measured" and tree.name != "%"):
         return None
     values = list[Fraction]()
-    for part in tree.parts:
-        if (value := exact(part)) is None:
+    for part in tree.operands:
+        if (value := exact_value(part)) is None:
             return None
         values.append(value)
     return operation(*values)
 
 
 def _bounded(value: Fraction) -> Fraction | None:
+    # Bounded at every step, so that nested powers such as 9^{9^9} neither fill the memory nor run for ever.
     return value if max(map(int.bit_length, value.as_integer_ratio())) <= _MAX_BITS else None
 
 
 def _folded(operation: Callable[[Fraction, Fraction], Fraction]) -> Callable[..., Fraction | None]:
-    """Return the operation on any number of values, which gives up as soon as a result is too large."""
+    """Return a left fold of `operation` over its arguments; the fold is None once a result is too large."""
 
     def fold(*values: Fraction) -> Fraction | None:
         result: Fraction | None = values[0]
@@ -62,8 +66,8 @@ def _folded(operation: Callable[[Fraction, Fraction], Fraction]) -> Callable[...
     return fold
 
 
-def _divided(over: Fraction, under: Fraction) -> Fraction | None:
-    return _bounded(over / under) if under else None
+def _divided(numerator: Fraction, denominator: Fraction) -> Fraction | None:
+    return _bounded(numerator / denominator) if denominator else None
 
 
 def _raised(base: Fraction, exponent: Fraction) -> Fraction | None:
@@ -77,11 +81,14 @@ def _raised(base: Fraction, exponent: Fraction) -> Fraction | None:
 
 
 def _root(radicand: Fraction, index: Fraction) -> Fraction | None:
-    """Return the root if it is rational; None if it is not."""
+    """Return the real root of `radicand`, or None if it is not rational."""
     if index.denominator != 1 or not 1 <= index <= 1000 or (radicand < 0 and index % 2 == 0):
         return None
-    parts = [_integer_root(abs(part), int(index)) for part in radicand.as_integer_ratio()]
-    return None if None in parts else Fraction(*parts) * (-1 if radicand < 0 else 1)  # type: ignore[arg-type]
+    numerator = _integer_root(abs(radicand.numerator), int(index))
+    denominator = _integer_root(radicand.denominator, int(index))
+    if numerator is None or denominator is None:
+        return None
+    return Fraction(numerator, denominator) * (-1 if radicand < 0 else 1)
 
 
 _RATIONAL: dict[str, Callable[..., Fraction | None]] = {
@@ -93,10 +100,11 @@ _RATIONAL: dict[str, Callable[..., Fraction | None]] = {
     "root": _root,
     "measured": lambda value: value / 100,
 }
-"""Operations on rational numbers that may have a rational result; a formula is measured in percent."""
+"""Head of a formula -> its operation on rational numbers, or None as result; `measured` is per cent."""
 
 
 def _integer_root(number: int, index: int) -> int | None:
+    """Return the exact root of `number` by bisection, or None if it is no integer."""
     low, high = 0, 1 << (number.bit_length() // index + 1)
     while low < high:
         middle = (low + high + 1) // 2
@@ -104,113 +112,104 @@ def _integer_root(number: int, index: int) -> int | None:
     return low if low**index == number else None
 
 
-def is_worked_out(answer: Tree, gold: Tree, question: str = "") -> bool:
-    """Return True unless a formula leaves to the grader what the right answer has worked out.
+def is_worked_out(answer: Formula, gold: Formula, question: str = "") -> bool:
+    """Return True unless `answer` leaves arithmetic to the grader (2+3 for 5): True accepts its form.
 
-    For a number that is: anything but a literal, a fraction or a power, each with a sign. An irrational number may be a
-    sum of multiples of roots, pi and e, too. The right answer's own operations are always allowed. Powers and fractions
-    that can be reduced must not be made of the numbers of the question.
+    Allowed for a number: a literal, a fraction or a power, each with a sign. An irrational number may be a sum of
+    multiples of roots, pi and e, too. The operations of `gold` are always allowed. Powers and reducible fractions must
+    not consist of the numbers of the question.
     """
-    if symbols(gold):
+    if variables(gold):
         return True
-    allowed = set(_operations(gold))
-    if exact(gold) is None:
+    allowed = _remaining_operations(gold)
+    if exact_value(gold) is None:
         allowed |= {"sum", "root", "irrational"}
-    if any(part == Tree("symbol", name="i") for part in gold.walk()):
+    if any(part == Formula("symbol", name="i") for part in gold.walk()):
         allowed |= {"trigonometry", "imaginary"}
-    return set(_operations(answer)) <= allowed and not (_is_from(question, answer) and answer != gold)
+    return _remaining_operations(answer) <= allowed and not (_repeats_question(question, answer) and answer != gold)
 
 
-def _operations(tree: Tree) -> Iterator[str]:
-    """Yield the kinds of arithmetic that a formula leaves to do."""
+def _remaining_operations(tree: Formula) -> set[str]:
+    """Return the kinds of arithmetic still to be done in `tree`."""
+    operations = set[str]()
     for part in tree.walk():
-        if name := _operation(part):
-            yield name
+        if part.head in _REMAINING_WORK:
+            operations.add(_REMAINING_WORK[part.head](*part.operands))
+        elif part.head == "symbol":
+            operations.add(_SYMBOL_KINDS.get(part.name, part.name))
+        elif part.head == "call" and part.name in _LOGARITHMS:
+            operations.add("logarithm")
+        elif part.head == "call" and part.name in TRIGONOMETRIC:
+            operations.add("trigonometry")
+        else:
+            operations.add(part.name if part.head == "call" else part.head)
+    return operations - {""}
 
 
-def _operation(tree: Tree) -> str:
-    """Return the kind of arithmetic that the outermost operation of a formula leaves to do; "" for none."""
-    judge = _JUDGES.get(tree.head)
-    if judge:
-        return judge(*tree.parts)
-    if tree.head == "symbol":
-        return {"i": "imaginary", "pi": "irrational", "e": "irrational"}.get(tree.name, tree.name)
-    if tree.head == "call":
-        return "logarithm" if tree.name in _LOGARITHMS else "trigonometry" if tree.name in TRIGONOMETRIC else tree.name
-    return tree.head
-
-
-def _nested_sign(*parts: Tree) -> str:
+def _nested_sign(*parts: Formula) -> str:
     return "sign" if parts and parts[0].head == "negative" else ""
 
 
-def _sum(*terms: Tree) -> str:
-    return "sum of numbers" if sum(exact(term) is not None for term in terms) > 1 else "sum"
+def _sum(*terms: Formula) -> str:
+    return "sum of numbers" if sum(exact_value(term) is not None for term in terms) > 1 else "sum"
 
 
-def _product(*parts: Tree) -> str:
-    """Return "product" for a product of two numbers, two roots or two equal factors, as that can be worked out."""
-    if sum(exact(part) is not None for part in parts) > 1:
+def _product(*parts: Formula) -> str:
+    """Return "product" if two factors can be multiplied out: two numbers, two roots or two equal factors."""
+    if sum(exact_value(part) is not None for part in parts) > 1:
         return "product"
     roots = [part for part in parts if part.head == "root"]
     return "product" if len(roots) > 1 or len(set(parts)) < len(parts) else ""
 
 
-def _quotient(over: Tree, under: Tree) -> str:
-    """Return "division" unless the rational factors above and below are integers, and the upper is no multiple."""
-    nested = any(part.head in ("quotient", "measured") or _is_decimal(part) for part in (over, under))
-    if nested or over == under or exact(under) == 0:
+def _quotient(over: Formula, under: Formula) -> str:
+    """Return "division" if a division can be carried out: 6/3, 0.5/2 and 1/(1/2), unlike 3/6 and 2/√3."""
+    coefficients = list[Formula | None]()
+    for part in (over, under):
+        if part.head in ("quotient", "measured") or (part.head == "number" and part.value.denominator != 1):
+            return "division"
+        factors = part.operands if part.head == "product" else (part,)
+        coefficients.append(next((factor for factor in factors if exact_value(factor) is not None), None))
+    if over == under or exact_value(under) == 0:
         return "division"
-    above, below = (next(filter(_is_rational, _factors(part)), None) for part in (over, under))
-    if above is None or below is None:
+    numerator, denominator = coefficients
+    if numerator is None or denominator is None:
         return ""
-    if not (_is_integer(above) and _is_integer(below)):
+    if not (_is_integer(numerator) and _is_integer(denominator)):
         return "division"
-    upper, lower = exact(above) or 0, exact(below) or 1
-    return "division" if upper and upper % lower == 0 else ""
+    dividend, divisor = exact_value(numerator) or 0, exact_value(denominator) or 1
+    return "division" if dividend and dividend % divisor == 0 else ""
 
 
-def _factors(tree: Tree) -> tuple[Tree, ...]:
-    return tree.parts if tree.head == "product" else (tree,)
-
-
-def _is_rational(tree: Tree) -> bool:
-    return exact(tree) is not None
-
-
-def _is_integer(tree: Tree) -> bool:
-    tree = tree.parts[0] if tree.head == "negative" else tree
+def _is_integer(tree: Formula) -> bool:
+    tree = tree.operands[0] if tree.head == "negative" else tree
     return tree.head == "number" and tree.value.denominator == 1
 
 
-def _power(base: Tree, exponent: Tree) -> str:
-    if exact(base) in (0, 1) or exact(exponent) in (0, 1):
+def _power(base: Formula, exponent: Formula) -> str:
+    if exact_value(base) in (0, 1) or exact_value(exponent) in (0, 1):
         return "trivial power"
     if exponent.head == "power" or base.head in ("power", "root", "sum", "product", "negative"):
         literal = base.head == "negative" and _is_literal(base)
         return "" if literal and _is_literal(exponent) else "repeated power"
-    value = exact(exponent)
+    value = exact_value(exponent)
     if base.head == "quotient" and value is not None and value < 0:
         return "division"
     if value is not None and value.denominator != 1:
-        return "perfect root" if exact(Tree("power", (base, exponent))) is not None else "root"
-    return "" if value is None or exact(base) is None or _is_literal(exponent) else "repeated power"
+        return "perfect root" if exact_value(Formula("power", (base, exponent))) is not None else "root"
+    return "" if value is None or exact_value(base) is None or _is_literal(exponent) else "repeated power"
 
 
-def _is_literal(tree: Tree) -> bool:
-    tree = tree.parts[0] if tree.head == "negative" else tree
-    return tree.head == "number" or (tree.head == "quotient" and all(part.head == "number" for part in tree.parts))
+def _is_literal(tree: Formula) -> bool:
+    tree = tree.operands[0] if tree.head == "negative" else tree
+    return tree.head == "number" or (tree.head == "quotient" and all(part.head == "number" for part in tree.operands))
 
 
-def _is_decimal(tree: Tree) -> bool:
-    return tree.head == "number" and tree.value.denominator != 1
+def _root_of(radicand: Formula, index: Formula) -> str:
+    return "root" if exact_value(Formula("root", (radicand, index))) is None else "perfect root"
 
 
-def _root_of(radicand: Tree, index: Tree) -> str:
-    return "root" if exact(Tree("root", (radicand, index))) is None else "perfect root"
-
-
-_JUDGES: dict[str, Callable[..., str]] = {
+_REMAINING_WORK: dict[str, Callable[..., str]] = {
     **dict.fromkeys(("number", "negative", "measured"), _nested_sign),
     "sum": _sum,
     "product": _product,
@@ -218,17 +217,18 @@ _JUDGES: dict[str, Callable[..., str]] = {
     "power": _power,
     "root": _root_of,
 }
+"""Head of a formula -> function of its operands that names the arithmetic still to be done; "" for none."""
 
 
-def _is_from(question: str, answer: Tree) -> bool:
-    """Return True if a power, or a fraction that can be reduced, is made of numbers that the question names."""
-    answer = answer.parts[0] if answer.head in ("negative", "measured") else answer
-    if answer.head not in ("power", "quotient") or any(part.head != "number" for part in answer.parts):
+def _repeats_question(question: str, answer: Formula) -> bool:
+    """Return True if `answer` is a power or reducible fraction of two numbers of the question: a reason to reject."""
+    answer = answer.operands[0] if answer.head in ("negative", "measured") else answer
+    if answer.head not in ("power", "quotient") or any(part.head != "number" for part in answer.operands):
         return False
-    left, right = (part.value for part in answer.parts)
+    left, right = (part.value for part in answer.operands)
     is_reduced = answer.head == "quotient" and right != 0 and (left / right).denominator == right
-    named = {Fraction(digits.replace(",", "")) for digits in _NUMBERS.findall(question)}
-    return not is_reduced and {left, right} <= named
+    question_numbers = {Fraction(digits.replace(",", "")) for digits in _NUMBERS.findall(question)}
+    return not is_reduced and {left, right} <= question_numbers
 
 
 _NUMBERS = re.compile(r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")

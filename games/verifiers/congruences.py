@@ -1,10 +1,10 @@
-"""Reading of congruences, such as x ≡ 3 (mod 7)."""
+"""Congruences as answers, such as x ≡ 3 (mod 7)."""
 
 from __future__ import annotations
 
 import re
 
-from games.verifiers.notation import plain, without_text_commands
+from marl.games.verifiers.latex_notation import normalize_notation, without_text_commands
 
 _CONGRUENCE = re.compile(
     r"([A-Za-z])\s*\\equiv\s*(-?[0-9]{1,30})\s*,?\s*(?:\\pmod|\\bmod|\\mod|\(\s*\\?mod|mod)\s*"
@@ -13,8 +13,8 @@ _CONGRUENCE = re.compile(
 
 
 def read_congruence(text: str) -> tuple[str, int, int] | None:
-    """Return name, smallest residue and modulus; None if the text is no congruence of a name with an integer."""
-    match = _CONGRUENCE.fullmatch(without_text_commands(plain(text.replace("≡", "\\equiv "))).strip())
+    """Return name, smallest residue and modulus of a congruence, or None if `text` is none."""
+    match = _CONGRUENCE.fullmatch(without_text_commands(normalize_notation(text.replace("≡", "\\equiv "))).strip())
     if match is None:
         return None
     modulus = int(match[3])

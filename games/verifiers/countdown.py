@@ -1,4 +1,4 @@
-"""Verifier of countdown answers: arithmetic that reaches the target with the problem's numbers."""
+"""Verifier of countdown answers: arithmetic expressions of the problem's numbers with the target as their value."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from games.verifiers.reading import AnswerVerifier, quote, reject
-from marl.types import Problem, Verdict
+from marl.core.types import Problem, Verdict
+from marl.games.verifiers.answer_verifier import AnswerVerifier, quote, reject
 
 _MAX_LENGTH = 200
-"""Characters. An expression of six numbers needs fewer, and text this short is parsed fast."""
+"""Maximum length of an expression, in characters. Six numbers need fewer, and text this short is parsed fast."""
 _PLAIN_SIGNS = str.maketrans("×·÷−", "**/-")  # noqa: RUF001 (deliberately ambiguous)
 _LATEX_SIGNS = ((re.compile(r"\\(?:times|cdot)(?![a-z])"), "*"), (re.compile(r"\\div(?![a-z])"), "/"))
 _FORM = re.compile(r"[0-9+\-*/() ]*(?:= ?-?[0-9]+)?")
@@ -26,7 +26,7 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction
 
 
 class CountdownVerifier(AnswerVerifier):
-    """Accepts an expression of `facts.numbers`, each used at most once, whose value is `facts.target`."""
+    """Accepts an expression of `facts.numbers`, each used at most once, with the value `facts.target`."""
 
     kind: str = "countdown_expression"
 
@@ -39,7 +39,11 @@ class CountdownVerifier(AnswerVerifier):
 
 
 def _fault(text: str, numbers: list[int], target: int) -> str:
-    """Return the fault of the expression, "" if it is right; errors of parsing and evaluation are raised."""
+    """Return the fault of the expression `text`, or "" if it is right.
+
+    Raises:
+        SyntaxError, ValueError, ZeroDivisionError: the expression cannot be parsed or evaluated.
+    """
     text = text.translate(_PLAIN_SIGNS)
     for pattern, sign in _LATEX_SIGNS:
         text = pattern.sub(sign, text)
@@ -56,9 +60,10 @@ def _fault(text: str, numbers: list[int], target: int) -> str:
 
 
 def _value(node: ast.expr, used: list[int]) -> Fraction:
+    """Return the exact value of `node`, and append its numbers to `used`."""
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
         return _OPERATIONS[type(node.op)](_value(node.left, used), _value(node.right, used))
-    if isinstance(node, ast.Constant) and type(node.value) is int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:  # True is an int for isinstance
         used.append(node.value)
         return Fraction(node.value)
     raise ValueError("more than + - * / and whole numbers")

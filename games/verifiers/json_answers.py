@@ -1,25 +1,25 @@
-"""Verifier of JSON: the answer is the right value, however it is laid out."""
+"""Verifier of JSON: compares values, whatever their layout."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from games.verifiers.reading import reject
-from marl.json_text import last_json, read_json
+from marl.core.types import Verdict, VerifierCase
+from marl.games.verifiers.answer_verifier import reject
 from marl.protocols import VerifierConfig
-from marl.types import Case, Verdict
+from marl.text.json_text import last_json, parse_strict_json
 
 
 class JsonVerifier(VerifierConfig):
-    """Accepts JSON that equals the right answer: the whole answer, or its last object or array."""
+    """Accepts JSON equal to the right answer: the full answer, or its last object or array."""
 
     kind: str = "json"
     read: Literal["answer", "text"] = "answer"
-    """Text that is compared: the answer that the role parsed, or the whole text."""
+    """Compared text: the answer parsed by the role, or the full text."""
 
-    def __call__(self, case: Case) -> Verdict:
+    def __call__(self, case: VerifierCase) -> Verdict:
         try:
-            right = read_json(case.problem.answer)
+            right = parse_strict_json(case.problem.answer)
         except ValueError:
             return reject("the right answer is no JSON")
         try:
@@ -30,9 +30,10 @@ class JsonVerifier(VerifierConfig):
 
 
 def _equal(value: Any, right: Any) -> bool:
-    """Return True if two values are the same JSON: 1 is 1.0, but neither true nor "1"; objects have no order."""
+    """Return True if two JSON values are equal: 1 is 1.0, but neither true nor "1"; objects have no order."""
     if isinstance(value, dict) and isinstance(right, dict):
         return value.keys() == right.keys() and all(_equal(value[key], right[key]) for key in right)
     if isinstance(value, list) and isinstance(right, list):
         return len(value) == len(right) and all(map(_equal, value, right))
+    # In Python, True == 1.
     return isinstance(value, bool) == isinstance(right, bool) and value == right

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from games.verifiers.closed_form import is_worked_out
-from games.verifiers.formula_answers import compare_formulas, has_unit
-from games.verifiers.measurements import measure
-from games.verifiers.notation import plain, without_text_commands
-from games.verifiers.numeric import NumericVerifier
-from games.verifiers.quantities import FUNCTION_VALUE
-from games.verifiers.reading import AnswerVerifier, quote, reject, unwrap
-from games.verifiers.units import PURE
-from marl.types import Problem, Verdict
+from marl.core.types import Problem, Verdict
+from marl.games.verifiers.answer_verifier import AnswerVerifier, quote, reject, unwrap
+from marl.games.verifiers.closed_form import is_worked_out
+from marl.games.verifiers.formula_answers import compare_formulas, has_unit
+from marl.games.verifiers.latex_notation import GROUP_COMMAND, normalize_notation, without_text_commands
+from marl.games.verifiers.measurements import measure
+from marl.games.verifiers.numeric import NumericVerifier
+from marl.games.verifiers.quantities import FUNCTION_VALUE
+from marl.games.verifiers.units import PURE
 
 _NUMERIC = NumericVerifier()
-_GROUP = re.compile(r"\\(?:begin|end)group\b")
 _NAME = re.compile(rf"({FUNCTION_VALUE}|[A-Za-z]\w*)\s*=")
 _INDEX = re.compile(r"(?<=[0-9A-F])_\s*\{\s*([0-9]+)\s*\}")
 """Base of a numeral: 1101_{2}."""
@@ -24,13 +23,13 @@ _WORDS = re.compile(r"[^\W\d_]+(?:[\s'-]+[^\W\d_]+)*")
 
 
 class MathVerifier(AnswerVerifier):
-    """Accepts what equals the right answer: a number as `numeric` does, a formula, set, point, interval or equation.
+    """Accepts a number (as `numeric` does), formula, set, point, interval or equation equal to the right answer.
 
     Structures are compared part by part, single formulas at random points. A number must be worked out: 2+3 is not 5.
     """
 
     kind: str = "math"
-    imports: ClassVar[tuple[str, ...]] = ("games.verifiers.solutions",)
+    imports: ClassVar[tuple[str, ...]] = ("marl.games.verifiers.answer_comparison",)
 
     def grade(self, answer: str, problem: Problem) -> Verdict:
         gold = unwrap(problem.answer)
@@ -51,16 +50,18 @@ class MathVerifier(AnswerVerifier):
 
 
 def _have_other_names(gold: str, answer: str) -> bool:
-    """Return True for x = 5 and y = 5."""
-    names = [re.sub(r"\s", "", match[1]) for match in map(_NAME.match, (gold, answer)) if match]
-    return len(set(names)) == 2
+    """Return True if both texts name their value, by different names: x = 5 and y = 5."""
+    right, stated = _NAME.match(gold), _NAME.match(answer)
+    if right is None or stated is None:
+        return False
+    return re.sub(r"\s", "", right[1]) != re.sub(r"\s", "", stated[1])
 
 
 def _spelling(text: str) -> str:
-    r"""Return a formula letter by letter: \text{no solution} is "No solution", but "1 1" is not 11."""
-    text = without_text_commands(plain(text))
+    r"""Return `text` for comparison letter by letter: \text{no solution} is "No solution", but "1 1" is not 11."""
+    text = without_text_commands(normalize_notation(text))
     words = " ".join(text.split())
     if len(words) > 1 and _WORDS.fullmatch(words):
         return words.casefold()
-    text = _INDEX.sub(r"_\1", _GROUP.sub(" ", text))
+    text = _INDEX.sub(r"_\1", GROUP_COMMAND.sub(" ", text))
     return re.sub(r"\s", "", re.sub(r"(?<=[0-9])\s+(?=[0-9])", "~", text))

@@ -1,4 +1,4 @@
-"""Exact reading of numbers as people and models write them, in digits, LaTeX or words."""
+"""Exact values of numbers in digits, LaTeX or words."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from games.verifiers.notation import plain, without_text_commands
-from games.verifiers.number_words import CHINESE_SCALES, SCALES, read_chinese, read_words
-from games.verifiers.reading import MAX_LENGTH
+from marl.games.verifiers.answer_verifier import MAX_LENGTH
+from marl.games.verifiers.latex_notation import normalize_notation, without_text_commands
+from marl.games.verifiers.number_words import CHINESE_SCALES, SCALES, read_chinese, read_words
 
 _GROUPED = (
     r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}|[0-9]{1,3}(?: [0-9]{3})+"
@@ -18,7 +18,7 @@ _GROUPED = (
 _REPEATED = r"\.[0-9]*(?:\\overline\s*\{[0-9]+\}|\([0-9]+\))|\.[0-9]{2,60}\.\.\.+"
 _FRACTIONAL = rf"(?:{_REPEATED}|\.[0-9]+)"
 UNSIGNED = rf"(?:[0-9]+{_FRACTIONAL}?|{_FRACTIONAL})"
-"""Pattern of a number without sign and groups of digits."""
+"""Pattern of a number without sign and without groups of digits."""
 UNSIGNED_IN_GROUPS = rf"(?:{_GROUPED}(?![,_']?[0-9]){_FRACTIONAL}?|{UNSIGNED})"
 SCIENTIFIC = (
     r"(?:[eE]\+?(?P<e>-?[0-9]{1,3})(?![0-9])"
@@ -50,46 +50,43 @@ _BOLD = re.compile(r"\*\*([^*\n]{1,40})\*\*\s{0,3}(?=[^\W\d_])")
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number and the text after it."""
+    """A number, and the text after it (a unit, say)."""
 
     value: Fraction
-    rest: str
+    following_text: str
     terms: tuple[int, int] | None = None
-    """Numerator and denominator, if it is written as a fraction."""
-
-    @property
-    def unevaluated(self) -> bool:
-        """True for a division without remainder, such as 6/3."""
-        return self.terms is not None and self.terms[0] != 0 and self.terms[0] % self.terms[1] == 0
+    """Numerator and denominator of a number written as a fraction, or None for any other notation."""
 
 
 def read_quantity(text: str) -> Quantity | None:
-    """Return the number that `text` begins with, and the rest, which may be a unit; None if it begins with none.
+    """Return the number at the beginning of `text` with the text after it, or None without a number.
 
     `x = 5` and `f(2) = 5` are read as 5. Powers of ten go up to 999, so that every number fits into memory.
     """
     if len(text) > MAX_LENGTH:
         return None
     bold = _BOLD.match(text)
-    text = _bare(plain(f"{bold[1]} {text[bold.end() :]}" if bold else text))
-    return _read_worded(text) or _read_fraction(text) or _read_decimal(text)
+    text = _bare(normalize_notation(f"{bold[1]} {text[bold.end() :]}" if bold else text))
+    if worded := read_words(text) or read_chinese(text):
+        return _scaled(Quantity(*worded))
+    return _read_fraction(text) or _read_decimal(text)
 
 
 def decimal_value(digits: str) -> Fraction:
-    """Return the value of a number without sign, which matches `UNSIGNED_IN_GROUPS`: 0.8333..., 0.8(3), 1,234.5."""
-    whole, _, decimals = re.sub(r"[,' _]", "", digits).partition(".")
+    """Return the value of an unsigned number that matches `UNSIGNED_IN_GROUPS`: 0.8333..., 0.8(3), 1,234.5."""
+    integer, _, decimals = re.sub(r"[,' _]", "", digits).partition(".")
     fixed, repeated = _repetition(decimals)
-    value = Fraction(int(whole or 0)) + Fraction(int(fixed or 0), 10 ** len(fixed))
+    value = Fraction(int(integer or 0)) + Fraction(int(fixed or 0), 10 ** len(fixed))
     return value + Fraction(int(repeated), (10 ** len(repeated) - 1) * 10 ** len(fixed)) if repeated else value
 
 
 def repeats(digits: str) -> bool:
-    """Return True if the digits before an ellipsis show what is repeated: 0.8333... does, 3.14159... does not."""
+    """Return True unless an ellipsis leaves the number unknown: 3.14159... repeats no digits, 0.8333... does."""
     return not digits.endswith("...") or bool(_PERIOD.fullmatch(digits.partition(".")[2].rstrip(".")))
 
 
 def _repetition(decimals: str) -> tuple[str, str]:
-    """Return the digits after the point, without and within the period."""
+    """Return the digits before the period and the digits of the period, which may be ""."""
     if marked := re.fullmatch(r"([0-9]*)[^0-9]+([0-9]+)[)}]", decimals):
         return marked[1], marked[2]
     if decimals.endswith("...") and (match := _PERIOD.fullmatch(decimals.rstrip("."))):
@@ -103,16 +100,11 @@ def scientific_exponent(match: re.Match[str]) -> int:
 
 
 def _bare(text: str) -> str:
-    """Return plain text without assignment and without braces around its beginning."""
+    """Return `text` without text commands, leading braces and assignment."""
     text = _GROUP.sub(r"\1 ", without_text_commands(text), count=1).strip()
     text = re.sub(r"^(?:minus|negative)\s+(?=[0-9.\\$])", "-", text)
     text = text[assignment.end() :] if (assignment := _ASSIGNMENT.match(text)) else text
     return _POWER_OF_TEN.sub(r"\g<1>1*10^", text, count=1) if _POWER_OF_TEN.match(text) else text
-
-
-def _read_worded(text: str) -> Quantity | None:
-    worded = read_words(text) or read_chinese(text)
-    return worded and _scaled(Quantity(*worded))
 
 
 def _read_fraction(text: str) -> Quantity | None:
@@ -122,9 +114,10 @@ def _read_fraction(text: str) -> Quantity | None:
     over, under = int(match["over"] or match["up"]), int(match["under"] or match["down"])
     if under == 0 or (match["whole"] and not 0 < over < under):
         return None
-    whole = Fraction(re.sub(r"[^0-9]", "", match["whole"])) if match["whole"] else Fraction(0)
-    terms = None if match["whole"] else (over, under)
-    return _signed(Quantity(whole + Fraction(over, under), match["rest"], terms), match)
+    if match["whole"]:
+        integer = Fraction(re.sub(r"[^0-9]", "", match["whole"]))
+        return _signed(Quantity(integer + Fraction(over, under), match["rest"]), match)
+    return _signed(Quantity(Fraction(over, under), match["rest"], (over, under)), match)
 
 
 def _read_decimal(text: str) -> Quantity | None:
@@ -136,21 +129,22 @@ def _read_decimal(text: str) -> Quantity | None:
 
 
 def _has_one_sign(match: re.Match[str]) -> bool:
-    """Return True unless two signs stand before the number; "$-5" has one."""
+    """Return True if the number has at most one sign: "$-5" has one, "-$-5" has two."""
     return not match["inner"] or bool(match["money"] and not match["sign"])
 
 
 def _signed(quantity: Quantity, match: re.Match[str]) -> Quantity:
-    """Return the quantity with the sign and the currency before it."""
+    """Return `quantity` with the sign of `match`, and with its currency as part of the following text."""
     quantity = _scaled(quantity)
     value = -quantity.value if "-" in (match["sign"], match["inner"]) else quantity.value
-    return replace(quantity, value=value, rest=match["money"] + quantity.rest)
+    return replace(quantity, value=value, following_text=match["money"] + quantity.following_text)
 
 
 def _scaled(quantity: Quantity) -> Quantity:
-    """Return the quantity times the "million" or "k" that follows it, if any."""
-    scale = _SCALE.match(quantity.rest)
+    """Return `quantity` multiplied by a following "million" or "k"."""
+    scale = _SCALE.match(quantity.following_text)
     if scale is None:
-        return replace(quantity, rest=quantity.rest.strip())
+        return replace(quantity, following_text=quantity.following_text.strip())
     factor = 1000 if scale["k"] else _SCALES[scale["name"].lower()]
-    return replace(quantity, value=quantity.value * factor, rest=quantity.rest[scale.end() :].strip())
+    following_text = quantity.following_text[scale.end() :].strip()
+    return replace(quantity, value=quantity.value * factor, following_text=following_text)

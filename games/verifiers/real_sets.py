@@ -1,7 +1,7 @@
-r"""Sets of real numbers, however they are written: intervals, inequalities, unions, complements, finite sets.
+r"""Sets of real numbers in any notation: intervals, inequalities, unions, complements, finite sets.
 
-A set is known by the numbers at which membership may change and by a test of membership. So two sets are equal if they
-agree at all of these numbers, and between and beyond them.
+A set consists of a membership test and the boundary numbers at which membership may change. Two sets are equal if they
+agree at all boundary numbers, between them and beyond them.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from fractions import Fraction
 from itertools import pairwise
 from math import inf
 
-from games.verifiers.closed_form import exact, is_scalar, symbols
-from games.verifiers.formulas import Tree, number
-from games.verifiers.plus_minus import alternatives
-from games.verifiers.symbolic import approximate
+from marl.games.verifiers.closed_form import exact_value, is_scalar, variables
+from marl.games.verifiers.formulas import Formula, number_formula
+from marl.games.verifiers.plus_minus import sign_alternatives
+from marl.games.verifiers.symbolic import approximate
 
-_INFINITY = Tree("symbol", name="infty")
+_INFINITY = Formula("symbol", name="infty")
 _ORDERS = {"<": "<", "le": "le", ">": "<", "ge": "le"}
 _FUNCTION_NAMES = frozenset("fghpFGHPETSV")
 
 
 @dataclass(frozen=True, slots=True)
 class RealSet:
-    """A set of real numbers."""
+    """A set of real numbers. `ends`: every number at which membership may change."""
 
     ends: frozenset[Fraction]
     contains: Callable[[Fraction], bool]
@@ -43,74 +43,80 @@ def is_same_set(left: RealSet, right: RealSet) -> bool:
 
 
 def is_simple(members: RealSet) -> bool:
-    """Return True if membership changes at every end: x > 1 or x > 2 is still to be simplified."""
+    """Return True if membership changes at every end: "x > 1 or x > 2" is not simple, hence not accepted."""
     ends = sorted(members.ends)
-    between = [ends[0] - 1, *((low + high) / 2 for low, high in pairwise(ends)), ends[-1] + 1] if ends else []
-    around = zip(between, ends, between[1:], strict=False)
-    return all(len(set(map(members.contains, numbers))) > 1 for numbers in around)
+    if not ends:
+        return True
+    midpoints = [(low + high) / 2 for low, high in pairwise(ends)]
+    before, after = [ends[0] - 1, *midpoints], [*midpoints, ends[-1] + 1]
+    for below, end, above in zip(before, ends, after, strict=True):
+        if members.contains(below) == members.contains(end) == members.contains(above):
+            return False
+    return True
 
 
-def read_set(tree: Tree) -> RealSet | None:
-    """Return the set of real numbers that a tree means; None if it means none."""
+def read_set(tree: Formula) -> RealSet | None:
+    """Return the set of real numbers described by `tree`, or None if `tree` describes none."""
     reader = _READERS.get(tree.head)
     return reader(tree) if reader else None
 
 
-def label(tree: Tree) -> str:
-    """Return the name that a tree gives to something: x, f(x), AB; "" if it is none."""
-    first = tree.parts[0] if tree.parts else tree
+def assigned_name(tree: Formula) -> str:
+    """Return the name of an unknown, a function value or a length: x, f(x), AB; "" for any other formula."""
+    first = tree.operands[0] if tree.operands else tree
     if tree.head == "symbol":
-        return tree.name if symbols(tree) else ""
+        return tree.name if variables(tree) else ""
     if tree.head == "text":
         return tree.name if re.fullmatch("[A-Z]{2,4}", tree.name) else ""
     if tree.head == "call" and tree.name == "abs":
-        return label(first) if label(first).isupper() else ""  # |AB|, a length
+        return assigned_name(first) if assigned_name(first).isupper() else ""  # |AB|, a length
     if tree.head != "product" or first.head != "symbol":
         return ""
-    if len(tree.parts) == 2 and first.name in _FUNCTION_NAMES and first.name not in symbols(tree.parts[1]):
-        return f"{first.name}({tree.parts[1]})"
-    return "".join(part.name for part in tree.parts) if all(part.name.isupper() for part in tree.parts) else ""
+    if len(tree.operands) == 2 and first.name in _FUNCTION_NAMES and first.name not in variables(tree.operands[1]):
+        return f"{first.name}({tree.operands[1]})"
+    return "".join(part.name for part in tree.operands) if all(part.name.isupper() for part in tree.operands) else ""
 
 
-def has_condition(braces: Tree) -> bool:
-    r"""Return True for a set that is written as \{x \mid x > 3\}."""
+def has_condition(braces: Formula) -> bool:
+    r"""Return True if `braces` are a condition, as in \{x \mid x > 3\}, and no list of members."""
     return _condition(braces) is not None
 
 
-def _condition(braces: Tree) -> Tree | None:
-    r"""Return the condition of \{x \mid x > 3\} or \{x \in R : x > 3, x \ne 4\}; None for a list of members."""
-    first, *rest = braces.parts
+def _condition(braces: Formula) -> Formula | None:
+    r"""Return the condition of \{x \mid x > 3\} or \{x \in R : x > 3, x \ne 4\}, or None for a list of members."""
+    first, *conditions = braces.operands
     connective = "and"
-    if first.head == "list" and not rest:
-        connective, (first, *rest) = first.name, first.parts
+    if first.head == "list" and not conditions:
+        connective, (first, *conditions) = first.name, first.operands
     relations = first.name.split() if first.head == "relation" else []
     if ":" not in relations[:2] or relations[-1] == ":":
         return None
     bar = relations.index(":")
-    condition = Tree("relation", first.parts[bar + 1 :], " ".join(relations[bar + 1 :]))
-    condition = Tree("list", (condition, *rest), connective) if rest else condition
-    domain = Tree("relation", first.parts[:2], relations[0])
-    return Tree("intersection", (domain, condition)) if bar else condition
+    condition = Formula("relation", first.operands[bar + 1 :], " ".join(relations[bar + 1 :]))
+    condition = Formula("list", (condition, *conditions), connective) if conditions else condition
+    domain = Formula("relation", first.operands[:2], relations[0])
+    return Formula("intersection", (domain, condition)) if bar else condition
 
 
-def _symbol(tree: Tree) -> RealSet | None:
-    return {"reals": _LINE, "emptyset": _EMPTY}.get(tree.name)
-
-
-def _sequence(tree: Tree) -> RealSet | None:
+def _sequence(tree: Formula) -> RealSet | None:
     if tree.name == "{}":
         condition = _condition(tree)
-        return read_set(condition) if condition else _finite(tree.parts)
-    return _interval(tree.parts, tree.name[0] == "[", tree.name[1] == "]") if len(tree.parts) == 2 else None
+        return read_set(condition) if condition else _finite(tree.operands)
+    return _interval(tree.operands, tree.name[0] == "[", tree.name[1] == "]") if len(tree.operands) == 2 else None
 
 
-def _finite(members: tuple[Tree, ...]) -> RealSet | None:
-    numbers = [_end(each) for member in members for each in alternatives(member) or (member,)]
-    known = frozenset(number for number in numbers if isinstance(number, Fraction))
-    return RealSet(known, known.__contains__) if all(isinstance(number, Fraction) for number in numbers) else None
+def _finite(members: tuple[Formula, ...]) -> RealSet | None:
+    numbers = set[Fraction]()
+    for member in members:
+        for alternative in sign_alternatives(member) or (member,):
+            number = _end(alternative)
+            if not isinstance(number, Fraction):
+                return None  # infinity, or no number
+            numbers.add(number)
+    return RealSet(frozenset(numbers), numbers.__contains__)
 
 
-def _interval(ends: tuple[Tree, ...], closed_below: bool, closed_above: bool) -> RealSet | None:
+def _interval(ends: tuple[Formula, ...], closed_below: bool, closed_above: bool) -> RealSet | None:
     low, high = map(_end, ends)
     if low is None or high is None or low > high or (low == high and not (closed_below and closed_above)):
         return None  # (2, 1) is a point
@@ -122,25 +128,27 @@ def _interval(ends: tuple[Tree, ...], closed_below: bool, closed_above: bool) ->
     )
 
 
-def _end(tree: Tree) -> Fraction | float | None:
-    """Return an end of an interval; infinity is a float."""
-    sign, bare = (-1, tree.parts[0]) if tree.head == "negative" else (1, tree)
+def _end(tree: Formula) -> Fraction | float | None:
+    """Return the value of an end of an interval (infinity as a float), or None if `tree` is no number."""
+    sign, bare = (-1, tree.operands[0]) if tree.head == "negative" else (1, tree)
     if bare == _INFINITY:
         return sign * inf
-    if not is_scalar(tree) or symbols(tree):
+    if not is_scalar(tree) or variables(tree):
         return None
-    value = exact(tree)
+    value = exact_value(tree)
     return approximate(tree) if value is None else value
 
 
-def _relation(tree: Tree) -> RealSet | None:
+def _relation(tree: Formula) -> RealSet | None:
     r"""Read x > 3 and 1 < x <= 2 and x \in [0, 1] and x \ne 2."""
-    relations, operands = tree.name.split(), tree.parts
+    relations, operands = tree.name.split(), tree.operands
     if relations[0] in ("in", "notin", "=", "ne"):
-        if len(relations) > 1 or not label(operands[0]):
+        if len(relations) > 1 or not assigned_name(operands[0]):
             return None
         members = read_set(operands[1]) if relations[0] in ("in", "notin") else _finite(operands[1:])
-        return members and (_combined("difference", _LINE, members) if relations[0] in ("notin", "ne") else members)
+        if members is None or relations[0] in ("in", "="):
+            return members
+        return _combined("difference", _LINE, members)
     if all(sign in (">", "ge") for sign in relations):
         relations, operands = relations[::-1], operands[::-1]
     elif any(sign not in ("<", "le") for sign in relations):
@@ -149,74 +157,81 @@ def _relation(tree: Tree) -> RealSet | None:
     return _distance(relations, operands) or _between(relations, operands)
 
 
-def _distance(relations: list[str], operands: tuple[Tree, ...]) -> RealSet | None:
+def _distance(relations: list[str], operands: tuple[Formula, ...]) -> RealSet | None:
     """Read an inequality with one absolute value: |x| < 2, |x - 1| >= 3."""
     if len(operands) != 2:
         return None
-    is_below = _is_distance(operands[0])
+    is_below = operands[0].head == "call" and operands[0].name == "abs"
     distance, bound = operands if is_below else operands[::-1]
-    centre, radius = _centre(distance.parts[0]) if _is_distance(distance) else None, _end(bound)
+    if distance.head != "call" or distance.name != "abs":
+        return None
+    centre, radius = _centre(distance.operands[0]), _end(bound)
     if centre is None or not isinstance(radius, Fraction) or radius <= 0:
         return None
-    ball = _interval(tuple(map(number, (centre - radius, centre + radius))), *[(relations[0] == "le") == is_below] * 2)
+    # |x| > 2 is the complement of the closed interval, |x| >= 2 that of the open one.
+    closed = (relations[0] == "le") == is_below
+    ball = _interval((number_formula(centre - radius), number_formula(centre + radius)), closed, closed)
     return ball if is_below or ball is None else _combined("difference", _LINE, ball)
 
 
-def _is_distance(tree: Tree) -> bool:
-    return tree.head == "call" and tree.name == "abs"
-
-
-def _centre(tree: Tree) -> Fraction | None:
-    """Return the number at which x, x - 1 or x + 1 is zero; None for other formulas."""
-    first, *rest = tree.parts if tree.head == "sum" else (tree,)
-    shift = [_end(term) for term in rest]
-    if first.head != "symbol" or not symbols(first) or len(rest) > 1:
+def _centre(tree: Formula) -> Fraction | None:
+    """Return the zero of x, x - 1 or x + 1, or None for any other formula."""
+    first, *terms = tree.operands if tree.head == "sum" else (tree,)
+    if first.head != "symbol" or not variables(first) or len(terms) > 1:
         return None
-    if not shift:
+    if not terms:
         return Fraction(0)
-    return -shift[0] if isinstance(shift[0], Fraction) else None
+    shift = _end(terms[0])
+    return -shift if isinstance(shift, Fraction) else None
 
 
-def _between(relations: list[str], operands: tuple[Tree, ...]) -> RealSet | None:
-    """Read an ascending chain with a name in it: 3 < x or x <= 3 or 1 < x < 2."""
-    if len(operands) == 2 and operands[0] != _INFINITY and label(operands[0]):
-        relations, operands = ["<", *relations], (Tree("negative", (_INFINITY,)), *operands)
+def _between(relations: list[str], operands: tuple[Formula, ...]) -> RealSet | None:
+    """Read an ascending chain with a name: 3 < x or x <= 3 or 1 < x < 2."""
+    if len(operands) == 2 and operands[0] != _INFINITY and assigned_name(operands[0]):
+        relations, operands = ["<", *relations], (Formula("negative", (_INFINITY,)), *operands)
     elif len(operands) == 2:
         relations, operands = [*relations, "<"], (*operands, _INFINITY)
-    if len(operands) != 3 or not label(operands[1]):
+    if len(operands) != 3 or not assigned_name(operands[1]):
         return None
     return _interval((operands[0], operands[2]), relations[0] == "le", relations[1] == "le")
 
 
-def _list(tree: Tree) -> RealSet | None:
+def _list(tree: Formula) -> RealSet | None:
     """Read conditions: "x < 1 or x > 2" is a union, "x > 1 and x < 2" an intersection, "x ≠ 1, 2" means both."""
-    parts = tree.parts
+    parts = tree.operands
     if parts[0].head == "relation" and parts[0].name == "ne" and all(part.head != "relation" for part in parts[1:]):
-        parts = tuple(Tree("relation", (parts[0].parts[0], part), "ne") for part in (parts[0].parts[1], *parts[1:]))
-    # x = 1, x = 2 are two solutions, and x = 1 and x = 2 are, too
-    if any(part.head != "relation" or (part.name == "=" and tree.name != "or") for part in parts):
+        name, first_excluded = parts[0].operands
+        parts = tuple(Formula("relation", (name, excluded), "ne") for excluded in (first_excluded, *parts[1:]))
+    names = set[str]()
+    for part in parts:
+        # x = 1, x = 2 are two solutions, and x = 1 and x = 2 are, too.
+        if part.head != "relation" or (part.name == "=" and tree.name != "or"):
+            return None
+        names.add(next(filter(None, map(assigned_name, part.operands)), ""))
+    if len(names) > 1:
         return None
-    if len({next(filter(None, map(label, part.parts)), "") for part in parts}) > 1:
-        return None
-    whole, *rest = map(read_set, parts)
-    for members in rest:
-        whole = whole and members and _combined("union" if tree.name == "or" else "intersection", whole, members)
-    return whole
+    operation = "union" if tree.name == "or" else "intersection"
+    result = read_set(parts[0])
+    for part in parts[1:]:
+        members = read_set(part)
+        result = result and members and _combined(operation, result, members)
+    return result
 
 
-def _combination(tree: Tree) -> RealSet | None:
-    left, right = map(read_set, tree.parts)
+def _combination(tree: Formula) -> RealSet | None:
+    left, right = map(read_set, tree.operands)
     return _combined(tree.head, left, right) if left and right else None
 
 
-def _sum(tree: Tree) -> RealSet | None:
+def _sum(tree: Formula) -> RealSet | None:
     r"""Read \mathbb{R} - \{2\}."""
-    if len(tree.parts) != 2 or tree.parts[1].head != "negative":
+    if len(tree.operands) != 2 or tree.operands[1].head != "negative":
         return None
-    return _combination(Tree("difference", (tree.parts[0], *tree.parts[1].parts)))
+    return _combination(Formula("difference", (tree.operands[0], *tree.operands[1].operands)))
 
 
 def _combined(operation: str, left: RealSet, right: RealSet) -> RealSet:
+    """Return the union, intersection or difference of two sets."""
     tests: dict[str, Callable[[Fraction], bool]] = {
         "union": lambda x: left.contains(x) or right.contains(x),
         "intersection": lambda x: left.contains(x) and right.contains(x),
@@ -225,8 +240,8 @@ def _combined(operation: str, left: RealSet, right: RealSet) -> RealSet:
     return RealSet(left.ends | right.ends, tests[operation])
 
 
-_READERS: dict[str, Callable[[Tree], RealSet | None]] = {
-    "symbol": _symbol,
+_READERS: dict[str, Callable[[Formula], RealSet | None]] = {
+    "symbol": lambda tree: {"reals": _LINE, "emptyset": _EMPTY}.get(tree.name),
     "sequence": _sequence,
     "list": _list,
     "relation": _relation,

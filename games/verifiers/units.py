@@ -1,4 +1,4 @@
-"""Units of measurement: reading them in any spelling, and finding those that a question asks for or names."""
+"""Units of measurement: parsing in any spelling, and the units that a question asks for or names."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from games.verifiers.notation import plain, without_text_commands
+from marl.games.verifiers.latex_notation import normalize_notation, without_text_commands
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of measurement: `factor` of the base units, each to a power; a pure number has none."""
+    """A unit of measurement as `factor` times a product of base units, each to a power; none for a pure number."""
 
     factor: Fraction
     powers: tuple[tuple[str, int], ...]
 
     def raised(self, power: int) -> Unit:
-        """Return the unit to a power."""
+        """Return the unit to the power `power`."""
         return Unit(self.factor**power, tuple((base, exponent * power) for base, exponent in self.powers))
 
     def times(self, other: Unit) -> Unit:
-        """Return the product of two units."""
+        """Return the product of this unit and `other`."""
         powers = Counter(dict(self.powers))
         powers.update(dict(other.powers))
         return Unit(self.factor * other.factor, tuple(sorted((base, n) for base, n in powers.items() if n)))
@@ -56,7 +56,7 @@ _SI = """
     eV      electronvolt                    1.602176634e-16 g m^2 s^-2
     cal     calorie                         4184            g m^2 s^-2
 """
-"""Symbols, words, factor, base units (of a base unit: itself); all with the prefixes of the SI."""
+"""Units with SI prefixes: symbols, words, factor, base units (empty for a base unit)."""
 _PREFIXES = """
     f femto 1e-15   p pico 1e-12   n nano 1e-9   µ micro 1e-6   u micro 1e-6   m milli 1e-3
     c centi 1e-2    d deci 1e-1    h hecto 1e2   k kilo 1e3     M mega 1e6     G giga 1e9     T tera 1e12
@@ -103,7 +103,7 @@ _NAMED = """
     celsius  1                  °c ℃ celsius
     fahrenheit 1                °f fahrenheit
 """
-"""Base units, factor, names in lower case."""
+"""Units without prefixes: base units, factor, names in lower case."""
 _REWRITES = tuple(
     (re.compile(pattern, re.I), replacement)
     for pattern, replacement in (
@@ -131,37 +131,37 @@ _MAX_LENGTH = 80
 
 @lru_cache(4096)
 def read_unit(text: str) -> Unit | None:
-    """Return the unit that `text` names, such as "km/h", "J/(kg K)" or "square metres"; None if it is unknown.
+    """Return the unit named by `text`, such as "km/h", "J/(kg K)" or "square metres", or None if it is unknown.
 
-    All that follows a slash is below it.
+    All units after a slash are in the denominator.
     """
     if not text.strip() or len(text) > _MAX_LENGTH or text.count("(") != text.count(")"):
         return None
-    above, *below = _slashed(text).split("/")
-    unit = PURE if below and above.strip() == "1" else _product(above, 1)
-    for part in below:
-        factor = _product(part, -1)
+    numerator, *denominators = _normalized(text).split("/")
+    unit = PURE if denominators and numerator.strip() == "1" else _product(numerator, 1)
+    for denominator in denominators:
+        factor = _product(denominator, -1)
         unit = unit and factor and unit.times(factor)
     return unit
 
 
 def single_units(text: str) -> Iterator[Unit]:
-    """Yield the units in the name of a unit, each to its first power: those of metre and second for "m/s^2"."""
-    for name in _FACTOR.findall(_slashed(text)):
+    """Yield the units within `text`, each to its first power: metre and second for "m/s^2"."""
+    for name in _FACTOR.findall(_normalized(text)):
         if unit := _unit_named(name[0]):
             yield unit
 
 
-def _slashed(text: str) -> str:
-    """Return the name of a unit in one spelling: slashes for "per", powers for "square"."""
-    text = without_text_commands(plain(text))
+def _normalized(text: str) -> str:
+    """Return `text` with a slash for "per" and powers for "square" and "cubic"."""
+    text = without_text_commands(normalize_notation(text))
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return text.strip(" .")
 
 
 def _product(text: str, sign: int) -> Unit | None:
-    """Return the product of the units in `text`, each to the power of `sign`."""
+    """Return the product of the units in `text`, each to the power of `sign`, or None if one is unknown."""
     unit, factors, seen = PURE, _FACTOR.findall(text), set[object]()
     if not factors or _FACTOR.sub("", text).strip(" *.()"):
         return None
@@ -178,12 +178,13 @@ def _product(text: str, sign: int) -> Unit | None:
 
 
 def _powers(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the sorted (base unit, power) pairs of a table's cell such as "g m^2 s^-3"."""
     pairs = (base.partition("^") for base in text.split())
     return tuple(sorted((base, int(power or 1)) for base, _, power in pairs))
 
 
 def _si_units() -> Iterator[tuple[str, Unit]]:
-    """Yield symbols and words with and without prefixes."""
+    """Yield (name, unit) for all symbols and words of `_SI`, with and without prefixes."""
     cells = _PREFIXES.split()
     prefixes = [("", "", "1"), *zip(cells[::3], cells[1::3], cells[2::3], strict=True)]
     for line in _SI.strip().splitlines():
@@ -191,23 +192,24 @@ def _si_units() -> Iterator[tuple[str, Unit]]:
         base = Unit(Fraction(factor), _powers(" ".join(bases) or symbols))
         for short, long, scale in prefixes:
             unit = Unit(base.factor * Fraction(scale), base.powers)
-            yield from ((short + symbol, unit) for symbol in symbols.split(","))
-            yield from ((long + word + plural, unit) for word in words.split(",") for plural in ("", "s"))
+            for symbol in symbols.split(","):
+                yield short + symbol, unit
+            for word in words.split(","):
+                yield long + word, unit
+                yield long + word + "s", unit
 
 
-def _other_units() -> Iterator[tuple[str, Unit]]:
-    for line in _NAMED.strip().splitlines():
-        base, factor, *names = line.split()
-        yield from ((name, Unit(Fraction(factor), _powers(base))) for name in names)
-
-
-_UNITS = dict(_si_units()) | dict(_other_units())
+_UNITS = dict(_si_units())
+for _line in _NAMED.strip().splitlines():
+    _base, _scale, *_names = _line.split()
+    _UNITS |= dict.fromkeys(_names, Unit(Fraction(_scale), _powers(_base)))
 _UNITS |= {"%": PERCENT, "percent": PERCENT, "unit": PURE, "units": PURE, "hertz": _UNITS["Hz"]}
+# Reversed, so that of names that differ in case alone the first one in the tables is read.
 _IN_ANY_CASE = {name.lower(): unit for name, unit in reversed(_UNITS.items()) if len(name) > 1}
 
 
 def _unit_named(name: str) -> Unit | None:
-    """Return the unit with this name. Case tells mPa from MPa; where it tells nothing, it is ignored."""
+    """Return the unit `name`, or None. Case distinguishes mPa from MPa; other names are found in any case."""
     name = name.replace(" ", "")
     return _UNITS.get(name) or _IN_ANY_CASE.get(name.lower())
 
@@ -221,31 +223,34 @@ _ASKS_IN_CHINESE = re.compile(r"(?:多少|几)\s*([^\W\d_a-zA-Z]{1,4})")
 _MONEY = re.compile(r"\\\$|US\$|(?<![\w}])\$[0-9][0-9,.]*(?=[\s,.?!;]|$)")
 _SYMBOL_BEFORE = re.compile(r"(?:[0-9}]\s*|/\s*|\(|\bin\s|\bper\s)$")
 _NO_UNITS = frozenset(["in", "second", "pm", "am", "as", "us"])
-"""Common words that are rarely meant as units: "second" tells an order, and its plural is a unit."""
+"""Common words that are rarely units in a question: "second" is an ordinal, only "seconds" is a unit."""
 
 
 @lru_cache(256)
 def units_asked(question: str) -> frozenset[Unit]:
-    """Return the units in which a question asks for an answer: "how many hours", "in km/h"."""
-    text = without_text_commands(plain(question))
+    """Return the units that a question asks for: "how many hours", "in km/h"."""
+    text = without_text_commands(normalize_notation(question))
     phrases = [_longest_unit(match[1].split()) for match in _ASKS.finditer(text)]
     chinese = [_longest_unit(list(match[1]), "") for match in _ASKS_IN_CHINESE.finditer(text)]
     return frozenset(unit for unit in phrases + chinese if unit)
 
 
 def _longest_unit(words: list[str], space: str = " ") -> Unit | None:
-    """Return the longest unit that some words begin with."""
-    readings = (read_unit(space.join(words[:count]).rstrip("?!.,;:)")) for count in range(len(words), 0, -1))
-    return next((unit for unit in readings if unit), None)
+    """Return the unit named by the longest prefix of `words`, or None without a unit."""
+    for count in range(len(words), 0, -1):
+        if unit := read_unit(space.join(words[:count]).rstrip("?!.,;:)")):
+            return unit
+    return None
 
 
 @lru_cache(256)
 def units_named(question: str) -> frozenset[Unit]:
-    """Return all units that a question names, each to its first power."""
-    text = _slashed(question)
+    """Return all units named in a question, each to its first power."""
+    text = _normalized(question)
     units = {_UNITS["$"]} if _MONEY.search(question) else set[Unit]()
     for match in re.finditer(_NAME, text):
         before = text[max(0, match.start() - 8) : match.start()]
+        # A short word such as "a" or "m" is a unit after a number or a slash only.
         is_symbol = len(match[0]) < 3 and match[0][0].isalpha()
         if match[0].lower() not in _NO_UNITS and (not is_symbol or _SYMBOL_BEFORE.search(before)):
             units.update(filter(None, [_unit_named(match[0])]))

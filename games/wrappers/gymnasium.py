@@ -10,17 +10,17 @@ from gymnasium.spaces import Space
 from pettingzoo import AECEnv
 from pydantic import field_validator
 
-from games.aec import AecGame, AecRules, reseed
-from games.global_random import GlobalRandom
-from games.wrappers.imports import maker
-from games.wrappers.pettingzoo import DescribedConfig
-from games.wrappers.words import TemplateWords
-from marl.config import similar
+from marl.core.config import similar
+from marl.games.aec import AecGame, AecProperties, reseed
+from marl.games.isolated_random import IsolatedGlobalRandom
+from marl.games.wrappers.import_env import import_env_factory
+from marl.games.wrappers.pettingzoo import NumericEnvConfig
+from marl.games.wrappers.text_adapter import TemplateTextAdapter
 
 SEAT = "player_0"
 
 
-class GymnasiumConfig(DescribedConfig):
+class GymnasiumConfig(NumericEnvConfig):
     """An environment of Gymnasium with numbered actions, played by one seat, `player_0`."""
 
     kind: str = "gymnasium"
@@ -31,26 +31,26 @@ class GymnasiumConfig(DescribedConfig):
 
     @field_validator("id")
     @classmethod
-    def _exists(cls, place: str) -> str:
-        if ":" in place:
-            _maker(place)
-            return place
+    def _exists(cls, path: str) -> str:
+        if ":" in path:
+            _maker(path)
+            return path
         try:
-            gymnasium.spec(place)
+            gymnasium.spec(path)
         except gymnasium.error.Error as error:
-            advice = similar(place, gymnasium.registry) or "choices: names that `gymnasium.pprint_registry()` shows"
-            raise ValueError(f"no environment {place!r}: {error} {advice}") from error
-        return place
+            advice = similar(path, gymnasium.registry) or "choices: names that `gymnasium.pprint_registry()` shows"
+            raise ValueError(f"no environment {path!r}: {error} {advice}") from error
+        return path
 
-    def build(self) -> SingleSeatGame:
-        env = SingleSeat(self._make(), self.id)
-        words = TemplateWords(self.describe, self.actions)
+    def build(self) -> GymnasiumGame:
+        env = SingleAgentEnv(self._make(), self.id)
+        words = TemplateTextAdapter(self.describe, self.actions)
         words.check(env)
-        return SingleSeatGame(env, words, AecRules(self.kind, self.illegal))
+        return GymnasiumGame(env, words, AecProperties(self.kind, self.illegal))
 
     def _make(self) -> gymnasium.Env[Any, Any]:
         try:
-            with GlobalRandom():
+            with IsolatedGlobalRandom():
                 if ":" in self.id:
                     return _maker(self.id)(**self.settings)
                 return gymnasium.make(self.id, **self.settings)
@@ -58,11 +58,11 @@ class GymnasiumConfig(DescribedConfig):
             raise ValueError(f"id: {self.id!r} with settings {self.settings}: {error}") from error
 
 
-def _maker(place: str) -> Callable[..., Any]:
-    return maker(place, "id", lambda kind: issubclass(kind, gymnasium.Env))
+def _maker(path: str) -> Callable[..., Any]:
+    return import_env_factory(path, "id", lambda kind: issubclass(kind, gymnasium.Env))
 
 
-class SingleSeat(AECEnv[str, Any, Any]):
+class SingleAgentEnv(AECEnv[str, Any, Any]):
     """A Gymnasium environment with the AEC interface of PettingZoo."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str) -> None:
@@ -78,7 +78,7 @@ class SingleSeat(AECEnv[str, Any, Any]):
         return self._env.action_space
 
     def reseed(self, seed: int) -> None:
-        """Let the environment draw other random numbers from now on."""
+        """Reseed the environment's random generators."""
         reseed(vars(self._env.unwrapped), seed)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
@@ -107,10 +107,10 @@ class SingleSeat(AECEnv[str, Any, Any]):
         self._accumulate_rewards()
 
 
-class SingleSeatGame(AecGame):
-    """An environment of Gymnasium, played by the names of its actions."""
+class GymnasiumGame(AecGame):
+    """An environment of Gymnasium, whose moves are the names of its actions."""
 
-    _env: SingleSeat
+    _env: SingleAgentEnv
 
     def copy(self, seed: int | None = None) -> Self:
         other = super().copy(seed)

@@ -10,30 +10,30 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from games.base import MAX_REWARD, TextGame, TextGameConfig
-from games.wrappers.imports import package
-from games.wrappers.words import one_line, printable
-from marl.config import nearest
+from marl.core.config import choices_hint
+from marl.games.base import MAX_REWARD, TextGame, TextGameConfig
+from marl.games.wrappers.import_env import import_optional
+from marl.games.wrappers.text_adapter import clean_rendering, one_line
 from marl.protocols import GameStart
 
-MAX_HISTORIES = 50_000
-"""Positions of a game, counted once for each way that leads to them, up to which it is walked whole."""
+MAX_ENUMERATED_HISTORIES = 50_000
+"""Maximum number of histories of a game for which start states are enumerated."""
 CHANCE = "chance"
 _SEEDS = ("rng_seed", "seed")
 """Parameters that seed a game's own random numbers."""
-Strings = Literal["information_state", "observation"]
+TextKind = Literal["information_state", "observation"]
 
 
 class OpenSpielConfig(TextGameConfig):
-    """A game of OpenSpiel. Chance is drawn from the seed; who moves at the same time is asked at the same time."""
+    """A game of OpenSpiel. Chance is drawn from the seed, and simultaneous moves are requested together."""
 
     kind: str = "openspiel"
     example = "name: leduc_poker"
     name: str
-    """Name of the game, also with parameters, as OpenSpiel writes it: `leduc_poker(players=3)`."""
+    """Name of the game, optionally with parameters in OpenSpiel's notation: `leduc_poker(players=3)`."""
     parameters: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Parameters of the game."""
-    strings: Strings | None = None
+    strings: TextKind | None = None
     """Text that a player reads: its information state (all that it knows) or its observation. None: the observation
     where nothing is hidden, and the information state elsewhere, if the game has them."""
 
@@ -50,15 +50,15 @@ class OpenSpielConfig(TextGameConfig):
         return self
 
     def load(self, seed: int | None = None) -> Any:
-        """Return the game (`pyspiel.Game`); with a seed, one whose own random numbers begin there, if it has any.
+        """Return the game (`pyspiel.Game`). With `seed`, the game's own random numbers, if any, start from the seed.
 
         Raises:
-            ValueError: if there is no such game, or it does not take the parameters.
+            ValueError: if the game does not exist, or does not accept the parameters.
         """
         spiel, name = _spiel(), self.name.partition("(")[0]
-        known = spiel.registered_names()
-        if name not in known:
-            raise ValueError(f"name: no game {name!r}; {nearest(name, known)}")
+        names = spiel.registered_names()
+        if name not in names:
+            raise ValueError(f"name: no game {name!r}; {choices_hint(name, names)}")
         try:
             game = spiel.load_game(self.name, dict(self.parameters)) if self.parameters else spiel.load_game(self.name)
             parameter = self._seed_parameter(game)
@@ -76,14 +76,14 @@ class OpenSpielConfig(TextGameConfig):
             return None
         return next((name for name in _SEEDS if name in facts.parameter_specification), None)
 
-    def reader(self, game: Any) -> Strings:
-        """Return which text of the game players read; raise ValueError if it does not have it."""
+    def reader(self, game: Any) -> TextKind:
+        """Return the kind of text that players read; raise ValueError if the game does not provide it."""
         facts = game.get_type()
-        has: dict[Strings, bool] = {
+        has: dict[TextKind, bool] = {
             "observation": facts.provides_observation_string,
             "information_state": facts.provides_information_state_string,
         }
-        choices: list[Strings] = list(has) if is_open(game) else list(reversed(has))
+        choices: list[TextKind] = list(has) if has_perfect_information(game) else list(reversed(has))
         if self.strings is not None:
             choices = [self.strings]
         for name in choices:
@@ -95,27 +95,27 @@ class OpenSpielConfig(TextGameConfig):
         return OpenSpielGame(self)
 
     def starts(self) -> tuple[GameStart, ...] | None:
-        """Return the outcomes of chance at the root; None if there is chance later, or the game is too large."""
+        """Return the chance outcomes at the root, or None if chance occurs later or the game is too large."""
         return _starts(self.name, tuple(self.parameters.items()))
 
 
 class OpenSpielGame(TextGame):
-    """A game of OpenSpiel, played by the names of its actions, which may depend on the position."""
+    """A game of OpenSpiel, whose moves are the names of actions; a name may depend on the position."""
 
-    choices = (CHANCE,)  # the first outcomes of chance, as numbers of OpenSpiel's actions
-    lists_moves = True
+    reset_options = (CHANCE,)  # the first outcomes of chance, as numbers of OpenSpiel's actions
+    enumerates_legal_moves = True
 
     def __init__(self, settings: OpenSpielConfig) -> None:
         self._settings = settings
         self._game = game = settings.load()
         kinds, self.name = _spiel().GameType.Utility, settings.name
         facts = game.get_type()
-        self.zero_sum, self.common = facts.utility == kinds.ZERO_SUM, facts.utility == kinds.IDENTICAL
+        self.zero_sum, self.common_reward = facts.utility == kinds.ZERO_SUM, facts.utility == kinds.IDENTICAL
         self._pays_on_the_way = facts.reward_model == _spiel().GameType.RewardModel.REWARDS
         self._knows_states = facts.provides_information_state_string
-        self._reader, self._open = settings.reader(game), is_open(game)
+        self._reader, self._open = settings.reader(game), has_perfect_information(game)
         if abs(worst := game.min_utility()) < MAX_REWARD:
-            self.foul = max(self.foul, -worst)
+            self.default_penalty = max(self.default_penalty, -worst)
         super().__init__(tuple(f"player_{player}" for player in range(game.num_players())), settings.illegal)
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
@@ -131,24 +131,25 @@ class OpenSpielGame(TextGame):
         return self._following()
 
     def _draw(self, first: Sequence[int] = ()) -> None:
-        """Let chance decide until a player is to move; its first outcomes are `first`."""
-        left, state = list(first), self._state
+        """Draw chance outcomes until a player is to move; `first` are the outcomes of the first chance nodes."""
+        given_outcomes, state = list(first), self._state
         while state.is_chance_node():
-            outcomes = state.chance_outcomes()
-            actions, chances = zip(*outcomes, strict=True)
-            if left and left[0] not in actions:
-                raise ValueError(f"{CHANCE}: no outcome {left[0]!r}; choices: {', '.join(map(str, actions))}")
-            state.apply_action(left.pop(0) if left else self.rng.choices(actions, chances)[0])
-        if left:
-            raise ValueError(f"{CHANCE}: {len(left)} outcomes more than chance has before the first move")
+            actions, chances = zip(*state.chance_outcomes(), strict=True)
+            if given_outcomes and given_outcomes[0] not in actions:
+                choices = ", ".join(map(str, actions))
+                raise ValueError(f"{CHANCE}: no outcome {given_outcomes[0]!r}; choices: {choices}")
+            # Given outcomes draw no random number.
+            state.apply_action(given_outcomes.pop(0) if given_outcomes else self.rng.choices(actions, chances)[0])
+        if given_outcomes:
+            raise ValueError(f"{CHANCE}: {len(given_outcomes)} outcomes more than chance has before the first move")
 
     def _following(self) -> str:
-        """Return the agent to move: in a round in which all move at once, the first one that has not chosen yet."""
+        """Return the agent to move; with simultaneous moves, the first agent without a move in this round."""
         state = self._state
         return self.seats[self._waiting()[0] if state.is_simultaneous_node() else state.current_player()]
 
     def _waiting(self) -> list[int]:
-        """Return the players of this round who have a choice and have not made it."""
+        """Return the players with legal actions and without a move in this round of simultaneous moves."""
         players = range(len(self.seats))
         return [player for player in players if player not in self._joint and self._state.legal_actions(player)]
 
@@ -168,27 +169,27 @@ class OpenSpielGame(TextGame):
             return "The game is over."
         player = self.seats.index(agent)
         if self._reader == "observation":
-            return printable(self._state.observation_string(player)).strip("\n")
-        return printable(self._state.information_state_string(player)).strip("\n")
+            return clean_rendering(self._state.observation_string(player)).strip("\n")
+        return clean_rendering(self._state.information_state_string(player)).strip("\n")
 
-    def state_of(self, agent: str) -> str:
-        """Return the information state, or all that the agent has read and done where the game has none."""
+    def information_state(self, agent: str) -> str:
+        """Return OpenSpiel's information state, or the agent's observations and moves so far if the game has none."""
         if self._knows_states:
             return f"{agent}\n{self._state.information_state_string(self.seats.index(agent))}"
         return "\n".join([agent, *self._past[agent], self.describe(agent)])
 
-    def legal(self, agent: str) -> tuple[str, ...]:
+    def legal_actions(self, agent: str) -> tuple[str, ...]:
         return tuple(self._actions(self.seats.index(agent)))
 
     def _actions(self, player: int) -> dict[str, int]:
-        """Return name -> number of the player's legal actions."""
+        """Return name -> number of each legal action of `player`."""
         numbers = self._state.legal_actions(player)
         names = [one_line(self._state.action_to_string(player, number)) or str(number) for number in numbers]
         if len({*names}) < len(names):
             names = [f"{name} ({number})" for name, number in zip(names, numbers, strict=True)]
         return dict(zip(names, numbers, strict=True))
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         agent, state = self.agent_selection, self._state
         player = self.seats.index(agent)
         number = self._actions(player)[action]
@@ -198,7 +199,8 @@ class OpenSpielGame(TextGame):
             self._joint[player] = number
             if self._waiting():
                 return self._following()
-            state.apply_actions([self._joint.get(each, _spiel().INVALID_ACTION) for each in range(len(self.seats))])
+            # Players without a choice in this round take part with OpenSpiel's placeholder.
+            state.apply_actions([self._joint.get(seat, _spiel().INVALID_ACTION) for seat in range(len(self.seats))])
             self._joint = {}
         else:
             state.apply_action(number)
@@ -206,27 +208,27 @@ class OpenSpielGame(TextGame):
         return self._pay_out()
 
     def _pay_out(self) -> str | Mapping[str, float]:
-        """Pay what the game has paid since the last move; return the agent to move, or {} at the end."""
+        """Add the rewards since the last move; return the agent to move, or {} at the end of the game."""
         state = self._state
         if self._pays_on_the_way or state.is_terminal():
             before, self._returns = self._returns, list(state.returns())
-            paid = [now - then for now, then in zip(self._returns, before, strict=True)]
-            self.pay({agent: value for agent, value in zip(self.seats, paid, strict=True) if value})
+            rewards = [new - old for new, old in zip(self._returns, before, strict=True)]
+            self.add_rewards({agent: value for agent, value in zip(self.seats, rewards, strict=True) if value})
         return {} if state.is_terminal() else self._following()
 
 
-def is_open(game: Any) -> bool:
-    """Return True if every player sees all that has happened."""
+def has_perfect_information(game: Any) -> bool:
+    """Return True for a game of perfect information."""
     return game.get_type().information == _spiel().GameType.Information.PERFECT_INFORMATION
 
 
 def _spiel() -> Any:
-    return package("pyspiel", "openspiel")
+    return import_optional("pyspiel", "openspiel")
 
 
 @lru_cache(maxsize=16)
 def _starts(name: str, parameters: tuple[tuple[str, Any], ...]) -> tuple[GameStart, ...] | None:
-    """Return the outcomes of chance at a game's root; None if it has more histories, or chance later."""
+    """Return the chance outcomes at a game's root, or None if chance occurs later or there are too many histories."""
     game = OpenSpielConfig(name=name, parameters=dict(parameters)).load()
     if game.get_type().chance_mode == _spiel().GameType.ChanceMode.SAMPLED_STOCHASTIC:
         return None
@@ -235,13 +237,13 @@ def _starts(name: str, parameters: tuple[tuple[str, Any], ...]) -> tuple[GameSta
         starts.append(GameStart(probability, {CHANCE: first.history()}))
         for state in _histories(first):
             walked += 1
-            if state.is_chance_node() or walked > MAX_HISTORIES:
+            if state.is_chance_node() or walked > MAX_ENUMERATED_HISTORIES:
                 return None
     return tuple(starts)
 
 
 def _outcomes(state: Any, probability: float) -> Iterator[tuple[Any, float]]:
-    """Yield each state in which chance has decided all that it does before the next move."""
+    """Yield (state, probability) of every state after the chance nodes that begin at `state`."""
     if not state.is_chance_node():
         yield state, probability
         return
@@ -250,17 +252,17 @@ def _outcomes(state: Any, probability: float) -> Iterator[tuple[Any, float]]:
 
 
 def _histories(first: Any) -> Iterator[Any]:
-    """Yield every position that can follow, but those after chance has decided something."""
-    left = [first]
-    while left:
-        state = left.pop()
+    """Yield `first` and every state reachable from it without passing a chance node."""
+    stack = [first]
+    while stack:
+        state = stack.pop()
         yield state
         if not (state.is_terminal() or state.is_chance_node()):
-            left += _children(state)
+            stack += _children(state)
 
 
 def _children(state: Any) -> Iterator[Any]:
-    """Yield the positions after each move, or after each joint move."""
+    """Yield the state after each move, or after each joint move."""
     if not state.is_simultaneous_node():
         yield from map(state.child, state.legal_actions())
         return

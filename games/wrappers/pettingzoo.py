@@ -1,4 +1,4 @@
-"""PettingZoo environments as games without code: an import path, a template for observations, names for actions."""
+"""PettingZoo environments as games, configured by an import path, a template of observations and action names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import parallel_to_aec
 from pydantic import Field, field_validator
 
-from games.aec import AecGame, AecRules
-from games.base import TextGameConfig
-from games.global_random import GlobalRandom
-from games.wrappers.imports import maker, package
-from games.wrappers.words import TemplateText, TemplateWords
-from marl.config import nearest
+from marl.core.config import choices_hint
+from marl.games.aec import AecGame, AecProperties
+from marl.games.base import TextGameConfig
+from marl.games.isolated_random import IsolatedGlobalRandom
+from marl.games.wrappers.import_env import import_env_factory, import_optional
+from marl.games.wrappers.text_adapter import TemplateText, TemplateTextAdapter
 
 
-class DescribedConfig(TextGameConfig):
-    """Settings of games whose environment speaks in numbers."""
+class NumericEnvConfig(TextGameConfig):
+    """Settings of environments with numeric observations and actions."""
 
     settings: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the environment's constructor. With `render_mode: ansi`, an environment that can renders text."""
@@ -33,7 +33,7 @@ class DescribedConfig(TextGameConfig):
     tuple all its numbers), `agent`, `seat`. None: known names of PettingZoo's classic games, or else numbers."""
 
 
-class PettingZooConfig(DescribedConfig):
+class PettingZooConfig(NumericEnvConfig):
     """An environment of PettingZoo, or one with its AEC or Parallel interface; its actions are numbered."""
 
     kind: str = "pettingzoo"
@@ -43,34 +43,35 @@ class PettingZooConfig(DescribedConfig):
     environments, `my_package.my_module:MyEnv`, or of a function that makes one and is named env, raw_env, parallel_env,
     make_env or load_environment."""
     payoffs: Literal["general", "zero_sum", "common"] = "general"
-    """`zero_sum`: what all agents are paid adds up to 0; `common`: all are paid the same. No environment says so
-    itself, so it is declared, and checked at the end of each episode. It decides who pays for an illegal move."""
+    """`zero_sum`: the agents' rewards add up to 0. `common`: all agents get the same reward. Environments do not
+    declare this themselves, so it is set here and checked at the end of each episode. It decides who pays for an
+    illegal move."""
     hears: Literal["own", "all"] = "own"
-    """`all`: agents read each other's moves as they were said, which is right where nothing is hidden. `own`: they know
-    what the environment lets them observe."""
+    """`all`: agents read the texts of each other's moves, for games of perfect information. `own`: agents read only
+    their observations of the environment."""
 
     @field_validator("env")
     @classmethod
-    def _exists(cls, place: str) -> str:
-        _maker(place)
-        return place
+    def _exists(cls, path: str) -> str:
+        _maker(path)
+        return path
 
     def build(self) -> AecGame:
         env = environment(_maker(self.env), self.settings)
-        words = TemplateWords(self.describe, self.actions, self.hears)
+        words = TemplateTextAdapter(self.describe, self.actions, self.hears)
         words.check(env)
         zero_sum, common = self.payoffs == "zero_sum", self.payoffs == "common"
-        return AecGame(env, words, AecRules(self.kind, self.illegal, zero_sum, common))
+        return AecGame(env, words, AecProperties(self.kind, self.illegal, zero_sum, common))
 
 
 def environment(maker: Any, settings: Mapping[str, Any]) -> AECEnv[str, Any, Any]:
     """Return a new environment with the AEC interface.
 
     Raises:
-        ValueError: if `maker` does not take the settings, or makes something else.
+        ValueError: if `maker` does not accept the settings, or returns no environment.
     """
     try:
-        with GlobalRandom():
+        with IsolatedGlobalRandom():
             env = maker(**settings)
     except TypeError as error:
         raise ValueError(f"settings: {dict(settings)} are not taken: {error}") from error
@@ -81,16 +82,17 @@ def environment(maker: Any, settings: Mapping[str, Any]) -> AECEnv[str, Any, Any
     return env
 
 
-def _maker(place: str) -> Any:
-    """Return the function or class that makes an environment; raise ValueError if there is none."""
-    if ":" in place:
-        return maker(place, "env", lambda kind: issubclass(kind, AECEnv | ParallelEnv))
-    family, _, name = place.rpartition(".")
+def _maker(path: str) -> Any:
+    """Return the function or class that creates the environment; raise ValueError if there is none."""
+    if ":" in path:
+        return import_env_factory(path, "env", lambda kind: issubclass(kind, AECEnv | ParallelEnv))
+    family, _, name = path.rpartition(".")
     if not family.startswith("pettingzoo."):
-        raise ValueError(f"env: {place!r}; choices: pettingzoo.FAMILY.NAME, or an import path 'package.module:name'")
-    folder = package(family, "pettingzoo")
-    known = [each.name for each in pkgutil.iter_modules(folder.__path__) if "_v" in each.name]
-    if name not in known:
-        raise ValueError(f"env: {family} has no {name!r}; {nearest(name, known)}")
-    module = vars(package(place, "pettingzoo"))
+        raise ValueError(f"env: {path!r}; choices: pettingzoo.FAMILY.NAME, or an import path 'package.module:name'")
+    folder = import_optional(family, "pettingzoo")
+    # Versioned modules are environments; the others are helpers of the family.
+    environments = [module.name for module in pkgutil.iter_modules(folder.__path__) if "_v" in module.name]
+    if name not in environments:
+        raise ValueError(f"env: {family} has no {name!r}; {choices_hint(name, environments)}")
+    module = vars(import_optional(path, "pettingzoo"))
     return module["env"] if "env" in module else module["parallel_env"]

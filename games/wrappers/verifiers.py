@@ -1,4 +1,4 @@
-"""Environments of the package `verifiers` as games with a single seat: its chat is the play, its rubric the reward."""
+"""Environments of the package `verifiers` as games with one seat, with the rubric's score as the reward."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from games.base import TextGame, TextGameConfig
-from games.global_random import GlobalRandom
-from games.wrappers.calls import conversation, manual
-from games.wrappers.imports import ImportPath, lacking, maker, package
-from marl.types import Findings
+from marl.core.types import Findings
+from marl.games.base import TextGame, TextGameConfig
+from marl.games.isolated_random import IsolatedGlobalRandom
+from marl.games.wrappers.chat_text import format_conversation, tool_instructions
+from marl.games.wrappers.import_env import ImportPath, import_env_factory, import_errors, import_optional
 
 SEAT = "player_0"
 SPLITS = ("train", "held_out")
@@ -25,8 +25,8 @@ SPLITS = ("train", "held_out")
 class VerifiersConfig(TextGameConfig):
     """An environment of `verifiers` (single-turn, multi-turn, with tools), played by one seat, `player_0`.
 
-    It must work offline: its replies, tools and reward functions are part of the game, so they ask no model, read no
-    network, and depend on nothing but the row, what was said, and seeded random numbers.
+    Replies, tools and reward functions are part of the game: they must use no model and no network, and must depend
+    only on the row, the conversation and seeded random numbers.
     """
 
     kind: str = "verifiers_environment"
@@ -39,23 +39,23 @@ class VerifiersConfig(TextGameConfig):
     examples: tuple[str, ...] = ()
     """Examples of answers, for random play and the warm-up of tiny models."""
 
-    def missing(self) -> Iterable[str]:
-        return lacking(lambda: _maker(self.env))
+    def unmet_requirements(self) -> Iterable[str]:
+        return import_errors(lambda: _maker(self.env))
 
     @cached_property
     def environment(self) -> Any:
-        """The environment, whose reward functions judge one episode by itself."""
-        with GlobalRandom():
-            made = _maker(self.env)(**self.settings)
-        if not isinstance(made, _library().Environment):
-            raise ValueError(f"env: {self.env!r} makes a {type(made).__name__}; choices: an Environment of `verifiers`")
-        rubrics = [made.rubric, *vars(made.rubric).get("rubrics", ())]
+        """The environment; its reward functions score every episode by itself."""
+        with IsolatedGlobalRandom():
+            env = _maker(self.env)(**self.settings)
+        if not isinstance(env, _library().Environment):
+            raise ValueError(f"env: {self.env!r} makes a {type(env).__name__}; choices: an Environment of `verifiers`")
+        rubrics = [env.rubric, *vars(env.rubric).get("rubrics", ())]
         if any(rubric.has_group_rewards for rubric in rubrics):
             raise ValueError(f"env: {self.env!r} has reward functions that compare episodes; a game pays for one")
-        return made
+        return env
 
     def rows(self, split: str) -> Any:
-        """Return the rows of a split: the training rows, or those of evaluation, if the environment has any."""
+        """Return the rows of a split: the training rows, or the evaluation rows (empty if there are none)."""
         env = self.environment
         if split == "train":
             return env.get_dataset()
@@ -70,17 +70,17 @@ class VerifiersConfig(TextGameConfig):
 
 
 class VerifiersGame(TextGame):
-    """One rollout of the environment at a time. Whenever it asks its model, the seat is to move."""
+    """Runs one rollout of the environment at a time; the seat is to move whenever the environment calls its model."""
 
-    choices = ("split", "row")
+    reset_options = ("split", "row")
     _rollout: asyncio.Task[Any]
 
     def __init__(self, settings: VerifiersConfig) -> None:
         self._settings, self.name = settings, settings.env
-        from games.wrappers.verifiers_client import SeatClient
+        from marl.games.wrappers.verifiers_seat_client import SeatClient
 
         self._environment = settings.environment
-        self._random, self._client = GlobalRandom(), SeatClient()
+        self._random, self._client = IsolatedGlobalRandom(), SeatClient()
         self._loop = asyncio.new_event_loop()
         weakref.finalize(self, _close, self._loop)
         super().__init__((SEAT,), settings.illegal)
@@ -89,7 +89,7 @@ class VerifiersGame(TextGame):
         self._row = self._choose(rng, options)
         self._measures: dict[str, float] = {}
         _cancel(self._loop)
-        self._client.forget()
+        self._client.drop_requests()
         env, row = self._environment, self._settings.rows(self._row[0])[self._row[1]]
         self._rollout = self._loop.create_task(env.rollout(row, self._client, "policy", {}))
         seed = rng.getrandbits(31)
@@ -97,7 +97,7 @@ class VerifiersGame(TextGame):
             self._run()
         self._key = "/".join(map(str, (*self._row, *([seed] if self._random.used else []))))
         if self._rollout.done():
-            self._rollout.result()  # its error, if that is why it ended
+            self._rollout.result()  # raises the rollout's error, if an error ended it
             raise ValueError(f"{self.name}: row {self._row} ended before the first answer")
         return SEAT
 
@@ -112,29 +112,31 @@ class VerifiersGame(TextGame):
         return split, row
 
     def _run(self) -> None:
-        """Go on until the environment asks its model, or has ended."""
+        """Run the event loop until the environment calls its model or ends."""
         question = self._loop.create_task(self._client.wait())
         self._loop.run_until_complete(asyncio.wait([question, self._rollout], return_when=asyncio.FIRST_COMPLETED))
         question.cancel()
 
     def start_key(self) -> str:
-        """Return the row, with the seed where the environment has drawn random numbers for it."""
+        """Return the row, with the seed if the environment has drawn random numbers."""
         return self._key
 
     def describe(self, agent: str) -> str:
-        question = self._client.question
+        question = self._client.pending_request
         if question is None:
             return "The conversation is over."
         tools = {tool.name: f"{tool.name} {json.dumps(tool.parameters)}: {tool.description}" for tool in question.tools}
-        return "\n\n".join(filter(None, [conversation(map(_plain, question.messages)), manual(tools)]))
+        return "\n\n".join(
+            filter(None, [format_conversation(map(_plain, question.messages)), tool_instructions(tools)])
+        )
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return self.describe(agent)
 
-    def examples(self, agent: str) -> tuple[str, ...]:
+    def example_actions(self, agent: str) -> tuple[str, ...]:
         return self._settings.examples
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         with self._random:
             self._client.answer(action)
             self._run()
@@ -148,25 +150,25 @@ class VerifiersGame(TextGame):
         return {SEAT: state["reward"]}
 
     def copy(self, seed: int | None = None) -> Self:
-        """Raise ValueError: a conversation that waits for an answer cannot be copied, only replayed."""
+        """Raise ValueError: a suspended coroutine cannot be copied, only replayed."""
         raise ValueError(f"{self.name}: an environment of verifiers cannot be copied, which search needs")
 
     def findings(self) -> Findings:
-        """Return what each reward function said."""
+        """Return the value of every reward function as a measure."""
         return Findings(self._measures)
 
 
 def _library() -> Any:
-    return package("verifiers.legacy", "verifiers")
+    return import_optional("verifiers.legacy", "verifiers")
 
 
 def _maker(place: str) -> Callable[..., Any]:
     library = _library()
-    return maker(place, "env", lambda kind: issubclass(kind, library.Environment))
+    return import_env_factory(place, "env", lambda kind: issubclass(kind, library.Environment))
 
 
 def _plain(message: Any) -> tuple[str, str]:
-    """Return (speaker, words) of a chat message, calls of tools included."""
+    """Return (speaker, text) of a chat message; a message without text has its tool calls as text."""
     data = message if isinstance(message, Mapping) else message.model_dump()
     content = data.get("content") or ""
     words = content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
@@ -175,7 +177,7 @@ def _plain(message: Any) -> tuple[str, str]:
 
 
 def _cancel(loop: asyncio.AbstractEventLoop) -> None:
-    """End what is still open, such as an episode that nobody plays on."""
+    """Cancel all running tasks of `loop`, such as an abandoned rollout."""
     if tasks := asyncio.all_tasks(loop):
         for task in tasks:
             task.cancel()
@@ -183,6 +185,6 @@ def _cancel(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """End everything when the game is no longer needed."""
+    """Cancel all tasks and close the event loop of a discarded game."""
     _cancel(loop)
     loop.close()

@@ -1,4 +1,4 @@
-"""Connection of a run to Ray: a cluster that is there, or one of its own on this machine."""
+"""Connection of a run to Ray: to an existing cluster, or to a private cluster on this machine."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from marl.errors import EngineError
+from marl.core.errors import EngineError
 from marl.scenario.cluster import ClusterConfig, amounts
 from marl.scenario.load import ScenarioError
 
-_OWN = {"address": "local", "include_dashboard": False}
-"""Ray of the run's own, whichever others this machine runs, without a page."""
-_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
-"""The first lets Ray name this machine 127.0.0.1 and listen there alone, as it does by default on a laptop's system. It
-is read when Ray is imported; what is given as `_node_ip_address` is not heeded. The second: by default, simulators and
-learners would give way (niceness 15) to whatever else runs on this machine."""
+_PRIVATE = {"address": "local", "include_dashboard": False}
+"""Arguments of `ray.init` for a private cluster, separate from other clusters on this machine, without a dashboard."""
+# Ray by default listens on 127.0.0.1 alone on Windows and macOS; the first variable has the same effect here. Ray reads
+# it when it is imported; `_node_ip_address` has no such effect. The second variable: by default Ray starts its workers
+# with niceness 15, so that simulators and learners would yield to everything else on this machine.
+_PRIVATE_ENVIRONMENT = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
+# No usage report to Ray's makers; two attempts at a cluster's address, of up to 40 s each, instead of 20.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "2"}
-"""No report to Ray's makers; two attempts at a cluster's address, of up to 40 s each, in place of 20."""
 _ANSWER_S = 10.0
-"""Longest wait for any answer at a cluster's address."""
+"""Maximum wait for an answer at a cluster's address, in seconds."""
 
 
 @contextmanager
 def connected(settings: ClusterConfig) -> Iterator[None]:
-    """Connect to Ray as long as this context lasts; actors end with it.
+    """Connect to Ray for the duration of this context. Actors end with the connection.
 
     Raises:
-        ScenarioError: if there is no such cluster, or it is too small for all simulators at once.
-        EngineError: if a cluster of the run's own does not come up.
+        ScenarioError: if no cluster answers at the address, or the cluster is too small for all simulators at once.
+        EngineError: if a private cluster does not start.
     """
-    for name, value in (_ENVIRONMENT if settings.address else _ENVIRONMENT | _ALONE).items():
+    for name, value in (_ENVIRONMENT if settings.address else _ENVIRONMENT | _PRIVATE_ENVIRONMENT).items():
         os.environ.setdefault(name, value)
     import ray
 
@@ -46,7 +46,7 @@ def connected(settings: ClusterConfig) -> Iterator[None]:
     if not already:
         _connect(settings)
     try:
-        expect_room(settings, [node for node in ray.nodes() if node["Alive"]])
+        check_capacity(settings, [node for node in ray.nodes() if node["Alive"]])
         yield
     finally:
         if not already:
@@ -54,56 +54,58 @@ def connected(settings: ClusterConfig) -> Iterator[None]:
 
 
 def _connect(settings: ClusterConfig) -> None:
-    main = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
-    options: dict[str, Any] = {"address": settings.address} if settings.address else _OWN
-    _expect_answer(options["address"])
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM) if is_main_thread else ()
+    handlers = {number: signal.getsignal(number) for number in signals}
+    options: dict[str, Any] = {"address": settings.address} if settings.address else _PRIVATE
+    _expect_listener(options["address"])
     until = time.monotonic() + settings.start_s
-    while not _begun(options, until):
+    while not _start_ray(options, until):
         sys.stderr.write("marl: Ray has not come up within 30 s: it is tried again\n")
-    # Ray takes these over; a request to stop is to end with a checkpoint.
+    # Ray replaces the handlers, but a request to stop must end the run with a checkpoint.
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
-def _begun(options: Mapping[str, Any], until: float) -> bool:
-    """Return True if Ray has begun; False if its processes were not up in time, and it is not `until` yet."""
+def _start_ray(options: Mapping[str, Any], until: float) -> bool:
+    """Return True if Ray has started, False if Ray's own timeout ended before `until`: try again."""
     import ray
     from ray.exceptions import RayError
 
     try:
-        with _Start(until):
+        with _SuppressRayTimeout(until):
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
         return ray.is_initialized()
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise _nobody(options["address"], error) from error
+        raise _no_cluster(options["address"], error) from error
 
 
-def _expect_answer(address: str) -> None:
-    """Check that something listens at HOST:PORT: Ray itself tries for minutes, and not all that it raises is caught.
+def _expect_listener(address: str) -> None:
+    """Check that a process listens at `address`, if of the form HOST:PORT.
 
     Raises:
-        ScenarioError: if nothing does.
+        ScenarioError: if none does.
     """
+    # Ray itself tries for minutes, and raises more kinds of errors than `_start_ray` expects.
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         try:
             socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
         except OSError as error:
-            raise _nobody(address, error) from error
+            raise _no_cluster(address, error) from error
 
 
-def _nobody(address: str, error: Exception) -> ScenarioError:
-    why = str(error).strip().partition("\n")[0]
+def _no_cluster(address: str, error: Exception) -> ScenarioError:
+    cause = str(error).strip().partition("\n")[0]
     advice = "start one there (`ray start --head`), or leave cluster.address out for one of the run's own"
-    return ScenarioError(f"cluster.address: {address}: no Ray cluster answers there: {why}; {advice}")
+    return ScenarioError(f"cluster.address: {address}: no Ray cluster answers there: {cause}; {advice}")
 
 
-class _Start:
-    """Context manager that ends quietly when Ray's own limit of 30 s is over, which is a bare Exception.
+class _SuppressRayTimeout:
+    """Context manager that suppresses Ray's timeout of 30 s.
 
     Raises:
-        EngineError: if it is `until` by then.
+        EngineError: if `until` has passed.
     """
 
     def __init__(self, until: float) -> None:
@@ -112,6 +114,7 @@ class _Start:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        # Ray reports its timeout as a bare Exception, so no subclass is meant.
         if kind is not Exception:
             return False
         if time.monotonic() < self._until:
@@ -119,35 +122,32 @@ class _Start:
         raise EngineError(f"Ray has not come up within cluster.start_s on this machine: {error}") from error
 
 
-def expect_room(settings: ClusterConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Check that all simulators fit at once.
+def check_capacity(settings: ClusterConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Check that all simulators and learners fit into the cluster at once.
 
     Raises:
-        ScenarioError: if they do not; says what the machines of the cluster have.
+        ScenarioError: if they do not; the message lists the resources of each machine.
     """
-    machines_resources = [(node["NodeManagerAddress"], node["Resources"]) for node in nodes]
-    room = sum(_fitting(settings, resources) for _, resources in machines_resources)
-    if room >= settings.simulators:
-        _expect_all(settings, [resources for _, resources in machines_resources])
-        return
-    machines = "; ".join(f"{name}: {amounts(r.get('CPU', 0), r.get('GPU', 0))}" for name, r in machines_resources)
-    raise ScenarioError(
-        f"cluster.simulators: {settings.simulators} of {amounts(settings.cpus, settings.gpus)} each do not fit: there "
-        f"is room for {room} ({machines}); choose fewer, or a smaller cluster.cpus or cluster.gpus, or add machines"
-    )
-
-
-def _expect_all(settings: ClusterConfig, machines: Sequence[Mapping[str, float]]) -> None:
+    room, totals, machines = 0, {"CPU": 0.0, "GPU": 0.0}, list[str]()
+    for node in nodes:
+        resources: Mapping[str, float] = node["Resources"]
+        cpus, gpus = resources.get("CPU", 0), resources.get("GPU", 0)
+        # The small number makes up for rounding: ten simulators of 0.1 CPU fit on one CPU.
+        fitting = int(cpus / settings.cpus + 1e-9)
+        room += min(fitting, int(gpus / settings.gpus + 1e-9)) if settings.gpus else fitting
+        totals["CPU"] += cpus
+        totals["GPU"] += gpus
+        machines.append(f"{node['NodeManagerAddress']}: {amounts(cpus, gpus)}")
+    if room < settings.simulators:
+        raise ScenarioError(
+            f"cluster.simulators: {settings.simulators} of {amounts(settings.cpus, settings.gpus)} each do not fit: "
+            f"there is room for {room} ({'; '.join(machines)}); choose fewer, or a smaller cluster.cpus or "
+            "cluster.gpus, or add machines"
+        )
     learners, (cpus, gpus) = sum(settings.learners.values()), settings.reserved
-    have = [sum(resources.get(name, 0) for resources in machines) for name in ("CPU", "GPU")]
-    if learners and (cpus > have[0] + 1e-9 or gpus > have[1] + 1e-9):
+    if learners and (cpus > totals["CPU"] + 1e-9 or gpus > totals["GPU"] + 1e-9):
         raise ScenarioError(
             f"cluster.learners: {learners} processes of learners and {settings.simulators} simulators take "
-            f"{amounts(cpus, gpus)}, but the cluster has {amounts(*have)}; choose fewer, or a smaller "
-            "cluster.learner_cpus or cluster.cpus, or add machines"
+            f"{amounts(cpus, gpus)}, but the cluster has {amounts(totals['CPU'], totals['GPU'])}; choose fewer, or a "
+            "smaller cluster.learner_cpus or cluster.cpus, or add machines"
         )
-
-
-def _fitting(settings: ClusterConfig, resources: Mapping[str, float]) -> int:
-    fitting = int(resources.get("CPU", 0) / settings.cpus + 1e-9)
-    return min(fitting, int(resources.get("GPU", 0) / settings.gpus + 1e-9)) if settings.gpus else fitting

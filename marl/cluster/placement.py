@@ -1,15 +1,14 @@
-"""Placement of a run's parts by its scenario's `cluster`: all here, several simulators here, or actors of Ray."""
+"""Placement of a run by its scenario's `cluster`: all in this process, several simulators here, or actors of Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from marl.protocols import GameConfig
 from marl.rollout.casting import RoleCasting
-from marl.rollout.partition import PartitionedSimulator
-from marl.rollout.parts import LocalParts, Parts, SimulatorPart
+from marl.rollout.sharded_simulator import ShardedSimulator
+from marl.rollout.shards import LocalShardGroup, ShardGroup, SimulatorShard
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
@@ -18,18 +17,19 @@ from marl.training.placement import (
     LocalPlacement,
     Placement,
     Sources,
+    build_simulator,
     games_of,
-    playing_simulator,
 )
 
 if TYPE_CHECKING:
+    # These modules import ray, which is an optional dependency.
     from marl.cluster.learners import ClusterLearners
-    from marl.cluster.ray_parts import RayParts
+    from marl.cluster.ray_shards import RayShardGroup
 
 
 @contextmanager
-def placement_of(scenario: Scenario) -> Iterator[Placement]:
-    """Yield the placement of a run, whose processes end with this context.
+def open_placement(scenario: Scenario) -> Iterator[Placement]:
+    """Yield the placement of a run. Its processes end with this context.
 
     Raises:
         ScenarioError: if Ray is missing, too old or cannot be reached, or if the cluster is too small.
@@ -38,7 +38,7 @@ def placement_of(scenario: Scenario) -> Iterator[Placement]:
     if settings is None:
         yield LocalPlacement()
     elif settings.kind == "local":
-        yield PartitionedPlacement(settings.simulators)
+        yield ShardedPlacement(settings.simulators)
     else:
         if problems := list(settings.missing()):
             raise ScenarioError(f"cluster.{problems[0]}")
@@ -52,34 +52,34 @@ def placement_of(scenario: Scenario) -> Iterator[Placement]:
                 placement.close()
 
 
-class PartitionedPlacement(LocalPlacement):
-    """All in this process, with several simulators that have engines of their own."""
+class ShardedPlacement(LocalPlacement):
+    """Placement in this process, with several simulators that have engines of their own."""
 
     def __init__(self, simulators: int) -> None:
         self._simulators = simulators
 
-    def simulator(self, scenario: Scenario, sources: Sources) -> PartitionedSimulator:
-        parts = [SimulatorPart(playing_simulator(scenario, sources)) for _ in range(self._simulators)]
-        return simulator_of(scenario, LocalParts(parts))
+    def simulator(self, scenario: Scenario, sources: Sources) -> ShardedSimulator:
+        shards = [SimulatorShard(build_simulator(scenario, sources)) for _ in range(self._simulators)]
+        return sharded_simulator(scenario, LocalShardGroup(shards))
 
 
 class RayPlacement(LocalPlacement):
-    """Simulators as actors of Ray; learners, too, or in this process."""
+    """Placement of simulators in actors of Ray, and of learners in actors or this process."""
 
     def __init__(self, settings: ClusterConfig) -> None:
         self._settings = settings
-        self.parts: list[RayParts] = []
-        """Parts of the simulators that were built."""
+        self.shard_groups: list[RayShardGroup] = []
+        """Shards of each simulator built so far."""
         self._learners: ClusterLearners | None = None
 
-    def simulator(self, scenario: Scenario, sources: Sources) -> PartitionedSimulator:
-        from marl.cluster.ray_parts import RayParts
-        from marl.cluster.simulator_process import Setup
+    def simulator(self, scenario: Scenario, sources: Sources) -> ShardedSimulator:
+        from marl.cluster.ray_shards import RayShardGroup
+        from marl.cluster.simulator_process import SimulatorSetup
 
         threads = scenario.schedule.threads or max(1, int(self._settings.cpus))
-        parts = RayParts(self._settings, Setup(scenario, sources, threads))
-        self.parts.append(parts)
-        return simulator_of(scenario, parts)
+        shards = RayShardGroup(self._settings, SimulatorSetup(scenario, sources, threads))
+        self.shard_groups.append(shards)
+        return sharded_simulator(scenario, shards)
 
     def learners(self, scenario: Scenario, sources: Sources) -> LocalLearners:
         from marl.cluster.learners import build_learners
@@ -89,16 +89,15 @@ class RayPlacement(LocalPlacement):
 
     def close(self) -> None:
         """End all processes."""
-        for parts in self.parts:
-            parts.close()
+        for shards in self.shard_groups:
+            shards.close()
         if self._learners is not None:
             self._learners.close()
 
 
-def simulator_of(scenario: Scenario, parts: Parts) -> PartitionedSimulator:
-    """Return a simulator of the scenario's games and roles that plays in `parts`."""
+def sharded_simulator(scenario: Scenario, shards: ShardGroup) -> ShardedSimulator:
+    """Return a simulator of the scenario's games and roles with these shards."""
     schedule = scenario.schedule
-    games: Mapping[str, GameConfig] = games_of(scenario)
-    simulator = PartitionedSimulator(games, RoleCasting(scenario.roles, schedule.seed), parts)
-    simulator.may_drop = schedule.max_drops if schedule.on_error == "drop" else 0
+    simulator = ShardedSimulator(games_of(scenario), RoleCasting(scenario.roles, schedule.seed), shards)
+    simulator.max_drops = schedule.max_drops if schedule.on_error == "drop" else 0
     return simulator

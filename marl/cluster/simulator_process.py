@@ -1,154 +1,91 @@
-"""A simulator in a process of its own: an actor of Ray. What travels to and from it is in this module."""
+"""A simulator shard in a process of its own, an actor of Ray, and the messages between the actor and the run."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
-from marl.protocols import Player
-from marl.rollout.parts import JobBatch, PartReport, Result, SimulatorPart
+from marl.core.types import Ticket
+from marl.rollout.shards import LoadWeights, Result, ShardCommand, ShardReport, SimulatorShard
 from marl.scenario.schema import Scenario
-from marl.training.placement import Sources, playing_simulator, use_threads
-from marl.types import Ticket, Usage
+from marl.training.placement import Sources, build_simulator, use_threads
 
 _GATHER_S = 0.1
-"""Time for which finished episodes are gathered before they are sent on, while others are being played."""
+"""Time over which finished episodes are gathered into one reply while others are in flight, in seconds."""
+_FETCH_S = 600.0
+"""Maximum time for new weights to arrive, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """Everything from which a process builds its simulator."""
+class SimulatorSetup:
+    """Settings from which a process builds its simulator."""
 
     scenario: Scenario
     sources: Sources
     threads: int
-    """Threads of torch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Order to give up jobs."""
-
-    tickets: frozenset[Ticket]
-
-
-@dataclass(frozen=True, slots=True)
-class NewWeights:
-    """Order to sample with new weights from now on."""
-
-    policy: str
-    version: int
-    sent: Any
-    """A `Publication`; in the process, what that sends it: a handle to memory of its GPU, or a reference to bytes in
-    Ray's object store, which it fetches itself, once for each machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Order to go on from what all simulators have spent."""
-
-    spent: Mapping[str, Usage]
-
-
-@dataclass(frozen=True, slots=True)
-class EndStep:
-    """Order to report on the step that ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sleep:
-    """Order to free the memory of engines until they are needed again; an empty report says that it was done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guest:
-    """Order to let a player speak under a name from now on, or (None) no more."""
-
-    name: str
-    player: Player | None
-
-
-Order = JobBatch | Cancel | NewWeights | Spent | EndStep | Sleep | Guest
+    """Number of torch's threads."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """Answer of a process to orders."""
+    """Reply of a process to commands."""
 
     results: list[tuple[Ticket, Result]] = field(default_factory=list)
-    reports: list[PartReport] = field(default_factory=list)
-    """One for each order that asks for one."""
+    reports: list[ShardReport] = field(default_factory=list)
+    """Reports of the commands `EndStep` and `Sleep`, in order."""
     busy_s: float = 0.0
-    """Seconds for which it worked."""
+    """Working time in seconds."""
 
 
 class SimulatorProcess:
-    """One simulator with its engines; it works while it is asked to, for a short time at a time."""
+    """Actor with one simulator shard. Each call of `work` plays for a short time."""
 
     def __init__(self) -> None:
-        self._part: SimulatorPart | None = None
+        self._shard: SimulatorShard | None = None
 
-    def place(self) -> tuple[str, int]:
-        """Return the name of the machine and the number of the process."""
+    def location(self) -> tuple[str, int]:
+        """Return the host name and the process id."""
         return socket.gethostname(), os.getpid()
 
-    def build(self, setup: Setup) -> frozenset[str]:
-        """Load the weights and put the simulator together; return the UUIDs of the GPUs that it uses."""
-        import marl.cluster.weights  # noqa: F401  (takes seconds: not when the first new weights come)
+    def build(self, setup: SimulatorSetup) -> frozenset[str]:
+        """Load the weights and build the simulator; return the UUIDs of the GPUs in use by this process."""
+        # Imported here, not at the top: this takes seconds, which must not count as a wait for room (`cluster.room_s`).
+        # Nor later: the first new weights should not have to wait for the import.
+        import marl.cluster.weight_transfer  # noqa: F401
         from marl.cluster.gpu_weights import gpus_in_use
 
         use_threads(setup.threads)
-        self._part = SimulatorPart(playing_simulator(setup.scenario, setup.sources))
+        self._shard = SimulatorShard(build_simulator(setup.scenario, setup.sources))
         return gpus_in_use()
 
-    def work(self, orders: Sequence[Order], longest_s: float) -> Reply:
-        """Take orders, and play for up to so many seconds; return earlier if nothing is left to play."""
-        part, began, reply = self._part, time.monotonic(), Reply()
-        assert part is not None
-        for order in orders:
-            self._take(part, order, reply)
-        while part.jobs and (spent_s := time.monotonic() - began) < longest_s:
-            if reply.results and spent_s > _GATHER_S:
+    def work(self, commands: Sequence[ShardCommand], limit_s: float) -> Reply:
+        """Execute commands, then play for up to `limit_s`; return earlier if no job is left."""
+        shard, began, reply = self._shard, time.monotonic(), Reply()
+        assert shard is not None
+        for command in commands:
+            if isinstance(command, LoadWeights):
+                _load_weights(shard, command)
+            elif report := shard.handle(command):
+                reply.reports.append(report)
+        while shard.open_jobs and (elapsed_s := time.monotonic() - began) < limit_s:
+            if reply.results and elapsed_s > _GATHER_S:
                 break
-            reply.results += part.work(longest_s - spent_s)
+            reply.results += shard.step(limit_s - elapsed_s)
         reply.busy_s = time.monotonic() - began
         return reply
 
-    def _take(self, part: SimulatorPart, order: Order, reply: Reply) -> None:
-        match order:
-            case JobBatch():
-                part.start(order)
-            case Cancel(tickets):
-                part.cancel(tickets)
-            case Guest(name, player):
-                part.set_guest(name, player)
-            case Spent(spent):
-                part.restore_spent(spent)
-            case EndStep():
-                reply.reports.append(part.end_step())
-            case Sleep():
-                part.sleep()
-                reply.reports.append(PartReport())
-            case NewWeights(policy, version, sent):
-                _load(part, policy, sent, version)
 
-
-def _load(part: SimulatorPart, policy: str, sent: Any, version: int) -> None:
+def _load_weights(shard: SimulatorShard, command: LoadWeights) -> None:
     import ray
     import torch
 
-    from marl.cluster.weights import receive
+    from marl.cluster.weight_transfer import receive
 
-    weights = receive(sent, partial(ray.get, timeout=_FETCH_S))
-    part.load_weights(policy, weights, version)
+    shard.handle(replace(command, weights=receive(command.weights, partial(ray.get, timeout=_FETCH_S))))
     if torch.cuda.is_initialized():
-        torch.cuda.synchronize()  # whoever lends weights on a GPU is told next that they were read
-
-
-_FETCH_S = 600.0
-"""Longest time in which new weights arrive."""
+        # The run reuses its copy on the GPU after this reply, so the reads must have finished.
+        torch.cuda.synchronize()

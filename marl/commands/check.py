@@ -1,50 +1,55 @@
-"""`marl check`."""
+"""`marl check`: validate a scenario, play it at random, and estimate its memory."""
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from marl.commands.consent import reach_lines
-from marl.commands.device_check import configs_of, show_memory
+from marl.commands.consent import format_reaches
 from marl.commands.options import with_options
-from marl.commands.terminal import File, Overrides, echo, tell
+from marl.commands.terminal import Overrides, ScenarioFile, echo, print_notes
+from marl.evaluation.dry_run import DryRun, dry_run
+from marl.evaluation.grader_check import check_graders
+from marl.evaluation.model_facts import config_of
 from marl.memory.device import DeviceMemory, device_memory
-from marl.parts import RenamedKind
+from marl.memory.preflight import preflight
+from marl.models.hub import cache_config_and_tokenizer
+from marl.models.pretrained import Pretrained
 from marl.scenario.load import load, problem_list
+from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import ScenarioError
+from marl.view.memory_table import memory_table
 from marl.view.placement import placement_lines
-
-if TYPE_CHECKING:
-    from marl.evaluation.dry_run import DryRun
-    from marl.scenario.schema import Scenario
+from marl.view.run_plan import render_plan
 
 app = typer.Typer()
 
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Options of `marl check`: what it looks at, and what it shows."""
+    """Options of `marl check`."""
 
-    quick: Annotated[bool, typer.Option("--quick", help="Look at the settings alone; play nothing.")] = False
-    prompts: Annotated[bool, typer.Option("--prompts", help="Show whole prompts.")] = False
-    graders: Annotated[bool, typer.Option(help="Also try its verifiers on answers whose verdict is known.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="Check the settings only; play nothing.")] = False
+    prompts: Annotated[bool, typer.Option("--prompts", help="Show full prompts.")] = False
+    graders: Annotated[bool, typer.Option(help="Also test the verifiers on answers with known verdicts.")] = False
     device: Annotated[
-        str | None, typer.Option(help="Estimate its memory, and say if it fits: cpu, cuda:0, or a size such as 80GiB.")
+        str | None,
+        typer.Option(help="Estimate the memory of the run on this device: cpu, cuda:0, or a size such as 80GiB."),
     ] = None
     model_config: Annotated[
-        list[str] | None, typer.Option(help="With --device: config.json of a model that is not here, [MODEL=]FILE.")
+        list[str] | None,
+        typer.Option(help="With --device: config.json of a model that is not on this machine, [MODEL=]FILE."),
     ] = None
 
     def memory(self) -> DeviceMemory | None:
-        """Return the memory of the device; None if none was named.
+        """Return the memory of the device, or None if no device was named.
 
         Raises:
-            ValueError: if it is not here, or if other options do not go with it.
+            ValueError: if the device is not on this machine, or other options exclude `--device`.
         """
         if self.device is None:
             if self.model_config:
@@ -57,49 +62,40 @@ class CheckOptions:
 
 @app.command()
 @with_options(CheckOptions)
-def check(scenario: File, overrides: Overrides = None, *, options: CheckOptions) -> None:
+def check(scenario: ScenarioFile, overrides: Overrides = None, *, options: CheckOptions) -> None:
     """Check a scenario without loading a weight: its settings, and a few random episodes through its real prompts."""
     memory = options.memory()
-    with warnings.catch_warnings(record=True, action="always", category=RenamedKind) as raised:
-        checked = load(scenario, overrides or ())
-    configs = configs_of(checked, options.model_config or ()) if memory else {}
-    played = None if options.quick else _played(scenario, checked, configs)
+    checked = load(scenario, overrides or ())
+    # Sizes of models matter only for memory, so the hub is asked only with --device.
+    configs = _model_configs(checked, options.model_config or ()) if memory else {}
+    random_play = None if options.quick else _play_at_random(scenario, checked, configs)
     learning = [name for name, policy in checked.policies.items() if policy.learner]
-    played_games = f"game {checked.game.kind}" if checked.game else f"games {', '.join(checked.games)}"
-    echo(f"{scenario}: fine; {played_games}, trains {', '.join(learning)}")
-    for message in dict.fromkeys(str(warning.message) for warning in raised):
-        echo(f"note: {message}")
-    tell(checked)
-    for note in played.notes() if played else ():
+    games = f"game {checked.game.kind}" if checked.game else f"games {', '.join(checked.games)}"
+    echo(f"{scenario}: fine; {games}, trains {', '.join(learning)}")
+    print_notes(checked)
+    for note in random_play.notes() if random_play else ():
         echo(f"note: {note}")
-    if lines := reach_lines():
+    if lines := format_reaches():
         echo(f"It reaches beyond its own text:\n{lines}")
-    _show_more(scenario, checked, played, options)
-    if played and memory:
-        show_memory(played, memory)
-
-
-def _show_more(file: Path, scenario: Scenario, played: DryRun | None, options: CheckOptions) -> None:
     if options.graders:
-        from marl.evaluation.graders import check_graders
+        echo(f"{scenario}: graders: {check_graders(checked)} verdicts as they must be")
+    if checked.cluster:
+        echo("\n" + "\n".join(placement_lines(checked, checked.cluster)))
+    if random_play:
+        echo(f"\n{render_plan(random_play, full_prompts=options.prompts)}")
+    if random_play and memory:
+        estimate = preflight(random_play, memory)
+        echo(f"\n{memory_table(estimate)}")
+        if not estimate.fits:
+            raise typer.Exit(1)
 
-        echo(f"{file}: graders: {check_graders(scenario)} verdicts as they must be")
-    if scenario.cluster:
-        echo("\n" + "\n".join(placement_lines(scenario, scenario.cluster)))
-    if played:
-        from marl.view.plan import plan
 
-        echo(f"\n{plan(played, whole_prompts=options.prompts)}")
-
-
-def _played(file: Path, scenario: Scenario, configs: dict[str, Path]) -> DryRun:
-    """Return a dry run.
+def _play_at_random(file: Path, scenario: Scenario, configs: dict[str, Path]) -> DryRun:
+    """Play a few random episodes of `scenario`.
 
     Raises:
-        ScenarioError: if it fails, or shows that the scenario cannot be trained.
+        ScenarioError: if an episode fails, or shows that the scenario cannot be trained.
     """
-    from marl.evaluation.dry_run import dry_run
-
     try:
         run = dry_run(scenario, configs)
     except ValueError as error:
@@ -107,3 +103,30 @@ def _played(file: Path, scenario: Scenario, configs: dict[str, Path]) -> DryRun:
     if problems := list(run.problems()):
         raise ScenarioError(f"{file}: found in random play:\n{problem_list(problems)}")
     return run
+
+
+def _model_configs(scenario: Scenario, entries: Iterable[str]) -> dict[str, Path]:
+    """Return model -> config.json from `entries` ("[MODEL=]FILE"); the key "" stands for every model.
+
+    Settings of other models that are not on this machine are downloaded from the hub, without weights.
+
+    Raises:
+        ValueError: if a file does not exist, or the settings of a model are not available.
+    """
+    configs: dict[str, Path] = {}
+    for entry in entries:
+        model_name, _, file = entry.rpartition("=")
+        configs[model_name] = Path(file)
+    for path in configs.values():
+        if not path.is_file():
+            raise ValueError(f"--model-config: there is no file {str(path)!r}")
+    for name, policy in scenario.policies.items():
+        model = policy.model and (policy.model.shared_base() or policy.model)
+        if not isinstance(model, Pretrained) or config_of(model, configs):
+            continue
+        if why := cache_config_and_tokenizer(model.path):
+            raise ValueError(
+                f"policies.{name}.model: {model.path}: {why}; to know its sizes, give its config.json: --model-config "
+                f"FILE, or --model-config {model.path}=FILE where several models are not here"
+            )
+    return configs

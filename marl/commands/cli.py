@@ -1,4 +1,4 @@
-"""The command line: `marl COMMAND`. The commands are in the modules beside this one."""
+"""The command line `marl COMMAND`. The commands are in the modules beside this one."""
 
 from __future__ import annotations
 
@@ -14,61 +14,42 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from marl.commands import (
-    catalogue,
-    check,
-    doctor,
-    export,
-    export_data,
-    look,
-    new,
-    page,
-    respond,
-    show,
-    status,
-    top,
-    train,
-)
-from marl.commands.consent import TrustAnywhere, consent_needed
-from marl.commands.credit import credit
-from marl.errors import Notice, RunError
-from marl.parts import RenamedKind
+from marl.commands.command_group import CommandGroup
+from marl.commands.consent import require_consent
+from marl.core.errors import Notice, RunError
+from marl.host.outside import escape_for_terminal
 from marl.scenario.load import ScenarioError, explain, problem_list
-from marl.text import for_terminal
 
 app = typer.Typer(
-    cls=TrustAnywhere,
+    cls=CommandGroup,
     help="Reinforcement learning for teams of language models.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (new, train, look, page, respond, show, export, export_data, check, doctor, catalogue, status, top):
-    app.add_typer(commands.app)
-app.add_typer(credit, name="credit")
 
 
 def main() -> None:
-    """Run the command line; what a user got wrong is a message and exit status 2, never a traceback."""
+    """Run the command line. A user's mistake is printed as a message with exit status 2, never as a traceback."""
     _search_working_folder_last()
-    with _explained(), warnings.catch_warnings():
+    with _errors_as_messages(), warnings.catch_warnings():
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
         app()
 
 
 def _search_working_folder_last() -> None:
-    """Let a user's own parts be imported from the working directory, so that they hide nothing that is installed.
+    """Put the working directory at the end of `sys.path`.
 
-    `python -m` searches it first. What is installed in place (`pip install -e`) is found after all of `sys.path`, and
-    so is named there.
+    A user's plug-ins are importable from there without hiding an installed package.
     """
-    here, installed = str(Path.cwd()), str(Path(__file__).parents[2])
-    before = [folder for folder in sys.path if folder not in ("", here)]
-    sys.path[:] = dict.fromkeys([*before, installed, here])
+    # `python -m` puts the working directory first.
+    working_folder = str(Path.cwd())
+    sys.path[:] = [*(folder for folder in sys.path if folder not in ("", working_folder)), working_folder]
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _errors_as_messages() -> Iterator[None]:
+    """Context that prints expected errors: exit status 2 for a user's mistake, 1 for a failed run."""
     try:
         yield
     except ValidationError as error:
@@ -79,21 +60,21 @@ def _explained() -> Iterator[None]:
         _fail(error, 1)
 
 
-def _show_warning(default: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
-    """Write our own warnings as one line, without a place in the source; show others by default."""
-    if issubclass(category, RenamedKind | Notice):
-        sys.stderr.write(for_terminal(f"marl: {message}\n"))
+def _show_warning(default: Callable[..., None], message: Warning | str, category: type[Warning], *origin: Any) -> None:
+    """Print marl's own warnings as one line without their source line, and pass other warnings to `default`."""
+    if issubclass(category, Notice):
+        sys.stderr.write(escape_for_terminal(f"marl: {message}\n"))
     else:
-        default(for_terminal(str(message)), category, *place)
+        default(escape_for_terminal(str(message)), category, *origin)
 
 
 def _fail(error: BaseException, status: int) -> None:
-    sys.stderr.write(for_terminal("\n".join([f"marl: {error}", *vars(error).get("__notes__", ())])) + "\n")
+    sys.stderr.write(escape_for_terminal("\n".join([f"marl: {error}", *vars(error).get("__notes__", ())])) + "\n")
     sys.exit(status)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"marl {version('marl-llm')}")
         raise typer.Exit
 
@@ -102,11 +83,11 @@ def _print_version(wanted: bool) -> None:
 def begin(
     context: typer.Context,
     trust: Annotated[
-        bool, typer.Option("--trust", help="With any command: agree to what its scenario reaches, as `check` lists it.")
+        bool, typer.Option("--trust", help="With any command: agree to the scenario's accesses that `check` lists.")
     ] = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Ask for consent to what scenarios reach until the command ends."""
-    context.with_resource(consent_needed(trusted=trust))
+    """Require consent to external accesses of scenarios until the command ends."""
+    context.with_resource(require_consent(trusted=trust))

@@ -1,4 +1,4 @@
-"""Consent of the user to what a scenario reaches outside its folder and the installed packages."""
+"""Consent of the user to accesses of a scenario outside its folder and the installed packages."""
 
 from __future__ import annotations
 
@@ -12,96 +12,99 @@ from typing import Any
 
 import typer
 
-from marl.commands.plug_ins import WithPlugIns
-from marl.config import cut
-from marl.parts import import_gate
-from marl.scenario.trust import Folder, Reach, gate, import_reach, reaches, remembered
+from marl.core.config import shorten
+from marl.core.plugins import import_check
+from marl.host.outside import escape_for_terminal
+from marl.scenario.trust import (
+    ExternalAccess,
+    ScenarioFolder,
+    consent_check,
+    external_accesses,
+    import_reach,
+    stored_consent,
+)
 from marl.scenario.yaml_text import ScenarioError
-from marl.text import for_terminal
 
-_LONGEST = 1000
-"""Characters that are shown of one thing that is reached."""
+_MAX_CHARACTERS = 1000
+"""Maximum length of the text of one access, in characters."""
 
 
 class Consent:
-    """Records what the scenarios of a command reach, and what of it the user has agreed to."""
+    """External accesses of a command's scenarios, and those to which the user has agreed."""
 
     def __init__(self, *, trusted: bool) -> None:
         self._trusted = trusted
-        self.reaches: list[Reach] = []
-        self._folders: list[Folder] = []
+        self.accesses: list[ExternalAccess] = []
+        self._folders: list[ScenarioFolder] = []
         self._granted: set[tuple[str, str]] = set()
 
     def check(self, data: Mapping[str, Any], name: str, typed: Sequence[str]) -> None:
-        """Ask for consent to what a scenario reaches, unless it comes from fields that were typed, or from no file.
+        """Ask for consent to the accesses of a scenario, unless their fields were typed or `name` is no file.
+
+        Args:
+            typed: dotted paths of the fields that the user typed on the command line.
 
         Raises:
-            ScenarioError: if there is none.
+            ScenarioError: if the user does not consent.
         """
-        reached = reaches(data, Path(name).parent)
-        if not os.path.isfile(name):  # made of a scenario that was checked, and of what the user typed
-            self._grant(reached)
+        accesses = external_accesses(data, Path(name).parent)
+        if not os.path.isfile(name):
+            # The data was built from a scenario that was checked before, and from the user's own words.
+            self._grant(accesses)
             return
-        self._folders.append(Folder(Path(name).parent))
-        self._granted |= remembered(Path(name))
-        self.reaches += [reach for reach in reached if reach not in self.reaches]
-        self._grant([reach for reach in reached if any(f"{reach.field}.".startswith(f"{field}.") for field in typed)])
-        self._ask(name, [reach for reach in reached if reach.needs_consent])
+        self._folders.append(ScenarioFolder(Path(name).parent))
+        self._granted |= stored_consent(Path(name))
+        for access in accesses:
+            if access not in self.accesses:
+                self.accesses.append(access)
+            if any(f"{access.field}.".startswith(f"{field}.") for field in typed):
+                self._grant([access])
+        self._ask(name, [access for access in accesses if access.needs_consent])
 
-    def check_import(self, place: str) -> None:
-        """Ask for consent to an import that no rule has seen in the data.
+    def check_import(self, import_path: str) -> None:
+        """Ask for consent to an import that is found while plug-ins are resolved, not in the scenario's data.
 
         Raises:
-            ScenarioError: if there is none.
+            ScenarioError: if the user does not consent.
         """
-        reach = import_reach(place, "kind", self._folders)
-        if reach and reach.needs_consent:
-            self._ask(f"kind {place!r}", [reach])
+        access = import_reach(import_path, "kind", self._folders)
+        if access and access.needs_consent:
+            self._ask(f"kind {import_path!r}", [access])
 
-    def _grant(self, granted: Sequence[Reach]) -> None:
-        self._granted |= {(reach.action, reach.target) for reach in granted}
+    def _grant(self, accesses: Sequence[ExternalAccess]) -> None:
+        self._granted |= {(access.action, access.target) for access in accesses}
 
-    def _ask(self, name: str, needed: Sequence[Reach]) -> None:
-        open_questions = [reach for reach in needed if (reach.action, reach.target) not in self._granted]
+    def _ask(self, name: str, accesses: Sequence[ExternalAccess]) -> None:
+        open_questions = [access for access in accesses if (access.action, access.target) not in self._granted]
         if open_questions and not self._trusted:
             text = f"{name} reaches outside its folder and the installed packages:\n{_lines(open_questions)}"
-            if not _agrees(for_terminal(text)):
+            # Without a terminal nobody can answer, so the answer is no.
+            answerable = sys.stdin.isatty() and sys.stderr.isatty()
+            question = f"{escape_for_terminal(text)}\nGo on?"
+            if not (answerable and typer.confirm(question, default=False, err=True)):
                 raise ScenarioError(f"{text}\nNothing of it has happened. Give --trust if you know what it is for")
         self._grant(open_questions)
 
 
-def _lines(reached: Sequence[Reach]) -> str:
-    # All of them: what is left out could be what matters.
-    return "\n".join(f"  {cut(str(reach), _LONGEST)}" for reach in reached)
-
-
-def _agrees(text: str) -> bool:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    return typer.confirm(f"{text}\nGo on?", default=False, err=True)
+def _lines(accesses: Sequence[ExternalAccess]) -> str:
+    # Every access is listed: an omitted one could be the harmful one.
+    return "\n".join(f"  {shorten(str(access), _MAX_CHARACTERS)}" for access in accesses)
 
 
 _current: ContextVar[Consent] = ContextVar("consent")
 
 
 @contextmanager
-def consent_needed(*, trusted: bool = False) -> Iterator[Consent]:
-    """Context in which no scenario is loaded whose reach the user has not agreed to; by `trusted`, to all."""
+def require_consent(*, trusted: bool = False) -> Iterator[Consent]:
+    """Context in which loading a scenario asks for consent to its external accesses; `trusted` agrees to all."""
     consent = Consent(trusted=trusted)
     with ExitStack() as stack:
         stack.callback(_current.reset, _current.set(consent))
-        stack.callback(gate.reset, gate.set(consent.check))
-        stack.callback(import_gate.reset, import_gate.set(consent.check_import))
+        stack.callback(consent_check.reset, consent_check.set(consent.check))
+        stack.callback(import_check.reset, import_check.set(consent.check_import))
         yield consent
 
 
-def reach_lines() -> str:
-    """Return what the scenarios of this command reach, a line each."""
-    return _lines(_current.get().reaches)
-
-
-class TrustAnywhere(WithPlugIns):
-    """Commands that take `--trust`, which belongs to all of them, wherever it is typed."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, sorted(args, key=lambda word: word != "--trust"))
+def format_reaches() -> str:
+    """Return the external accesses of this command's scenarios, one a line."""
+    return _lines(_current.get().accesses)

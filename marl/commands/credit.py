@@ -1,79 +1,60 @@
-"""`marl credit`: judge the recorded episodes of a run again."""
+"""`marl credit`: assign credit to the recorded episodes of a run again."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from marl.text import for_terminal
+from marl.commands.command_group import DefaultCommandGroup
+from marl.commands.terminal import echo
+from marl.training.recompute_credit import CreditRecomputation
+from marl.view.credit_table import check_table_suffix, comparison_table, credit_table, write_credit_table
 
-if TYPE_CHECKING:
-    from marl.training.rejudge import Rejudge
-
-_DEFAULT = "judge"
-
-
-class _WithDefault(TyperGroup):
-    """A group of commands whose first words may leave out the command `judge`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, *ctx.help_option_names):
-            args = [_DEFAULT, *args]
-        return super().parse_args(ctx, args)
-
-
-credit = typer.Typer(
-    cls=_WithDefault,
+app = typer.Typer(
+    cls=DefaultCommandGroup,
     no_args_is_help=True,
-    help="Judge a run's recorded play again: marl credit RUN --with RULE, marl credit compare RUN --with A --with B.",
+    help="Assign credit to a run's recorded episodes again, by other rules, and compare rules.\n\n`marl credit RUN` is "
+    "`marl credit judge RUN`.",
 )
 _RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.", show_default=False)]
-_Step = Annotated[int | None, typer.Option(min=1, help="Which recorded step; default: the newest.")]
-_RULE = "A kind (shapley), two (flow/role_average), YAML ({kind: flow, decay: .5}) or all that stands under `credit:`"
+_Step = Annotated[int | None, typer.Option(min=1, help="Recorded step; default: the newest.")]
+_RULE = "A kind (shapley), two (flow/role_average), YAML ({kind: flow, decay: .5}) or a full `credit:` section"
 _RULES = f"{_RULE}; two or more, or one to compare with the run's own."
 
 
-@credit.command(_DEFAULT)
+@app.command()
 def judge(
     run: _RunPath,
     rule: Annotated[str | None, typer.Option("--with", help=f"{_RULE}; default: the run's own.")] = None,
     step: _Step = None,
-    out: Annotated[Path | None, typer.Option(help="Write every turn's credit here (.jsonl or .csv).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the credit of every turn here (.jsonl or .csv).")] = None,
 ) -> None:
-    """Judge a recorded step, and print credit by role and agent. The command when none is named."""
-    from marl.training.rejudge import Rejudge
-    from marl.view.credit_table import check_format, credit_table, write_credit
-
+    """Assign credit to a recorded step, and print it by role and agent. The default subcommand."""
     if out is not None:
-        check_format(out)
-    recorded = Rejudge(run, step)
-    judged = recorded(rule)
-    _say("\n".join([_title(run, recorded), *recorded.notes, "", credit_table(judged, recorded.trajectories)]))
+        check_table_suffix(out)
+    recomputation = CreditRecomputation(run, step)
+    credit = recomputation(rule)
+    episodes = recomputation.trajectories
+    echo("\n".join([_title(run, recomputation), *recomputation.notes, "", credit_table(credit, episodes)]))
     if out is not None:
-        _say(f"{out}: {write_credit(out, judged, recorded.trajectories)} turns")
+        echo(f"{out}: {write_credit_table(out, credit, episodes)} turns")
 
 
-@credit.command()
+@app.command()
 def compare(
     run: _RunPath,
     rules: Annotated[list[str], typer.Option("--with", help=_RULES, show_default=False)],
     step: _Step = None,
 ) -> None:
-    """Print how far rules agree on a recorded step, by role, and what each cost."""
-    from marl.training.rejudge import Rejudge
-    from marl.view.credit_table import comparison_table
-
-    recorded = Rejudge(run, step)
-    judged = [recorded(rule) for rule in ([None, *rules] if len(rules) == 1 else rules)]
-    _say("\n".join([_title(run, recorded), *recorded.notes, "", comparison_table(judged, recorded.trajectories)]))
-
-
-def _say(text: str) -> None:
-    typer.echo(for_terminal(text))
+    """Print the agreement of rules on a recorded step, by role, and the cost of each rule."""
+    recomputation = CreditRecomputation(run, step)
+    # A single rule is compared with the run's own, which is None.
+    assignments = [recomputation(rule) for rule in ([None, *rules] if len(rules) == 1 else rules)]
+    table = comparison_table(assignments, recomputation.trajectories)
+    echo("\n".join([_title(run, recomputation), *recomputation.notes, "", table]))
 
 
-def _title(run: Path, recorded: Rejudge) -> str:
-    return f"{run}: step {recorded.step}, {len(recorded.trajectories)} episodes"
+def _title(run: Path, recomputation: CreditRecomputation) -> str:
+    return f"{run}: step {recomputation.step}, {len(recomputation.trajectories)} episodes"

@@ -1,17 +1,16 @@
-"""`marl doctor`: what this machine has, what is missing and how to get it, and a short training run."""
+"""`marl doctor`: check this machine, advise how to install missing packages, and train for a short time."""
 
 from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from marl.commands.machine_findings import check_scenario, machine_findings
+from marl.commands.self_test import self_test
 from marl.commands.terminal import Overrides, echo
-
-if TYPE_CHECKING:
-    from marl.commands.health import Finding
 
 app = typer.Typer()
 _MARKS = {"ok": "ok    ", "absent": "absent", "wrong": "WRONG "}
@@ -24,30 +23,24 @@ def doctor(
     ] = None,
     overrides: Overrides = None,
     *,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Leave the self-test out, which takes up to a minute.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip the self-test, which takes up to a minute.")] = False,
 ) -> None:
-    """Look at this machine: versions, accelerators, sandbox, vLLM, Ray, folders; then train for up to a minute.
+    """Check this machine: versions, accelerators, sandbox, vLLM, Ray, folders; then train for up to a minute.
 
-    Says what to install for what is missing; with a scenario, also what that one needs. The exit status is 1 if
-    something is wrong.
+    Advises how to install missing packages; with a scenario, also those that the scenario needs. The exit status is 1
+    if something is wrong.
     """
-    from marl.commands.health import findings, trainable
-    from marl.commands.self_test import self_test
-
-    looked_at = chain(
-        findings(),
-        [trainable(scenario, overrides or ())] if scenario else (),
+    findings = chain(
+        machine_findings(),
+        [check_scenario(scenario, overrides or ())] if scenario else (),
         () if quick else self_test(),
     )
-    if sum([_print(each) for each in looked_at]):
+    # Findings are generated one by one: each is printed before the next check, which may take long.
+    any_wrong = False
+    for finding in findings:
+        echo(f"{_MARKS[finding.state]}  {finding.topic}: {finding.text}")
+        if finding.advice:
+            echo(f"        {finding.advice}")
+        any_wrong |= finding.state == "wrong"
+    if any_wrong:
         raise typer.Exit(1)
-
-
-def _print(finding: Finding) -> bool:
-    """Print a finding; return True if it is wrong."""
-    echo(f"{_MARKS[finding.state]}  {finding.topic}: {finding.text}")
-    if finding.advice:
-        echo(f"        {finding.advice}")
-    return finding.state == "wrong"

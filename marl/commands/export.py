@@ -1,4 +1,4 @@
-"""`marl export`: what a policy has learnt, as a folder that Transformers or PEFT loads."""
+"""`marl export`: a trained policy as a folder that Transformers or PEFT loads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import typer
 
 from marl.commands.options import with_options
 from marl.commands.terminal import RunPath, echo
+from marl.export.model_export import ModelExportOptions, export_model
+from marl.export.saved_policy import find_saved_policy
+from marl.export.upload import expect_shareable_base, requested_upload
 from marl.scenario.load import ScenarioError
 
 app = typer.Typer()
@@ -20,26 +23,28 @@ app = typer.Typer()
 class ExportOptions:
     """Options of `marl export`."""
 
-    out: Annotated[Path, typer.Option(help="The folder to make.")]
+    out: Annotated[Path, typer.Option(help="The folder to create.")]
     merge: Annotated[
         bool | None,
         typer.Option(
             "--merge/--adapter",
-            help="Make one model of an adapter and its base, or export the adapter alone. Default: what the run saved.",
+            help="Merge an adapter into its base, or export the adapter alone. Default: as the run saved it.",
             show_default=False,
         ),
     ] = None
-    step: Annotated[int | None, typer.Option(min=1, help="Which checkpoint; default: the newest.")] = None
-    best: Annotated[bool, typer.Option("--best", help="The best one, by the scenario's evaluate.keep_best.")] = False
+    step: Annotated[int | None, typer.Option(min=1, help="Step of the checkpoint; default: the newest.")] = None
+    best: Annotated[bool, typer.Option("--best", help="The best checkpoint, by the scenario's evaluate.keep_best.")] = (
+        False
+    )
     role: Annotated[
         str | None,
-        typer.Option(help="Whose sampling becomes generation_config.json; default: the first that the policy speaks."),
+        typer.Option(help="Role whose sampling becomes generation_config.json; default: the first one of the policy."),
     ] = None
-    gguf: Annotated[bool, typer.Option("--gguf", help="Write OUT/POLICY.gguf as well: Llama models.")] = False
+    gguf: Annotated[bool, typer.Option("--gguf", help="Also write OUT/POLICY.gguf; Llama models only.")] = False
     push: Annotated[
         str | None, typer.Option(help="Upload the folder to this repository of the hub: OWNER/NAME. Needs HF_TOKEN.")
     ] = None
-    private: Annotated[bool, typer.Option("--private", help="With --push: a new repository is private.")] = False
+    private: Annotated[bool, typer.Option("--private", help="With --push: create the repository as private.")] = False
 
 
 @app.command(name="export")
@@ -47,35 +52,29 @@ class ExportOptions:
 def export_policy(
     run: RunPath,
     options: ExportOptions,
-    policy: Annotated[str | None, typer.Argument(help="Which; default: the only one that learns.")] = None,
+    policy: Annotated[str | None, typer.Argument(help="Policy to export; default: the only one that learns.")] = None,
 ) -> None:
-    """Write what a policy has learnt as an ordinary folder with a card: a Hugging Face model, or a PEFT adapter."""
-    from marl.export.model_export import ModelChoice, export_model
-    from marl.export.upload import expect_base_at_hand, upload_to
-    from marl.export.weights import learnt
-
+    """Write a trained policy as a Hugging Face model or a PEFT adapter, with a model card."""
     if options.best and options.step is not None:
         raise ScenarioError(f"--step {options.step} names a checkpoint and --best another one: give one of them")
-    source = learnt(run, policy, "best" if options.best else options.step or "latest")
-    upload = upload_to(options.push, private=options.private, kind="model")
+    source = find_saved_policy(run, policy, "best" if options.best else options.step or "latest")
+    upload = requested_upload(options.push, private=options.private, kind="model")
     if upload is not None:
-        expect_base_at_hand(upload.repository, source, options.merge)
-    choice = ModelChoice(options.merge, options.role, options.gguf, options.push)
-    written = export_model(source, options.out, choice)
+        # Before anything is written: an adapter on a local base is useless to anybody who downloads it.
+        expect_shareable_base(upload.repository, source, options.merge)
+    settings = ModelExportOptions(options.merge, options.role, options.gguf, options.push)
+    written = export_model(source, options.out, settings)
     echo(f"{options.out}: policy {written.policy} of {run}, step {written.step}")
     if written.base is not None:
-        away = " beside it" if Path(written.base).is_relative_to(options.out.absolute()) else ""
-        echo(f"an adapter; its base is {written.base}{away}; --merge makes one model of both")
+        location = " beside it" if Path(written.base).is_relative_to(options.out.absolute()) else ""
+        echo(f"an adapter; its base is {written.base}{location}; --merge makes one model of both")
     if options.gguf:
         echo(f"{options.out / f'{written.policy}.gguf'}: the same model, for llama.cpp")
     if upload is not None:
         echo(upload.send(options.out))
-    _tell_loader(written.loader, options.out, run, adapter=written.adapter is not None)
-
-
-def _tell_loader(loader: str, out: Path, run: Path, *, adapter: bool) -> None:
-    if not loader:
-        echo(f"path: {out} (for a scenario's model, beside the settings that it has in {run})")
-        return
-    package = "peft" if adapter else "transformers"
-    echo(f"from {package} import {loader}; {loader}.from_pretrained({json.dumps(str(out))})")
+    if written.loader:
+        package = "transformers" if written.adapter is None else "peft"
+        path = json.dumps(str(options.out))
+        echo(f"from {package} import {written.loader}; {written.loader}.from_pretrained({path})")
+    else:
+        echo(f"path: {options.out} (for a scenario's model, beside the settings that it has in {run})")

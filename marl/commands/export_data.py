@@ -1,4 +1,4 @@
-"""`marl export-data`: what a run recorded, as a data set for other libraries."""
+"""`marl export-data`: recorded episodes of a run as a data set for other libraries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import typer
 
 from marl.commands.options import with_options
 from marl.commands.terminal import RunPath, echo
-from marl.export.chats import By, Format
-from marl.export.selection import TurnSelection
+from marl.export.chat_rows import DataFormat, PairCriterion, PairRule
+from marl.export.data_export import DataExportOptions, export_data
+from marl.export.turn_selection import TurnSelection
+from marl.export.upload import requested_upload
 from marl.scenario.load import ScenarioError
 
 app = typer.Typer()
@@ -24,55 +26,37 @@ _STEPS = re.compile(r"(?P<first>\d+)?(?P<to>-)?(?P<last>\d+)?")
 class DataOptions:
     """Options of `marl export-data`."""
 
-    out: Annotated[Path, typer.Option(help="The folder to make.")]
+    out: Annotated[Path, typer.Option(help="The folder to create.")]
     format: Annotated[
-        Format,
-        typer.Option(help="Tables of all that was recorded, or rows that others train on.", show_default=False),
+        DataFormat,
+        typer.Option(help="Tables of all recorded data, or training rows of another library.", show_default=False),
     ]
     role: Annotated[
-        list[str] | None, typer.Option(help="Only this role; may be repeated. Default: parquet all, else who learns.")
+        list[str] | None, typer.Option(help="Only this role; repeat it. Default: all for parquet, else learning roles.")
     ] = None
-    policy: Annotated[list[str] | None, typer.Option(help="Only turns of this policy; may be repeated.")] = None
+    policy: Annotated[list[str] | None, typer.Option(help="Only turns of this policy; repeat it.")] = None
     steps: Annotated[str | None, typer.Option(help="Only these recorded steps: 40, 10-40, 10- or -40.")] = None
-    min_return: Annotated[float | None, typer.Option(help="Only turns of agents paid this much or more.")] = None
+    min_return: Annotated[float | None, typer.Option(help="Only turns of agents with this return or more.")] = None
     min_advantage: Annotated[float | None, typer.Option(help="Only turns with this advantage or more.")] = None
-    readable: Annotated[bool, typer.Option("--readable", help="Only turns in which a legal move was read.")] = False
-    by: Annotated[By, typer.Option(help="trl-dpo: what makes one answer better than another.")] = "advantage"
-    min_margin: Annotated[float, typer.Option(min=0, help="trl-dpo: least difference of a pair.")] = 0.0
+    readable: Annotated[bool, typer.Option("--readable", help="Only turns with a legal move.")] = False
+    by: Annotated[PairCriterion, typer.Option(help="trl-dpo: criterion that orders two answers.")] = "advantage"
+    min_margin: Annotated[float, typer.Option(min=0, help="trl-dpo: minimum difference of a pair.")] = 0.0
     push: Annotated[
         str | None, typer.Option(help="Upload the folder to this data set of the hub: OWNER/NAME. Needs HF_TOKEN.")
     ] = None
-    private: Annotated[bool, typer.Option("--private", help="With --push: a new repository is private.")] = False
+    private: Annotated[bool, typer.Option("--private", help="With --push: create the repository as private.")] = False
 
 
 @app.command(name="export-data")
 @with_options(DataOptions)
 def export_recorded(run: RunPath, options: DataOptions) -> None:
     """Write recorded episodes as a data set: Parquet, or rows for TRL, verl and OpenAI's fine-tuning."""
-    from marl.export.chats import PairRule
-    from marl.export.data_export import DataChoice, export_data
-    from marl.export.upload import upload_to
-
     pairs = PairRule(options.by, options.min_margin)
     if options.format != "trl-dpo" and pairs != PairRule():
         raise ScenarioError(f"--by and --min-margin make pairs, and --format {options.format} has none; give trl-dpo")
-    upload = upload_to(options.push, private=options.private, kind="dataset")
-    report = export_data(run, options.out, DataChoice(options.format, _selection(options), pairs, options.push))
-    for file, rows in report.rows.items():
-        echo(f"{options.out / file}: {rows} rows")
-    if report.without_answer:
-        echo("note: no verifier read a right answer, so ground_truth is empty: give verl a reward function of your own")
-    if upload is not None:
-        echo(upload.send(options.out))
-    if options.format != "openai":
-        # A bare name such as "parquet" would be one of the library's own.
-        place = options.out if options.out.is_absolute() else f"./{options.out}"
-        echo(f"from datasets import load_dataset; load_dataset({json.dumps(str(place))})")
-
-
-def _selection(options: DataOptions) -> TurnSelection:
-    first, last = _range(options.steps)
-    return TurnSelection(
+    upload = requested_upload(options.push, private=options.private, kind="dataset")
+    first, last = _step_range(options.steps)
+    selection = TurnSelection(
         tuple(options.role or ()),
         tuple(options.policy or ()),
         first,
@@ -81,20 +65,32 @@ def _selection(options: DataOptions) -> TurnSelection:
         options.min_advantage,
         options.readable,
     )
+    report = export_data(run, options.out, DataExportOptions(options.format, selection, pairs, options.push))
+    for file, rows in report.rows.items():
+        echo(f"{options.out / file}: {rows} rows")
+    if report.without_answer:
+        echo("note: no verifier read a right answer, so ground_truth is empty: give verl a reward function of your own")
+    if upload is not None:
+        echo(upload.send(options.out))
+    if options.format != "openai":
+        # `load_dataset` takes a bare name such as "parquet" for one of its own builders.
+        path = options.out if options.out.is_absolute() else f"./{options.out}"
+        echo(f"from datasets import load_dataset; load_dataset({json.dumps(str(path))})")
 
 
-def _range(steps: str | None) -> tuple[int | None, int | None]:
-    """Return the first and the last step; None: no bound.
+def _step_range(steps: str | None) -> tuple[int | None, int | None]:
+    """Return the first and the last step of the range `steps`, each None if the range has no such bound.
 
     Raises:
-        ScenarioError: if the text is no range.
+        ScenarioError: if `steps` is no range.
     """
     if steps is None:
         return None, None
     match = _STEPS.fullmatch(steps)
     if not match or not (match["first"] or match["last"]):
         raise ScenarioError(f"--steps {steps}: no range of steps; choices: N, A-B, A- or -B")
-    first, last = (int(each) if each else None for each in (match["first"], match["last"]))
+    first = int(match["first"]) if match["first"] else None
+    last = int(match["last"]) if match["last"] else None
     if not match["to"]:
         last = first
     if first is not None and last is not None and first > last:

@@ -1,4 +1,4 @@
-"""Options of a command as one dataclass, where they are many."""
+"""Options of a command as one dataclass, for commands with many options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Command = Callable[..., None]
 
 
 def with_options(options: type) -> Callable[[Command], Command]:
-    """Return a decorator: a command takes an option for each field of this dataclass, and gets them as `options`."""
+    """Return a decorator that gives a command one option for each field of the dataclass `options`.
+
+    The command receives their values as its argument `options`.
+    """
 
     def decorate(command: Command) -> Command:
         arguments = {**signature(command, eval_str=True).parameters}
@@ -22,6 +25,7 @@ def with_options(options: type) -> Callable[[Command], Command]:
         def collected(**values: Any) -> None:
             command(**{name: values.pop(name) for name in arguments}, options=options(**values))
 
+        # Typer reads the signature: keyword-only parameters may follow in any order, with or without a default.
         parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (*arguments.values(), *fields.values())]
         collected.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         return collected

@@ -1,4 +1,4 @@
-"""A short real training run, by which `marl doctor` shows that everything works together, and how fast."""
+"""The self-test of `marl doctor`: a short real training run that checks learning and measures speed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from marl.commands.health import Finding
-from marl.errors import RunError
+from marl.commands.machine_findings import Finding
+from marl.core.errors import RunError
+from marl.core.types import Metrics
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.types import Metrics
+from marl.training.build import build
+from marl.training.loop import TrainingLoop
+from marl.training.stop_request import StopRequest
 from marl.view.console import Monitor
 
 STEPS = 60
-_LEARNT = 0.8
-"""Share of the first NashConv that is left at most: the run learns the answer format first, then the game."""
+_MAX_NASHCONV_RATIO = 0.8
+"""Maximum ratio of the last NashConv to the first: in so few steps the run mostly learns the answer format."""
 _WARM_UP = {"steps": 200, "lr": 1.0e-2}
 _SCENARIO: dict[str, Any] = {
     "game": {"kind": "kuhn_poker", "illegal": {"then": "forfeit", "penalty": 3}},
@@ -49,14 +52,17 @@ _SCENARIO: dict[str, Any] = {
 
 
 def scenario(steps: int = STEPS) -> Scenario:
-    """Return Kuhn poker in self-play, as `make demo` trains it, for a few steps."""
-    schedule = _SCENARIO["schedule"] | {"steps": steps}
-    changed = {"schedule": schedule, "evaluate": {"every": steps, "nashconv": True}, "checkpoint": {"every": steps}}
-    return validate(_SCENARIO | changed, "self-test")
+    """Return the scenario of `make demo`, self-play in Kuhn poker, with `steps` training steps."""
+    changes = {
+        "schedule": _SCENARIO["schedule"] | {"steps": steps},
+        "evaluate": {"every": steps, "nashconv": True},
+        "checkpoint": {"every": steps},
+    }
+    return validate(_SCENARIO | changes, "self-test")
 
 
 class _Recorder(Monitor):
-    """Keeps the metrics of every step; shows nothing."""
+    """Monitor that stores the metrics of every step and shows nothing."""
 
     def __init__(self) -> None:
         self.rows: list[Metrics] = []
@@ -66,39 +72,32 @@ class _Recorder(Monitor):
 
 
 def self_test(steps: int = STEPS) -> Iterator[Finding]:
-    """Yield what a short run shows: that it learns, and how much it plays a second."""
+    """Train for `steps` steps; yield a finding about learning and one about speed.
+
+    A failed run yields a single finding with the error.
+    """
     recorder, started = _Recorder(), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="marl-doctor-") as folder:
         try:
-            _train(scenario(steps), RunFolder(Path(folder) / "run"), recorder)
+            tested, run = scenario(steps), RunFolder(Path(folder) / "run")
+            run.create(tested)
+            TrainingLoop(build(tested), run, [recorder])(StopRequest())
         except (RunError, ValueError, RuntimeError, OSError) as error:
             yield Finding("self-test", "wrong", f"training failed: {type(error).__name__}: {error}")
             return
-    yield _learning(recorder.rows, steps)
-    yield _speed(recorder.rows, time.perf_counter() - started)
-
-
-def _train(tested: Scenario, folder: RunFolder, recorder: Monitor) -> None:
-    from marl.training.build import build
-    from marl.training.interrupt import Interrupt
-    from marl.training.loop import Training
-
-    folder.create(tested)
-    Training(build(tested), folder, [recorder])(Interrupt())
-
-
-def _learning(rows: list[Metrics], steps: int) -> Finding:
-    measured = [row["eval/nashconv"] for row in rows if "eval/nashconv" in row]
-    text = f"NashConv of Kuhn poker {measured[0]:.3f} -> {measured[-1]:.3f} in {steps} steps"
-    if measured[-1] <= _LEARNT * measured[0]:
-        return Finding("self-test", "ok", text)
-    return Finding("self-test", "wrong", f"{text}: it did not learn", "please report this, with the lines above")
-
-
-def _speed(rows: list[Metrics], seconds: float) -> Finding:
+    rows, seconds = recorder.rows, time.perf_counter() - started
+    nashconv = [row["eval/nashconv"] for row in rows if "eval/nashconv" in row]
+    text = f"NashConv of Kuhn poker {nashconv[0]:.3f} -> {nashconv[-1]:.3f} in {steps} steps"
+    if nashconv[-1] <= _MAX_NASHCONV_RATIO * nashconv[0]:
+        yield Finding("self-test", "ok", text)
+    else:
+        yield Finding("self-test", "wrong", f"{text}: it did not learn", "please report this, with the lines above")
+    # The second half alone, without the costs of starting up.
     steady = rows[len(rows) // 2 :]
-    spent = sum(row["time/step"] for row in steady)
-    episodes = sum(row["episode/count"] for row in steady) / spent
-    shares = {name: sum(row.get(f"time/{name}", 0.0) for row in steady) / spent for name in ("play", "learn")}
-    share = ", ".join(f"{value:.0%} {name}" for name, value in shares.items())
-    return Finding("speed", "ok", f"{episodes:,.0f} episodes a second ({share}); {seconds:.0f} s in all")
+    steady_s = sum(row["time/step"] for row in steady)
+    episodes = sum(row["episode/count"] for row in steady) / steady_s
+    shares = []
+    for stage in ("play", "learn"):
+        stage_s = sum(row.get(f"time/{stage}", 0.0) for row in steady)
+        shares.append(f"{stage_s / steady_s:.0%} {stage}")
+    yield Finding("speed", "ok", f"{episodes:,.0f} episodes a second ({', '.join(shares)}); {seconds:.0f} s in all")

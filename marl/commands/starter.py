@@ -1,4 +1,4 @@
-"""Scenarios to begin with: commented YAML for self-play, a team, or one role of a team, on data of one's own."""
+"""Commented scenarios of `marl new`: self-play, a team, or one role of a team, on a user's own data."""
 
 from __future__ import annotations
 
@@ -11,69 +11,76 @@ from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from marl.config import nearest
-from marl.data_files import Rows, read_file
+from marl.core.config import choices_hint
+from marl.host.data_files import DataTable, read_file
 from marl.scenario.load import ScenarioError, game_settings
 
 Kind = Literal["self-play", "team", "one-role"]
 QUESTIONS = ("question", "problem", "prompt", "input", "query", "instruction", "task", "text")
 ANSWERS = ("answer", "solution", "output", "target", "response", "label", "result", "expected")
-"""Usual names of the columns, the likeliest first."""
+"""Usual names of the two columns, in order of preference."""
 _HEADLINES = {
     "team": "A planner, a solver and a critic answer questions together; each has weights of its own, and all learn.",
     "one-role": "A planner, a solver and a critic answer questions together; only the solver learns.",
 }
 _TINY = "{kind: tiny, hidden: 64, warm_up: {steps: 300}}"
 _HELD_OUT = 0.2
-"""Share of the rows that are held out, where there are few."""
-_MOST_HELD_OUT = 300
+"""Fraction of the rows that are held out, up to `_MAX_HELD_OUT` rows."""
+_MAX_HELD_OUT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
-    """A file of questions and answers."""
+class QuestionFile:
+    """Facts about a file of questions and answers."""
 
     path: Path
     question: str
+    """Column of the questions."""
     answer: str
+    """Column of the answers."""
     rows: int
     numeric: bool
     """True if every answer is a number."""
     longest: int
-    """Words of the longest answer."""
+    """Length of the longest answer, in words."""
     first_answer: str
 
     @property
     def held_out(self) -> int:
-        """Number of rows that training never deals."""
-        return max(1, min(_MOST_HELD_OUT, round(_HELD_OUT * self.rows)))
+        """Number of rows that are excluded from training."""
+        return max(1, min(_MAX_HELD_OUT, round(_HELD_OUT * self.rows)))
 
 
-def read_data(path: Path, question: str | None = None, answer: str | None = None) -> Data:
-    """Return what a scenario needs to know of a file; columns are found by their usual names unless they are given.
+def inspect_data(path: Path, question: str | None = None, answer: str | None = None) -> QuestionFile:
+    """Read a file of questions and answers and return the facts that a scenario needs.
+
+    Args:
+        question, answer: names of the columns, or None to find them by their usual names.
 
     Raises:
-        ValueError: if the file cannot be read, or the columns are not known.
+        ValueError: if the file is unreadable, or a column is missing.
     """
     table = read_file(path)
-    columns = (
-        question or _column(table, QUESTIONS, "--question"),
-        answer or _column(table, ANSWERS, "--answer"),
-    )
-    for option, column in zip(("--question", "--answer"), columns, strict=True):
+    question = question or _column(table, QUESTIONS, "--question")
+    answer = answer or _column(table, ANSWERS, "--answer")
+    for option, column in (("--question", question), ("--answer", answer)):
         if column not in table.columns:
-            raise ValueError(f"{option} {column}: not every row of {path} has it; {nearest(column, table.columns)}")
-    answers = [str(row[columns[1]]) for row in table.rows]
+            raise ValueError(
+                f"{option} {column}: not every row of {path} has it; {choices_hint(column, table.columns)}"
+            )
+    answers = [str(row[answer]) for row in table.rows]
     numeric = all(map(_is_number, answers))
-    return Data(path, *columns, len(answers), numeric, max(len(text.split()) for text in answers), answers[0])
+    longest = max(len(text.split()) for text in answers)
+    return QuestionFile(path, question, answer, len(answers), numeric, longest, answers[0])
 
 
-def _column(table: Rows, usual: Sequence[str], option: str) -> str:
-    usual_names = [column for name in usual for column in table.columns if column.lower() == name]
-    if not usual_names:
-        have = ", ".join(table.columns)
-        raise ValueError(f"{option}: no column of {table.name} has a usual name ({', '.join(usual)}); choices: {have}")
-    return usual_names[0]
+def _column(table: DataTable, usual: Sequence[str], option: str) -> str:
+    for name in usual:
+        for column in table.columns:
+            if column.lower() == name:
+                return column
+    choices = ", ".join(table.columns)
+    raise ValueError(f"{option}: no column of {table.name} has a usual name ({', '.join(usual)}); choices: {choices}")
 
 
 def _is_number(text: str) -> bool:
@@ -83,10 +90,14 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def starter(kind: Kind, file: Path, model: str | None, *, game: str = "kuhn_poker", data: Data | None = None) -> str:
-    """Return a commented scenario that runs as it is; `file` is where it will be written.
+def starter_yaml(
+    kind: Kind, file: Path, model: str | None, *, game: str = "kuhn_poker", data: QuestionFile | None = None
+) -> str:
+    """Return the text of a commented scenario that runs without changes.
 
-    Without a `model` (a folder, or a name on the hub) tiny models are made for it, which know nothing but its format.
+    Args:
+        file: file to which the text will be written.
+        model: a folder or a hub name, or None for tiny models that know nothing but the answer format.
     """
     values = _common(file, model) | (_self_play(game) if kind == "self-play" else _team(kind, model, file, data))
     values["sampling"] = _sampling(model, data)
@@ -120,7 +131,7 @@ def _self_play(game: str) -> dict[str, Any]:
     return {"game": game, "seats": agents}
 
 
-def _team(kind: Kind, model: str | None, file: Path, data: Data | None) -> dict[str, Any]:
+def _team(kind: Kind, model: str | None, file: Path, data: QuestionFile | None) -> dict[str, Any]:
     tiny = model is None
     return {
         "headline": _HEADLINES[kind],
@@ -135,23 +146,24 @@ def _team(kind: Kind, model: str | None, file: Path, data: Data | None) -> dict[
     }
 
 
-def _answer_examples(data: Data | None) -> str:
-    """Return example answers, a third of which are wrong: there is something left to learn."""
+def _answer_examples(data: QuestionFile | None) -> str:
+    """Return example answers for the warm-up; a third of them is wrong, so that learning can improve on them."""
     wrong = json.dumps(data.first_answer, ensure_ascii=False) if data else '"{{ wrong[0] }}"'
     return f'["{{{{ answer }}}}", "{{{{ answer }}}}", {wrong}]'
 
 
-def _task(file: Path, data: Data | None) -> str:
+def _task(file: Path, data: QuestionFile | None) -> str:
     if data is None:
         return '{kind: arithmetic, digits: [1, 2], operators: ["+", "-"], train: 1000, held_out: 200}'
     path = data.path.absolute()
-    here = file.absolute().parent
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    folder = file.absolute().parent
+    # A relative path lets the scenario and its data move together.
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     columns = json.dumps({"question": data.question, "answer": data.answer}, ensure_ascii=False)
     return f"{{kind: file, path: {json.dumps(str(shown))}, columns: {columns}, held_out: {data.held_out}}}"
 
 
-def _sampling(model: str | None, data: Data | None) -> str:
+def _sampling(model: str | None, data: QuestionFile | None) -> str:
     if model is not None:
         return ", sampling: {max_tokens: 512}"
     return f", sampling: {{max_tokens: {max(12, data.longest + 6 if data else 0)}}}"

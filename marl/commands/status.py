@@ -1,4 +1,4 @@
-"""`marl status`: who does what in a run, while it runs and afterwards."""
+"""`marl status`: the activity of each part of a run, while it runs and afterwards."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ app = typer.Typer()
 
 @app.command()
 def status(run: RunPath) -> None:
-    """Print what a run does and since when, with `cluster` part by part; of one that has died, what it did last."""
+    """Print the current activity of each part of a run, or the last one of a run that died."""
     for line in status_lines(read_status(run), time.time()):
         echo(line)
 
 
 def status_lines(status: RunStatus, now: float) -> Iterator[str]:
-    """Yield the lines that tell a status at the time `now`."""
+    """Yield one line on the run and one on each part, as of the time `now` [seconds since the epoch]."""
     activity, silent_s = status.activity, now - status.written
     if status.ended:
-        state = f"ended {_ago(silent_s)}" + (f", by {status.problem}" if status.problem else "")
+        ago = f"{silent_s:.0f} s ago" if silent_s < 120 else f"{silent_s / 60:.0f} minutes ago"
+        state = f"ended {ago}" + (f", by {status.problem}" if status.problem else "")
     elif silent_s > SILENT_S:
+        # A living run writes its status more often, so a long silence means that the process is gone.
         state = f"silent for {silent_s:.0f} s: it has died, or its machine is not reached"
     else:
         state = f"{activity.stage or 'getting ready'} for {status.written - activity.since:.0f} s"
     yield f"step {activity.step} of {activity.steps}, {state} ({status.machine}, process {status.process})"
-    for each in (*activity.simulators, *activity.learners):
-        notes = [f"{each.open} episodes open"] if each.open else []
-        notes += [f"restarted {each.restarts} times"] if each.restarts else []
-        where = f" ({each.place})" if each.place else ""
-        yield "; ".join([f"  {each.name}{where}: {each.doing} for {status.written - each.since:.0f} s", *notes])
-
-
-def _ago(seconds: float) -> str:
-    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} minutes ago"
+    for worker in (*activity.simulators, *activity.learners):
+        location = f" ({worker.place})" if worker.place else ""
+        line = f"  {worker.name}{location}: {worker.doing} for {status.written - worker.since:.0f} s"
+        if worker.open:
+            line += f"; {worker.open} episodes open"
+        if worker.restarts:
+            line += f"; restarted {worker.restarts} times"
+        yield line

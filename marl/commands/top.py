@@ -1,4 +1,4 @@
-"""`marl top`: a run on the terminal, while it is trained and afterwards."""
+"""`marl top`: a dashboard of a run on the terminal, during training and afterwards."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.live import Live
 
 from marl.commands.terminal import RunPath
-from marl.view.console import Screen
-from marl.view.run_frame import Screenful, run_frame
-from marl.view.run_watch import RunWatch
-from marl.view.streams import lasting_output
+from marl.view.console import StdoutConsole
+from marl.view.resilient_output import resilient_output
+from marl.view.run_dashboard import TerminalSize, render_dashboard
+from marl.view.run_follower import RunFollower
 
 app = typer.Typer()
 
@@ -28,64 +28,69 @@ app = typer.Typer()
 @app.command()
 def top(
     run: RunPath,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and end; so in a pipe.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end; the default in a pipe.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two frames.")] = 1.0,
 ) -> None:
     """Watch a run: progress, speed, roles, policies, alarms, the last recorded episode. Read-only; q leaves."""
-    watch = RunWatch(run)
-    with lasting_output():
-        console = Screen()
+    follower = RunFollower(run)
+    with resilient_output():
+        console = StdoutConsole()
         if once or not console.is_terminal:
-            console.print(run_frame(watch.look(), Screenful(console.width)), soft_wrap=False)
+            console.print(render_dashboard(follower.snapshot(), TerminalSize(console.width)), soft_wrap=False)
         else:
-            _follow(watch, console, every)
+            _follow(follower, console, every)
 
 
-def _follow(watch: RunWatch, console: Console, every_s: float) -> None:
-    """Draw the run until q or Ctrl-C is pressed."""
-    with _left_by_signals(), _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+def _follow(follower: RunFollower, console: Console, every_s: float) -> None:
+    """Draw the run every `every_s` seconds until q or Ctrl-C is pressed."""
+    with (
+        _quit_on_signals(),
+        _key_reader() as pressed_key,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         while True:
-            live.update(run_frame(watch.look(), Screenful(*console.size)), refresh=True)
-            if pressed(every_s).lower() in ("q", "\x03", "\x04"):
+            live.update(render_dashboard(follower.snapshot(), TerminalSize(*console.size)), refresh=True)
+            if pressed_key(every_s).lower() in ("q", "\x03", "\x04"):
                 return
 
 
 @contextmanager
-def _left_by_signals() -> Iterator[None]:
-    """Let Ctrl-C end what is within quietly, and other signals that ask to end do so after the terminal is restored."""
+def _quit_on_signals() -> Iterator[None]:
+    """Context that Ctrl-C leaves quietly, and SIGTERM or SIGHUP by SystemExit, so that the terminal is restored."""
 
     def leave(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    previous = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     except KeyboardInterrupt:
         pass
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits so many seconds for a key and returns it; "" for none."""
-    number = sys.stdin.fileno()
-    if not os.isatty(number):
+def _key_reader() -> Iterator[Callable[[float], str]]:
+    """Context with a function that waits for a key for at most the given seconds and returns the key, or ""."""
+    stdin = sys.stdin.fileno()
+    if not os.isatty(stdin):
         yield _no_key
         return
-    before = termios.tcgetattr(number)
-    tty.setcbreak(number)
+    previous = termios.tcgetattr(stdin)
+    # Keys arrive without Enter and are not echoed.
+    tty.setcbreak(stdin)
 
-    def pressed(wait_s: float) -> str:
-        ready, _, _ = select.select([number], [], [], wait_s)
-        # At the end of input there are no more keys, and no terminal either.
-        return (os.read(number, 1).decode(errors="replace") or "q") if ready else ""
+    def pressed_key(wait_s: float) -> str:
+        ready, _, _ = select.select([stdin], [], [], wait_s)
+        # The end of the input means that the terminal was closed: leave, as by q.
+        return (os.read(stdin, 1).decode(errors="replace") or "q") if ready else ""
 
     try:
-        yield pressed
+        yield pressed_key
     finally:
-        termios.tcsetattr(number, termios.TCSADRAIN, before)
+        termios.tcsetattr(stdin, termios.TCSADRAIN, previous)
 
 
 def _no_key(wait_s: float) -> str:

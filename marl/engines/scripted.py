@@ -6,23 +6,22 @@ import math
 import sys
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import Field, field_validator
 
-from marl.errors import RunError
+from marl.core.errors import RunError
+from marl.core.types import Completion, Failure, Request, Ticket
+from marl.host.outside import escape_for_terminal
 from marl.protocols import Engine, EngineConfig, ModelSource, WeightlessEngine
-from marl.text import for_terminal
-from marl.types import Completion, Failure, Request, Ticket
 
 
 class ScriptedConfig(EngineConfig):
-    """Player given by its move probabilities. Games export their equilibria and perfect players as such."""
+    """Player defined by move probabilities. Games export equilibria and perfect players as subclasses."""
 
     @abstractmethod
     def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        """Return legal move -> probability, in an information state of the game."""
+        """Return the probability of each legal move in the information state `state`."""
 
     def build(self, source: ModelSource | None) -> Engine:
         return ScriptedEngine(self)
@@ -50,7 +49,7 @@ class Always(ScriptedConfig):
 
 
 class Tabular(ScriptedConfig):
-    """Plays from a table of information states; uniformly in states that it lacks."""
+    """Plays from a table of information states, and uniformly in states outside the table."""
 
     kind: str = "tabular"
     table: dict[str, dict[str, float]] = Field(default_factory=dict)
@@ -72,12 +71,12 @@ class Tabular(ScriptedConfig):
 
 
 def _uniform(moves: tuple[str, ...]) -> Mapping[str, float]:
-    """Return the same probability for each move; one that is listed twice has it twice."""
+    """Return equal probabilities. A move listed twice counts twice, so that repeated examples weigh more."""
     return {move: count / len(moves) for move, count in Counter(moves).items()}
 
 
 class ScriptedEngine(WeightlessEngine):
-    """Engine that answers at once. The move is drawn by inverse CDF from the request's own seed."""
+    """Engine that answers at once. The move is drawn by inverse CDF from the request's seed."""
 
     reason = "is scripted: it has no weights to load"
 
@@ -86,17 +85,26 @@ class ScriptedEngine(WeightlessEngine):
         self._answers: list[tuple[Ticket, Completion | Failure]] = []
 
     def submit(self, ticket: Ticket, request: Request) -> None:
-        # An example that is listed twice is played twice as often.
+        # An example listed twice is played twice as often, so `moves` keeps duplicates and `options` does not.
         moves = tuple(request.options or request.examples)
-        if not request.options and request.examples:
-            request = replace(request, options={text: text for text in request.examples})
-        if not request.options and request.forced is None:
+        options = request.options or {text: text for text in request.examples}
+        if not options and request.forced is None:
             raise ValueError(
                 f"policy {request.policy!r}: a scripted player needs a finite list of legal moves, or examples of moves"
             )
         probabilities = self._script.probabilities(request.state, moves) if moves else {}
-        answer = _sample(request, probabilities) if request.forced is None else _score(request, probabilities)
-        self._answers.append((ticket, answer))
+        if request.forced is None:
+            move = _sample(request.seed, list(options), probabilities)
+        else:
+            move = next((move for move, text in options.items() if text == request.forced), None)
+        if move is None:
+            # The id behind the last move stands for a text that is no legal move.
+            text, token = request.forced or "", len(options)
+        else:
+            text, token = options[move], list(options).index(move)
+        probability = probabilities.get(move, 0.0) if move else 0.0
+        logprob = math.log(probability) if probability > 0 else -math.inf
+        self._answers.append((ticket, Completion(text, (), (token,), (logprob,), "stop")))
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
         answers, self._answers = self._answers, []
@@ -107,9 +115,9 @@ class ScriptedEngine(WeightlessEngine):
         self._answers = [answer for answer in self._answers if answer[0] not in cancelled]
 
 
-def _sample(request: Request, probabilities: Mapping[str, float]) -> Completion:
-    remaining = (request.seed % 2**53) / 2**53 * math.fsum(probabilities.values())
-    moves = list(request.options or ())
+def _sample(seed: int, moves: Sequence[str], probabilities: Mapping[str, float]) -> str:
+    """Return a move drawn by inverse CDF. The uniform number is scaled by the sum, which may differ from 1."""
+    remaining = (seed % 2**53) / 2**53 * math.fsum(probabilities.values())
     chosen = moves[-1]
     for move in moves:
         probability = probabilities.get(move, 0.0)
@@ -118,23 +126,11 @@ def _sample(request: Request, probabilities: Mapping[str, float]) -> Completion:
             remaining -= probability
             if remaining < 0:
                 break
-    return _completion(request, chosen, probabilities[chosen])
-
-
-def _score(request: Request, probabilities: Mapping[str, float]) -> Completion:
-    move = next((move for move, text in (request.options or {}).items() if text == request.forced), None)
-    return _completion(request, move, probabilities.get(move, 0.0) if move else 0.0)
-
-
-def _completion(request: Request, move: str | None, probability: float) -> Completion:
-    options = request.options or {}
-    text = options[move] if move is not None else request.forced or ""
-    ids = (list(options).index(move),) if move is not None else (len(options),)
-    return Completion(text, (), ids, (math.log(probability) if probability > 0 else -math.inf,), "stop")
+    return chosen
 
 
 class InputEndedError(RunError):
-    """The person at the terminal has closed the input."""
+    """The person at the terminal closed the input."""
 
 
 class Human(EngineConfig):
@@ -163,15 +159,19 @@ class TerminalEngine(WeightlessEngine):
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
         cancelled = set(tickets)
-        self._open = [(ticket, request) for ticket, request in self._open if ticket not in cancelled]
+        self._open = [entry for entry in self._open if entry[0] not in cancelled]
 
 
 def _ask_person(request: Request) -> Completion:
+    """Print the prompt; ask until the answer is a legal move, spelled as a move or as the text of the option."""
     for message in request.messages:
-        sys.stdout.write(f"{for_terminal(message.content)}\n")
+        # A model's text may hold control sequences, which the terminal would obey.
+        sys.stdout.write(f"{escape_for_terminal(message.content)}\n")
     if request.options is None:
         return Completion(_read_line("you: "), (), (), (), "stop")
-    texts = {spelling.lower(): text for move, text in request.options.items() for spelling in (move, text)}
+    texts: dict[str, str] = {}
+    for move, text in request.options.items():
+        texts[move.lower()] = texts[text.lower()] = text
     question = f"your move ({', '.join(request.options)}): "
     while (line := _read_line(question).lower()) not in texts:
         sys.stdout.write(f"{line!r} is no legal move\n")
@@ -180,6 +180,6 @@ def _ask_person(request: Request) -> Completion:
 
 def _read_line(question: str) -> str:
     try:
-        return input(for_terminal(question)).strip()
+        return input(escape_for_terminal(question)).strip()
     except EOFError as error:
         raise InputEndedError("the input ended before the game did, so nobody speaks for this seat") from error

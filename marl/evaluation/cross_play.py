@@ -8,14 +8,14 @@ from functools import cached_property
 from itertools import product
 from statistics import fmean
 
+from marl.core.seeds import seed_of
+from marl.core.types import Deal
 from marl.protocols import Engine, RoleConfig
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import Scenario
-from marl.seeds import seed_of
-from marl.types import Deal
 
-HELD = 3
+MAX_LOADED_PLAYERS = 3
 """Most players whose weights are in memory at the same time."""
 Engines = Mapping[str, Engine]
 """Policy -> its engine."""
@@ -23,7 +23,7 @@ Pair = tuple[int, int]
 """Numbers of two players: the first takes one seat, the second all the rest."""
 Returns = tuple[float, float]
 """Return of the pair's first player in one episode, and the mean return of the second one's seats."""
-Meeting = Sequence[Sequence[Returns]]
+PairEpisodes = Sequence[Sequence[Returns]]
 """Start -> the episodes of a pair from it, one for each seat of the first; empty if one of them could not be played."""
 
 
@@ -73,7 +73,7 @@ class Tournament:
             if first < second or (first > second and ordered) or (first == second and not zero_sum)
         ]
 
-    def play(self, pairs: Collection[Pair]) -> Iterator[tuple[Pair, Meeting]]:
+    def play(self, pairs: Collection[Pair]) -> Iterator[tuple[Pair, PairEpisodes]]:
         """Yield each of the pairs with what came of it, in an order that loads few weights (`in_order`)."""
         engines: dict[int, Engines] = {}
         for pair in in_order(pairs):
@@ -84,7 +84,7 @@ class Tournament:
                     engines[number] = self.entrants[number].engines()
             yield pair, self._meet(pair, engines)
 
-    def _meet(self, pair: Pair, engines: Mapping[int, Engines]) -> Meeting:
+    def _meet(self, pair: Pair, engines: Mapping[int, Engines]) -> PairEpisodes:
         seated = dict(zip(("first", "second"), pair, strict=True))
         roles = {
             f"{side}:{agent}": role for side, n in seated.items() for agent, role in self.entrants[n].roles.items()
@@ -131,9 +131,9 @@ def in_order(pairs: Iterable[Pair]) -> list[Pair]:
 
     A block of all but one stays there, and every later player comes once to play against the whole block.
     """
-    return sorted(pairs, key=lambda pair: (min(pair) // (HELD - 1), max(pair), min(pair)))
+    return sorted(pairs, key=lambda pair: (min(pair) // (MAX_LOADED_PLAYERS - 1), max(pair), min(pair)))
 
 
 def _stays(number: int, pair: Pair) -> bool:
     """Return whether a player stays in memory while a pair plays: one of the two, or of the block of the lower one."""
-    return number in pair or number // (HELD - 1) == min(pair) // (HELD - 1)
+    return number in pair or number // (MAX_LOADED_PLAYERS - 1) == min(pair) // (MAX_LOADED_PLAYERS - 1)

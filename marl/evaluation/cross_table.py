@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from marl.evaluation.cross_play import Meeting, Pair, Returns
-from marl.evaluation.glicko import GlickoRating, glicko
-from marl.evaluation.ratings import EloRating, ratings
-from marl.statistics import normal, wilson
-from marl.zero_sum import Mixture, nash
+from marl.core.statistics import normal, wilson
+from marl.core.zero_sum import Mixture, nash_equilibrium
+from marl.evaluation.cross_play import Pair, PairEpisodes, Returns
+from marl.evaluation.elo import EloRating, elo_with_intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class CrossScore:
     loss_high: float
 
     @classmethod
-    def of(cls, meeting: Meeting) -> CrossScore:
+    def of(cls, meeting: PairEpisodes) -> CrossScore:
         """Return the figures of a pair's episodes.
 
         Episodes from one start may go alike, so the mean's interval is the normal one over starts, and those of shares
@@ -66,10 +65,9 @@ class CrossTable:
     """A tournament's players and what came of all their meetings."""
 
     names: Sequence[str]
-    meetings: Mapping[Pair, Meeting]
+    meetings: Mapping[Pair, PairEpisodes]
     zero_sum: bool
     two_seats: bool
-    rating: Literal["elo", "glicko"] = "elo"
 
     @cached_property
     def cells(self) -> list[list[CrossScore | None]]:
@@ -81,7 +79,7 @@ class CrossTable:
         meeting = self._meeting(row, column)
         return CrossScore.of(meeting) if meeting is not None else None
 
-    def _meeting(self, row: int, column: int) -> Meeting | None:
+    def _meeting(self, row: int, column: int) -> PairEpisodes | None:
         if (row, column) in self.meetings or not self.two_seats or (column, row) not in self.meetings:
             return self.meetings.get((row, column))
         return [[(second, first) for first, second in episodes] for episodes in self.meetings[column, row]]
@@ -96,11 +94,9 @@ class CrossTable:
         )
 
     @cached_property
-    def ratings(self) -> list[EloRating] | list[GlickoRating]:
-        """Return each player's rating, Elo's with a drawn game added to each pair; empty if the game allows none."""
-        if self.unrated:
-            return []
-        return glicko(self._points()) if self.rating == "glicko" else ratings(self._points())
+    def ratings(self) -> list[EloRating]:
+        """Return each player's Elo rating, with one drawn game added to each pair; empty if the game allows none."""
+        return [] if self.unrated else elo_with_intervals(self._points())
 
     def _points(self) -> np.ndarray:
         """Return the points of i against j in the episodes from start s, as [s, i, j]."""
@@ -117,7 +113,7 @@ class CrossTable:
         arXiv 1806.02643); None if the game is not zero-sum for two."""
         if self.unrated:
             return None
-        return nash([[cell.mean if cell else 0.0 for cell in row] for row in self.cells]).row
+        return nash_equilibrium([[cell.mean if cell else 0.0 for cell in row] for row in self.cells]).row
 
     def figures(self) -> dict[str, Any]:
         """Return all figures as JSON holds them; a bound that is not finite is null."""

@@ -1,4 +1,4 @@
-"""Facts of a model that are known without its weights: sizes, the tokens of a prompt, and bytes in memory."""
+"""Facts of a model that need no weights in memory: sizes, numbers of prompt tokens, and bytes per weight."""
 
 from __future__ import annotations
 
@@ -9,57 +9,55 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from marl.core.types import Request
 from marl.models.adapter import Adapter
 from marl.models.hf_folder import gguf_of, is_gguf
-from marl.models.pretrained import HeldModel, Pretrained
+from marl.models.pretrained import Pretrained, TransformersModelConfig
 from marl.models.tiny import Tiny
-from marl.protocols.memory import AdapterSize, ModelSize
+from marl.protocols import ModelConfig
+from marl.protocols.memory_estimates import AdapterSize, ModelSize
 from marl.runs.trained_model import Trained
-
-if TYPE_CHECKING:
-    from marl.protocols import ModelConfig
-    from marl.types import Request
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Name of a weight -> its shape."""
 Configs = Mapping[str, Path]
-"""Path of a pretrained model, or "" for any -> the config.json to take where the model is not on this machine."""
+"""Path of a pretrained model (or "" for any model) -> config.json to read if the model is not on this machine."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SPECIAL = 4
-"""Tokens of a tiny model's vocabulary beside its words."""
+"""Number of special tokens in a tiny model's vocabulary of words."""
 _NOT_LINEAR = re.compile(r"(^|\.)(embed\w*|wte|wpe|lm_head)$")
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts of a model. None: unknown."""
+    """Facts of a model; None stands for an unknown fact."""
 
     description: str
     weights: int | None
-    """Number of weights; of an adapter, those of its base left out."""
+    """Number of weights; for an adapter, without the weights of its base model."""
     shared: int | None
-    """Number of an adapter's base's weights; 0 without an adapter."""
+    """Number of weights of an adapter's base model; 0 for a model without an adapter."""
     weight_bytes: int
-    """Bytes of one weight."""
+    """Size of one weight [bytes]."""
     size: ModelSize | None
-    """Sizes on which memory depends, an adapter's included."""
+    """Dimensions for the estimate of memory, including the adapter's."""
     context: int | None
-    """Most tokens of a prompt and its answer."""
+    """Maximum length of a prompt and its answer together [tokens]."""
     count: Callable[[Request], int] | None
-    """Return the number of tokens of a request's prompt. Raises ValueError if the chat template refuses it."""
+    """Return the number of tokens of a request's prompt; raise ValueError if the chat template refuses the prompt."""
 
 
 def facts_of(model: ModelConfig, texts: Collection[str], configs: Configs | None = None) -> ModelFacts:
-    """Return the facts of a model whose policies read and write `texts`."""
+    """Return the facts of a model. A tiny model's vocabulary is built from `texts`, the texts of its policies."""
     if isinstance(model, Adapter):
         return _adapter_facts(model, texts, configs)
     if isinstance(model, Tiny):
         return _tiny_facts(model, texts)
     file = config_of(model, configs)
     config = _config(file) if file else {}
-    width = _BYTES[model.dtype] if isinstance(model, HeldModel) else 4
+    width = _BYTES[model.dtype] if isinstance(model, TransformersModelConfig) else 4
     shapes = _shapes(model, texts, configs)
     return ModelFacts(
         description=_description(model),
@@ -116,7 +114,7 @@ def _adapter_facts(adapter: Adapter, texts: Collection[str], configs: Configs | 
 
 
 def _adapted(adapter: Adapter, shapes: Shapes) -> Iterator[tuple[int, ...]]:
-    """Yield the shape (outputs, inputs) of each layer that is adapted."""
+    """Yield the shape (outputs, inputs) of each layer with an adapter."""
     for name, shape in shapes.items():
         if len(shape) == 2 and _is_adapted(name.removesuffix(".weight"), adapter.targets):
             yield shape
@@ -131,7 +129,7 @@ def _is_adapted(layer: str, targets: str | tuple[str, ...]) -> bool:
 
 
 def folder_of(model: ModelConfig) -> Path | None:
-    """Return the folder of a model on this machine, the cache of the hub included; None if it is not there."""
+    """Return the folder of a model on this machine or in the hub's cache, or None if the model is not here."""
     if isinstance(model, Trained):
         with suppress(ValueError):
             return model.folder(publishes=True)
@@ -143,14 +141,14 @@ def folder_of(model: ModelConfig) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    with suppress(HFValidationError):  # no name on a hub
+    with suppress(HFValidationError):  # the path cannot be a repository's name on the hub
         cached = try_to_load_from_cache(model.path, "config.json")
         return Path(cached).parent if isinstance(cached, str) else None
     return None
 
 
 def config_of(model: ModelConfig, configs: Configs | None = None) -> Path | None:
-    """Return the config.json or the GGUF file of a model on this machine, or else what `configs` gives for it."""
+    """Return the config.json or GGUF file of a model on this machine, or else its entry in `configs`."""
     if folder := folder_of(model):
         with suppress(ValueError):  # several GGUF files, which the model's settings refuse
             return folder / ((isinstance(model, Pretrained) and model.gguf_file) or gguf_of(folder) or "config.json")
@@ -162,7 +160,7 @@ def config_of(model: ModelConfig, configs: Configs | None = None) -> Path | None
 
 
 def _shapes(model: ModelConfig, texts: Collection[str], configs: Configs | None = None) -> Shapes | None:
-    """Return the shapes of a model's weights; None if neither they nor its settings are on this machine."""
+    """Return the shapes of a model's weights, or None if neither weights nor settings are on this machine."""
     if isinstance(model, Tiny):
         return dict(tiny_shapes(model, _vocabulary(model, texts)))
     folder, file = folder_of(model), config_of(model, configs)
@@ -170,9 +168,10 @@ def _shapes(model: ModelConfig, texts: Collection[str], configs: Configs | None 
     saved = _saved_shapes(folder) if folder and not packed else None
     if saved or file is None or not _config(file):
         return saved
-    from marl.models.declared_shapes import declared_shapes
+    # The import loads torch, so it happens only where no shapes are saved.
+    from marl.models.config_shapes import parameter_shapes
 
-    return declared_shapes(file)
+    return parameter_shapes(file)
 
 
 def tiny_shapes(model: Tiny, vocabulary: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -202,7 +201,7 @@ def _size(shapes: Shapes | None) -> int | None:
 
 
 def _saved_shapes(folder: Path) -> Shapes | None:
-    """Return the shapes in the safetensors files of a folder, whose headers alone are read."""
+    """Return the shapes from the headers of a folder's safetensors files, or None if there are no such files."""
     from safetensors import safe_open
 
     shapes: dict[str, tuple[int, ...]] = {}
@@ -216,16 +215,17 @@ def _saved_shapes(folder: Path) -> Shapes | None:
 
 
 def _is_packed(file: Path) -> bool:
-    """Return whether settings, weights and tokenizer are in one GGUF file."""
+    """Return True for a GGUF file, which holds settings, weights and tokenizer together."""
     return file.is_file() and is_gguf(file)
 
 
 def _config(file: Path) -> Mapping[str, Any]:
+    """Return the settings of a model's text part, empty if they cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
         if _is_packed(file):
-            from marl.models.declared_shapes import declared_settings
+            from marl.models.config_shapes import load_config
 
-            return declared_settings(file).get_text_config().to_dict()
+            return load_config(file).get_text_config().to_dict()
         match json.loads(file.read_text(encoding="utf-8")):
             case {"text_config": dict(config)} | dict(config):
                 return config
@@ -233,6 +233,7 @@ def _config(file: Path) -> Mapping[str, Any]:
 
 
 def _model_size(config: Mapping[str, Any], shapes: Shapes | None, width: int) -> ModelSize | None:
+    """Return the dimensions of a transformer, or None if `config` lacks one of them or `shapes` are unknown."""
     match config:
         case {
             "num_hidden_layers": int(layers),
@@ -242,16 +243,16 @@ def _model_size(config: Mapping[str, Any], shapes: Shapes | None, width: int) ->
         } if shapes:
             head = config.get("head_dim") or hidden // heads
             return ModelSize(
-                weights=_size(shapes) or 0,
+                parameters=_size(shapes) or 0,
                 weight_bytes=width,
                 layers=layers,
-                hidden=hidden,
-                inner=config.get("intermediate_size") or 4 * hidden,
+                hidden_size=hidden,
+                intermediate_size=config.get("intermediate_size") or 4 * hidden,
                 heads=heads,
-                queries=heads * head,
-                keys=(config.get("num_key_value_heads") or heads) * head,
+                query_size=heads * head,
+                key_size=(config.get("num_key_value_heads") or heads) * head,
                 vocabulary=vocabulary,
-                head_norms=any(name.endswith("q_norm.weight") for name in shapes),
+                has_qk_norm=any(name.endswith("q_norm.weight") for name in shapes),
             )
     return None
 
@@ -273,7 +274,7 @@ def _vocabulary(model: Tiny, texts: Collection[str]) -> int:
 
 
 def _tiny_counter(model: Tiny, texts: Collection[str]) -> Callable[[Request], int]:
-    """Return a count of the tokens that a tiny model reads: those of its contents, and a mark of the answer."""
+    """Return a function that counts a tiny model's prompt tokens: its messages' contents and one answer mark."""
     if model.vocabulary == "bytes":
         return lambda request: len(_contents(request).encode()) + 1
     from marl.models.word_tokenizer import word_tokenizer
@@ -287,13 +288,15 @@ def _contents(request: Request) -> str:
 
 
 def _counter(file: Path) -> Callable[[Request], int] | None:
-    """Return a count of tokens by the tokenizer in a GGUF file, or else beside a config.json, and its chat template;
-    None if there is none."""
+    """Return a function that counts prompt tokens with the model's tokenizer and chat template.
+
+    The tokenizer is read from a GGUF file or from the folder of a config.json. Return None if there is no tokenizer.
+    """
     folder = file.parent
     packed: dict[str, Any] = {"gguf_file": file.name} if _is_packed(file) else {}
     if not packed and not (folder / "tokenizer.json").is_file():
         return None
-    from transformers import PreTrainedTokenizerFast  # which, unlike AutoTokenizer, imports no torch
+    from transformers import PreTrainedTokenizerFast  # unlike AutoTokenizer, it does not import torch
     from transformers.utils import logging
 
     from marl.models.chat_template import ChatTokenizer

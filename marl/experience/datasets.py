@@ -1,51 +1,48 @@
-"""Written answers: demonstrations and preferences from a file, tokenised for the policy that learns from them.
+"""Demonstrations and preferences from a file, tokenised for the policy that learns from them.
 
-A row becomes one episode of one turn for each of its answers; nothing is played.
+Each answer of a row becomes one episode with one turn; nothing is played.
 """
 
 from __future__ import annotations
 
-import random
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from pydantic import field_validator
 
-from marl.config import Config, Sampling, nearest
-from marl.data_files import known_format, read_file
+from marl.core.config import Config, Sampling, choices_hint
+from marl.core.graph import Trajectory
+from marl.core.types import Completion, Deal, Failure, Message, Metrics, Request, Reward, Turn
+from marl.experience.rollouts import EpochOrder
+from marl.host.data_files import check_format, read_file
 from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
-from marl.seeds import seed_of
-from marl.types import Completion, Deal, Failure, Message, Metrics, Request, Reward, Turn
 
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
-
-_SPEAKERS: tuple[str, ...] = get_args(get_type_hints(Message)["role"])
+_MESSAGE_ROLES: tuple[str, ...] = get_args(get_type_hints(Message)["role"])
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetRow:
-    """A prompt with answers, and the reward of each."""
+    """A prompt with its answers and their rewards."""
 
     prompt: str | tuple[Message, ...]
-    """A text, which the role's template turns into a prompt, or messages that are taken as they are."""
+    """Text for the template of the role, or messages to use unchanged."""
     answers: tuple[str, ...]
     rewards: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """One row of a file, with its place for error messages. Every method raises ValueError naming the column."""
+    """One row of a file, with its location for error messages. All methods raise ValueError naming the column."""
 
-    place: str
+    location: str
     row: Mapping[str, Any]
 
     def prompt(self, column: str) -> str | tuple[Message, ...]:
-        """Return a text or a chat."""
+        """Return the prompt in `column`: a text, or the messages of a chat."""
         value = self._value(column)
         if isinstance(value, str):
             return value
@@ -54,7 +51,7 @@ class RowReader:
         return chat
 
     def answer(self, column: str) -> str:
-        """Return a text, or that of the one assistant message in the column."""
+        """Return the answer in `column`: a text, or the content of a single message of the assistant."""
         value = self._value(column)
         if not isinstance(value, str):
             chat = self._chat(column)
@@ -66,18 +63,18 @@ class RowReader:
         return value
 
     def exchange(self, column: str) -> tuple[tuple[Message, ...], str]:
-        """Return (prompt, answer) of a chat that ends with the assistant's answer."""
+        """Return (prompt, answer) of the chat in `column`, which must end with an answer of the assistant."""
         chat = self._chat(column)
         if len(chat) < 2 or chat[-1].role != "assistant" or not chat[-1].content:
             raise self._wrong(column, f"must end with an answer of the assistant, got {[m.role for m in chat]}")
         return chat[:-1], chat[-1].content
 
     def _wrong(self, column: str, problem: str) -> ValueError:
-        return ValueError(f"{self.place}, column {column!r}: {problem}")
+        return ValueError(f"{self.location}, column {column!r}: {problem}")
 
     def _value(self, column: str) -> Any:
         if self.row.get(column) is None:
-            raise self._wrong(column, f"missing; {nearest(column, self.row)}")
+            raise self._wrong(column, f"missing; {choices_hint(column, self.row)}")
         return self.row[column]
 
     def _chat(self, column: str) -> tuple[Message, ...]:
@@ -88,35 +85,35 @@ class RowReader:
             if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
                 problem = f"a message is an object with `role` and `content`, a text; got {message!r}"
                 raise self._wrong(column, problem)
-            if message.get("role") not in _SPEAKERS:
-                problem = f"role {message.get('role')!r} is unknown; choices: {', '.join(_SPEAKERS)}"
+            if message.get("role") not in _MESSAGE_ROLES:
+                problem = f"role {message.get('role')!r} is unknown; choices: {', '.join(_MESSAGE_ROLES)}"
                 raise self._wrong(column, problem)
         return tuple([Message(message["role"], message["content"]) for message in messages])
 
 
 class AnswerFile(ExperienceConfig):
-    """Takes each step's episodes from a file of answers, row by row, round and round."""
+    """Takes the episodes of each step from a file of answers, row by row, epoch after epoch."""
 
     example = "path: answers.jsonl"
     off_policy: ClassVar[bool] = True
     answers: ClassVar[int] = 1
-    """Answers of a row, each an episode of the same start."""
+    """Number of answers in a row; each is an episode of the same group."""
     path: Path
     """File of the answers: `.csv`, `.jsonl`, `.jsonl.zst` or `.parquet`."""
     role: str | None = None
-    """Role of the answers; needed where the game seats several roles. Its templates make prompts of texts, as if each
-    were all that it had observed; messages are taken as they are."""
+    """Role of the answers; required if the game seats several roles. Texts become prompts by the role's templates, as
+    if the text were the whole observation; messages are used unchanged."""
     shuffle: bool = True
-    """Shuffle the rows anew in each epoch, by `seed`."""
+    """Shuffle the rows in each epoch, by `seed`."""
     seed: int = 0
     """Seed of the order of the rows."""
 
     @field_validator("path")
     @classmethod
-    def _known_format(cls, path: Path) -> Path:
-        return known_format(path)
+    def _check_format(cls, path: Path) -> Path:
+        return check_format(path)
 
-    def missing(self) -> Iterable[str]:
+    def unmet_requirements(self) -> Iterable[str]:
         try:
             self.rows()
         except ValueError as error:
@@ -127,7 +124,7 @@ class AnswerFile(ExperienceConfig):
         if self.role is None and len(roles) > 1:
             yield f"role: missing: who gave the answers? choices: {', '.join(roles)}"
         elif self.role is not None and self.role not in roles:
-            yield f"role: no seat has the role {self.role!r}; {nearest(self.role, roles)}"
+            yield f"role: no seat has the role {self.role!r}; {choices_hint(self.role, roles)}"
         if group_size % self.answers:
             yield (
                 f"kind: a row of {self.kind!r} is {self.answers} episodes of one start, but schedule.group_size is "
@@ -145,7 +142,7 @@ class AnswerFile(ExperienceConfig):
 
     @abstractmethod
     def parse(self, row: RowReader) -> DatasetRow:
-        """Return the content of a row."""
+        """Return the prompt, answers and rewards of a row."""
 
     def build(self) -> Experience:
         return AnswerReplay(self)
@@ -159,7 +156,7 @@ class DemonstrationColumns(Config):
     completion: str = "completion"
     """Column of the answer."""
     messages: str = "messages"
-    """Column of a chat that ends with the answer; where a row has one, it is used instead of the other two."""
+    """Column of a chat that ends with the answer; it overrides the other two columns."""
 
 
 class Demonstrations(AnswerFile):
@@ -214,34 +211,39 @@ def _read(kind: type[AnswerFile], settings_json: str, _stamp: int) -> Sequence[D
     table = read_file(settings.path)
     if not table.rows:
         raise ValueError(f"path: {table.name}: no rows")
-    return [settings.parse(RowReader(f"path: {table.place(i)}", row)) for i, row in enumerate(table.rows)]
+    return [settings.parse(RowReader(f"path: {table.location(i)}", row)) for i, row in enumerate(table.rows)]
 
 
 class AnswerReplay:
-    """A file's rows, and the number of rows used."""
+    """Experience that replays the rows of a file."""
 
     def __init__(self, settings: AnswerFile) -> None:
         self._settings = settings
         self._rows = settings.rows()
-        self._used = 0
+        blocks = [range(index, index + 1) for index in range(len(self._rows))]
+        self._order = EpochOrder(blocks, shuffle=settings.shuffle, seed=settings.seed)
 
     def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
-        """Return an episode for each deal; those of a row have the same start."""
-        starts, wide = deals(step), self._settings.answers
-        taken = self._take(len(starts) // wide)
-        turns = [self._turn(deal, self._rows[taken[i // wide]], i % wide, simulator) for i, deal in enumerate(starts)]
-        answers = simulator.score([replace(turn.request, forced=turn.completion.text) for turn in turns], "train")
-        return [
-            self._episode(deal, _scored(turn, answer), taken[i // wide], i % wide)
-            for i, (deal, turn, answer) in enumerate(zip(starts, turns, answers, strict=True))
-        ]
+        """Return one episode for each deal. Episodes of one row have the same start."""
+        step_deals, per_row = deals(step), self._settings.answers
+        rows = self._order.take(len(step_deals) // per_row)
+        turns: list[Turn] = []
+        for i, deal in enumerate(step_deals):
+            row, answer = divmod(i, per_row)
+            turns.append(self._turn(deal, self._rows[rows[row]], answer, simulator))
+        scores = simulator.score([replace(turn.request, forced=turn.completion.text) for turn in turns], "train")
+        episodes: list[Trajectory] = []
+        for i, (deal, turn, score) in enumerate(zip(step_deals, turns, scores, strict=True)):
+            row, answer = divmod(i, per_row)
+            episodes.append(self._episode(deal, _scored(turn, score), rows[row], answer))
+        return episodes
 
     def metrics(self) -> Metrics:
-        """Return `written/epochs`: passes over the rows so far."""
-        return {"written/epochs": self._used / len(self._rows)}
+        """Return `written/epochs`: the number of passes over the rows so far."""
+        return {"written/epochs": self._order.used / len(self._rows)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"used": self._used, "rows": len(self._rows)}
+        return {"used": self._order.used, "rows": len(self._rows)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["rows"] != len(self._rows):
@@ -249,23 +251,10 @@ class AnswerReplay:
                 f"experience.path: {self._settings.path} has {len(self._rows)} rows, but had {state['rows']} when the "
                 "state was saved; a run goes on only with the same file"
             )
-        self._used = int(state["used"])
-
-    def _take(self, count: int) -> list[int]:
-        """Return the indices of the next rows."""
-        first, self._used = self._used, self._used + count
-        places = [divmod(number, len(self._rows)) for number in range(first, self._used)]
-        orders = {epoch: self._order(epoch) for epoch in {epoch for epoch, _ in places}}
-        return [orders[epoch][place] for epoch, place in places]
-
-    def _order(self, epoch: int) -> list[int]:
-        order = list(range(len(self._rows)))
-        if self._settings.shuffle:
-            random.Random(seed_of(self._settings.seed, "epoch", epoch)).shuffle(order)
-        return order
+        self._order.used = int(state["used"])
 
     def _turn(self, deal: Deal, row: DatasetRow, nth: int, simulator: Simulator) -> Turn:
-        """Return the turn of a row's nth answer, which has no tokens yet."""
+        """Return the turn of a row's answer with index `nth`, without tokens."""
         role = self._settings.role or next(iter(deal.seats.values()))
         agent = next(agent for agent, seated in deal.seats.items() if seated == role)
         prompt, completion = row.prompt, Completion(row.answers[nth], (), (), (), "stop")
@@ -276,8 +265,6 @@ class AnswerReplay:
         return replace(turn, request=simulator.request_for(turn))
 
     def _episode(self, deal: Deal, turn: Turn, row: int, nth: int) -> Trajectory:
-        from marl.graph import Trajectory
-
         episode = Trajectory(deal, f"{self._settings.path.name}:{row}")
         episode.add(turn, ())
         episode.rewards = [Reward(turn.agent, self._rows[row].rewards[nth], turn.id)]

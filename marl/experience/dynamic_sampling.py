@@ -1,4 +1,4 @@
-"""Dynamic sampling: groups whose episodes all end alike teach nothing, so fresh starts are played in their place.
+"""Dynamic sampling: new groups replace groups whose episodes all have equal returns, as these give no advantages.
 
 DAPO (https://arxiv.org/abs/2503.14476): a prompt is kept only if some of its answers are right and some are not, and
 the batch is filled up with fresh ones. PRIME (https://arxiv.org/abs/2502.01456) keeps success rates from 0.2 to 0.8.
@@ -10,22 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import fsum
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
-from marl.config import nearest
+from marl.core.config import choices_hint
+from marl.core.graph import Trajectory
+from marl.core.seeds import seed_of
+from marl.core.types import Deal, Metrics
 from marl.experience.rollouts import StatelessExperience, mean_measures, success_of
 from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
-from marl.seeds import seed_of
-from marl.types import Deal, Metrics
-
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
 
 
 class DynamicSampling(ExperienceConfig):
-    """Plays each step's starts; where all episodes of one end alike, plays fresh starts in its place (DAPO).
+    """Plays the deals of each step, and replaces groups whose episodes have equal returns by new groups (DAPO).
 
     A group, the episodes from one start, is kept if the return of some agent differs among them: max > min, exactly.
     In a team one agent is enough, since an agent whose own return is constant may be credited with the others'.
@@ -33,11 +31,11 @@ class DynamicSampling(ExperienceConfig):
 
     kind: str = "dynamic"
     rounds: PositiveInt = 3
-    """Most rounds of play a step; the first plays all its starts, the others replace groups that were not kept."""
+    """Maximum number of rounds of play in a step. The first plays all deals, the others replace rejected groups."""
     roles: tuple[str, ...] = ()
     """Roles whose return must differ for a group to be kept; default: any role's."""
     success: str = "success"
-    """The game's measure that `inside` looks at."""
+    """Measure of the game for `inside`."""
     inside: tuple[float, float] | None = None
     """A group must also have its mean `success` strictly between these two: [0, 1] asks for one right and one wrong
     answer, whatever else is rewarded; [0.2, 0.8] is PRIME's."""
@@ -54,7 +52,7 @@ class DynamicSampling(ExperienceConfig):
     def conflicts(self, seats: Mapping[str, str], group_size: int) -> Iterator[str]:
         for role in self.roles:
             if role not in seats.values():
-                yield f"roles: no seat has the role {role!r}; {nearest(role, sorted(set(seats.values())))}"
+                yield f"roles: no seat has the role {role!r}; {choices_hint(role, sorted(set(seats.values())))}"
         if group_size < 2:
             yield (
                 f"kind: {self.kind!r} compares the episodes of one start, but schedule.group_size is {group_size}; "
@@ -66,14 +64,14 @@ class DynamicSampling(ExperienceConfig):
 
 
 class GroupSampler(StatelessExperience):
-    """Plays groups until enough of them differ. Seeds of fresh starts follow from those that they replace."""
+    """Plays groups until all are kept or all rounds are used. The seed of a new group follows from the replaced one."""
 
     def __init__(self, settings: DynamicSampling) -> None:
         self._settings = settings
         self._metrics: Metrics = {}
 
     def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
-        """Return the episodes of the groups that are kept, in deal order; a fresh group stands where it replaces one.
+        """Return the episodes of the kept groups, in deal order; a new group has the position of the replaced one.
 
         Raises:
             ValueError: if `inside` is given and the game has no measure `success`.
@@ -84,10 +82,10 @@ class GroupSampler(StatelessExperience):
         measures = mean_measures([episode for episodes in played for episode in episodes], "dynamic/first/")
         count, rounds = len(groups), 1
         while rounds < self._settings.rounds and not all(varied):
-            fresh = {i: _fresh(groups[i], rounds) for i in range(len(groups)) if not varied[i]}
-            for i, episodes in zip(fresh, self._play(list(fresh.values()), simulator), strict=True):
-                groups[i], played[i], varied[i] = fresh[i], episodes, self._differ(episodes)
-            count, rounds = count + len(fresh), rounds + 1
+            replacements = {i: _new_group(groups[i], rounds) for i in range(len(groups)) if not varied[i]}
+            for i, episodes in zip(replacements, self._play(list(replacements.values()), simulator), strict=True):
+                groups[i], played[i], varied[i] = replacements[i], episodes, self._differ(episodes)
+            count, rounds = count + len(replacements), rounds + 1
         drop = any(varied) and self._settings.constant == "drop"
         used = [episodes for i, episodes in enumerate(played) if varied[i] or not drop]
         numbers = {"rounds": rounds, "kept": sum(varied), "dropped": count - len(used)}
@@ -107,7 +105,7 @@ class GroupSampler(StatelessExperience):
         return list(episodes.values())
 
     def _differ(self, episodes: Sequence[Trajectory]) -> bool:
-        """Return True if there is something to learn from a group. It is empty if the game raised in all episodes."""
+        """Return True if a group is kept. A group is empty if the game raised in all its episodes."""
         if not episodes:
             return False
         settings, seats = self._settings, episodes[0].deal.seats
@@ -122,7 +120,7 @@ class GroupSampler(StatelessExperience):
 
 
 def _return(episode: Trajectory, agent: str) -> float:
-    # Rounded once: equal rewards that came in another order have equal sums, to the last bit.
+    # `fsum` rounds once: equal rewards in another order have equal sums, to the last bit.
     return fsum([reward.value for reward in episode.rewards if reward.agent == agent])
 
 
@@ -133,8 +131,8 @@ def _by_group(deals: Iterable[Deal]) -> list[list[Deal]]:
     return list(groups.values())
 
 
-def _fresh(group: Sequence[Deal], round_number: int) -> list[Deal]:
-    """Return a fresh start for the same seats."""
+def _new_group(group: Sequence[Deal], round_number: int) -> list[Deal]:
+    """Return the deals of a new group with the same seats."""
     name = f"{group[0].group.partition('+')[0]}+{round_number}"
     seed = seed_of(group[0].seed, "again")
     return [replace(deal, episode=f"{name}.{i}", group=name, seed=seed) for i, deal in enumerate(group)]

@@ -1,4 +1,4 @@
-"""Expert iteration: self-play in which moves are searched for, so that policies learn to play as their search does.
+"""Expert iteration: self-play with tree search, whose moves the policies learn to imitate.
 
 Expert iteration (Anthony et al. 2017), AlphaZero (1712.01815): search makes a better policy of the present one, the
 policy imitates it, and the next search begins from there. The turns are those that the search chose, with the
@@ -11,30 +11,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from marl.config import nearest
+from marl.core.config import choices_hint
+from marl.core.graph import Trajectory
+from marl.core.types import Deal, Metrics
 from marl.experience.rollouts import StatelessExperience
-from marl.protocols import Cast, Deals, Experience, ExperienceConfig, Simulator
+from marl.protocols import Deals, Experience, ExperienceConfig, ScenarioSummary, Simulator
 from marl.rollout.base import BaseSimulator
-from marl.search.planner import SearchResult
-from marl.search.play import SearchPlayer, Seating, critic_obstacle, search_metrics
+from marl.search.mcts import SearchResult
+from marl.search.play import SearchPlayer, SearchSeats, critic_obstacle, search_metrics
 from marl.search.settings import RootNoise, SearchSettings
-from marl.types import Deal, Metrics
-
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
 
 
-class SearchedPlay(SearchSettings, ExperienceConfig):
+class SearchSelfPlay(SearchSettings, ExperienceConfig):
     """Self-play by tree search, whose moves policies learn to choose by themselves (expert iteration, AlphaZero)."""
 
     kind: str = "search"
     off_policy: ClassVar[bool] = True
     roles: tuple[str, ...] = ()
-    """Roles that search for their moves; default: all. The others sample their answers."""
+    """Roles that choose their moves by search (default: all roles). Other roles sample their answers."""
     temperature: float = Field(default=1.0, ge=0)
     """A move is drawn from the search's policy to the power of 1 / temperature, and that is what imitation learns."""
     targets: Literal["policy", "move"] = "policy"
@@ -46,15 +44,15 @@ class SearchedPlay(SearchSettings, ExperienceConfig):
     def conflicts(self, seats: Mapping[str, str], group_size: int) -> Iterable[str]:
         for role in self.roles:
             if role not in seats.values():
-                yield f"roles: no seat has the role {role!r}; {nearest(role, set(seats.values()))}"
+                yield f"roles: no seat has the role {role!r}; {choices_hint(role, set(seats.values()))}"
 
-    def miscast(self, cast: Cast) -> Iterable[str]:
+    def scenario_conflicts(self, cast: ScenarioSummary) -> Iterable[str]:
         if self.values != "critic":
             return
         if cast.game and (problem := critic_obstacle(cast.game)):
             yield f"values: 'critic', but game {cast.game.kind!r} {problem}"
         for role in dict.fromkeys(cast.seats.values()):
-            policy = cast.learning.get(role)
+            policy = cast.trained_roles.get(role)
             if policy is None or "values" not in cast.readable.get(policy, ()):
                 whose = "nobody learns from it" if policy is None else f"the learner of policy {policy!r} has none"
                 yield (
@@ -67,16 +65,16 @@ class SearchedPlay(SearchSettings, ExperienceConfig):
 
 
 class ExpertIteration(StatelessExperience):
-    """Plays every step's deals with search, all of them side by side."""
+    """Experience that plays the deals of each step by tree search, all deals in parallel."""
 
-    def __init__(self, settings: SearchedPlay) -> None:
+    def __init__(self, settings: SearchSelfPlay) -> None:
         self._settings = settings
         self._metrics: Metrics = {}
 
     def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
         """Return the step's episodes, in the order of its deals, without those that were dropped."""
         assert isinstance(simulator, BaseSimulator)
-        # Deals of several games, and those whose seats are rotated, are tables of their own.
+        # A search player plays one game with fixed seats, so that deals are grouped by both.
         tables: dict[tuple[str, tuple[tuple[str, str], ...]], list[Deal]] = defaultdict(list)
         starts = deals(step)
         for deal in starts:
@@ -85,7 +83,7 @@ class ExpertIteration(StatelessExperience):
         learn_policy = self._settings.targets == "policy"
         results: list[SearchResult] = []
         for (_, seats), group in tables.items():
-            seating = Seating(self._settings.roles or frozenset(role for _, role in seats), dict(seats))
+            seating = SearchSeats(self._settings.roles or frozenset(role for _, role in seats), dict(seats))
             player = SearchPlayer(simulator, self._settings, seating, purpose="train", targets=learn_policy)
             played |= {trajectory.id: trajectory for trajectory in player.play(group)}
             results += player.results

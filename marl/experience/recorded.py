@@ -1,23 +1,20 @@
-"""Recorded play: trajectories from files, tokenised and scored by the model that learns from them."""
+"""Recorded play: trajectories from files, tokenised and scored by the learning model."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from marl.config import Config
+from marl.core.config import Config
+from marl.core.graph import Trajectory, read_trajectories
+from marl.core.types import Completion, Deal, Failure, Metrics, Request, Turn, TurnId
+from marl.experience.rollouts import EpochOrder
 from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
-from marl.seeds import seed_of
-from marl.types import Completion, Deal, Failure, Metrics, Request, Turn, TurnId
-
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
 
 
 class RecordedGame(Config):
@@ -25,7 +22,7 @@ class RecordedGame(Config):
 
     example = "run: runs/nim"
     run: str | None = None
-    """Folder of a run, all of whose recorded steps are taken; in place of `path`."""
+    """Folder of a run with recorded steps; instead of `path`."""
     path: Path | tuple[Path, ...] = ()
     """File of episodes, a `.jsonl.zst` as runs and `marl play --out` write it, or several; a folder stands for all such
     files in it."""
@@ -34,13 +31,15 @@ class RecordedGame(Config):
 
     @property
     def files(self) -> list[Path]:
-        """Return the files, those of a folder in the order of their names; what is not there, as it was given."""
-        named = Path(self.run) / "trajectories" if self.run else self.path
-        places = (named,) if isinstance(named, Path) else named
-        return [file for place in places for file in (sorted(place.glob("*.jsonl.zst")) or [place])]
+        """Return the files, sorted by name within a folder. A path that does not exist is returned unchanged."""
+        path = Path(self.run) / "trajectories" if self.run else self.path
+        files: list[Path] = []
+        for file in (path,) if isinstance(path, Path) else path:
+            files += sorted(file.glob("*.jsonl.zst")) or [file]
+        return files
 
-    def lacking(self) -> Iterator[str]:
-        """Yield a message if there is no recording."""
+    def file_problems(self) -> Iterator[str]:
+        """Yield a message for each missing file, and for contradicting settings."""
         field = "run" if self.run else "path"
         if bool(self.run) == bool(self.path):
             yield f"{field}: {'beside run' if self.run else 'missing'}; give a run's folder, or files; not both"
@@ -53,9 +52,9 @@ class RecordedGame(Config):
 
 
 class RecordedEpisodes(RecordedGame, ExperienceConfig):
-    """Takes each step's trajectories, in order and round and round, from recorded play of one game or of several.
+    """Takes the trajectories of each step from recorded play, in order, epoch after epoch.
 
-    Every text is scored by the policy that now speaks for its role, whoever said it.
+    Every text is scored by the present policy of its role, whatever policy generated it.
     """
 
     kind: str = "recorded"
@@ -64,93 +63,79 @@ class RecordedEpisodes(RecordedGame, ExperienceConfig):
     games: dict[str, RecordedGame] = Field(default_factory=dict)
     """In place of `run` and `path`: name -> recordings of a game. Episodes are compared with those of their game."""
     shuffle: bool = False
-    """Shuffle the episodes anew in each pass, by `seed`; those from one start stay together."""
+    """Shuffle the episodes in each epoch, by `seed`; episodes of one group stay together."""
     seed: int = 0
-    """Seed of their order."""
+    """Seed of the order of the episodes."""
 
     @property
     def sources(self) -> Mapping[str, RecordedGame]:
-        """Return name of a game -> its recordings; "" -> those of the only one."""
+        """Return game -> recordings. The name of the only game is ""."""
         return self.games or {"": self}
 
-    def missing(self) -> Iterator[str]:
+    def unmet_requirements(self) -> Iterator[str]:
         if self.games and (self.run or self.path or self.roles):
             yield "games: beside run, path or roles; what is recorded of a game stands below its name"
         for name, game in self.sources.items():
-            yield from (f"games.{name}.{problem}" if name else problem for problem in game.lacking())
+            for problem in game.file_problems():
+                yield f"games.{name}.{problem}" if name else problem
 
     def build(self) -> Experience:
         return RecordedPlay(self)
 
 
 class RecordedPlay:
-    """Recorded trajectories, and the number of them that were used."""
+    """Experience that replays recorded trajectories."""
 
     def __init__(self, settings: RecordedEpisodes) -> None:
         self._settings = settings
         self._recorded: list[Trajectory] = []
-        self._blocks: list[range] = []
-        """Episodes from one start that stand together in a file."""
+        blocks: list[range] = []
         for name, game in settings.sources.items():
             for file in game.files:
-                self._read(name, game, file)
-        self._used = 0
+                blocks += self._read(name, game, file)
+        self._order = EpochOrder(blocks, shuffle=settings.shuffle, seed=settings.seed)
 
-    def _read(self, name: str, game: RecordedGame, file: Path) -> None:
-        from marl.graph import read_trajectories
-
+    def _read(self, name: str, game: RecordedGame, file: Path) -> list[range]:
+        """Append the episodes of a file; return the index range of each of its groups."""
         if not file.is_file():
             raise ValueError(f"experience.path: no such file: {file}")
-        read = list(read_trajectories(file))
-        if not read:
+        trajectories = list(read_trajectories(file))
+        if not trajectories:
             raise ValueError(f"experience.path: no trajectories in {file}")
-        place = len(self._recorded)
-        for _, block in groupby(read, key=lambda trajectory: trajectory.deal.group):
-            size = len(list(block))
-            self._blocks.append(range(place, place + size))
-            place += size
-        self._recorded += [_recast(trajectory, name, game.roles) for trajectory in read]
+        blocks: list[range] = []
+        start = len(self._recorded)
+        for _, group in groupby(trajectories, key=lambda trajectory: trajectory.deal.group):
+            end = start + len(list(group))
+            blocks.append(range(start, end))
+            start = end
+        self._recorded += [_recast(trajectory, name, game.roles) for trajectory in trajectories]
+        return blocks
 
     def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
-        """Return as many trajectories as there are deals; turns without a legal move have no tokens."""
-        starts = deals(step)
-        return _rescore(self._take(len(starts)), starts, simulator)
+        """Return one trajectory for each deal. Turns without a legal move have no tokens."""
+        step_deals = deals(step)
+        recorded = [self._recorded[index] for index in self._order.take(len(step_deals))]
+        return _rescore(recorded, step_deals, simulator)
 
     def metrics(self) -> Metrics:
-        """Return `recorded/epochs`: passes over the recordings so far."""
-        return {"recorded/epochs": self._used / len(self._recorded)}
+        """Return `recorded/epochs`: the number of passes over the recordings so far."""
+        return {"recorded/epochs": self._order.used / len(self._recorded)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"next": self._used, "episodes": len(self._recorded)}
+        return {"next": self._order.used, "episodes": len(self._recorded)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        episodes = state.get("episodes", len(self._recorded))  # earlier versions did not count them
+        episodes = state["episodes"]
         if episodes != len(self._recorded):
             raise ValueError(
                 f"experience.path: {len(self._recorded)} episodes are recorded, but {episodes} were when the state was "
                 "saved; a run goes on only with the same recordings"
             )
-        self._used = int(state["next"])
-
-    def _take(self, count: int) -> list[Trajectory]:
-        """Return the next episodes."""
-        first, self._used = self._used, self._used + count
-        places = [divmod(number, len(self._recorded)) for number in range(first, self._used)]
-        orders = {epoch: self._order(epoch) for epoch in {epoch for epoch, _ in places}}
-        return [self._recorded[orders[epoch][place]] for epoch, place in places]
-
-    def _order(self, epoch: int) -> list[int]:
-        blocks = list(self._blocks)
-        if self._settings.shuffle:
-            random.Random(seed_of(self._settings.seed, "epoch", epoch)).shuffle(blocks)
-        return [place for block in blocks for place in block]
+        self._order.used = int(state["next"])
 
 
 def _recast(trajectory: Trajectory, game: str, roles: Mapping[str, str]) -> Trajectory:
-    """Return the episode as one of this game, which only episodes of the same game are compared with, and with the
-    roles that learn from it."""
-    from marl.graph import Trajectory
-
+    """Return the episode under the name of `game`, with `roles` (recorded role -> learning role) renamed."""
     if not game and not roles:
         return trajectory
     seats = {agent: roles.get(role, role) for agent, role in trajectory.deal.seats.items()}
@@ -165,27 +150,28 @@ def _recast(trajectory: Trajectory, game: str, roles: Mapping[str, str]) -> Traj
 
 
 def _rescore(recorded: Sequence[Trajectory], deals: Sequence[Deal], simulator: Simulator) -> list[Trajectory]:
-    """Return the episodes under new names, every usable text scored by the policy that now speaks for its role."""
-    before = _continued(recorded)
+    """Return the episodes named after `deals`, with each legal move scored by the present policy of its role."""
+    before = _continued_turns(recorded)
     turns = [turn for trajectory in recorded for turn in trajectory.turns]
     learnt = {turn.id for turn in turns if turn.action is not None}
-    left = [turn for turn in turns if turn.id in learnt.union(before.values())]
+    unscored = [turn for turn in turns if turn.id in learnt.union(before.values())]
     scored: dict[TurnId, Completion | Failure] = {}
     requests: dict[TurnId, Request] = {}
-    while left:
-        # What goes on from a text that could not be scored cannot be scored either, so it is left out with it.
-        ready = [turn for turn in left if turn.id not in before or isinstance(scored.get(before[turn.id]), Completion)]
+    while unscored:
+        # A prompt that continues a text without scores (too long, for example) has no token ids, hence no scores.
+        done = {turn for turn, score in scored.items() if isinstance(score, Completion)}
+        ready = [turn for turn in unscored if turn.id not in before or before[turn.id] in done]
         batch = [_request(simulator, turn, scored.get(before.get(turn.id, turn.id))) for turn in ready]
         requests |= zip((turn.id for turn in ready), batch, strict=True)
         scored |= zip((turn.id for turn in ready), simulator.score(batch, "train"), strict=True)
-        left = [turn for turn in left if turn.id not in scored] if ready else []
+        unscored = [turn for turn in unscored if turn.id not in scored] if ready else []
     scored = {name: completion for name, completion in scored.items() if name in learnt}
     played = zip(recorded, deals, strict=True)
     return [_renamed(trajectory, deal.episode, scored, requests) for trajectory, deal in played]
 
 
-def _continued(recorded: Sequence[Trajectory]) -> dict[TurnId, TurnId]:
-    """Return turn -> the turn that its prompt continues, the same agent's last one, with `history: append`."""
+def _continued_turns(recorded: Sequence[Trajectory]) -> dict[TurnId, TurnId]:
+    """Return turn -> previous turn of the same agent, for turns whose prompt continues it (`history: append`)."""
     before: dict[TurnId, TurnId] = {}
     for trajectory in recorded:
         last: dict[str, TurnId] = {}
@@ -197,7 +183,7 @@ def _continued(recorded: Sequence[Trajectory]) -> dict[TurnId, TurnId]:
 
 
 def _request(simulator: Simulator, turn: Turn, before: Completion | Failure | None) -> Request:
-    """Return the request to score a recorded text, whose prompt continues `before` in the learning model's tokens."""
+    """Return the request that scores a recorded text; its prompt continues `before` in the learning model's tokens."""
     continues = (*before.prompt_ids, *before.token_ids) if isinstance(before, Completion) else turn.request.continues
     return replace(simulator.request_for(turn), forced=turn.completion.text, continues=continues)
 
@@ -208,10 +194,10 @@ def _renamed(
     scored: Mapping[TurnId, Completion | Failure],
     requests: Mapping[TurnId, Request],
 ) -> Trajectory:
-    """Return the episode under a new name. Its scored turns have the policy and the sampling they were scored with, not
-    those of whoever said them: learners truncate and temper as the scores did."""
-    from marl.graph import Trajectory
+    """Return the episode under a new name, with scores in place of the recorded completions.
 
+    Scored turns get the policy and sampling settings of their scores, as learners truncate and temper likewise.
+    """
     copy = Trajectory(replace(trajectory.deal, episode=episode), trajectory.start)
     for turn in trajectory.turns:
         edges = trajectory.graph.pred[turn.id].items()
@@ -231,5 +217,5 @@ def _completion(turn: Turn, scored: Mapping[TurnId, Completion | Failure]) -> Co
     completion = scored.get(turn.id)
     if isinstance(completion, Completion):
         return completion
-    # A text that could not be scored is kept without tokens, so no learner sees it.
+    # A text without scores keeps no tokens, so that no learner trains on it.
     return replace(turn.completion, prompt_ids=(), token_ids=(), logprobs=(), mark_tokens=())

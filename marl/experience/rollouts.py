@@ -1,21 +1,21 @@
-"""Fresh play, and functions that other experiences share with it."""
+"""Fresh play, and functions shared by several experiences."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from marl.config import nearest
+from marl.core.config import choices_hint
+from marl.core.graph import Trajectory
+from marl.core.seeds import seed_of
+from marl.core.types import Metrics
 from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
-from marl.types import Metrics
-
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
 
 
 class StatelessExperience:
-    """Base of experiences that keep nothing from step to step."""
+    """Base of experiences without state."""
 
     def metrics(self) -> Metrics:
         return {}
@@ -24,11 +24,11 @@ class StatelessExperience:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore nothing: there is no state."""
+        """Do nothing: there is no state."""
 
 
 class Rollouts(StatelessExperience, ExperienceConfig):
-    """Fresh play: each step's deals, played with the current weights."""
+    """Fresh play: the deals of each step are played with the current weights."""
 
     kind: str = "rollouts"
 
@@ -40,22 +40,59 @@ class Rollouts(StatelessExperience, ExperienceConfig):
 
 
 def success_of(trajectory: Trajectory, measure: str) -> float:
-    """Return a measure of the game.
+    """Return the value of one of the game's measures in an episode.
 
     Raises:
-        ValueError: if the game has no such measure; names those it has.
+        ValueError: if the game has no such measure; names the measures of the game.
     """
     measures = trajectory.findings.measures
     if measure not in measures:
         raise ValueError(
-            f"experience.success: the game has no measure {measure!r}; {nearest(measure, measures)} "
+            f"experience.success: the game has no measure {measure!r}; {choices_hint(measure, measures)} "
             f"(episode {trajectory.id}, which ended {trajectory.end!r})"
         )
     return measures[measure]
 
 
 def mean_measures(trajectories: Sequence[Trajectory], prefix: str) -> Metrics:
-    """Return the mean of each of the game's measures over the trajectories that have it."""
-    names = sorted({name for trajectory in trajectories for name in trajectory.findings.measures})
-    measures = [trajectory.findings.measures for trajectory in trajectories]
-    return {f"{prefix}{name}": fmean([m[name] for m in measures if name in m]) for name in names}
+    """Return `{prefix}{name}` -> mean of a measure over the trajectories with this measure."""
+    values: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.findings.measures.items():
+            values.setdefault(name, []).append(value)
+    return {f"{prefix}{name}": fmean(values[name]) for name in sorted(values)}
+
+
+class EpochOrder:
+    """Order in which recorded items are taken, epoch after epoch, and the number of items taken so far."""
+
+    def __init__(self, blocks: Sequence[range], *, shuffle: bool, seed: int) -> None:
+        """Start before the first item.
+
+        Args:
+            blocks: indices of the items; items of one block stay together.
+            shuffle: shuffle the blocks in each epoch.
+            seed: seed of the shuffles.
+        """
+        self._blocks, self._shuffle, self._seed = blocks, shuffle, seed
+        self.count = sum(map(len, blocks))
+        """Number of items of an epoch."""
+        self.used = 0
+
+    def take(self, count: int) -> list[int]:
+        """Return the indices of the next `count` items."""
+        orders: dict[int, list[int]] = {}
+        indices: list[int] = []
+        for number in range(self.used, self.used + count):
+            epoch, position = divmod(number, self.count)
+            if epoch not in orders:
+                orders[epoch] = self._order(epoch)
+            indices.append(orders[epoch][position])
+        self.used += count
+        return indices
+
+    def _order(self, epoch: int) -> list[int]:
+        blocks = list(self._blocks)
+        if self._shuffle:
+            random.Random(seed_of(self._seed, "epoch", epoch)).shuffle(blocks)
+        return [index for block in blocks for index in block]

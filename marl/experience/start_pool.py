@@ -1,7 +1,7 @@
-"""A pool of starts that are neither too easy nor too hard, played again among fresh ones.
+"""A pool of starts of medium difficulty, which are replayed among fresh starts.
 
-Starts that always or never succeed teach nothing where episodes of one start are compared (dynamic sampling in DAPO,
-https://arxiv.org/abs/2503.14476; replayed levels: Jiang et al. 2021, https://arxiv.org/abs/2010.03934).
+Starts that always or never succeed give no advantages where episodes of one start are compared (dynamic sampling in
+DAPO, https://arxiv.org/abs/2503.14476; replayed levels: Jiang et al. 2021, https://arxiv.org/abs/2010.03934).
 """
 
 from __future__ import annotations
@@ -11,47 +11,45 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, field_validator
 
-from marl.config import Config
+from marl.core.config import Config
+from marl.core.graph import Trajectory
+from marl.core.seeds import seed_of
+from marl.core.types import Deal, Metrics
 from marl.experience.rollouts import success_of
 from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
-from marl.seeds import seed_of
-from marl.types import Deal, Metrics
-
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
 
 
 class Curriculum(Config):
-    """Opens a game's problems bit by bit, the easiest first, by its reset option `open`."""
+    """Opens a game's problems gradually, the easiest first, by the game's reset option `open`."""
 
     start: float = Field(0.2, gt=0, le=1)
-    """Share of the problems that is open at first."""
+    """Share of the problems that is open in the first step."""
     raise_at: float = Field(0.7, ge=0, le=1)
-    """A step whose fresh starts succeed more often than this opens more."""
+    """Mean success of a step's fresh starts above which more problems are opened."""
     by: float = Field(0.1, gt=0, le=1)
-    """Share of the problems that is opened then."""
+    """Share of the problems that is opened at once."""
 
 
 class StartPool(ExperienceConfig):
-    """Plays fresh starts, and again those that are neither too easy nor too hard; tries starts that play comes upon."""
+    """Plays fresh starts, replays starts of medium difficulty, and tries starts that the game found in play."""
 
     kind: str = "pool"
     success: str = "success"
     """The game's measure of how well an episode went, from 0 to 1."""
     keep: tuple[float, float] = (0.2, 0.8)
-    """A start is in the pool while its success lies within these; in groups of one, a plain yes or no never does."""
+    """Range of the mean success of starts in the pool. In groups of one episode, a success of 0 or 1 is outside."""
     replay: float = Field(0.5, ge=0, le=1)
-    """Share of a step's groups that start from the pool, as far as it goes."""
+    """Share of a step's groups that start from the pool, if the pool has enough starts."""
     size: int = Field(1000, ge=1)
-    """Most starts kept; those that were not played for longest are removed first, of these the easiest."""
+    """Maximum number of starts. The least recently played starts are removed first, among them the easiest."""
     momentum: float = Field(0.5, ge=0, lt=1)
-    """Weight of a start's average success so far when it is played again."""
+    """Weight of a start's previous average success when it is replayed."""
     curriculum: Curriculum | None = None
-    """Opens the game's problems bit by bit, the easiest first. None: all are open from the start."""
+    """Gradual opening of the game's problems, the easiest first. None: all are open from the first step."""
 
     @field_validator("keep")
     @classmethod
@@ -71,20 +69,20 @@ class PoolEntry:
     seed: int
     options: dict[str, Any] | None
     played: int
-    """Step in which it was last played or, if it never was, found."""
+    """Step in which the start was last played, or found if it was never played."""
     success: float | None = None
-    """Moving average; None before it was played."""
+    """Moving average of success, or None before the first play."""
     game: str = ""
-    """Name of its game among several."""
+    """Name of the game, or "" if the run has only one game."""
 
 
 class PoolSampler:
-    """Plays some groups from the pool, and keeps the pool and the curriculum's progress."""
+    """Experience that plays some groups from the pool, and updates the pool and the curriculum."""
 
     def __init__(self, settings: StartPool) -> None:
         self._settings = settings
         self._entries: dict[str, PoolEntry] = {}
-        """By start key; entries that were never played, by their options."""
+        """Key of a start -> entry. The key of an entry that was never played is made of its options."""
         self._step = 0
         self._open = settings.curriculum.start if settings.curriculum else 1.0
         self._metrics: Metrics = {}
@@ -129,20 +127,20 @@ class PoolSampler:
         self._step, self._open = int(state["step"]), float(state["open"])
 
     def _choose(self, deals: Sequence[Deal]) -> dict[str, str]:
-        """Return group -> the entry that it starts from. Drawn from the groups' seeds; no entry is taken twice."""
+        """Return group -> name of its entry, drawn by the groups' seeds without replacement."""
         groups = {deal.group: deal for deal in deals if deal.purpose == "train"}
         chosen: dict[str, str] = {}
-        left: dict[str, list[str]] = defaultdict(list)
+        available: dict[str, list[str]] = defaultdict(list)
         for name, entry in self._entries.items():
-            left[entry.game].append(name)
+            available[entry.game].append(name)
         for group, deal in groups.items():
-            entries = left[deal.game]
+            entries = available[deal.game]
             if entries and seed_of(deal.seed, "replay") < self._settings.replay * 2**64:
                 chosen[group] = entries.pop(seed_of(deal.seed, "start") % len(entries))
         return chosen
 
     def _deal(self, deal: Deal, name: str | None) -> Deal:
-        """Return the deal with the start of the entry `name`, or with the share of problems that is open."""
+        """Return the deal with the start of entry `name`; without a name, with the open share of problems."""
         if name is not None:
             entry = self._entries[name]
             return replace(deal, seed=entry.seed, options=entry.options)
@@ -151,26 +149,32 @@ class PoolSampler:
         return deal
 
     def _update(self, first: Trajectory, name: str | None, success: float) -> None:
-        """Take in the mean success of a group, whose first episode is `first` and which began at the entry `name`."""
+        """Update the pool by the mean success of a group.
+
+        Args:
+            first: first episode of the group.
+            name: entry from which the group started, or None for a fresh start.
+            success: mean success of the group.
+        """
         before = self._entries.pop(name, None) if name is not None else None
         before = self._entries.pop(first.start, None) or before
         if before and before.success is not None:
             success = self._settings.momentum * before.success + (1 - self._settings.momentum) * success
         low, high = self._settings.keep
         if low <= success <= high:
-            # Options as they will be read from a checkpoint: tuples are lists there.
+            # As read from a checkpoint, where tuples are lists: a resumed run has equal entries.
             options = json.loads(json.dumps(first.deal.options))
             self._entries[first.start] = PoolEntry(first.deal.seed, options, self._step, success, first.deal.game)
 
     def _add_found(self, trajectories: Sequence[Trajectory]) -> None:
-        """Add the starts that play came upon, unless they are in the pool."""
-        known = {_name(entry.options, entry.game) for entry in self._entries.values() if entry.options}
+        """Add the starts that the game found in play, unless they are in the pool."""
+        names = {_name(entry.options, entry.game) for entry in self._entries.values() if entry.options}
         for trajectory in trajectories:
             for start in trajectory.findings.starts:
                 options, deal = json.loads(json.dumps(start)), trajectory.deal
                 name = _name(options, deal.game)
-                if name not in known:
-                    known.add(name)
+                if name not in names:
+                    names.add(name)
                     self._entries[name] = PoolEntry(deal.seed, options, self._step, game=deal.game)
 
     def _trim(self) -> None:
@@ -194,7 +198,7 @@ class PoolSampler:
 
 
 def _name(options: Mapping[str, Any], game: str) -> str:
-    """Return the name of a start that was never played: its problem's key, or else all its options."""
+    """Return the name of a start that was never played: the key of its problem, or all its options without a key."""
     problem = options.get("problem")
     key = problem["key"] if isinstance(problem, Mapping) and "key" in problem else options
     return f"untested {game and f'{game} '}{json.dumps(key, sort_keys=True)}"

@@ -1,4 +1,4 @@
-"""Cards of data sets: README.md of exported rows, by which `datasets` and a hub know the files and their columns."""
+"""Data set card: a README.md that tells `datasets` and the hub the files and their columns."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from marl.export.chats import Format, PairRule
-from marl.export.markdown import Markup, block, front_matter, write_card
-from marl.export.selection import Recording, TurnSelection
+from marl.export.chat_rows import DataFormat, PairRule
+from marl.export.markdown import Markup, fenced_block, front_matter, write_card
+from marl.export.turn_selection import RunRecording, TurnSelection
 
-_PURPOSES: Mapping[Format, str] = {
-    "parquet": "Turns and episodes as they were recorded, with rewards, edges, and what was judged of each turn.",
+_PURPOSES: Mapping[DataFormat, str] = {
+    "parquet": "Turns and episodes as they were recorded, with rewards, edges and credit.",
     "trl-sft": "Prompts and completions for TRL's SFTTrainer.",
     "trl-dpo": "Pairs for TRL's DPOTrainer: of a step's answers to the same prompt, by the same policy in episodes "
     "with the same start, the best one is chosen and the worst one rejected.",
@@ -20,37 +20,39 @@ _PURPOSES: Mapping[Format, str] = {
     "verl": "Prompts for reinforcement learning with verl, each once.",
     "openai": "Chats for OpenAI's supervised fine-tuning. Earlier answers in a chat have weight 0.",
 }
-_CHATS: Mapping[Format, tuple[str, ...]] = {
+_CHATS: Mapping[DataFormat, tuple[str, ...]] = {
     **{"trl-sft": ("prompt", "completion"), "trl-dpo": ("prompt", "chosen", "rejected"), "trl-prompts": ("prompt",)},
 }
-_VALUES: Mapping[Format, Mapping[str, str]] = {
+_VALUES: Mapping[DataFormat, Mapping[str, str]] = {
     "trl-dpo": {"score_chosen": "float64", "score_rejected": "float64", "step": "int64", "role": "string"},
     "trl-prompts": {"role": "string", "start": "string", "problem": "string", "answer": "string"},
 }
 
 
 @dataclass(frozen=True, slots=True)
-class DataFacts:
-    """Facts of which a card is made."""
+class DataCardFacts:
+    """Facts of one export that its data card states."""
 
-    format: Format
+    format: DataFormat
     turns: TurnSelection
     pairs: PairRule
     rows: Mapping[str, int]
-    """File -> number of its rows."""
-    place: str
-    """Name by which the folder will be loaded: of a repository, or of the folder itself."""
+    """File name -> number of rows."""
+    load_path: str
+    """Name under which users load the folder: a repository, or the folder itself."""
 
 
-def write_data_card(folder: Path, recording: Recording, facts: DataFacts, *, tools: bool, without_answer: bool) -> None:
+def write_data_card(
+    folder: Path, recording: RunRecording, facts: DataCardFacts, *, tools: bool, without_answer: bool
+) -> None:
     """Write README.md into the folder of a data set.
 
     Args:
-        folder: of the files.
-        recording: where the rows come from.
-        facts: of the choice and of what was written.
-        tools: there is a column of tools.
-        without_answer: no prompt has a right answer, though the format has a place for it.
+        folder: the data set's folder.
+        recording: source of the rows.
+        facts: options of the export, and the written files.
+        tools: True if a row has a `tools` column.
+        without_answer: True if the format has a field for the right answer and every row leaves it empty.
     """
     values = {
         "front": front_matter(_metadata(facts, tools=tools)),
@@ -63,20 +65,20 @@ def write_data_card(folder: Path, recording: Recording, facts: DataFacts, *, too
     write_card(folder, "data_card", values)
 
 
-def _snippet(facts: DataFacts) -> Markup:
-    place, several = json.dumps(facts.place), len(facts.rows) > 1
+def _snippet(facts: DataCardFacts) -> Markup:
+    location, several = json.dumps(facts.load_path), len(facts.rows) > 1
     lines = ["from datasets import load_dataset", ""]
     for file in facts.rows:
         name, config = (Path(file).stem, f', "{Path(file).stem}"') if several else ("rows", "")
-        lines.append(f'{name} = load_dataset({place}{config}, split="train")')
-    return block("\n".join(lines), "python")
+        lines.append(f'{name} = load_dataset({location}{config}, split="train")')
+    return fenced_block("\n".join(lines), "python")
 
 
-def _metadata(facts: DataFacts, *, tools: bool) -> dict[str, object]:
-    """Return what `datasets` reads: the files, and the columns of JSON lines.
+def _metadata(facts: DataCardFacts, *, tools: bool) -> dict[str, object]:
+    """Return the metadata for `datasets`: the files, and the column types of JSON lines.
 
-    Parquet has its columns itself. Of JSON lines they are else guessed from the first rows, and a column of tools that
-    only later rows have would be an error.
+    Parquet files declare their own columns. For JSON lines `datasets` infers columns from the first rows and fails if a
+    `tools` column appears only later.
     """
     several = len(facts.rows) > 1
     configs: list[dict[str, object]] = [
@@ -90,16 +92,16 @@ def _metadata(facts: DataFacts, *, tools: bool) -> dict[str, object]:
     return values | {"tags": ["marl", "reinforcement-learning", "multi-agent"]}
 
 
-def _features(form: Format, *, tools: bool) -> Iterator[dict[str, object]]:
+def _features(form: DataFormat, *, tools: bool) -> Iterator[dict[str, object]]:
     for name in _CHATS[form]:
-        # Each a list of its own: YAML writes one list in two places as a reference, which `datasets` takes apart twice.
+        # A new list per column: YAML writes a shared list as an alias, and `datasets` would convert it twice.
         yield {"name": name, "list": [{"name": part, "dtype": "string"} for part in ("role", "content")]}
     values = {**_VALUES.get(form, {}), **({"tools": "string"} if tools else {})}
     for name, dtype in values.items():
         yield {"name": name, "dtype": dtype}
 
 
-def _conditions(facts: DataFacts) -> Iterator[str]:
+def _conditions(facts: DataCardFacts) -> Iterator[str]:
     turns = facts.turns
     if turns.policies:
         yield f"policies: {', '.join(turns.policies)}"
@@ -113,6 +115,6 @@ def _conditions(facts: DataFacts) -> Iterator[str]:
         yield "answers that were cut off at their longest length are left out"
     if facts.format == "trl-dpo":
         margin = facts.pairs.min_margin
-        yield f"compared by {facts.pairs.by}, the mean over equal answers, which differ by more than 0" + (
+        yield f"compared by {facts.pairs.criterion}, the mean over equal answers, which differ by more than 0" + (
             f" and at least {margin}" if margin else ""
         )

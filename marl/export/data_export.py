@@ -1,115 +1,125 @@
-"""Export of recorded episodes as a data set: a folder with a card, which the library `datasets` opens by its path."""
+"""Export of recorded episodes as a data set folder with a card, loadable by path with `datasets`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
-from marl.errors import Writing
-from marl.export.chats import Format, PairRule, Row, Rows, openai_rows, pair_rows, prompt_rows, sft_rows, verl_rows
-from marl.export.data_card import DataFacts, write_data_card
-from marl.export.folders import write_folder
-from marl.export.selection import RecordedTurn, Recording, TurnSelection, learned_roles
-from marl.export.tables import EPISODES, TURNS, TableWriter, expect_pyarrow, verl_schema, write_tables
+from marl.core.errors import Writing
+from marl.export.atomic_folder import atomic_folder
+from marl.export.chat_rows import (
+    DataFormat,
+    PairRule,
+    Row,
+    RowConverter,
+    openai_rows,
+    pair_rows,
+    prompt_rows,
+    sft_rows,
+    verl_rows,
+)
+from marl.export.data_card import DataCardFacts, write_data_card
+from marl.export.turn_selection import RecordedTurn, RunRecording, TurnSelection, trained_roles
 from marl.scenario.load import ScenarioError
 
-_ROWS: Mapping[Format, Rows] = {"trl-sft": sft_rows, "trl-prompts": prompt_rows, "openai": openai_rows}
+_ROWS: Mapping[DataFormat, RowConverter] = {"trl-sft": sft_rows, "trl-prompts": prompt_rows, "openai": openai_rows}
 _JSON_LINES, _PARQUET = "train.jsonl", "train.parquet"
 
 
 @dataclass(frozen=True, slots=True)
-class DataChoice:
-    """Selection of turns, and their format."""
+class DataExportOptions:
+    """Selection of turns and output format of an export."""
 
-    format: Format
+    format: DataFormat
     turns: TurnSelection = field(default_factory=TurnSelection)
     pairs: PairRule = field(default_factory=PairRule)
-    place: str | None = None
-    """Name by which the card loads it. None: the folder's."""
+    load_path: str | None = None
+    """Name under which the card loads the data set (default: the folder's name)."""
 
 
 @dataclass(slots=True)
-class DataExport:
-    """Report on a data set that was written."""
+class DataExportReport:
+    """Counts and findings of a finished export."""
 
     rows: dict[str, int] = field(default_factory=dict)
-    """File -> number of its rows."""
+    """File name -> number of rows."""
     without_answer: bool = False
-    """True if no prompt has a right answer, though the format has a place for it."""
+    """True if the format has a field for the right answer and every row leaves it empty."""
     tools: bool = False
-    """True if a row has a column of tools."""
+    """True if at least one row has a `tools` column."""
 
 
-def export_data(run: Path, out: Path, choice: DataChoice) -> DataExport:
-    """Write what a run recorded to the folder `out`, whole or not at all.
+def export_data(run: Path, out: Path, choice: DataExportOptions) -> DataExportReport:
+    """Export a run's recorded turns to the folder `out`, which appears complete or not at all.
 
-    Without `roles`, formats to learn from hold the roles that are learned from, and tables hold all.
+    Without `roles`, training formats contain the trained roles, and Parquet tables contain all roles.
 
     Raises:
-        ScenarioError: if `out` exists, nothing matches, or pyarrow is missing.
-        FolderError, ValueError: if a file of the run is damaged, or one cannot be written.
+        ScenarioError: if `out` exists, no turn matches, or pyarrow is missing.
+        FolderError, ValueError: if a file of the run is damaged or an output file cannot be written.
     """
     if choice.format in ("parquet", "verl"):
-        expect_pyarrow()
-    recording = Recording(run, choice.turns)
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            raise ScenarioError("writing Parquet needs pyarrow: pip install 'marl-llm[data]'") from error
+    recording = RunRecording(run, choice.turns)
     if choice.format != "parquet" and not choice.turns.roles:
-        recording.chosen = replace(choice.turns, roles=learned_roles(recording.scenario))
-    report = DataExport()
-
-    def write(folder: Path) -> None:
+        recording.chosen = replace(choice.turns, roles=trained_roles(recording.scenario))
+    report = DataExportReport()
+    with atomic_folder(out) as folder:
         folder.mkdir()
         _write(folder, recording, choice, report)
         if not any(report.rows.values()):
-            raise ScenarioError(f"{run}: {_nothing(choice)}")
-        facts = DataFacts(choice.format, choice.turns, choice.pairs, report.rows, choice.place or f"./{out.name}")
+            raise ScenarioError(f"{run}: {_reason_for_no_rows(choice)}")
+        facts = DataCardFacts(
+            choice.format, choice.turns, choice.pairs, report.rows, choice.load_path or f"./{out.name}"
+        )
         write_data_card(folder, recording, facts, tools=report.tools, without_answer=report.without_answer)
-
-    write_folder(out, write)
     return report
 
 
-def _nothing(choice: DataChoice) -> str:
+def _reason_for_no_rows(choice: DataExportOptions) -> str:
     if choice.format == "trl-dpo":
         return (
-            f"no two answers to one prompt whose {choice.pairs.by} differs by {choice.pairs.min_margin} or more; "
-            "episodes with the same start are needed (schedule.group_size), or a smaller --min-margin"
+            f"no two answers to one prompt whose {choice.pairs.criterion} differs by {choice.pairs.min_margin} or more"
+            "; episodes with the same start are needed (schedule.group_size), or a smaller --min-margin"
         )
     return "no recorded turn matches: look at what there is with `marl show`, and ask for less"
 
 
-def _write(folder: Path, recording: Recording, choice: DataChoice, report: DataExport) -> None:
+def _write(folder: Path, recording: RunRecording, choice: DataExportOptions, report: DataExportReport) -> None:
     match choice.format:
         case "parquet":
+            # Imported here: pyarrow is an optional dependency.
+            from marl.export.parquet_tables import EPISODES, TURNS, write_tables
+
             report.rows[TURNS], report.rows[EPISODES] = write_tables(folder, recording.episodes(), recording.home)
         case "verl":
-            rows = verl_rows(recording.turns(), partial(_source, recording))
-            report.rows[_PARQUET] = _write_parquet(folder / _PARQUET, rows, report)
+            from marl.export.parquet_tables import ParquetTableWriter, verl_schema
+
+            report.without_answer = True
+            with ParquetTableWriter(folder / _PARQUET, verl_schema()) as table:
+                for row in verl_rows(recording.turns(), lambda recorded: _game_kind(recording, recorded)):
+                    report.without_answer = report.without_answer and not row["reward_model"]["ground_truth"]
+                    table.write(row)
+            report.rows[_PARQUET] = table.count
         case "trl-dpo":
             _write_lines(folder, pair_rows(recording.turns(), choice.pairs), report)
         case _:
             _write_lines(folder, _ROWS[choice.format](recording.turns()), report)
 
 
-def _source(recording: Recording, recorded: RecordedTurn) -> str:
-    """Return the kind of the game that a turn was played in; of a team, also that of its task."""
+def _game_kind(recording: RunRecording, recorded: RecordedTurn) -> str:
+    """Return the kind of the turn's game, as GAME/TASK for a team with a task."""
     game = recording.scenario.by_game()[recorded.trajectory.deal.game].game.model_dump(mode="json")
     task = game.get("task")
     return f"{game['kind']}/{task['kind']}" if isinstance(task, dict) and "kind" in task else str(game["kind"])
 
 
-def _write_parquet(file: Path, rows: Iterable[Row], report: DataExport) -> int:
-    report.without_answer = True
-    with TableWriter(file, verl_schema()) as table:
-        for row in rows:
-            report.without_answer = report.without_answer and not row["reward_model"]["ground_truth"]
-            table.write(row)
-    return table.count
-
-
-def _write_lines(folder: Path, rows: Iterable[Row], report: DataExport) -> None:
+def _write_lines(folder: Path, rows: Iterable[Row], report: DataExportReport) -> None:
     file, count = folder / _JSON_LINES, 0
     with Writing(file), file.open("w", encoding="utf-8", newline="\n") as lines:
         for row in rows:

@@ -1,4 +1,4 @@
-"""Text from models, scenarios and runs in Markdown: it stays the text that it is, whatever it spells."""
+"""Markdown with escaped foreign text: no input from models, scenarios or runs becomes markup."""
 
 from __future__ import annotations
 
@@ -10,48 +10,49 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from marl.text import for_terminal, well_formed
+from marl.host.outside import escape_for_terminal, replace_surrogates
 
-CARD = "README.md"
-"""File that a hub shows of a repository."""
+CARD_FILE = "README.md"
+"""File that the hub displays for a repository."""
 _SIGNS = re.compile(r"[\\`*_\[\]#!|~$@^]")
-"""Signs that are markup in CommonMark, GitHub's tables, or formulas."""
+"""Characters with a meaning in CommonMark, GitHub's tables or formulas."""
 _ADDRESS = re.compile(r"(?i)(:)(?=//)|(?<=\bwww)(\.)")
 _BACKTICKS = re.compile("`{3,}+")
 
 
 class Markup(str):
-    """Markdown that was made here, and is not escaped."""
+    """Markdown from this package, which the template inserts without escaping."""
 
     __slots__ = ()
 
 
-def in_line(value: object) -> Markup:
-    """Return text for a line or the cell of a table: nothing in it is markup, a link or a new line."""
-    text = for_terminal(" ".join(well_formed(str(value)).split()))
+def escape_inline(value: object) -> Markup:
+    """Return text for a line or table cell, escaped so that it contains no markup, link or line break."""
+    text = escape_for_terminal(" ".join(replace_surrogates(str(value)).split()))
     text = _SIGNS.sub(r"\\\g<0>", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    # GitHub turns bare addresses into links even in escaped text.
     return Markup(_ADDRESS.sub(lambda match: f"\\{match[0]}", text))
 
 
-def block(text: str, language: str = "text") -> Markup:
-    """Return text between fences that are longer than any line of backticks in it."""
-    shown = for_terminal(well_formed(text)).strip("\n")
-    fence = "`" * max([3, *(len(run) + 1 for run in _BACKTICKS.findall(shown))])
-    return Markup(f"{fence}{language}\n{shown}\n{fence}")
+def fenced_block(text: str, language: str = "text") -> Markup:
+    """Return a fenced code block whose fence is longer than any run of backticks in `text`."""
+    escaped = escape_for_terminal(replace_surrogates(text)).strip("\n")
+    fence = "`" * max([3, *(len(run) + 1 for run in _BACKTICKS.findall(escaped))])
+    return Markup(f"{fence}{language}\n{escaped}\n{fence}")
 
 
 def front_matter(values: dict[str, object]) -> Markup:
-    """Return metadata between two lines of dashes; YAML quotes what would end it."""
+    """Return YAML metadata between two lines of dashes. YAML quotes text that would end the block."""
     return Markup(f"---\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=False, width=1000)}---")
 
 
 def write_card(folder: Path, template: str, values: Mapping[str, Any]) -> None:
-    """Write README.md from a template of this package: what was made here as Markdown as it is, all else escaped."""
+    """Render a template of this package to README.md, escaping every value except `Markup`."""
     environment = Environment(
         loader=PackageLoader("marl.export", "templates"),
         undefined=StrictUndefined,
-        finalize=lambda value: value if isinstance(value, Markup) else in_line(value),
+        finalize=lambda value: value if isinstance(value, Markup) else escape_inline(value),
         keep_trailing_newline=True,
     )
     text = environment.get_template(f"{template}.md.jinja2").render(values)
-    (folder / CARD).write_text(text, encoding="utf-8", newline="\n")
+    (folder / CARD_FILE).write_text(text, encoding="utf-8", newline="\n")

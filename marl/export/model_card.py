@@ -1,9 +1,9 @@
-"""Model cards: README.md of an exported policy, all of it from the run's folder. Foreign text is shown as text."""
+"""Model card: the README.md of an exported policy, compiled from the run's folder with foreign text escaped."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,34 +12,34 @@ from typing import Any
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from marl.export.examples import find_exchange
-from marl.export.figures import draw_curves, figures_of, table_rows
-from marl.export.generation import speaking_roles
-from marl.export.loading import snippet
-from marl.export.markdown import Markup, block, front_matter, write_card
-from marl.export.settings_text import as_yaml, brief, long_texts
-from marl.export.weights import Learnt
+from marl.export.card_metrics import card_metrics, draw_curves, table_rows
+from marl.export.generation_config import speaking_roles
+from marl.export.loading_snippet import loading_snippet
+from marl.export.markdown import Markup, fenced_block, front_matter, write_card
+from marl.export.prompt_example import find_prompt_example
+from marl.export.saved_policy import SavedPolicy
+from marl.export.settings_text import as_yaml, non_default_settings, split_long_texts
+from marl.host.outside import parse_json
 from marl.models.adapter import Adapter
 from marl.protocols.models import LANGUAGE_MODEL, ModelConfig
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import PolicyConfig, Scenario
-from marl.text import read_json
-from marl.view.closing_report import alarms_of
+from marl.view.closing_report import alarm_lines
 
 
 @dataclass(frozen=True)
-class CardFacts:
-    """Facts of which a card is made."""
+class ModelCardFacts:
+    """Facts of one export that its model card states."""
 
-    source: Learnt
-    """Policy as the run has it."""
-    written: Learnt
-    """Policy as it is exported."""
+    source: SavedPolicy
+    """Policy as saved in the run."""
+    written: SavedPolicy
+    """Policy as exported."""
     scenario: Scenario
     generation_role: str | None
-    """Role whose sampling is in generation_config.json."""
-    place: str
-    """Name by which the folder will be loaded: of a repository, or of the folder itself."""
+    """Role whose sampling settings are in generation_config.json, or None."""
+    load_path: str
+    """Name under which users load the folder: a repository, or the folder itself."""
 
     @cached_property
     def home(self) -> RunFolder:
@@ -56,26 +56,26 @@ class CardFacts:
 
     @property
     def roles(self) -> list[str]:
-        """Roles that it speaks for."""
+        """Roles that the policy answers for."""
         return speaking_roles(self.scenario, self.source.policy)
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        """Versions and machine of the run; {} if they were not recorded."""
+        """Package versions and machine of the run, or {} if the run did not record them."""
         file = self.home.path / "environment.json"
-        value = read_json(file.read_text()) if file.is_file() else {}
+        value = parse_json(file.read_text()) if file.is_file() else {}
         return value if isinstance(value, dict) else {}
 
 
-def write_model_card(facts: CardFacts, folder: Path) -> None:
-    """Write README.md and, where there are figures, curves.png into the folder of an exported policy."""
+def write_model_card(facts: ModelCardFacts, folder: Path) -> None:
+    """Write README.md into the folder of an exported policy, and curves.png if the run has metrics to draw."""
     write_card(folder, "model_card", _values(facts, curves=draw_curves(facts.source.run, folder), folder=folder))
 
 
-def _values(facts: CardFacts, *, curves: bool, folder: Path) -> dict[str, Any]:
+def _values(facts: ModelCardFacts, *, curves: bool, folder: Path) -> dict[str, Any]:
     scenario, source = facts.scenario, facts.source
     packages = facts.environment.get("packages") or {}
-    exchange = find_exchange(facts.home, source.policy, source.step)
+    exchange = find_prompt_example(facts.home, source.policy, source.step)
     return {
         "front": front_matter(_metadata(facts)),
         **{"policy": source.policy, "run": source.run.resolve().name, "step": source.step, "curves": curves},
@@ -83,22 +83,22 @@ def _values(facts: CardFacts, *, curves: bool, folder: Path) -> dict[str, Any]:
         **{"weights": _weights(facts), "learner_kind": _learner(facts), "games": ", ".join(_games(scenario))},
         "versions": ", ".join(f"{name} {number}" for name, number in packages.items()) or "not recorded",
         "machine": facts.environment.get("machine", "not recorded"),
-        "snippet": snippet(facts.written, facts.place, folder, exchange),
+        "snippet": loading_snippet(facts.written, facts.load_path, folder, exchange),
         "generation_role": facts.generation_role,
-        "example": exchange and exchange.shown(),
+        "example": exchange and exchange.template_values(),
         **{"roles": [*_role_rows(scenario)], "speaking": [_role(scenario, name) for name in facts.roles]},
         "game_settings": _settings(_game_settings(scenario)),
-        "credit": _settings(brief(scenario.credit)),
-        "learner": _settings(brief(facts.settings.learner) if facts.settings.learner else {}),
-        "model": _settings(brief(facts.settings.model) if facts.settings.model else {}),
-        "schedule": _settings(brief(scenario.schedule)),
-        "figures": [*table_rows(figures_of(facts.rows, source.step, facts.roles))],
+        "credit": _settings(non_default_settings(scenario.credit)),
+        "learner": _settings(non_default_settings(facts.settings.learner) if facts.settings.learner else {}),
+        "model": _settings(non_default_settings(facts.settings.model) if facts.settings.model else {}),
+        "schedule": _settings(non_default_settings(scenario.schedule)),
+        "figures": [*table_rows(card_metrics(facts.rows, source.step, facts.roles))],
         "limits": [*_limits(facts)],
     }
 
 
-def _metadata(facts: CardFacts) -> dict[str, object]:
-    """Return what a hub reads: only names that are names there."""
+def _metadata(facts: ModelCardFacts) -> dict[str, object]:
+    """Return the metadata that the hub reads, with valid repository names only."""
     written, kinds = facts.written, [*_games(facts.scenario).values(), _learner(facts)]
     values: dict[str, object] = {"library_name": "peft" if written.adapter else "transformers"}
     if written.loader == "AutoModelForSequenceClassification":
@@ -106,6 +106,7 @@ def _metadata(facts: CardFacts) -> dict[str, object]:
     elif written.loader:
         values["pipeline_tag"] = "text-generation"
     else:
+        # No class of Transformers loads this policy, such as a Q-network.
         values["library_name"] = "marl"
     if base := _hub_name(facts.settings.model):
         values["base_model"] = base
@@ -117,14 +118,15 @@ def _metadata(facts: CardFacts) -> dict[str, object]:
 
 
 def _hub_name(model: ModelConfig | None) -> str | None:
-    """Return the hub's name of the model that a policy began with; None if it was a folder, or was made."""
+    """Return the hub name of the policy's initial model, or None for a local folder or a model initialized from a
+    seed."""
     inner = model.base if isinstance(model, Adapter) else model
     path = inner.model_dump(mode="json").get("path") if inner is not None and inner.kind == "pretrained" else None
     return path if isinstance(path, str) and _is_hub_name(path) and not Path(path).exists() else None
 
 
 def _is_hub_name(path: str) -> bool:
-    """Return True for OWNER/NAME as a hub takes it; it refuses cards with any other one."""
+    """Return True for a valid name OWNER/NAME. The hub rejects cards with any other name."""
     try:
         validate_repo_id(path)
     except HFValidationError:
@@ -133,7 +135,7 @@ def _is_hub_name(path: str) -> bool:
 
 
 def _hub_datasets(value: Any) -> Iterator[str]:
-    """Yield the names on the hub of the data sets that tasks take their problems from."""
+    """Yield the hub names of the data sets from which tasks take problems."""
     if isinstance(value, Mapping):
         path = value.get("path")
         if value.get("kind") == "dataset" and isinstance(path, str) and _is_hub_name(path):
@@ -145,14 +147,14 @@ def _hub_datasets(value: Any) -> Iterator[str]:
             yield from _hub_datasets(inner)
 
 
-def _summary(facts: CardFacts) -> str:
+def _summary(facts: ModelCardFacts) -> str:
     games = " and ".join(_games(facts.scenario))
     count = sum(policy.learner is not None for policy in facts.scenario.policies.values()) - 1
     teammates = f", while {count} other polic{'ies' if count > 1 else 'y'} learned" if count else ""
     return f"A policy trained by reinforcement learning ({_learner(facts)}) with marl in {games}{teammates}."
 
 
-def _weights(facts: CardFacts) -> str:
+def _weights(facts: ModelCardFacts) -> str:
     source, written = facts.source, facts.written
     if written.adapter is not None:
         kind = "DoRA" if written.adapter.use_dora else "LoRA"
@@ -164,17 +166,20 @@ def _weights(facts: CardFacts) -> str:
 
 
 def _games(scenario: Scenario) -> dict[str, str]:
-    """Return the games in words -> their kinds."""
-    played = {name: of_one.game.kind for name, of_one in scenario.by_game().items()}
-    return {f"{name} ({kind})" if name else kind: kind for name, kind in played.items()}
+    """Return displayed name -> kind for each game of the scenario."""
+    kinds = {name: of_one.game.kind for name, of_one in scenario.by_game().items()}
+    return {f"{name} ({kind})" if name else kind: kind for name, kind in kinds.items()}
 
 
 def _game_settings(scenario: Scenario) -> dict[str, Any]:
-    games = {name: {**brief(one.game), "seats": dict(one.seats)} for name, one in scenario.by_game().items()}
+    games = {
+        name: {**non_default_settings(view.game), "seats": dict(view.seats)}
+        for name, view in scenario.by_game().items()
+    }
     return games.get("") or games
 
 
-def _learner(facts: CardFacts) -> str:
+def _learner(facts: ModelCardFacts) -> str:
     return facts.settings.learner.kind if facts.settings.learner else "none"
 
 
@@ -193,16 +198,16 @@ def _role_rows(scenario: Scenario) -> Iterator[dict[str, str]]:
 
 
 def _role(scenario: Scenario, name: str) -> dict[str, Any]:
-    settings, texts = long_texts(brief(scenario.roles[name]))
-    shown = {field: block(text) for field, text in texts.items()}
-    return {"name": name, "settings": _settings(settings), "texts": list(shown.items())}
+    settings, texts = split_long_texts(non_default_settings(scenario.roles[name]))
+    blocks = {field: fenced_block(text) for field, text in texts.items()}
+    return {"name": name, "settings": _settings(settings), "texts": list(blocks.items())}
 
 
 def _settings(settings: Mapping[str, Any]) -> Markup:
-    return block(as_yaml(settings), "yaml")
+    return fenced_block(as_yaml(settings), "yaml")
 
 
-def _limits(facts: CardFacts) -> Iterator[str]:
+def _limits(facts: ModelCardFacts) -> Iterator[str]:
     scenario, settings = facts.scenario, facts.settings
     yield "It was trained on the prompts of its roles in this game. Nothing here says how it answers anything else."
     yield f"The figures are of one run with one seed ({scenario.schedule.seed}). Another seed may give others."
@@ -210,15 +215,14 @@ def _limits(facts: CardFacts) -> Iterator[str]:
         yield "The run was never evaluated: its figures are those of training."
     yield from _limits_of_model(settings, facts.written)
     yield from _limits_of_sampling(scenario, facts)
-    yield from (f"In training: {line}" for line in alarms_of(_until(facts.rows, facts.source.step)))
+    # Later alarms concern weights that were not exported.
+    rows_before_export = [row for row in facts.rows if row["step"] <= facts.source.step]
+    for line in alarm_lines(rows_before_export):
+        yield f"In training: {line}"
     yield "The run does not record licences. That of the base, and of the data, holds."
 
 
-def _until(rows: Sequence[Mapping[str, Any]], step: int) -> list[Mapping[str, Any]]:
-    return [row for row in rows if row["step"] <= step]
-
-
-def _limits_of_model(settings: PolicyConfig, written: Learnt) -> Iterator[str]:
+def _limits_of_model(settings: PolicyConfig, written: SavedPolicy) -> Iterator[str]:
     model = settings.model
     if model is not None and model.family == LANGUAGE_MODEL and not model.knows_language:
         yield "It was made as a tiny model, from a seed: it knows the words of its game and no language."
@@ -233,11 +237,12 @@ def _limits_of_model(settings: PolicyConfig, written: Learnt) -> Iterator[str]:
         )
 
 
-def _limits_of_sampling(scenario: Scenario, facts: CardFacts) -> Iterator[str]:
+def _limits_of_sampling(scenario: Scenario, facts: ModelCardFacts) -> Iterator[str]:
     chosen = facts.generation_role
     for name in facts.roles if chosen else ():
         sampling = scenario.roles[name].sampling
         if sampling != scenario.roles[str(chosen)].sampling:
-            yield f"Role {name} was sampled otherwise: {json.dumps(brief(sampling))}."
+            yield f"Role {name} was sampled otherwise: {json.dumps(non_default_settings(sampling))}."
         if sampling.thinking_tokens is not None or sampling.structured:
-            yield f"Role {name} was sampled with limits that generation_config.json cannot say: {brief(sampling)}."
+            settings = non_default_settings(sampling)
+            yield f"Role {name} was sampled with limits that generation_config.json cannot say: {settings}."

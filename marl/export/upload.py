@@ -1,4 +1,4 @@
-"""Upload of an exported policy or data set to the Hugging Face hub, or to a server with its API (`HF_ENDPOINT`)."""
+"""Upload of an exported policy or data set to the Hugging Face hub, or to a compatible server (`HF_ENDPOINT`)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from marl.errors import RunError
-from marl.export.weights import Learnt
+from marl.core.errors import RunError
+from marl.export.saved_policy import SavedPolicy
 from marl.scenario.load import ScenarioError
 
 Kind = Literal["model", "dataset"]
-"""Type of a repository of the hub."""
+"""Repository type on the hub."""
 
 
 class UploadError(RunError):
-    """The hub did not take what was exported; the message says which folder holds it."""
+    """The upload failed; the message names the folder with the exported files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A repository to which a folder is sent, and the right to do so."""
+    """Target repository of an upload, with an authenticated client."""
 
     repository: str
     private: bool
@@ -33,11 +33,11 @@ class Upload:
     kind: Kind = "model"
 
     @classmethod
-    def of(cls, repository: str, *, private: bool, kind: Kind) -> Upload:
-        """Return an upload, before anything is written or sent.
+    def prepare(cls, repository: str, *, private: bool, kind: Kind) -> Upload:
+        """Check the repository's name and the credentials before any file is written or sent.
 
         Raises:
-            ScenarioError: if it is no repository's name, or there are no credentials.
+            ScenarioError: if the name is invalid or no credentials are configured.
         """
         try:
             validate_repo_id(repository)
@@ -53,12 +53,14 @@ class Upload:
         return cls(repository, private, HfApi(token=token), kind)
 
     def send(self, folder: Path) -> str:
-        """Upload all files of a folder, to a repository that is made where there is none; return its address.
+        """Upload all files of `folder` and return the commit's URL. A missing repository is created.
 
         Raises:
-            UploadError: if the hub refuses, or cannot be reached; if it should be private, and is public already.
+            UploadError: if the hub refuses or is unreachable, or if `private` is set and the existing repository is
+            public.
         """
         name, kind = self.repository, self.kind
+        # The hub ignores `private` for an existing repository, hence the check after the call.
         try:
             self.api.create_repo(name, repo_type=kind, private=self.private or None, exist_ok=True)
             if self.private and self.api.repo_info(name, repo_type=kind).private is False:
@@ -74,24 +76,24 @@ class Upload:
         return str(done.commit_url)
 
 
-def upload_to(repository: str | None, *, private: bool, kind: Kind) -> Upload | None:
-    """Return the upload that `--push` and `--private` ask for; None without `--push`.
+def requested_upload(repository: str | None, *, private: bool, kind: Kind) -> Upload | None:
+    """Return the upload for the options `--push` and `--private`, or None without `--push`.
 
     Raises:
-        ScenarioError: as `Upload.of`, and if `--private` stands alone.
+        ScenarioError: as `Upload.prepare`, or if `--private` is given without `--push`.
     """
     if repository is not None:
-        return Upload.of(repository, private=private, kind=kind)
+        return Upload.prepare(repository, private=private, kind=kind)
     if private:
         raise ScenarioError("--private says how --push uploads: give --push OWNER/NAME, too")
     return None
 
 
-def expect_base_at_hand(repository: str, source: Learnt, merge: bool | None) -> None:
-    """Check that others can load a policy from `repository`.
+def expect_shareable_base(repository: str, source: SavedPolicy, merge: bool | None) -> None:
+    """Check that other users of `repository` can load the policy.
 
     Raises:
-        ScenarioError: if it is an adapter, is not merged, and its base is a folder of this machine.
+        ScenarioError: if the policy is an unmerged adapter with a base model in a local folder.
     """
     if source.base is not None and not merge and Path(source.base).is_absolute():
         raise ScenarioError(

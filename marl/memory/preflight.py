@@ -1,65 +1,65 @@
-"""Checks if a run fits into the memory of a device, and says what to change where it does not."""
+"""Check whether a run fits into a device's memory, and which settings to change if it does not fit."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from marl.evaluation.dry_run import DryRun
 from marl.evaluation.model_facts import facts_of
-from marl.memory.changes import LeanScenario, lean
 from marl.memory.device import DeviceMemory
-from marl.memory.estimate import MemoryEstimate, ScenarioSizes, estimate, sizes_of
+from marl.memory.estimate import MemoryEstimate, ScenarioSizes, estimate, measure_sizes
+from marl.memory.savings import ReducedScenario, reduce_memory
 from marl.protocols import ModelConfig
-from marl.protocols.memory import ModelSize, Stage
+from marl.protocols.memory_estimates import ModelSize, Stage
 from marl.scenario.schema import Scenario
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """A run's memory, and that of the device that it is to run on."""
+    """Estimated memory of a run beside the memory of its device."""
 
     device: DeviceMemory
-    needed: MemoryEstimate
-    leaner: LeanScenario
-    """The scenario with changes after which it fits, or takes as little as it can; without any if it fits as it is."""
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """Stages that take turns; copies that are saved are in the memory of the host."""
-        return ("play", "learn", "save") if self.device.is_cpu else ("play", "learn")
+    stages: tuple[Stage, ...]
+    """Stages of a step that use the device's memory one after the other."""
+    estimate: MemoryEstimate
+    reduced: ReducedScenario
+    """The scenario after changes that save memory; without changes if the run fits as written."""
 
     @property
     def bytes(self) -> float:
-        """Bytes that the run takes at its peak, without those of the process itself."""
-        return self.needed.peak(self.stages)
+        """Peak memory of the run, without the memory of the process itself [bytes]."""
+        return self.estimate.peak_bytes(self.stages)
 
     @property
     def fits(self) -> bool:
-        """True if the run as it is fits."""
-        return self.bytes <= self.device.room
+        """True if the run fits without a change."""
+        return self.bytes <= self.device.usable_bytes
 
 
 def preflight(run: DryRun, device: DeviceMemory) -> Preflight:
-    """Return what a run takes on a device.
+    """Return the estimated memory of a run on `device`, with changes of settings if the run does not fit.
 
     Raises:
-        ValueError: if the sizes of a model are not known, or a part of the device is too small for what it is to hold.
+        ValueError: if the sizes of a model are unknown, or if an engine's share of the device is too small.
     """
-    sizes = sizes_of(run)
+    # Copies that are saved are made in the host's memory, never on a GPU.
+    stages: tuple[Stage, ...] = ("play", "learn", "save") if device.is_cpu else ("play", "learn")
+    sizes = measure_sizes(run)
     needed = estimate(run.scenario, sizes, device.gpu_bytes)
-    for name in needed.unknown:
+    for name in needed.unknown_policies:
         model = run.models[name].description
         raise ValueError(f"policies.{name}.model: {model!r} does not say its sizes, so its memory is not known")
-    for each in needed.holdings:
-        if math.isinf(each.bytes):
-            raise ValueError(f"policies.{each.policies[0]}.engine: {each.content}")
-    checked = Preflight(device, needed, LeanScenario(run.scenario, sizes, 0.0))
+    for item in needed.items:
+        # An engine that cannot hold its part says so by an infinite size, with the reason as its content.
+        if math.isinf(item.bytes):
+            raise ValueError(f"policies.{item.policies[0]}.engine: {item.content}")
 
-    def needs(scenario: Scenario, resized: ScenarioSizes) -> float:
-        return estimate(scenario, resized, device.gpu_bytes).peak(checked.stages)
+    def peak_bytes(scenario: Scenario, resized: ScenarioSizes) -> float:
+        return estimate(scenario, resized, device.gpu_bytes).peak_bytes(stages)
 
     def size_of(policy: str, model: ModelConfig) -> ModelSize | None:
         return facts_of(model, run.texts(policy), run.configs).size
 
-    return replace(checked, leaner=lean(run.scenario, sizes, needs, device.room, size_of))
+    reduced = reduce_memory(run.scenario, sizes, peak_bytes, device.usable_bytes, size_of)
+    return Preflight(device, stages, needed, reduced)

@@ -1,4 +1,4 @@
-"""Alarms: warnings about roles whose answers hold nothing worth learning from, and policies that get nothing."""
+"""Alarms: warnings about roles with collapsed or unreadable answers, and about policies without training samples."""
 
 from __future__ import annotations
 
@@ -6,64 +6,62 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from marl.errors import RunError
-from marl.types import Metrics
-
-if TYPE_CHECKING:
-    from marl.scenario.schema import AlarmKind, Alarms, Scenario, Thresholds
+from marl.core.errors import RunError
+from marl.core.types import Metrics
+from marl.scenario.schema import AlarmKind, Alarms, Scenario, Thresholds
 
 _START = 10
-"""Number of first steps whose mean later steps are compared with."""
+"""Number of first steps whose mean is the reference of relative limits."""
 
 
-class Collapse(RunError):  # noqa: N818 (says what happened)
+class CollapseError(RunError):
     """An alarm that ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """An alarm that has just been raised."""
+    """An alarm in the step in which it is raised."""
 
     role: str
-    """Name of the role; of `samples`, of the policy."""
+    """Name of the role, or of the policy for the kind `samples`."""
     kind: AlarmKind
     value: float
     turns: int
-    """Turns of the role in this step."""
+    """Number of the role's turns in this step."""
     limit: str
     """The violated limit, such as `>= 0.98`."""
     patience: int
     rule: str = ""
     """Credit rule of the role."""
     game: str = ""
-    """Name of the game, of several."""
+    """Name of the game, empty in a scenario with one game."""
 
     def message(self, move: str) -> str:
-        """Return the warning; `move`: the one that the role makes most often."""
+        """Return the text of the warning, where `move` is the role's most common move."""
         indicator = _INDICATORS[self.kind]
         words = indicator.words.format(value=self.value, move=move, turns=self.turns, rule=self.rule)
-        of = f"{indicator.scope} {self.role}" + (f" in game {self.game}" if self.game else "")
-        return f"ALARM {of}: {words} ({self.kind} {self.limit}) for {self.patience} {indicator.unit}"
+        subject = f"{indicator.scope} {self.role}" + (f" in game {self.game}" if self.game else "")
+        return f"ALARM {subject}: {words} ({self.kind} {self.limit}) for {self.patience} {indicator.unit}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Indicator:
-    """Definition of a kind of alarm."""
+    """Definition of one kind of alarm."""
 
     figure: str
-    """Metric that it watches: `role/NAME/...`, or a pattern of the whole name."""
+    """Watched metric: the last part of `role/NAME/...`, or a pattern of the full name."""
     words: str
     relative: bool = False
-    """True if limits are multiples of the figure's mean over the first steps."""
+    """True if limits are multiples of the metric's mean over the first steps."""
     too_low: bool = False
     """True if a single threshold is the lower limit; otherwise it is the upper one."""
     scope: str = "role"
     unit: str = "steps"
 
     def limits(self, threshold: Any) -> tuple[float, float]:
-        """Return the open interval of good values."""
+        """Return the open interval of values without an alarm."""
         if isinstance(threshold, tuple):
             return threshold
         return (threshold, math.inf) if self.too_low else (-math.inf, threshold)
@@ -96,7 +94,7 @@ _INDICATORS: dict[AlarmKind, _Indicator] = {
 
 
 class _Streak:
-    """Number of steps in a row in which one indicator of one role, or policy, was outside its limits."""
+    """Number of consecutive steps in which one indicator of one role or policy is outside its limits."""
 
     def __init__(
         self,
@@ -108,7 +106,7 @@ class _Streak:
         game: str = "",
         explored: float = 0.0,
     ) -> None:
-        """`explored`: share of the role's moves that are drawn at random, so that no move can take them all."""
+        """`explored` is the share of the role's moves drawn at random, which lowers the limit of `constant`."""
         self.name, self.rule, self.game = name, rule, game
         self.kind: AlarmKind = kind
         self._thresholds, self._indicator = thresholds, _INDICATORS[kind]
@@ -121,7 +119,7 @@ class _Streak:
 
     @property
     def metric(self) -> str:
-        """Return the name of the metric that says whether the alarm holds."""
+        """Name of the metric that is 1 while the alarm holds."""
         return f"{_scope(self.game)}alarm/{self.name}/{self.kind}"
 
     @property
@@ -129,7 +127,7 @@ class _Streak:
         return self._length >= self._thresholds.patience
 
     def update(self, metrics: Mapping[str, float]) -> Alarm | None:
-        """Take in a step's metrics, those of its game alone; return the alarm in the step in which it is raised."""
+        """Add the metrics of one step and game; return the alarm if this step raises it."""
         turns, value = metrics.get(f"role/{self.name}/turns", 0.0), metrics.get(self._figure)
         if value is None or (self.kind != "samples" and turns < self._thresholds.turns) or self._explained(metrics):
             return None
@@ -141,7 +139,7 @@ class _Streak:
             scale = fmean(self._first_values)
             low, high = low * scale, high * scale
         if low == high:
-            return None  # multiples of 0: players by rule sample no tokens
+            return None  # both limits are multiples of 0: rule-based players sample no tokens
         self._length = 0 if low < value < high else self._length + 1
         if self._length != self._thresholds.patience:
             return None
@@ -162,7 +160,7 @@ class _Streak:
         return self.kind == "credit" and spread <= (self._thresholds.reward or 0.0)
 
 
-def is_alarm(metric: str) -> bool:
+def is_alarm_metric(metric: str) -> bool:
     """Return whether a metric is one of `AlarmMonitor`."""
     return metric.startswith("alarm/") or (metric.startswith("game/") and "/alarm/" in metric)
 
@@ -214,24 +212,24 @@ class AlarmMonitor:
         self._streaks += [_Streak(name, "samples", settings) for name in policies if settings]
 
     @classmethod
-    def of_scenario(cls, scenario: Scenario) -> AlarmMonitor:
+    def from_scenario(cls, scenario: Scenario) -> AlarmMonitor:
         """Return a monitor of all roles and learners of a scenario."""
         learning, credit = scenario.credited_roles(), scenario.credit
         rule_of = {role: credit.roles.get(role, credit) for role in scenario.roles}
         rules = {role: f"{rule.assign.kind} / {rule.baseline.kind}" for role, rule in rule_of.items()}
         policies = [name for name, policy in scenario.policies.items() if policy.learner]
         games = {name: view.roles for name, view in scenario.by_game().items()} if scenario.games else None
-        shares = {name: learner.explores for name, _, learner in scenario.learning_roles()}
-        # Who explores in half of its moves or more shows too little of what it would choose itself.
+        shares = {name: learner.exploration_rate for name, _, learner in scenario.learning_roles()}
+        # A policy that explores in half of its moves or more shows too little of its own choices.
         explored = {name: share for name, share in shares.items() if share < 0.5}
         watched = {role: role in learning for role in scenario.roles}
         return cls(scenario.alarms, watched, rules, policies, games, explored)
 
     def __call__(self, metrics: Mapping[str, float]) -> tuple[Metrics, list[Alarm]]:
-        """Take in a step's metrics; return `alarm/ROLE/KIND` and the alarms raised by this step.
+        """Add the metrics of one step; return the alarm metrics and the alarms raised in this step.
 
-        With several games it is `game/GAME/alarm/ROLE/KIND`. It is 1 while an alarm holds, and 0 in the step in which
-        it ends.
+        The metric `alarm/ROLE/KIND` (with several games `game/GAME/alarm/ROLE/KIND`) is 1 while an alarm holds, and 0
+        in the step in which it ends.
         """
         before = {streak for streak in self._streaks if streak.holds}
         metrics_of = {game: _metrics_of(game, metrics) for game in {streak.game for streak in self._streaks}}

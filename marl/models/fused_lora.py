@@ -1,9 +1,8 @@
-"""LoRA on a frozen layer, as one operation that keeps nothing but its input and A x for the backward pass.
+"""LoRA on a frozen layer as one operation that saves only its input and A x for the backward pass.
 
-PEFT adds the adapter's part in passes of their own over the layer's output, and the two gradients of the input. With a
-base in half precision it also computes its part in float32, of an input that it copies, which takes longer than the
-layer itself.
-Shape suffixes: N = tokens, I, O = inputs, outputs of the layer, R = rank.
+PEFT adds the adapter's output and its input gradient in separate passes. On a half-precision base, PEFT also copies
+the input to float32, and computing the adapter takes longer than the layer itself.
+Shape suffixes: N = tokens, I = inputs of the layer, O = outputs of the layer, R = rank.
 """
 
 from __future__ import annotations
@@ -16,29 +15,25 @@ from torch import Tensor, nn
 
 
 class FusedLora(Linear):
-    """PEFT's layer with another forward pass wherever it is plain LoRA: W x + s B A x, all in the type of W."""
+    """LoRA layer that computes W x + s B A x in the dtype of W. Other PEFT variants keep PEFT's forward."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Return `[..., O]` in the layer's type for `[..., I]`."""
-        if not self._is_plain:
+        """Return the output `[..., O]`, in the dtype of the layer, for the input `x` `[..., I]`."""
+        layer: Any = self.base_layer
+        drops = self.training and not isinstance(self.lora_dropout["default"], nn.Identity)
+        changed = self.disable_adapters or self.merged or drops or "default" in self.lora_variant
+        if changed or type(layer) is not nn.Linear or layer.weight.requires_grad:
             return super().forward(x, *args, **kwargs)
         a_RI, b_OR = self.lora_A["default"].weight, self.lora_B["default"].weight
-        layer: Any = self.base_layer
+        # Autocast would cast the factors a second time; the operation casts them itself.
         with torch.autocast(x.device.type, enabled=False):
             output_NO: Any = _LowRankSum.apply(x.flatten(0, -2), layer.weight, a_RI, b_OR, self.scaling["default"])
             output = output_NO.unflatten(0, x.shape[:-1])
             return output if layer.bias is None else output + layer.bias
 
-    @property
-    def _is_plain(self) -> bool:
-        layer: Any = self.base_layer
-        drops = self.training and not isinstance(self.lora_dropout["default"], nn.Identity)
-        changed = self.disable_adapters or self.merged or drops or "default" in self.lora_variant
-        return type(layer) is nn.Linear and not layer.weight.requires_grad and not changed
-
 
 class _LowRankSum(torch.autograd.Function):
-    """W x + s B A x of a frozen W."""
+    """W x + s B A x for a frozen W, with gradients for x, A and B."""
 
     @staticmethod
     def forward(ctx: Any, x_NI: Tensor, weight_OI: Tensor, a_RI: Tensor, b_OR: Tensor, scale: float) -> Tensor:

@@ -1,6 +1,7 @@
-"""Writing GGUF files, llama.cpp's format: Llama models with a byte-level BPE tokenizer, by the package `gguf`.
+"""Writing GGUF files (the format of llama.cpp): Llama models with a byte-level BPE tokenizer, by the package `gguf`.
 
-Names of tensors come from the package. llama.cpp's converter (convert_hf_to_gguf.py) says what else a file must hold.
+The package gives the names of tensors. llama.cpp's converter (convert_hf_to_gguf.py) defines the other entries of a
+file.
 """
 
 from __future__ import annotations
@@ -9,16 +10,13 @@ import json
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import safe_open
 
-from marl.models.hf_folder import weight_files
-
-if TYPE_CHECKING:
-    from gguf import GGUFWriter
+from marl.models.hf_folder import read_json, weight_files
 
 ARCHITECTURE = "llama"
 _LLAMA3 = (
@@ -27,35 +25,43 @@ _LLAMA3 = (
 )
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 _SPLITS = {_LLAMA3: "llama-bpe", _QWEN2: "qwen2"}
-"""Patterns that cut a text before merging -> the names that llama.cpp has for them."""
-_EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
+"""Split pattern of a pre-tokenizer -> llama.cpp's name for it."""
+_OUTPUT = "output.weight"
 
 
 def expect_supported(folder: Path | str) -> None:
-    """Check that `write_gguf` can write the model in a folder.
+    """Check that `write_gguf` can write the model in `folder`.
 
     Raises:
-        ValueError: naming what is not supported, or not installed.
+        ValueError: naming the unsupported setting, or the missing package.
     """
     if find_spec("gguf") is None:
         raise ValueError("--gguf needs the package `gguf`: pip install 'marl-llm[gguf]'")
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ValueError(f"--gguf: {folder} is no folder with a config.json; export --merge without it first")
-    _check_model(_read(folder / "config.json"))
-    _pre_tokenizer(_tokenizer_of(folder))
+    config = read_json(folder / "config.json")
+    architectures = config.get("architectures") or ["unknown"]
+    if architectures != ["LlamaForCausalLM"]:
+        raise ValueError(f"--gguf: architecture {architectures[0]} is not supported; choices: LlamaForCausalLM")
+    rope = _rope_settings(config)
+    if rope.get("rope_type", rope.get("type", "default")) != "default":
+        raise ValueError(f"--gguf: scaled rotary embeddings ({rope}) are not supported; choices: default")
+    if config.get("attention_bias") or config.get("mlp_bias"):
+        raise ValueError("--gguf: attention_bias and mlp_bias are not supported; choices: false")
+    _pre_tokenizer_name(_read_tokenizer(folder))
 
 
 def write_gguf(folder: Path, file: Path) -> None:
-    """Write the model and the tokenizer in a Hugging Face folder as one GGUF file, in the precision that they have.
+    """Write the model and the tokenizer in a Hugging Face folder as one GGUF file, with the dtypes of the folder.
 
     Raises:
-        ValueError: as `expect_supported`.
+        ValueError: as `expect_supported`, or if GGUF has no name for a tensor.
     """
-    import gguf
+    import gguf  # an extra, which may not be installed
 
     expect_supported(folder)
-    config = _read(folder / "config.json")
+    config = read_json(folder / "config.json")
     writer = gguf.GGUFWriter(file, ARCHITECTURE)
     _add_shapes(writer, config)
     _add_tokenizer(writer, folder, config["vocab_size"])
@@ -63,33 +69,31 @@ def write_gguf(folder: Path, file: Path) -> None:
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118
-                placed = names.get_name(name, try_suffixes=(".weight", ".bias"))
-                if placed is None:
+                gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+                if gguf_name is None:
                     raise ValueError(f"--gguf: a {ARCHITECTURE} model of GGUF has no tensor {name}")
-                if placed != _OUTPUT or not config.get("tie_word_embeddings"):
-                    _add_tensor(writer, placed, _ordered(placed, tensors.get_tensor(name), config))
+                if gguf_name == _OUTPUT and config.get("tie_word_embeddings"):
+                    continue  # readers use the embeddings where the output has no tensor
+                tensor = _reordered(gguf_name, tensors.get_tensor(name), config)
+                if tensor.ndim < 2:  # norms, which llama.cpp expects as float32
+                    writer.add_tensor(gguf_name, tensor.float().numpy())
+                elif tensor.dtype == torch.bfloat16:  # numpy has no bfloat16
+                    raw = tensor.view(torch.uint16).numpy().view(np.uint8)
+                    writer.add_tensor(gguf_name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
+                else:
+                    writer.add_tensor(gguf_name, tensor.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _check_model(config: Mapping[str, Any]) -> None:
-    architectures = config.get("architectures") or ["unknown"]
-    if architectures != ["LlamaForCausalLM"]:
-        raise ValueError(f"--gguf: architecture {architectures[0]} is not supported; choices: LlamaForCausalLM")
-    rope = _rope(config)
-    if rope.get("rope_type", rope.get("type", "default")) != "default":
-        raise ValueError(f"--gguf: scaled rotary embeddings ({rope}) are not supported; choices: default")
-    if config.get("attention_bias") or config.get("mlp_bias"):
-        raise ValueError("--gguf: attention_bias and mlp_bias are not supported; choices: false")
-
-
-def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _rope_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    # Transformers 5 writes `rope_parameters`, earlier releases wrote `rope_scaling`.
     return config.get("rope_parameters") or config.get("rope_scaling") or {}
 
 
-def _add_shapes(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+def _add_shapes(writer: Any, config: Mapping[str, Any]) -> None:
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer.add_vocab_size(config["vocab_size"])
@@ -103,11 +107,14 @@ def _add_shapes(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(_rope(config).get("rope_theta") or config.get("rope_theta") or 10000.0)
+    writer.add_rope_freq_base(_rope_settings(config).get("rope_theta") or config.get("rope_theta") or 10000.0)
 
 
-def _ordered(name: str, tensor: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
-    """Return queries and keys in the order of llama.cpp, whose rotations turn neighbours in place of halves."""
+def _reordered(name: str, tensor: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+    """Return `tensor` with the rows of queries and keys in the order of llama.cpp.
+
+    llama.cpp's rotary embeddings rotate neighbouring rows, those of Transformers the two halves of a head.
+    """
     heads = config["num_attention_heads"]
     if ".attn_k." in name:
         heads = config.get("num_key_value_heads") or heads
@@ -117,62 +124,51 @@ def _ordered(name: str, tensor: torch.Tensor, config: Mapping[str, Any]) -> torc
     return halves.swapaxes(1, 2).reshape(tensor.shape).contiguous()
 
 
-def _add_tensor(writer: GGUFWriter, name: str, tensor: torch.Tensor) -> None:
-    from gguf import GGMLQuantizationType
+def _add_tokenizer(writer: Any, folder: Path, rows: int) -> None:
+    """Add tokens, merges, special tokens and the chat template.
 
-    if tensor.ndim < 2:  # norms, which llama.cpp expects as float32
-        writer.add_tensor(name, tensor.float().numpy())
-    elif tensor.dtype == torch.bfloat16:
-        raw = tensor.view(torch.uint16).numpy().view(np.uint8)
-        writer.add_tensor(name, raw, raw_dtype=GGMLQuantizationType.BF16)
-    else:
-        writer.add_tensor(name, tensor.numpy())
+    `rows` is the number of embeddings; embeddings without a token are marked as unused.
+    """
+    from gguf import TokenType
 
-
-def _add_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
-    """Add tokens, merges, special tokens and the chat template; rows of the embeddings without a token are unused."""
-    import gguf
-
-    data, settings = _tokenizer_of(folder), _read(folder / "tokenizer_config.json")
-    added = {token["id"]: token for token in data.get("added_tokens", ())}
-    texts = {number: text for text, number in data["model"]["vocab"].items()}
-    texts |= {number: token["content"] for number, token in added.items()}
-    kinds = {n: gguf.TokenType.CONTROL if t.get("special") else gguf.TokenType.USER_DEFINED for n, t in added.items()}
+    data, settings = _read_tokenizer(folder), read_json(folder / "tokenizer_config.json")
+    texts, kinds = dict[int, str](), dict[int, TokenType]()
+    for text, number in data["model"]["vocab"].items():
+        texts[number], kinds[number] = text, TokenType.NORMAL
+    for token in data.get("added_tokens", ()):
+        texts[token["id"]] = token["content"]
+        kinds[token["id"]] = TokenType.CONTROL if token.get("special") else TokenType.USER_DEFINED
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(_pre_tokenizer(data))
+    writer.add_tokenizer_pre(_pre_tokenizer_name(data))
     writer.add_token_list([texts.get(number, f"[PAD{number}]") for number in range(rows)])
-    unused, usual = gguf.TokenType.UNUSED, gguf.TokenType.NORMAL
-    writer.add_token_types([kinds.get(n, usual if n in texts else unused) for n in range(rows)])
+    writer.add_token_types([kinds.get(number, TokenType.UNUSED) for number in range(rows)])
     if merges := data["model"]["merges"]:
         writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
     else:  # GGUF has no empty lists: readers take the merges from the vocabulary, where there are none
         writer.add_token_scores([0.0] * rows)
-    _add_special(writer, settings, {text: number for number, text in texts.items()})
-    template = folder / "chat_template.jinja"
-    written = template.read_text() if template.is_file() else settings.get("chat_template")
-    if isinstance(written, str):
-        writer.add_chat_template(written)
-
-
-def _add_special(writer: GGUFWriter, settings: Mapping[str, Any], numbers: Mapping[str, int]) -> None:
+    numbers = {text: number for number, text in texts.items()}
     adders = {"bos": writer.add_bos_token_id, "eos": writer.add_eos_token_id, "pad": writer.add_pad_token_id}
-    for name, add in adders.items():
-        token = settings.get(f"{name}_token")
-        text = token.get("content") if isinstance(token, dict) else token
+    for name, add_token_id in adders.items():
+        special = settings.get(f"{name}_token")
+        text = special.get("content") if isinstance(special, dict) else special
         if isinstance(text, str) and text in numbers:
-            add(numbers[text])
-    # A chat template writes the token that begins a text itself, where there is one.
+            add_token_id(numbers[text])
+    # A chat template writes the token that begins a text itself.
     writer.add_add_bos_token(False)
+    template = folder / "chat_template.jinja"
+    chat_template = template.read_text() if template.is_file() else settings.get("chat_template")
+    if isinstance(chat_template, str):
+        writer.add_chat_template(chat_template)
 
 
-def _tokenizer_of(folder: Path) -> dict[str, Any]:
-    """Return the settings of a tokenizer.
+def _read_tokenizer(folder: Path) -> dict[str, Any]:
+    """Return the content of a folder's tokenizer.json.
 
     Raises:
-        ValueError: if it is no byte-level BPE.
+        ValueError: if the tokenizer is no byte-level BPE.
     """
     file = folder / "tokenizer.json"
-    data = _read(file) if file.is_file() else {}
+    data = read_json(file) if file.is_file() else {}
     kind = data.get("model", {}).get("type", "none")
     if kind != "BPE" or data.get("normalizer") or data["model"].get("byte_fallback"):
         hint = " (a tiny model: vocabulary: bytes)" if kind == "WordLevel" else ""
@@ -180,11 +176,11 @@ def _tokenizer_of(folder: Path) -> dict[str, Any]:
     return data
 
 
-def _pre_tokenizer(data: Mapping[str, Any]) -> str:
-    """Return llama.cpp's name for how a tokenizer cuts a text before it merges.
+def _pre_tokenizer_name(data: Mapping[str, Any]) -> str:
+    """Return llama.cpp's name of the pre-tokenizer, which splits a text before merging.
 
     Raises:
-        ValueError: if it has none that is known here.
+        ValueError: if the pre-tokenizer has no known name.
     """
     pre = data.get("pre_tokenizer") or {}
     steps = pre["pretokenizers"] if pre.get("type") == "Sequence" else [pre]
@@ -192,13 +188,9 @@ def _pre_tokenizer(data: Mapping[str, Any]) -> str:
         case [("ByteLevel", {"use_regex": True, "add_prefix_space": False})]:
             return "gpt-2"
         case [("ByteLevel", {"add_prefix_space": False})] if not data["model"]["merges"]:
-            return "gpt-2"  # nothing is merged, so that it does not matter where a text is cut
+            return "gpt-2"  # nothing is merged, so that the split does not matter
         case [("Digits", {"individual_digits": True}), ("ByteLevel", {"use_regex": True, "add_prefix_space": False})]:
             return "smollm"
         case [("Split", {"pattern": {"Regex": pattern}}), ("ByteLevel", {"use_regex": False})] if pattern in _SPLITS:
             return _SPLITS[pattern]
     raise ValueError(f"--gguf: llama.cpp's name for the pre-tokenizer {json.dumps(pre)[:200]} is not known here")
-
-
-def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text())

@@ -1,22 +1,22 @@
-"""Checks of Hugging Face and PEFT folders, without torch."""
+"""Checks of Hugging Face and PEFT folders that do not need torch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
-TINY_MARK = "marl_tiny"
-"""Setting in the config.json of a tiny model."""
+TINY_KEY = "marl_tiny"
+"""Key in the config.json of a tiny model, which marks the model as tiny."""
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _SPECIAL = (
     *("modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias", "layer_replication"),
     *("trainable_token_indices", "target_parameters", "use_qalora", "alora_invocation_tokens"),
 )
-"""Settings of PEFT that change how an adapter's matrices are used."""
+"""PEFT settings that this project does not support: they change the use of an adapter's matrices."""
 _GGUF = b"GGUF"
 """First bytes of a GGUF file."""
 
@@ -35,20 +35,19 @@ def check_folder(folder: Path) -> None:
         raise ValueError(f"has no tokenizer: none of {', '.join(_TOKENIZERS)}")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        absent = [name for name in sorted(set(_json(index)["weight_map"].values())) if not (folder / name).is_file()]
-        if absent:
+        if absent := _absent(folder, sorted(set(read_json(index)["weight_map"].values()))):
             raise ValueError(f"has an index of weights but no {', '.join(absent)}")
     elif not (any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin"))):
         raise ValueError("has no weights: no model.safetensors")
     for path in sorted(folder.glob("*.safetensors")):
-        _header(path)
+        _check_safetensors(path)
 
 
 def gguf_of(folder: Path) -> str | None:
-    """Return the name of the one GGUF file of a folder that is none of Hugging Face; None if it has none.
+    """Return the name of the only GGUF file in `folder`, or None if there is none or the folder has a config.json.
 
     Raises:
-        ValueError: if there are several.
+        ValueError: if there are several GGUF files.
     """
     if (folder / "config.json").is_file():
         return None
@@ -59,90 +58,100 @@ def gguf_of(folder: Path) -> str | None:
 
 
 def is_gguf(path: Path) -> bool:
-    """Return whether a file begins as GGUF files do."""
+    """Return True if the file begins with the magic bytes of GGUF."""
     with path.open("rb") as file:
         return file.read(len(_GGUF)) == _GGUF
 
 
 def check_gguf(folder: Path, name: str) -> None:
-    """Check that a model can be loaded from the GGUF file `name` in `folder`; its tensors are not looked at.
+    """Check that a model can be loaded from the GGUF file `name` in `folder`, without checking tensors.
 
     Raises:
-        ValueError: if it is missing or no GGUF file, or the package that reads it is not installed.
+        ValueError: if the file is missing or no GGUF file, or if the package `gguf` is not installed.
     """
     if not (folder / name).is_file():
-        there = ", ".join(sorted(path.name for path in folder.glob("*.gguf"))) or "none"
-        raise ValueError(f"gguf_file: no file {name!r} in it; GGUF files there: {there}")
+        present = ", ".join(sorted(path.name for path in folder.glob("*.gguf"))) or "none"
+        raise ValueError(f"gguf_file: no file {name!r} in it; GGUF files there: {present}")
     if not is_gguf(folder / name):
         raise ValueError(f"gguf_file: {name!r} is no GGUF file: it does not begin with these four letters")
     if find_spec("gguf") is None:
         raise ValueError(f"gguf_file: {name!r} is read by the package `gguf`: pip install 'marl-llm[gguf]'")
 
 
-def adapter_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of PEFT with which the adapter in `folder` was made.
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """Return the PEFT settings of the adapter in `folder`.
 
     Raises:
-        ValueError: if it holds none.
+        ValueError: if the folder holds no adapter, or its settings cannot be read.
     """
     if not folder.is_dir():
         raise ValueError("there is no such folder")
-    absent = [name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if not (folder / name).is_file()]
-    if absent:
+    if absent := _absent(folder, (ADAPTER_CONFIG, ADAPTER_WEIGHTS)):
         raise ValueError(f"is not a PEFT folder: it has no {', '.join(absent)}")
-    settings = _json(folder / ADAPTER_CONFIG)
+    settings = read_json(folder / ADAPTER_CONFIG)
     if not isinstance(settings, dict):
         raise ValueError(f"holds a broken {ADAPTER_CONFIG}: {type(settings).__name__} instead of an object")
     return settings
 
 
-def check_adapter(folder: Path, wanted: Mapping[str, float]) -> None:
-    """Check that `folder` holds a plain LoRA adapter as PEFT saves it, made with the settings `wanted`.
+def check_adapter(folder: Path, expected: Mapping[str, float]) -> None:
+    """Check that `folder` holds a PEFT LoRA or DoRA adapter with the PEFT settings `expected`.
 
     Raises:
         ValueError: if something is missing, broken or different.
     """
-    settings = adapter_settings(folder)
+    settings = read_adapter_config(folder)
     if settings.get("peft_type") != "LORA":
         raise ValueError(f"holds an adapter of type {settings.get('peft_type')}; only LORA can be used")
     if special := [name for name in _SPECIAL if settings.get(name)]:
         raise ValueError(f"was made with {', '.join(special)}; only LoRA and DoRA with one rank can be used")
-    for name, value in wanted.items():
-        if (made := settings.get(name, False)) != value:
-            raise ValueError(f"was made with {name}={made}, not {value}")
-    _header(folder / ADAPTER_WEIGHTS)
+    for name, value in expected.items():
+        if (saved := settings.get(name, False)) != value:
+            raise ValueError(f"was made with {name}={saved}, not {value}")
+    _check_safetensors(folder / ADAPTER_WEIGHTS)
 
 
 def is_tiny(folder: Path) -> bool:
-    """Return whether `folder` holds a model that was made as a tiny one, whatever it has learnt since."""
+    """Return True if `folder` holds a model that was built as a tiny model, even if it was trained since."""
     file = folder / "config.json"
-    return file.is_file() and _json(file).get(TINY_MARK, False) is True
+    return file.is_file() and read_json(file).get(TINY_KEY, False) is True
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a model's weights.
+    """Return the safetensors files with the weights of the model in `folder`.
 
     Raises:
-        ValueError: if one is missing.
+        ValueError: if a file is missing.
     """
     index = folder / "model.safetensors.index.json"
-    names = set(_json(index)["weight_map"].values()) if index.is_file() else {"model.safetensors"}
-    if absent := sorted(name for name in names if not (folder / name).is_file()):
+    names = sorted(set(read_json(index)["weight_map"].values())) if index.is_file() else ["model.safetensors"]
+    if absent := _absent(folder, names):
         raise ValueError(f"{folder}: no {', '.join(absent)} to load weights from")
-    return [folder / name for name in sorted(names)]
+    return [folder / name for name in names]
 
 
-def publish_folder(made: Path, folder: Path) -> None:
-    """Rename `made` to `folder`, unless another process was faster: equal settings make equal folders."""
+def move_into_place(temporary: Path, folder: Path) -> None:
+    """Rename `temporary` to `folder`, unless another process has created `folder` in the meantime."""
     try:
-        made.rename(folder)
+        temporary.rename(folder)
     except OSError:
+        # Equal settings make equal folders, so the other process's folder will do.
         if not folder.is_dir():
             raise
 
 
-def _header(path: Path) -> dict[str, Any]:
-    """Return the tensors' names, shapes and offsets in a safetensors file: 8 bytes of length, then JSON, then data."""
+def _absent(folder: Path, names: Iterable[str]) -> list[str]:
+    return [name for name in names if not (folder / name).is_file()]
+
+
+def _check_safetensors(path: Path) -> None:
+    """Check that the size of a safetensors file agrees with its header.
+
+    The file holds the header's length (8 bytes), the header with the tensors' offsets (JSON), and the tensors.
+
+    Raises:
+        ValueError: if the header is broken or the file has another size.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -156,10 +165,14 @@ def _header(path: Path) -> dict[str, Any]:
     expected = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
     if size != expected:
         raise ValueError(f"holds a broken {path.name}: {size} bytes instead of {expected}; was it cut off?")
-    return header
 
 
-def _json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        ValueError: if the file is not JSON.
+    """
     try:
         return json.loads(path.read_text())
     except ValueError as error:

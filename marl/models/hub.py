@@ -1,46 +1,46 @@
-"""Question whether the Hugging Face hub has a model, before Transformers is told to load it."""
+"""Check that the Hugging Face hub has a model before Transformers loads it."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
 _PATIENCE_S = 10.0
-"""Longest wait for a connection, and for an answer."""
-_NONE = (401, 404)
-"""Answers of the hub where there is no such model; 401 if it might be a private one."""
+"""Timeout of the connection to the hub, and of its reply [seconds]."""
+_ABSENT_STATUSES = (401, 404)
+"""HTTP statuses of the hub for a model that does not exist; 401 if the model might be private."""
 
 
-def absence(name: str) -> str | None:
-    """Return why a model that is no folder cannot be had from the hub; None if nothing speaks against it.
+def hub_obstacle(name: str) -> str | None:
+    """Return the reason why the hub cannot provide the model `name`, or None if loading may be tried.
 
-    Whatever is in the cache of the hub counts as there. The hub is asked once: Transformers would ask for each file,
-    and each time again for half a minute, which is long for a folder's name that was mistyped.
+    A model in the hub's local cache is available. One short request replaces Transformers' own, which are repeated for
+    each file for half a minute: too long for a mistyped folder.
     """
     import httpx2
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import build_hf_headers
 
-    place = f"{constants.ENDPOINT}/api/models/{name}"
+    url = f"{constants.ENDPOINT}/api/models/{name}"
     try:
         if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
             return None
-        answer = httpx2.head(place, headers=build_hf_headers(), timeout=_PATIENCE_S, follow_redirects=True)
+        answer = httpx2.head(url, headers=build_hf_headers(), timeout=_PATIENCE_S, follow_redirects=True)
     except HFValidationError as error:
         return f"there is no such folder, and it is no name on a hub: {error}"
     except httpx2.HTTPError as error:
-        return f"there is no such folder, and {place} cannot be asked for such a model: {error}"
-    return f"there is no such folder, and no such model at {place}" if answer.status_code in _NONE else None
+        return f"there is no such folder, and {url} cannot be asked for such a model: {error}"
+    return f"there is no such folder, and no such model at {url}" if answer.status_code in _ABSENT_STATUSES else None
 
 
-def fetch_settings(name: str) -> str | None:
-    """Put the settings and the tokenizer of a model on the hub into the hub's cache, without weights.
+def cache_config_and_tokenizer(name: str) -> str | None:
+    """Download the configuration and the tokenizer of a model into the hub's local cache, without weights.
 
-    Return why they cannot be had; None if they are there. The settings alone must be.
+    Return the reason of a failure, or None on success. Tokenizer files may be absent, the configuration may not.
     """
     from huggingface_hub import hf_hub_download
 
-    if problem := absence(name):
+    if problem := hub_obstacle(name):
         return problem
     try:
         hf_hub_download(name, "config.json")

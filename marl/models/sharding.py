@@ -1,6 +1,6 @@
-"""Weights in shards, one in each process (FSDP2, `torch.distributed.fsdp.fully_shard`), and whole tensors from them.
+"""Weights in shards, one shard in each process (FSDP2, `torch.distributed.fsdp.fully_shard`), and their full tensors.
 
-Every function here but `lay_out` waits for all processes of a group if there are shards, so all must call it.
+`shard`, `full_tensor` and `reshard` are collective: with shards, all processes of the group must call them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 def shard(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard the module's weights in place: a language model's layer by layer, so that one is whole at a time.
+    """Shard the module's weights in place; a language model by layer, so that one full layer exists at a time.
 
-    Embeddings stay whole between a forward and its backward pass: the output's distributions, which are computed a few
-    tokens at a time, read them outside of the model's own forward pass. Gradients are sums over processes.
+    Full embeddings stay in memory between a forward pass and its backward pass, because the output distributions read
+    them outside of the model's own forward pass. Gradients are sums over processes.
     """
     if isinstance(module, PreTrainedModel):
+        # Sharding changes classes of modules, so the list is complete before the first change.
         for layer in [inner for inner in module.modules() if isinstance(inner, GradientCheckpointingLayer)]:
             _shard(layer, mesh)
     elif not list(module.parameters(recurse=False)):
@@ -31,31 +32,31 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> None:
     sharded = fully_shard(module, mesh=mesh)
-    sharded.set_gradient_divide_factor(1.0)  # a sum: denominators are those of the whole minibatch
-    sharded.set_force_sum_reduction_for_comms(True)  # gloo knows no others
+    sharded.set_gradient_divide_factor(1.0)  # a sum: losses are divided by the denominators of the full minibatch
+    sharded.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
 
 
-def settle(module: nn.Module) -> None:
-    """Free weights that a pass without backward left whole: `module.parameters()` are the shards again."""
+def reshard(module: nn.Module) -> None:
+    """Free the full weights that a forward pass without backward left in memory; parameters are shards again."""
     for inner in module.modules():
         if isinstance(inner, FSDPModule):
             inner.reshard()
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """Return the whole of a tensor that may be a shard."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return the full tensor of `tensor`, which may be a shard."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def lay_out(value: Tensor, like: Tensor) -> Tensor:
-    """Return `value`, which is whole in every process, as a shard if `like` is one of the same shape."""
+def shard_like(value: Tensor, like: Tensor) -> Tensor:
+    """Return the full tensor `value` as a shard if `like` is a shard of the same full shape, else unchanged."""
     if not isinstance(like, DTensor) or isinstance(value, DTensor) or value.shape != like.shape:
         return value
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Return True for a shard of a tensor."""
+    """Return True if `tensor` is a shard."""
     return isinstance(tensor, DTensor)
 
 

@@ -1,7 +1,7 @@
-"""Values of a chat template's own variables, such as `enable_thinking`, written into the template.
+"""Default values of a chat template's variables, such as `enable_thinking`, written into the template itself.
 
-So whoever renders it gets them: engines, learners, and whoever loads the tokenizer that a learner has saved. Light: no
-torch.
+Every later renderer gets the defaults: engines, learners, and programs that load a saved tokenizer. This module does
+not import torch.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
-"""Variables that the renderer itself gives."""
+RENDERER_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
+"""Variables that the renderer itself sets."""
 
 
 def with_defaults(template: str, values: Mapping[str, Any]) -> str:
-    """Return a chat template in which variables have these values, unless its caller gives others.
+    """Return `template` with `values` as defaults of its variables; a renderer may pass other values.
 
     Variables that the template does not read are left out.
     """
-    lines = [
-        f"{{%- set {name} = {name} if {name} is defined else {_literal(value)} %}}\n"
-        for name, value in values.items()
-        if reads(template, name)
-    ]
-    return "".join(lines) + template
+    lines = ""
+    for name, value in values.items():
+        if uses_variable(template, name):
+            lines += f"{{%- set {name} = {name} if {name} is defined else {_literal(value)} %}}\n"
+    return lines + template
 
 
-def reads(template: str, name: str) -> bool:
-    """Return whether a template may read a variable."""
+def uses_variable(template: str, name: str) -> bool:
+    """Return True if `template` may read the variable `name`."""
     return re.search(rf"\b{re.escape(name)}\b", template) is not None
 
 
 def _literal(value: Any) -> str:
-    """Return a value of JSON as jinja2 writes it, which is as Python does, apart from `none`, `true` and `false`."""
+    """Return a JSON value as a jinja2 literal: Python's, but for `none`, `true` and `false`."""
     match value:
         case None | bool():
             return str(value).lower()
         case list():
             return f"[{', '.join(map(_literal, value))}]"
         case dict():
-            return f"{{{', '.join(f'{name!r}: {_literal(inner)}' for name, inner in value.items())}}}"
+            entries = [f"{name!r}: {_literal(inner)}" for name, inner in value.items()]
+            return f"{{{', '.join(entries)}}}"
     return repr(value)

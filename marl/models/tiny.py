@@ -1,4 +1,4 @@
-"""The embedded model: built from a seed, small enough to learn by reinforcement on a laptop."""
+"""Settings of the embedded tiny model, which is built from a seed and trains on a laptop."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from marl.models.pretrained import HeldModel, PretrainedSource
-from marl.places import cache_folder
+from marl.host.paths import cache_folder
+from marl.models.pretrained import PretrainedSource, TransformersModelConfig
 from marl.protocols import ModelContext, WarmUp
 
 _FORMAT = 3
-"""Raise it when the same settings build something else."""
+"""Version of the builder; to be increased when equal settings build another model."""
 _NOT_BUILT = {"kind", "dtype", "device", "attention", "chat_template_kwargs", "warm_up", "words"}
-"""Settings that the built model does not depend on; of `words` it is their texts that count."""
+"""Settings that do not change the built folder. `words` counts by its texts, which are hashed on their own."""
 
 
-class Tiny(HeldModel):
-    """A small Llama or Qwen3 with random weights, as an ordinary Hugging Face folder."""
+class Tiny(TransformersModelConfig):
+    """A small Llama or Qwen3 with random weights, in an ordinary Hugging Face folder."""
 
     kind: str = "tiny"
     architecture: Literal["llama", "qwen3"] = "llama"
-    """Architecture, as transformers names it."""
+    """Architecture, by its name in Transformers."""
     hidden: int = Field(32, ge=2)
     """Width of the residual stream."""
     layers: int = Field(1, ge=1)
@@ -33,26 +33,26 @@ class Tiny(HeldModel):
     heads: int = Field(2, ge=1)
     """Number of attention heads."""
     kv_heads: int | None = Field(None, ge=1)
-    """Number of key and value heads. Default: as many as heads."""
+    """Number of key and value heads. Default: equal to `heads`."""
     head_dim: int | None = Field(None, ge=2)
-    """Width of a head, an even number. Default: hidden / heads."""
+    """Width of an attention head, an even number. Default: hidden / heads."""
     intermediate: int | None = Field(None, ge=1)
     """Width of the feed-forward layers. Default: 3 times hidden."""
     context: int = Field(512, ge=8)
-    """Longest prompt and completion together, in tokens."""
+    """Maximum length of prompt and completion together [tokens]."""
     tied: bool = True
     """Use one matrix for input and output embeddings."""
     initializer_range: float | None = Field(None, gt=0)
-    """Standard deviation of the weights. Default: 1/sqrt(hidden), with which learning starts several times sooner
-    than with the usual 0.02."""
+    """Standard deviation of the initial weights. Default: 1/sqrt(hidden), with which learning starts several times
+    sooner than with the usual 0.02."""
     vocabulary: Literal["words", "bytes"] = "words"
-    """Tokens: `words` takes the words of the scenario's games and roles, `bytes` any text."""
+    """Tokens: `words` has the words of the scenario's games and roles, `bytes` can encode any text."""
     words: tuple[str, ...] | None = None
-    """Texts whose words are the vocabulary, beside those that the scenario's games and roles use."""
+    """Texts with further words of the vocabulary, beside those of the scenario's games and roles."""
     seed: int = 0
-    """Seed of the weights, and of the episodes whose words are the vocabulary."""
+    """Seed of the initial weights, and of the episodes that give the words of the vocabulary."""
     warm_up: WarmUp | None = None
-    """Learn the format of the scenario's answers by imitation before anything else."""
+    """Imitation learning of the answers' format before the run starts. Null: none."""
 
     @model_validator(mode="after")
     def _check_shapes(self) -> Tiny:
@@ -73,12 +73,12 @@ class Tiny(HeldModel):
         return False
 
     def folder(self, corpus: Iterable[str]) -> Path:
-        """Return the folder of the built model, built on first use and kept in `~/.cache/marl` (or in `MARL_CACHE`).
+        """Return the folder of the built model, which is cached in `~/.cache/marl` (or in `MARL_CACHE`).
 
-        `corpus`: texts that hold the words to know, beside `words`.
+        `corpus` has texts with words of the vocabulary, beside the texts in `words`.
 
         Raises:
-            ValueError: if there are no words to know.
+            ValueError: if the vocabulary would have no words.
         """
         from marl.models.tiny_build import build_tiny
 

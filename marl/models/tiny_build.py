@@ -1,4 +1,4 @@
-"""Build tiny models from a seed, as ordinary Hugging Face folders with one token a word or a byte."""
+"""Builder of tiny models: ordinary Hugging Face folders with one token for each word or byte."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
-from marl.models.hf_folder import TINY_MARK, publish_folder
+from marl.models.hf_folder import TINY_KEY, move_into_place
 from marl.models.word_tokenizer import word_tokenizer
 
 if TYPE_CHECKING:
-    from marl.models.tiny import Tiny
+    from marl.models.tiny import Tiny  # which imports this module to build a folder
 
 _ARCHITECTURES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
 PAD, UNKNOWN, END, ASSISTANT = "<pad>", "<unk>", "<eos>", "<assistant>"
 
-CHAT = (
+CHAT_TEMPLATE = (
     "{%- if tools -%}{{ tools | map(attribute='function.name') | join(' ') }}{{ '\\n' }}{%- endif -%}"
     "{%- for message in messages -%}"
     "{%- if message.role == 'assistant' -%}"
@@ -33,28 +33,29 @@ CHAT = (
     "{%- endif -%}{%- endfor -%}"
     "{%- if add_generation_prompt -%}" + ASSISTANT + "{%- endif -%}"
 )
-"""Messages as they are, answers between two tokens. An empty system message takes no token, a tool its name's."""
+"""Renders messages as they are, answers between two tokens, and tools by their names.
+
+An empty system message takes no token.
+"""
 
 
 def build_tiny(settings: Tiny, folder: Path, corpus: Iterable[str]) -> int:
-    """Make model and tokenizer and save them as `folder`; return the number of parameters.
-
-    The folder is written elsewhere and renamed, so that a killed build leaves nothing half.
-    """
+    """Build a model and its tokenizer, save them as `folder`, and return the number of parameters."""
     logging.disable_progress_bar()
     tokenizer = make_tokenizer(settings.vocabulary, corpus)
     model = make_model(settings, tokenizer)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # The folder appears by a rename, so that a killed build leaves no incomplete folder.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-        made = Path(temporary) / "made"
-        model.save_pretrained(made)
-        tokenizer.save_pretrained(made)
-        publish_folder(made, folder)
+        built = Path(temporary) / "made"
+        model.save_pretrained(built)
+        tokenizer.save_pretrained(built)
+        move_into_place(built, folder)
     return model.num_parameters()
 
 
 def make_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
-    """Return a model with random weights, which depend on the settings and the vocabulary's size alone."""
+    """Return a model with random weights, which depend only on `settings` and the size of the vocabulary."""
     config_class, model_class = _ARCHITECTURES[settings.architecture]
     config = config_class(
         vocab_size=len(tokenizer),
@@ -71,7 +72,7 @@ def make_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
-        **{TINY_MARK: True},
+        **{TINY_KEY: True},
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -79,8 +80,14 @@ def make_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
 
 
 def make_tokenizer(vocabulary: Literal["words", "bytes"], corpus: Iterable[str] = ()) -> PreTrainedTokenizerFast:
-    """Return a tokenizer for the words of `corpus`, or for any text."""
-    inner = word_tokenizer(corpus, (PAD, UNKNOWN, END, ASSISTANT), UNKNOWN) if vocabulary == "words" else _bytes()
+    """Return a tokenizer for the words of `corpus`, or a byte-level tokenizer for any text."""
+    if vocabulary == "words":
+        inner = word_tokenizer(corpus, (PAD, UNKNOWN, END, ASSISTANT), UNKNOWN)
+    else:
+        symbols = [PAD, END, ASSISTANT, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+        inner = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(symbols)}, merges=[]))
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        inner.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=inner,
         pad_token=PAD,
@@ -89,13 +96,5 @@ def make_tokenizer(vocabulary: Literal["words", "bytes"], corpus: Iterable[str] 
         additional_special_tokens=[ASSISTANT],
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = CHAT
+    tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
-
-
-def _bytes() -> Tokenizer:
-    symbols = [PAD, END, ASSISTANT, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    inner = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(symbols)}, merges=[]))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    inner.decoder = decoders.ByteLevel()
-    return inner

@@ -1,11 +1,11 @@
-"""Weights of Hugging Face models: loading them, and copying new ones into a model that is in use, all or nothing."""
+"""Loading weights of Hugging Face models, and copying new weights into a model in use: all tensors or none."""
 
 from __future__ import annotations
 
 import json
 import struct
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -18,34 +18,40 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from marl.errors import Notice
+from marl.core.errors import Notice
 from marl.models.half_precision import in_mixed_precision
 from marl.models.hf_folder import ADAPTER_WEIGHTS, weight_files
-from marl.models.template_defaults import reads, with_defaults
+from marl.models.template_defaults import uses_variable, with_defaults
 from marl.protocols import SharedWeights
 
 if TYPE_CHECKING:
-    from marl.models.pretrained import PretrainedSource
+    from marl.models.pretrained import PretrainedSource  # which imports this module to load a model
     from marl.protocols import Weights
 
-UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, SafetensorError, struct.error)
-"""Errors that Transformers raises for folders and names that it cannot load."""
+LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, SafetensorError, struct.error)
+"""Errors raised by Transformers for folders and names that it cannot load."""
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device called `name`; `auto` is `cuda` where there is one, else `cpu`."""
+    """Return the torch device `name`; `auto` is `cuda` if a GPU is available, else `cpu`."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
 
 
 def load_model(source: PretrainedSource) -> Any:
-    """Load the model in eval mode, on its device.
+    """Load the model of `source` in eval mode, on its device.
 
     Raises:
-        ValueError: if it cannot be read, or lacks weights (Transformers would make them up at random).
+        ValueError: if the model cannot be read, or lacks weights.
     """
     logging.disable_progress_bar()
+    arguments = gguf_arguments(source)
+    if source.gguf_file:
+        from transformers import GgufConfig  # of 5.19: releases that cannot read GGUF so need not have it
+
+        # A model that is marked as quantised cannot learn, and Transformers refuses to save it.
+        arguments["quantization_config"] = GgufConfig(dequantize=True)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.path,
@@ -53,63 +59,57 @@ def load_model(source: PretrainedSource) -> Any:
             attn_implementation=source.attention,
             trust_remote_code=source.trust_remote_code,
             output_loading_info=True,
-            **_unpacking(source),
+            **arguments,
         )
-    except UNREADABLE as error:
-        raise source.fault(f"cannot be loaded: {error}") from error
+    except LOADING_ERRORS as error:
+        raise source.error(f"cannot be loaded: {error}") from error
     model, report = loaded
+    # Transformers fills missing weights with random numbers.
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
-        raise source.fault(f"has no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
+        raise source.error(f"has no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
     return in_mixed_precision(model.to(device_of(source.device)).eval())
 
 
 def load_tokenizer(source: PretrainedSource) -> Any:
-    """Load the tokenizer, its chat template with the variables of the source.
+    """Load the tokenizer of `source`, with the source's variables as defaults of the chat template.
 
     Raises:
-        ValueError: if it cannot be read, or if its template has no such variable.
+        ValueError: if the tokenizer cannot be read, or if the chat template does not read a variable.
     """
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(
-            source.path, trust_remote_code=source.trust_remote_code, **gguf_file(source)
+            source.path, trust_remote_code=source.trust_remote_code, **gguf_arguments(source)
         )
-    except UNREADABLE as error:
-        raise source.fault(f"has no readable tokenizer: {error}") from error
+    except LOADING_ERRORS as error:
+        raise source.error(f"has no readable tokenizer: {error}") from error
     template, variables = tokenizer.chat_template, json.loads(source.chat_template_kwargs)
     templates = list(template.values()) if isinstance(template, dict) else [template or ""]
-    wanted = [name for name, value in variables.items() if (name, value) != ("enable_thinking", False)]
-    if unread := [name for name in wanted if not any(reads(text, name) for text in templates)]:
-        raise source.fault(f"chat_template_kwargs: its chat template reads no {', '.join(unread)}")
+    unread: list[str] = []
+    for name, value in variables.items():
+        # The default of every model; most templates have no such variable.
+        is_default = (name, value) == ("enable_thinking", False)
+        if not is_default and not any(uses_variable(text, name) for text in templates):
+            unread.append(name)
+    if unread:
+        raise source.error(f"chat_template_kwargs: its chat template reads no {', '.join(unread)}")
     if isinstance(template, dict):
         tokenizer.chat_template = {name: with_defaults(text, variables) for name, text in template.items()}
     elif template:
         tokenizer.chat_template = with_defaults(template, variables)
     else:
-        _tell_of_no_template(source.path)
+        _warn_of_no_template(source.path)
     return tokenizer
 
 
-def gguf_file(source: PretrainedSource) -> dict[str, Any]:
-    """Return the argument of `from_pretrained` that has it read a GGUF file, if the source is one."""
+def gguf_arguments(source: PretrainedSource) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` for the GGUF file of `source`; none for other sources."""
     return {"gguf_file": source.gguf_file} if source.gguf_file else {}
 
 
-def _unpacking(source: PretrainedSource) -> dict[str, Any]:
-    """Return the arguments that have it read a GGUF file and forget that the weights were quantised.
-
-    A model that is marked as quantised cannot learn, and Transformers refuses to save it.
-    """
-    if not source.gguf_file:
-        return {}
-    from transformers import GgufConfig  # of 5.19: releases that cannot read GGUF so need not have it
-
-    return {**gguf_file(source), "quantization_config": GgufConfig(dequantize=True)}
-
-
 @cache
-def _tell_of_no_template(path: str) -> None:
-    """Tell once how a model without a chat template is asked."""
+def _warn_of_no_template(path: str) -> None:
+    """Warn once about a model without a chat template."""
     warnings.warn(
         f"model {path!r} has no chat template and may know no chats: it reads the messages line by line, as they are",
         Notice,
@@ -121,7 +121,7 @@ def copy_weights(model: Any, weights: Weights) -> None:
     """Overwrite every parameter of `model` in place.
 
     Raises:
-        ValueError: if names are missing or unknown, or shapes differ; nothing is changed then.
+        ValueError: if names are missing or unknown, or if shapes differ. The model is not changed then.
     """
     targets, name = model.state_dict(keep_vars=True), type(model).__name__
     if isinstance(weights, Path):
@@ -133,18 +133,21 @@ def copy_weights(model: Any, weights: Weights) -> None:
 
 
 def read_tensors(weights: Weights) -> dict[str, Tensor]:
-    """Return published weights of a whole model by name; those in files are read.
+    """Return the published weights of a full model by name, reading files where necessary.
 
     Raises:
         ValueError: if a folder lacks one of its files.
     """
     if isinstance(weights, Path):
-        return {name: tensor for file in weight_files(weights) for name, tensor in load_file(file).items()}
+        tensors: dict[str, Tensor] = {}
+        for file in weight_files(weights):
+            tensors |= load_file(file)
+        return tensors
     return load_file(weights.file) if isinstance(weights, SharedWeights) else dict(weights)
 
 
 def copy_adapter_weights(targets: Mapping[str, Tensor], weights: Weights, label: str) -> None:
-    """Overwrite the tensors of an adapter, `targets`, in place.
+    """Overwrite the tensors `targets` of an adapter in place.
 
     Raises:
         FloatingPointError: as `check_finite`.
@@ -159,69 +162,73 @@ def copy_adapter_weights(targets: Mapping[str, Tensor], weights: Weights, label:
 
 
 def check_finite(tensors: Collection[Tensor], label: str) -> None:
-    """Check an adapter's weights: what is not finite would reach rows of other policies, as 0 * nan is nan.
+    """Check that an adapter's weights are finite.
 
     Raises:
         FloatingPointError: if a number is not finite.
     """
+    # Adapters share batches: a row masks other policies by zeros, and 0 * nan is nan.
     if tensors and not bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all()):
         raise FloatingPointError(f"{label} holds numbers that are not finite")
 
 
 def copy_tensors(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor], label: str) -> None:
-    """Overwrite all of `targets` in place. `label`: the owner of the weights, for error messages.
+    """Overwrite all of `targets` in place. `label` names the owner of the weights in error messages.
 
     Raises:
         ValueError: as `copy_weights`.
     """
-    _compare(targets, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, label)
-    _copy(targets, tensors.items())
+    _check_names_and_shapes(targets, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, label)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            targets[name].copy_(tensor)
 
 
 def peft_weights(folder: Path) -> dict[str, Tensor]:
-    """Return an adapter's tensors from a PEFT folder, by their names in a model that it was added to.
+    """Return an adapter's tensors from a PEFT folder, by their names in an adapted model.
 
     Raises:
-        ValueError: if there are none.
+        ValueError: if the folder has no file of weights.
     """
     file = folder / ADAPTER_WEIGHTS
     if not file.is_file():
         raise ValueError(f"{folder}: no {file.name} to load an adapter from")
-    # If embeddings are adapted, PEFT saves those of the base, too.
-    return {_name_in_model(name): tensor for name, tensor in load_file(file).items() if ".lora_" in name}
-
-
-def _name_in_model(peft_name: str) -> str:
-    name = peft_name.removeprefix("base_model.model.").removesuffix(".weight") + ".default"
-    return name if ".lora_embedding_" in name else name + ".weight"
-
-
-@torch.no_grad()
-def _copy(targets: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
-    for name, tensor in weights:
-        targets[name].copy_(tensor)
+    tensors: dict[str, Tensor] = {}
+    for peft_name, tensor in load_file(file).items():
+        # PEFT may have saved the base's embeddings beside an adapter of them.
+        if ".lora_" in peft_name:
+            name = peft_name.removeprefix("base_model.model.").removesuffix(".weight") + ".default"
+            tensors[name if ".lora_embedding_" in name else f"{name}.weight"] = tensor
+    return tensors
 
 
 def _copy_files(targets: Mapping[str, Tensor], paths: Sequence[Path], label: str) -> None:
     with ExitStack() as stack:
-        files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
-        holders = {name: file for file in files for name in file.keys()}  # noqa: SIM118
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in holders.items()}
-        _compare(targets, shapes, label)
-        _copy(targets, ((name, file.get_tensor(name)) for name, file in holders.items()))
+        files: dict[str, Any] = {}
+        for path in paths:
+            file = stack.enter_context(safe_open(path, framework="pt"))
+            files |= dict.fromkeys(file.keys(), file)
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in files.items()}
+        # The headers are checked before the first copy, so that a failure leaves the model unchanged.
+        _check_names_and_shapes(targets, shapes, label)
+        with torch.no_grad():
+            for name, file in files.items():
+                targets[name].copy_(file.get_tensor(name))
 
 
-def _compare(targets: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], label: str) -> None:
-    """Check names and shapes. Tied names stand for one tensor: any one of them will do."""
-    held = {targets[name].data_ptr() for name in shapes if name in targets}
-    missing = [name for name, tensor in targets.items() if tensor.data_ptr() not in held]
-    unknown = [name for name in shapes if name not in targets]
-    reshaped = [
-        f"{name} {shape} instead of {tuple(targets[name].shape)}"
-        for name, shape in shapes.items()
-        if name in targets and shape != tuple(targets[name].shape)
-    ]
-    faults = {"missing": missing, "unknown": unknown, "of another shape": reshaped}
-    lines = [f"{fault}: {', '.join(names[:5])} ({len(names)})" for fault, names in faults.items() if names]
+def _check_names_and_shapes(targets: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], label: str) -> None:
+    # Tied names share one tensor, and one of the names is enough.
+    present = {targets[name].data_ptr() for name in shapes if name in targets}
+    missing = [name for name, tensor in targets.items() if tensor.data_ptr() not in present]
+    unknown, reshaped = list[str](), list[str]()
+    for name, shape in shapes.items():
+        if name not in targets:
+            unknown.append(name)
+        elif shape != tuple(targets[name].shape):
+            reshaped.append(f"{name} {shape} instead of {tuple(targets[name].shape)}")
+    lines: list[str] = []
+    for fault, names in (("missing", missing), ("unknown", unknown), ("of another shape", reshaped)):
+        if names:
+            lines.append(f"{fault}: {', '.join(names[:5])} ({len(names)})")
     if lines:
         raise ValueError(f"weights of {label}: {'; '.join(lines)}")

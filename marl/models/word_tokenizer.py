@@ -1,10 +1,10 @@
-"""A tokenizer of words that loses nothing: what it reads is what it writes, blank for blank.
+"""A lossless word tokenizer: decoding the tokens of a text gives the same text, with the same blanks.
 
-A token is a word, a mark or a line break. Blanks are not tokens where they stand as usual: one between two words, none
-between a mark and the word that it stands close to. Which marks do so is learnt from the texts of the vocabulary, so in
-`card K . moves [fold]` and in `<answer>0.5</answer>` each word and mark is one token. Only where a text differs from
-what is usual is there a token more: BLANK for a blank too many, JOIN for one too few. If none of the texts has a line
-break, or needs BLANK or JOIN, the vocabulary lacks it, and what is read later is read as if it were spaced as usual.
+A token is a word, a punctuation mark or a line break. Usual spacing takes no tokens: one blank between two words, none
+between a word and a punctuation mark that attaches to words. The attaching marks are counted in the texts of the
+vocabulary, so that each word and mark of `card K . moves [fold]` and of `<answer>0.5</answer>` is one token. Unusual
+spacing takes one more token: BLANK for an additional blank, JOIN for a missing blank. The vocabulary has line breaks,
+BLANK and JOIN only if a text needs them; otherwise later texts are read with usual spacing.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from typing import NamedTuple, Self
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 JOIN, BLANK = "\ufdd2", "\ufdd3"
-"""Two of the code points that Unicode keeps for use inside programs."""
+"""Two Unicode noncharacters, reserved for use inside programs."""
 _TOKEN = pre_tokenizers.Split(Regex(r"\w+|[^\w ]"), "removed", invert=True)
 _OPENERS, _CLOSERS, _BREAKS = "([{", ")]}.,:;!?%", "\n\t"
-"""Marks with no blank behind them, before them, and on either side, if the texts do not say."""
+"""Defaults for marks that the texts do not show: no blank after openers, before closers, or around breaks."""
 
 
-class Spacing(NamedTuple):
-    """Marks that usually have no blank behind them, and those that have none before them."""
+class PunctuationSpacing(NamedTuple):
+    """Punctuation marks that attach to words: `openers` to the next word, `closers` to the previous word."""
 
     openers: frozenset[str]
     closers: frozenset[str]
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Self:
-        """Return how most texts place each mark beside words."""
-        behind, before = Counter[str](), Counter[str]()
+        """Return the more frequent spacing of each mark beside words in `texts`."""
+        after, before = Counter[str](), Counter[str]()
         for text in texts:
             tokens = _TOKEN.pre_tokenize_str(text)
             for (left, (_, end)), (right, (start, _)) in pairwise(tokens):
-                close = 1 if end == start else -1
+                vote = 1 if end == start else -1
                 if _is_word(left) and not _is_word(right):
-                    before[right] += close
+                    before[right] += vote
                 elif _is_word(right) and not _is_word(left):
-                    behind[left] += close
-        return cls(_close(behind, _OPENERS), _close(before, _CLOSERS))
+                    after[left] += vote
+        return cls(_attaching(after, _OPENERS), _attaching(before, _CLOSERS))
 
     def normalizer(self, breaks: Iterable[str], inserted: Collection[str] = (BLANK, JOIN)) -> normalizers.Normalizer:
-        """Return a writer of BLANK and JOIN, or of one of them, where a text is not spaced as usual.
+        """Return a normalizer that inserts the `inserted` tokens, BLANK or JOIN, at unusual spacing.
 
-        All white space but `breaks` becomes a blank first.
+        White space other than `breaks` becomes a blank first.
         """
         left, right = _characters(self.openers, BLANK), _characters(self.closers, BLANK)
         patterns = {
@@ -59,10 +59,10 @@ class Spacing(NamedTuple):
 
     @property
     def decoder(self) -> decoders.Decoder:
-        """Writer of a text's tokens with the usual blanks, and with the others."""
+        """Decoder that joins tokens with usual spacing, and applies BLANK and JOIN."""
         left, right = _characters(self.openers, BLANK, JOIN), _characters(self.closers, BLANK, JOIN)
         steps = [
-            # The prefix marks continuations in other vocabularies; here it only puts blanks between all tokens.
+            # WordPiece puts a blank between all tokens without the prefix, and no token of this vocabulary has it.
             decoders.WordPiece(prefix="##", cleanup=False),
             decoders.Fuse(),
             decoders.Replace(Regex(f"(?<=[{left}]) | (?=[{right}])"), ""),
@@ -73,16 +73,20 @@ class Spacing(NamedTuple):
 
 
 def words_of(texts: Iterable[str]) -> list[str]:
-    """Return every token of the texts, sorted: their order does not matter."""
+    """Return every token of `texts`, sorted, so that the order of the texts does not matter."""
     texts = set(texts)
-    normalizer = Spacing.of(texts).normalizer(_breaks(chain.from_iterable(texts)))
-    return sorted({token for text in texts for token, _ in _TOKEN.pre_tokenize_str(normalizer.normalize_str(text))})
+    normalizer = PunctuationSpacing.of(texts).normalizer(_breaks(chain.from_iterable(texts)))
+    words = set[str]()
+    for text in texts:
+        for token, _ in _TOKEN.pre_tokenize_str(normalizer.normalize_str(text)):
+            words.add(token)
+    return sorted(words)
 
 
 def word_tokenizer(texts: Iterable[str], special: Sequence[str], unknown: str) -> Tokenizer:
-    """Return a tokenizer of the words in `texts`. Its first tokens are `special`; `unknown` stands for other words."""
+    """Return a tokenizer of the words in `texts`. Token ids begin with `special`; other words become `unknown`."""
     texts = {text.replace(JOIN, "\ufffd").replace(BLANK, "\ufffd") for text in texts}
-    words, spacing = words_of(texts), Spacing.of(texts)
+    words, spacing = words_of(texts), PunctuationSpacing.of(texts)
     vocabulary = {word: index for index, word in enumerate([*special, *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     tokenizer.normalizer, tokenizer.decoder = spacing.normalizer(_breaks(words), words), spacing.decoder
@@ -91,7 +95,7 @@ def word_tokenizer(texts: Iterable[str], special: Sequence[str], unknown: str) -
 
 
 def _breaks(characters: Iterable[str]) -> set[str]:
-    """Return the white space other than blanks."""
+    """Return the white space among `characters` other than blanks."""
     return {character for character in characters if character.isspace()} - {" "}
 
 
@@ -99,14 +103,15 @@ def _is_word(token: str) -> bool:
     return token[0].isalnum() or token[0] == "_"
 
 
-def _close(closeness: Counter[str], usual: str) -> frozenset[str]:
-    """Return line breaks and marks that stand close to words more often than not; without evidence, `usual` ones."""
-    marks = {*closeness, *usual, *_BREAKS}
-    return frozenset(
-        mark for mark in marks if mark.isspace() or closeness[mark] > 0 or (not closeness[mark] and mark in usual)
-    )
+def _attaching(votes: Counter[str], usual: str) -> frozenset[str]:
+    """Return all line breaks, and the marks with positive `votes`; without a majority, the `usual` marks."""
+    attaching = set[str]()
+    for mark in {*votes, *usual, *_BREAKS}:
+        if mark.isspace() or votes[mark] > 0 or (not votes[mark] and mark in usual):
+            attaching.add(mark)
+    return frozenset(attaching)
 
 
 def _characters(*groups: Iterable[str]) -> str:
-    """Return characters as a regular expression's brackets take them."""
+    """Return the characters of `groups` for use in the brackets of a regular expression."""
     return "".join(f"\\x{{{ord(character):x}}}" for group in groups for character in sorted(group))

@@ -1,114 +1,65 @@
-"""Protocols of all replaceable parts: settings that a scenario names, and the working parts that they build.
+"""Protocols of all plug-ins: the settings that a scenario names, and the objects that the settings build.
 
-Implementations live in the other packages and are found by name (`marl.parts`). Nothing here imports torch.
+Implementations live in the rooms above and are found by name (`marl.core.plugins`). No module here imports torch.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from marl.protocols.collective import Alone, Collective, DataParallel
-from marl.protocols.credit import (
-    Assign,
-    AssignConfig,
-    Baseline,
-    BaselineConfig,
-    CreditPart,
-    Evidence,
-    Likeness,
-    Peers,
-)
-from marl.protocols.encoders import TextEncoder, TextEncoderConfig
-from marl.protocols.engines import (
-    Engine,
-    EngineConfig,
-    MeteredEngine,
-    Service,
-    SleepingEngine,
-    WeightlessEngine,
-    WorkerEngine,
-)
-from marl.protocols.games import Drawing, Game, GameConfig, GameStart, Refusal, Speaker
-from marl.protocols.learning import CountsChanges, Learner, LearnerConfig, LearnerContext, LossConfig, ReportsTokens
-from marl.protocols.models import ModelConfig, ModelContext, ModelSource, SharedWeights, WarmUp
-from marl.protocols.play import (
-    Archive,
-    Cast,
-    Critic,
-    Deals,
-    Experience,
-    ExperienceConfig,
-    FollowsLearning,
-    Player,
-    Rewards,
-    SavedWeights,
-    Simulator,
-)
-from marl.protocols.roles import RoleConfig, Tool, View
-from marl.protocols.tasks import Split, TaskConfig, Tasks, ToolConfig, UnjudgedError, VerifierConfig
-from marl.state import Stateful
-
-if TYPE_CHECKING:
-    from marl.protocols.models import Weights
-
-__all__ = [
-    "Alone",
-    "Archive",
-    "Assign",
-    "AssignConfig",
-    "Baseline",
-    "BaselineConfig",
-    "Cast",
-    "Collective",
-    "CountsChanges",
-    "CreditPart",
-    "Critic",
-    "DataParallel",
-    "Deals",
-    "Drawing",
-    "Engine",
-    "EngineConfig",
-    "Evidence",
-    "Experience",
-    "ExperienceConfig",
-    "FollowsLearning",
-    "Game",
-    "GameConfig",
-    "GameStart",
-    "Learner",
-    "LearnerConfig",
-    "LearnerContext",
-    "Likeness",
-    "LossConfig",
-    "MeteredEngine",
-    "ModelConfig",
-    "ModelContext",
-    "ModelSource",
-    "Peers",
-    "Player",
-    "Refusal",
-    "ReportsTokens",
-    "Rewards",
-    "RoleConfig",
-    "SavedWeights",
-    "Service",
-    "SharedWeights",
-    "Simulator",
-    "SleepingEngine",
-    "Speaker",
-    "Split",
-    "Stateful",
-    "TaskConfig",
-    "Tasks",
-    "TextEncoder",
-    "TextEncoderConfig",
-    "Tool",
-    "ToolConfig",
-    "UnjudgedError",
-    "VerifierConfig",
-    "View",
-    "WarmUp",
-    "WeightlessEngine",
-    "Weights",
-    "WorkerEngine",
-]
+from marl.core.state import Stateful as Stateful
+from marl.protocols.credit import Assign as Assign
+from marl.protocols.credit import AssignConfig as AssignConfig
+from marl.protocols.credit import Baseline as Baseline
+from marl.protocols.credit import BaselineConfig as BaselineConfig
+from marl.protocols.credit import CreditRuleConfig as CreditRuleConfig
+from marl.protocols.credit import Evidence as Evidence
+from marl.protocols.credit import Peers as Peers
+from marl.protocols.credit import SharedProperty as SharedProperty
+from marl.protocols.data_parallel import DataParallel as DataParallel
+from marl.protocols.data_parallel import DataParallelGroup as DataParallelGroup
+from marl.protocols.data_parallel import SingleProcess as SingleProcess
+from marl.protocols.encoders import TextEncoder as TextEncoder
+from marl.protocols.encoders import TextEncoderConfig as TextEncoderConfig
+from marl.protocols.engines import Engine as Engine
+from marl.protocols.engines import EngineConfig as EngineConfig
+from marl.protocols.engines import MeteredEngine as MeteredEngine
+from marl.protocols.engines import RemoteEngine as RemoteEngine
+from marl.protocols.engines import SleepingEngine as SleepingEngine
+from marl.protocols.engines import WeightlessEngine as WeightlessEngine
+from marl.protocols.engines import WorkerEngine as WorkerEngine
+from marl.protocols.games import AgentSetup as AgentSetup
+from marl.protocols.games import Game as Game
+from marl.protocols.games import GameConfig as GameConfig
+from marl.protocols.games import GameStart as GameStart
+from marl.protocols.games import IllegalMoveOutcome as IllegalMoveOutcome
+from marl.protocols.games import StateRendering as StateRendering
+from marl.protocols.learning import CountsChanges as CountsChanges
+from marl.protocols.learning import Learner as Learner
+from marl.protocols.learning import LearnerConfig as LearnerConfig
+from marl.protocols.learning import LearnerContext as LearnerContext
+from marl.protocols.learning import LossConfig as LossConfig
+from marl.protocols.learning import LossFunction as LossFunction
+from marl.protocols.learning import ReportsTokens as ReportsTokens
+from marl.protocols.models import ModelConfig as ModelConfig
+from marl.protocols.models import ModelContext as ModelContext
+from marl.protocols.models import ModelSource as ModelSource
+from marl.protocols.models import SharedWeights as SharedWeights
+from marl.protocols.models import WarmUp as WarmUp
+from marl.protocols.models import Weights as Weights
+from marl.protocols.play import AddedPlayer as AddedPlayer
+from marl.protocols.play import Critic as Critic
+from marl.protocols.play import Deals as Deals
+from marl.protocols.play import Experience as Experience
+from marl.protocols.play import ExperienceConfig as ExperienceConfig
+from marl.protocols.play import RewardTransform as RewardTransform
+from marl.protocols.play import SavedWeights as SavedWeights
+from marl.protocols.play import ScenarioSummary as ScenarioSummary
+from marl.protocols.play import Simulator as Simulator
+from marl.protocols.play import TracksPolicyUpdates as TracksPolicyUpdates
+from marl.protocols.play import WeightArchive as WeightArchive
+from marl.protocols.roles import PromptContext as PromptContext
+from marl.protocols.roles import RoleConfig as RoleConfig
+from marl.protocols.roles import Tool as Tool
+from marl.protocols.tasks import InconclusiveError as InconclusiveError
+from marl.protocols.tasks import Split as Split
+from marl.protocols.tasks import TaskConfig as TaskConfig
+from marl.protocols.tasks import Tasks as Tasks
+from marl.protocols.tasks import ToolConfig as ToolConfig
+from marl.protocols.tasks import VerifierConfig as VerifierConfig

@@ -1,85 +1,85 @@
-"""Protocols of credit: what rules may look at, and the two halves of a rule, `assign` and `baseline`."""
+"""Protocols of credit rules: the evidence that they read, and the two halves of a rule, `assign` and `baseline`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
-from marl.config import Component
-from marl.protocols.play import Rewards, Simulator
-from marl.state import Stateful
-from marl.types import Credit, Metrics, Reading, TurnId
-
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
+from marl.core.config import PluginConfig
+from marl.core.graph import Trajectory
+from marl.core.state import Stateful
+from marl.core.types import Credit, Metrics, Reading, TurnId
+from marl.protocols.play import RewardTransform, Simulator
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything that credit may look at: the trajectories of one step in deal order, and more play if it asks."""
+    """Trajectories of one step in deal order, with everything else that a credit rule may read."""
 
     trajectories: Sequence[Trajectory]
     game: str
     readings: Mapping[TurnId, Reading] = field(default_factory=dict)
-    """Of turns whose policies learn; holds what the parts' `needs` name."""
+    """Readings of turns whose policies learn, with the fields that the rules' `needs` name."""
     simulator: Simulator | None = None
-    rules: frozenset[str] = frozenset()
-    """Roles whose answers follow from the question alone, such as verifiers: they earn nothing."""
+    """Simulator for further play, or None for recorded trajectories."""
+    rule_based_roles: frozenset[str] = frozenset()
+    """Roles with rule-based answers, such as verifiers. Their turns earn nothing."""
     seed: int = 0
-    """Root of the random numbers that credit draws; mixed with their purpose by `marl.seeds.seed_of`."""
-    named: Mapping[str, Credit] = field(default_factory=dict)
-    """Reward name -> what turns earn if only that reward is paid. Filled for a baseline that is `by_name`."""
-    token_rewards: Mapping[TurnId, tuple[float, ...]] = field(default_factory=dict)
-    """Rewards of single tokens beside the episodes' (penalties are negative). Filled for an assign that is `by_token`.
+    """Root seed of random numbers in credit. `marl.core.seeds.seed_of` mixes it with the purpose of each draw."""
+    earned_by_reward: Mapping[str, Credit] = field(default_factory=dict)
+    """Earnings of the turns if only the reward of this name were paid. Filled for a baseline with `uses_reward_names`.
     """
-    rewards: Rewards | None = None
-    """Mapping that `trajectories` went through; applied to everything that credit has played, too."""
+    token_rewards: Mapping[TurnId, tuple[float, ...]] = field(default_factory=dict)
+    """Rewards of single tokens, in addition to the episodes' rewards; penalties are negative. Filled for an assign rule
+    with `uses_token_rewards`."""
+    reward_transform: RewardTransform | None = None
+    """Transformation that `trajectories` went through. Episodes played for credit go through it, too."""
 
-    def map_rewards(self, change: Rewards) -> Evidence:
-        """Return the same evidence with every trajectory changed by `change`, those still to be played included."""
-        before = self.rewards
-        both: Rewards = change if before is None else lambda trajectory: change(before(trajectory))
-        return replace(self, trajectories=[change(t) for t in self.trajectories], rewards=both)
+    def transform_rewards(self, change: RewardTransform) -> Evidence:
+        """Return this evidence with `change` applied to all trajectories, and to all episodes played for it later."""
+        before = self.reward_transform
+        both: RewardTransform = change if before is None else lambda trajectory: change(before(trajectory))
+        return replace(self, trajectories=list(map(change, self.trajectories)), reward_transform=both)
 
-    def player(self, problem: str) -> Simulator:
+    def require_simulator(self, problem: str) -> Simulator:
         """Return the simulator.
 
         Raises:
-            ValueError: with `problem` as its message, if there is none, as with recorded trajectories.
+            ValueError: with the message `problem`, if the trajectories are recorded and there is no simulator.
         """
         if self.simulator is None:
             raise ValueError(problem)
         return self.simulator
 
 
-Likeness = Literal["start", "prompt", "problem"]
-"""Property that peers share: the state in which their episodes began, the prompt's tokens, or the problem."""
+SharedProperty = Literal["start", "prompt", "problem"]
+"""Common property of peers: start state of their episodes, prompt tokens, or problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Groups of turns that are compared with one another."""
+    """Groups of turns that a baseline compares with one another."""
 
-    like: Likeness | None
-    """Property that the turns of a group are declared to share; None: none."""
+    shared_property: SharedProperty | None
+    """Property that all turns of a group should have in common, or None if the baseline requires none."""
     groups: Sequence[Sequence[TurnId]]
 
 
 class Assign(Stateful, Protocol):
-    """Assigns what each turn earned, on its own trajectory graph."""
+    """First half of a credit rule: computes the earnings of each turn on the graph of its trajectory."""
 
     @property
     def needs(self) -> frozenset[str]: ...
 
     def __call__(self, evidence: Evidence) -> Credit: ...
     def metrics(self) -> Metrics:
-        """Return figures of the last step, named `credit/...`."""
+        """Return the metrics of the last step, named `credit/...`."""
         ...
 
 
 class Baseline(Stateful, Protocol):
-    """Turns what was earned into advantages, by comparison across the step."""
+    """Second half of a credit rule: turns earnings into advantages by comparing turns of one step."""
 
     @property
     def needs(self) -> frozenset[str]: ...
@@ -87,73 +87,77 @@ class Baseline(Stateful, Protocol):
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]: ...
 
 
-class CreditPart(Component):
-    """Settings of half a credit rule. A part without state is its own working part."""
+class CreditRuleConfig(PluginConfig):
+    """Settings of one half of a credit rule. The settings of a stateless rule are the rule itself."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return the fields of `Reading` that it wants read of turns."""
+        """Return the fields of `Reading` that the rule reads."""
         return frozenset()
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore nothing: there is no state."""
+        """Restore nothing, because the rule has no state."""
 
 
-class AssignConfig(CreditPart):
-    """Settings of an `assign`."""
+class AssignConfig(CreditRuleConfig):
+    """Settings of an `assign` rule."""
 
     group: ClassVar[str] = "credit"
-    by_token: ClassVar[bool] = False
-    """True if it reads `Evidence.token_rewards`. For other rules, their sum over a turn's tokens is added to what the
-    turn earned."""
+    uses_token_rewards: ClassVar[bool] = False
+    """True if the rule reads `Evidence.token_rewards`. For other rules, the credit stage adds the sum of a turn's token
+    rewards to the turn's earnings."""
 
     def metrics(self) -> Metrics:
-        """Return figures of the last step, named `credit/...`."""
+        """Return the metrics of the last step, named `credit/...`."""
         return {}
 
     @property
     def by_turn(self) -> bool:
-        """Return True if rewards paid between two turns of an agent make them earn different amounts."""
+        """Return True if turns of one agent can earn different amounts when a reward is paid between them."""
         return False
 
     def reward_pools(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
-        """Return the groups of agents that share a reward in an episode, with its amount, to check that credit adds up.
+        """Return (agents, amount) for each group of agents that shares a reward, to check that credit adds up.
 
-        By default each agent has a pool of its own; agents that answer by rule have none.
+        By default each agent has its own return as pool; rule-based agents have none.
         """
         returns, seats = trajectory.returns, trajectory.deal.seats.items()
-        return [(frozenset({agent}), returns.get(agent, 0.0)) for agent, role in seats if role not in evidence.rules]
+        return [
+            (frozenset({agent}), returns.get(agent, 0.0))
+            for agent, role in seats
+            if role not in evidence.rule_based_roles
+        ]
 
     def build(self) -> Assign:
         return self  # type: ignore[return-value]
 
 
-class BaselineConfig(CreditPart):
-    """Settings of a `baseline`."""
+class BaselineConfig(CreditRuleConfig):
+    """Settings of a `baseline` rule."""
 
     group: ClassVar[str] = "baselines"
-    compares: ClassVar[bool] = False
-    """True if a turn is compared with peers of the same step, which takes groups of two or more."""
-    by_name: ClassVar[bool] = False
-    """True if it compares what each named reward earned (`Evidence.named`)."""
+    needs_groups: ClassVar[bool] = False
+    """True if turns are compared with peers of the same step, so that groups need at least two episodes."""
+    uses_reward_names: ClassVar[bool] = False
+    """True if the rule reads `Evidence.earned_by_reward`."""
 
     @property
     def by_episode(self) -> bool:
-        """Return True if all turns of an agent in an episode are compared as one number with other episodes'."""
+        """Return True if all turns of an agent in an episode count as one number in comparisons with other episodes."""
         return False
 
     def joint_agents(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[frozenset[str]]:
-        """Return the groups of agents of an episode that are compared by one number, made of what all of them earned.
+        """Return the groups of agents of `trajectory` whose earnings are combined into one number for comparison.
 
-        By default there are none: each agent is compared by its earnings alone.
+        By default there are none: each agent is compared by its own earnings.
         """
         return ()
 
     def peers(self, evidence: Evidence, earned: Credit) -> Peers | None:
-        """Return the groups that are compared, for the report of how alike their turns are; None if there are none."""
+        """Return the groups of compared turns for the report on their similarity, or None if no turns are compared."""
         return None
 
     def build(self) -> Baseline:

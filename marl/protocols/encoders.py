@@ -1,4 +1,4 @@
-"""Protocol of text encoders: in which numbers a network that is no language model reads texts."""
+"""Protocol of text encoders, which turn texts into vectors for networks that are no language models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
-from marl.config import Component
+from marl.core.config import PluginConfig
 from marl.protocols.models import ModelContext
 
 if TYPE_CHECKING:
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
 
 class TextEncoder(Protocol):
-    """Reads texts, of which `ids` are recorded with each turn; a torch module, whose parameters are learnt."""
+    """Torch module that maps texts to vectors. Turns record the `ids` of texts instead of vectors."""
 
     vocabulary: int
-    """Number of different ids, from 0."""
+    """Number of different ids; ids count from 0."""
 
     def ids(self, text: str) -> list[int]:
-        """Return the numbers that stand for a text: all that the encoder knows of it."""
+        """Return the ids of `text`, the encoder's only input."""
         ...
 
     def __call__(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """Return [texts, width] from the ids of each text; a text without ids has a row, too."""
+        """Return [texts, width], one vector for the ids of each text. A text without ids has a vector, too."""
         ...
 
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
-class TextEncoderConfig(Component):
+class TextEncoderConfig(PluginConfig):
     """Settings of a text encoder."""
 
     group: ClassVar[str] = "encoders"
 
     def prepare(self, context: ModelContext) -> Self:
-        """Make sure that what it reads exists; return the settings with which it is then built.
+        """Check that the encoder's input files or models exist, and return the settings with resolved paths.
 
         Raises:
-            ValueError: naming the policy, if it is not there or cannot be used.
+            ValueError: naming the policy, if a file or model is missing or cannot be used.
         """
         return self
 
     @abstractmethod
     def build(self, width: int) -> TextEncoder:
-        """Return a new encoder with `width` outputs, a torch module, by torch's own random numbers."""
+        """Return a new encoder with `width` outputs, initialised from torch's global random generator."""

@@ -1,144 +1,144 @@
-"""Protocol of engines: a base in memory that samples for one or more policies."""
+"""Protocol of engines, which sample completions for one or more policies."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
-from marl.config import Component
-from marl.protocols.memory import FLOAT32, MemorySaver, MemoryUse, ModelSize, Workload
-from marl.protocols.models import LANGUAGE_MODEL, ModelConfig, ModelSource
-from marl.types import Completion, Failure, Metrics, Request, Ticket, Usage
-
-if TYPE_CHECKING:
-    from marl.protocols.models import Weights
+from marl.core.config import PluginConfig
+from marl.core.types import Completion, Failure, Metrics, Request, Ticket, Usage
+from marl.protocols.memory_estimates import FLOAT32_BYTES, MemorySaver, MemoryUse, ModelSize, Workload
+from marl.protocols.models import LANGUAGE_MODEL, ModelConfig, ModelSource, Weights
 
 
 class Engine(Protocol):
-    """One base in memory that samples for one or more policies, which can come and go while it runs."""
+    """Sampler for one or more policies, with one base model in memory. Policies can come and go while it runs."""
 
     def submit(self, ticket: Ticket, request: Request) -> None: ...
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
-        """Return all answers that are ready. With `wait_s = 0` it blocks on nothing but its own arithmetic."""
+        """Return all finished requests, after waiting at most `wait_s`.
+
+        With `wait_s = 0` the call blocks for nothing but the engine's own computation.
+        """
         ...
 
     def cancel(self, tickets: Iterable[Ticket]) -> None: ...
     def load_weights(self, policy: str, weights: Weights, version: int) -> None: ...
     def add_policy(self, policy: str, source: ModelSource | None) -> None:
-        """Sample for a further policy from now on; requests in flight go on unchanged.
+        """Start to sample for `policy`. Requests in flight continue unchanged.
 
         Raises:
             ValueError: if this engine cannot hold the policy's weights.
         """
 
     def remove_policy(self, policy: str) -> None:
-        """Free what is held for a policy, which may then be added again, with other weights too.
+        """Free the memory of `policy`. The policy can be added again, also with other weights.
 
         Raises:
-            ValueError: if its requests are in flight; cancel them first.
+            ValueError: if requests of `policy` are in flight; cancel them first.
         """
 
 
 class WeightlessEngine:
-    """Base of engines whose answers come from rules, people or other machines: they answer for any policy."""
+    """Base class of engines that answer by rules, or through people or other machines. They serve any policy."""
 
     reason = "has no weights to load"
-    """End of the error message when weights are to be loaded."""
+    """End of the error message of `load_weights`."""
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         raise ValueError(f"policy {policy!r} {self.reason}")
 
     def add_policy(self, policy: str, source: ModelSource | None) -> None:
-        """Accept a policy, which needs nothing here."""
+        """Do nothing: an engine without weights serves any policy."""
 
     def remove_policy(self, policy: str) -> None:
-        """Accept that a policy goes, for which nothing is held."""
+        """Do nothing: an engine without weights stores nothing for a policy."""
 
 
 class WorkerEngine(WeightlessEngine):
-    """Base of engines whose answers follow from the request alone, but come from other processes, at any time."""
+    """Base class of engines with worker processes. An answer depends on the request alone, but its time does not."""
 
 
-class Service(WeightlessEngine):
-    """Base of engines whose answers come from outside this machine: they may be late, and they may cost money."""
+class RemoteEngine(WeightlessEngine):
+    """Base class of engines that query another machine, so that answers may be late and cost money."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        """Address from which answers come."""
+        """URL or name of the other machine."""
         self.reason = f"speaks through {address}: there are no weights to load"
         self.spent: dict[str, Usage] = {}
-        """Policy -> what its answers have cost in this run."""
+        """Cost of each policy's answers in this run."""
 
 
 class MeteredEngine:
-    """Base of engines that remember prompts, and have figures of their own, reported as `policy/NAME/...`."""
+    """Base class of engines that cache prompts and report metrics as `policy/NAME/...`."""
 
     @abstractmethod
     def end_step(self) -> dict[str, Metrics]:
-        """Return policy -> figures of the step, and forget what a run that is resumed from here would not know."""
+        """Return the step's metrics of each policy, and drop all caches that a resumed run would not have."""
 
 
 class SleepingEngine:
-    """Base of engines that can leave the memory of their device to others while nothing is asked of them."""
+    """Base class of engines that can free their device memory between requests."""
 
     @abstractmethod
     def sleep(self) -> None:
-        """Free memory until requests or weights come, which wake it up; stay awake if requests are in flight."""
+        """Free device memory until the next request or weights arrive. Do nothing if requests are in flight."""
 
 
-class EngineConfig(Component):
+class EngineConfig(PluginConfig):
     """Settings of an engine."""
 
     group: ClassVar[str] = "engines"
     needs_model: ClassVar[bool] = False
-    """True if it needs a model's weights; a scripted player is given by its settings."""
+    """True if the engine samples from a model's weights; False for a scripted player."""
     family: ClassVar[str] = LANGUAGE_MODEL
-    """Sort of weights that it samples from, where it needs a model."""
-    rule_bound: ClassVar[bool] = False
-    """True if its answers follow from the request alone, as a verifier's do: random play never replaces it."""
-    shares_base: ClassVar[bool] = False
-    """True if one engine can sample for several policies with a base in common: it is then made by `build_shared`."""
+    """Family of models that the engine samples from, if `needs_model`."""
+    is_rule_based: ClassVar[bool] = False
+    """True if answers depend on the request alone, like a verifier's. Random play never replaces such an engine."""
+    serves_several_policies: ClassVar[bool] = False
+    """True if `build_shared` can make one engine for several policies with a common base."""
     token_level: ClassVar[bool] = True
-    """True if it works with tokens: scores a given text, and continues token ids."""
-    structures: ClassVar[bool] = False
-    """True if it can limit answers to JSON or to legal moves (`sampling.structured`)."""
+    """True if the engine can score a given text and continue token ids."""
+    supports_structured: ClassVar[bool] = False
+    """True if the engine can restrict answers to JSON or to legal moves (`sampling.structured`)."""
 
     @property
     def max_wait_s(self) -> float:
-        """Longest time in seconds that a request may stay open by its own settings; 0 where none limits it."""
+        """Time limit of one request (s) in the engine's settings; 0 if they set no limit."""
         return 0.0
 
     @property
     def sleeps(self) -> bool:
-        """Return True if its engine frees memory while learners work."""
+        """Return True if the engine frees device memory while learners train."""
         return False
 
     def memory(self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None) -> Iterable[MemoryUse]:
-        """Return what sampling for policies of these sizes takes of memory.
+        """Return the memory uses of sampling for policies of these `sizes`.
 
-        By default those are weights of its own, an adapter's base included.
-        `device_bytes`: memory of the GPU, for an engine that claims a share of it; None: it runs on the processor.
+        By default the engine holds its own copy of the weights, including the base of an adapter. `device_bytes` is the
+        memory of the GPU, for an engine that reserves a share of it, or None if the engine runs on the CPU.
         """
-        adapters = sum(FLOAT32 * size.adapter.weights for size in sizes if size.adapter)
-        yield MemoryUse("weights to sample with", sizes[0].weight_bytes * sizes[0].weights + adapters)
+        adapters = sum(FLOAT32_BYTES * size.adapter.parameters for size in sizes if size.adapter)
+        yield MemoryUse("weights to sample with", sizes[0].weight_bytes * sizes[0].parameters + adapters)
 
-    def thrift(self) -> Iterable[MemorySaver]:
-        """Return other values of its settings with which less memory is taken."""
+    def memory_savers(self) -> Iterable[MemorySaver]:
+        """Return alternative values of settings that reduce the engine's memory use."""
         return ()
 
-    def unfit(self, model: ModelConfig) -> Iterable[str]:
-        """Yield a message for each thing about a model, known from its settings, that it cannot work with."""
+    def model_conflicts(self, model: ModelConfig) -> Iterable[str]:
+        """Yield an error message for each setting of `model` that the engine does not support."""
         return ()
 
     @abstractmethod
     def build(self, source: ModelSource | None) -> Engine:
-        """Return an engine, ready to sample."""
+        """Return an engine that is ready to sample."""
 
     def build_shared(self, sources: Mapping[str, ModelSource]) -> Engine:
-        """Return one engine for all policies in `sources` (policy -> its weights), which holds their base once.
+        """Return one engine for all policies in `sources`, with one copy of their common base in memory.
 
         Raises:
-            ValueError: if it cannot.
+            ValueError: if the engine serves a single policy.
         """
         raise ValueError(f"engine {self.kind!r} speaks with one set of weights, not for {', '.join(sources)}")

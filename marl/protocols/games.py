@@ -1,4 +1,4 @@
-"""Protocol of games: PettingZoo environments in words, and what their settings export about them."""
+"""Protocol of games: PettingZoo environments in words, and the facts that a game's settings export."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
-from marl.config import Component
+from marl.core.config import PluginConfig
+from marl.core.types import Findings, Info, Observation, Problem
 from marl.protocols.engines import EngineConfig
 from marl.protocols.models import ModelConfig
 from marl.protocols.roles import RoleConfig
-from marl.types import Findings, Info, Observation, Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Consequence of an illegal answer in the present state of a game."""
+class IllegalMoveOutcome:
+    """Consequence of an illegal answer in the current state of a game."""
 
-    payments: Mapping[str, float] = field(default_factory=dict)
-    """Agent -> reward paid at once."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Reward that each agent gets at once."""
     moves: tuple[str, ...] = ()
-    """One of these is then played, each as likely. Empty: `step("")` decides what follows."""
+    """Moves from which one is drawn uniformly and played. If empty, `step("")` decides the consequence."""
 
 
 class Game(Protocol):
@@ -34,131 +34,131 @@ class Game(Protocol):
     terminations: dict[str, bool]
     truncations: dict[str, bool]
     infos: dict[str, Info]
-    """Filled for the agent to move (and for those in its `together`)."""
+    """Facts for the agent to move, and for the agents in its `together`."""
     reward_components: dict[str, dict[str, float]]
-    """The last step's `rewards` by component: agent -> name -> value."""
+    """Components of the last step's `rewards`: agent -> name -> value."""
     reward_causes: dict[tuple[str, str], str]
-    """(agent, name) -> the rule or expression that paid this component; entries may be missing."""
+    """Rule or expression that paid a reward component, by (agent, name). Entries may be missing."""
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> None: ...
     def step(self, action: str | None) -> None:
-        """Play a move; any text that is not a legal move, such as "", is an illegal one."""
+        """Play a move. Any text other than a legal move, such as "", is an illegal move."""
 
     def copy(self, seed: int | None = None) -> Game:
-        """Return a game in the same state, to be played on by itself.
+        """Return an independent game in the same state.
 
-        `seed`: of all that is left to chance in it. None: it draws what this game would draw.
+        `seed` restarts the copy's random numbers. With None, the copy draws the same random numbers as this game.
         """
         ...
 
     def observe(self, agent: str) -> Observation: ...
     def start_key(self) -> str:
-        """Return a name of the start state: equal keys, equal starts."""
+        """Return a key of the start state. Two episodes with equal keys had equal start states."""
         ...
 
-    def refusal(self) -> Refusal:
-        """Return what `step` would do with an illegal answer now."""
+    def illegal_move_outcome(self) -> IllegalMoveOutcome:
+        """Return the consequence of an illegal answer in the current state, without applying it."""
         ...
 
     def findings(self) -> Findings:
-        """Return measures of the finished episode, and new starts that came up in it."""
+        """Return the measures of the finished episode, and the new start states found in it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GameStart:
-    """One outcome of the deal: `reset(options=...)` makes it happen."""
+    """One possible start state of a game, reached by `reset(options=...)`."""
 
     probability: float
     options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
-    """Picture of a state of a game, for those who look at play."""
+class StateRendering:
+    """Picture of a game state, for the pages that show episodes."""
 
     kind: Literal["grid", "cards"]
     """`grid`: a board, row by row; `cards`: rows of cards."""
     rows: tuple[tuple[str, ...], ...]
-    """Sign on each cell, or words on each card; "" for an empty cell."""
+    """Symbol of each cell, or text of each card; "" for an empty cell."""
     caption: str = ""
-    """All else that the state holds, in words."""
+    """Remaining facts of the state, in words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
-    """Settings of whoever speaks for an agent."""
+class AgentSetup:
+    """Role, engine and model of an agent."""
 
     role: RoleConfig
     engine: EngineConfig
     model: ModelConfig | None
-    """None: the engine needs none."""
+    """Model of the policy, or None if the engine needs no model."""
 
 
-class GameConfig(Component):
-    """Settings of a game, and what is known about it."""
+class GameConfig(PluginConfig):
+    """Settings of a game, and the facts about it that follow from them."""
 
     group: ClassVar[str] = "games"
 
     @abstractmethod
     def build(self) -> Game:
-        """Return a game with spaces and random numbers of its own, before its first `reset`."""
+        """Return a new game with its own spaces and random generator, before its first `reset`."""
 
     def default_seats(self) -> Mapping[str, str]:
-        """Return agent -> role, for seats that a scenario does not fill."""
+        """Return the role of each agent whose seat a scenario may leave out."""
         return {}
 
-    def conflicts(self, speakers: Mapping[str, Speaker]) -> Iterable[str]:
-        """Yield a message for each setting that contradicts those who speak for the agents (agent -> speaker)."""
+    def conflicts(self, speakers: Mapping[str, AgentSetup]) -> Iterable[str]:
+        """Yield an error message for each setting that contradicts the role, engine or model of an agent."""
         return ()
 
-    def expected(self) -> Mapping[str, str]:
-        """Return agent -> what its answers must be, in words, where neither rules nor prompts say so by themselves."""
+    def answer_hints(self) -> Mapping[str, str]:
+        """Return a description of valid answers for each agent whose rules and prompts do not contain one."""
         return {}
 
     def is_zero_sum(self) -> bool:
-        """Return True if what all agents are paid adds up to 0 in every episode."""
+        """Return True if the rewards of all agents sum to 0 in every episode."""
         return False
 
     def perfect_information(self) -> bool:
-        """Return True if every agent sees all that has happened and nothing is left to chance after the deal.
+        """Return True if every agent observes the full state and no move after the start is random.
 
-        Search then plans from the game's own state; else from states that the agent to move cannot tell from it.
+        Search then plans from the game's true state; else it samples states of the agent's information set.
         """
         return False
 
-    def posed_to(self) -> Collection[str]:
-        """Return the agents that may work on a problem which another agent posed in the same episode."""
+    def posed_problem_agents(self) -> Collection[str]:
+        """Return the agents that may work on a problem posed by another agent of the episode."""
         return ()
 
-    def measured(self) -> Collection[str] | None:
-        """Return the names of the measures that `Game.findings` reports; None if they are known only after play."""
+    def measure_names(self) -> Collection[str] | None:
+        """Return the names of the measures in `Game.findings`, or None if they are known only after play."""
         return None
 
     def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
-        """Return `reset` options of up to `n` starts that training never deals; () if there are none."""
+        """Return `reset` options of up to `n` start states that training never uses; () if there are none."""
         return ()
 
     def problems(self, n: int) -> Sequence[Problem]:
-        """Return up to `n` of the problems that are dealt, to try verifiers on; () if there are none."""
+        """Return up to `n` of the training problems, on which verifiers can be tried; () if there are none."""
         return ()
 
     def opponents(self) -> Mapping[str, EngineConfig]:
-        """Return the players that the game exports for evaluation (`nash`, `minimax`, ...)."""
+        """Return the reference players that the game exports for evaluation (`nash`, `minimax`, ...)."""
         return {}
 
     def starts(self) -> tuple[GameStart, ...] | None:
-        """Return every deal with its probability, if the game is small enough to be walked whole; else None."""
+        """Return all start states with their probabilities, or None if the game is too large to be enumerated."""
         return None
 
     def optimal(self, state: str) -> tuple[str, ...] | None:
-        """Return the moves that lose nothing against a perfect opponent; None if unknown, () if all moves lose."""
+        """Return the optimal moves against a perfect opponent; () if all moves lose, None if they are unknown."""
         return None
 
     def positions(self) -> tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]:
-        """Return (reset options, actions) that lead to each position in which `optimal` is to be measured."""
+        """Return (reset options, moves) leading to each position in which play is compared with `optimal`."""
         return ()
 
-    def drawing(self, state: str) -> Drawing | None:
-        """Return a picture of an information state; None: it is shown as text."""
+    def render_state(self, state: str) -> StateRendering | None:
+        """Return a picture of the information state `state`, or None to show it as text."""
         return None

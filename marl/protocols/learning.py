@@ -1,166 +1,179 @@
-"""Protocol of learners."""
+"""Protocol of learners, which train policies on credited samples, and of token losses."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from marl.config import Component, Sampling
-from marl.protocols.collective import Alone, Collective, DataParallel
-from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload, adamw_uses
-from marl.protocols.models import LANGUAGE_MODEL, ModelSource
-from marl.state import Stateful
-from marl.types import Metrics, Reading, Sample, TokenFigures, Turn, TurnId
+from marl.core.config import PluginConfig, Sampling
+from marl.core.state import Stateful
+from marl.core.types import Metrics, Reading, Sample, TokenFigures, Turn, TurnId
+from marl.protocols.data_parallel import DataParallel, DataParallelGroup, SingleProcess
+from marl.protocols.memory_estimates import MemorySaver, MemoryUse, ModelSize, Workload, adamw_uses
+from marl.protocols.models import LANGUAGE_MODEL, ModelSource, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from marl.protocols.models import Weights
+
+LossFunction = Callable[["Tensor", "Tensor", "Tensor", "Tensor"], "Tensor | tuple[Tensor, Tensor]"]
+"""Function of log-probabilities, old log-probabilities, advantages and mask, as `LossConfig.__call__`."""
 
 
 class Learner(Stateful, Protocol):
-    """Turns samples with advantages into new weights. It knows nothing of games."""
+    """Trains the weights of one policy on samples with advantages, without knowledge of games."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return the fields of `Reading` that it wants read of turns before its next update."""
+        """Return the fields of `Reading` that must be computed for its turns before the next update."""
         ...
 
     def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
-        """Return its model's reading of each turn; `wanted` names fields among its settings' `readable`."""
+        """Return the model's reading of each turn. `wanted` names the fields to compute, a subset of `readable`."""
         ...
 
     def update(self, samples: Sequence[Sample]) -> Metrics:
-        """Update the weights; return figures of the update."""
+        """Train the weights on `samples` and return the metrics of the update."""
         ...
 
     def publish(self) -> Weights:
-        """Return the weights for the engine that samples with them."""
+        """Return the trained weights in a form that engines can load."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write the weights as a Hugging Face folder, tokenizer included."""
+        """Write weights and tokenizer as a Hugging Face folder."""
 
 
 @runtime_checkable
 class CountsChanges(Protocol):
-    """Learner that tells whether an update that was broken off has changed something.
+    """Learner that counts changes of its state, so that an interrupted update can be recognised as without effect.
 
-    If it has not, the run leaves a checkpoint of the steps done.
+    If an interrupted update changed nothing, the run still writes a checkpoint of the completed steps.
     """
 
     changes: int
-    """Number of changes of what `state_dict` returns, raised before each: equal numbers, equal states."""
+    """Counter that increases before each change of the learner's state: two equal counts mean equal states."""
 
 
 @runtime_checkable
 class ReportsTokens(Protocol):
-    """Learner that can report figures of single tokens which its update computes in any case."""
+    """Learner that can report log-probability and entropy of single tokens, a by-product of its update."""
 
     token_figures: dict[TurnId, TokenFigures] | None
-    """Filled by an update, turn by turn; None: not wanted."""
+    """Figures of each turn's tokens, filled in by updates; None to switch the report off."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerContext:
-    """Everything that a learner gets when it is built."""
+    """Arguments with which `LearnerConfig.build` makes a learner."""
 
     policy: str
     source: ModelSource
     steps: int
-    """Updates in the whole run, for schedules."""
+    """Number of updates in the run, for learning rate schedules."""
     seed: int
-    collective: Collective = field(default_factory=Alone)
-    """Processes that learn these weights together."""
+    data_parallel: DataParallelGroup = field(default_factory=SingleProcess)
+    """Group of the processes that train these weights."""
 
 
-class LearnerConfig(Component):
+class LearnerConfig(PluginConfig):
     """Settings of a learner."""
 
     group: ClassVar[str] = "trainers"
     family: ClassVar[str] = LANGUAGE_MODEL
-    """Sort of weights that it teaches."""
-    compares: ClassVar[bool] = False
-    """True if it compares answers to one start, which takes groups of two or more."""
-    reads: ClassVar[frozenset[str]] = frozenset({"logprobs"})
-    """Fields of `Reading` that it can read of a turn, for credit that needs them."""
+    """Family of models that the learner trains."""
+    needs_groups: ClassVar[bool] = False
+    """True if the learner compares answers to the same prompt, so that groups need at least two episodes."""
+    readable_fields: ClassVar[frozenset[str]] = frozenset({"logprobs"})
+    """Fields of `Reading` that every learner of this class can compute."""
     off_policy: ClassVar[bool] = False
-    """True if it learns from what anybody said. Others take it that their policy did, or correct by its probability."""
+    """True if the learner can train on texts of any author. Other learners assume that their policy sampled the tokens,
+    or correct by the probabilities with which they were sampled."""
     publishes: ClassVar[bool] = True
-    """True if its policy samples with what it learns. A reward model's does not: the policy stays as it is."""
+    """True if the policy samples with the trained weights. False for a reward model: its policy never changes."""
 
     @property
     def readable(self) -> frozenset[str]:
-        """Return `reads` and the fields that these settings add, such as a reference model's log-probabilities."""
-        return self.reads
+        """Return all fields of `Reading` that the learner can compute: `readable_fields`, and those that its settings
+        add, such as log-probabilities of a reference model."""
+        return self.readable_fields
 
     @property
     def credit_needs(self) -> frozenset[str]:
-        """Return fields of `Reading` that credit must use, because the learner learns from the result: a critic's
-        values."""
+        """Return the fields of `Reading` that the credit rules must use, such as `values` for a learner whose critic
+        trains on the rules' value targets."""
         return frozenset()
 
     @property
     def uses_credit(self) -> bool:
-        """Return True if it learns from credit; imitation does not."""
+        """Return True if the learner trains on advantages; False for imitation."""
         return True
 
     @property
-    def explores(self) -> float:
-        """Return the least share of moves that are drawn at random while it learns, whatever its policy prefers."""
+    def exploration_rate(self) -> float:
+        """Return the minimum probability of a random move during training, such as the final ε of an ε-greedy
+        policy."""
         return 0.0
 
     def supports(self, sampling: Sampling) -> bool:
-        """Return True if it can learn from tokens sampled like this; truncated sampling needs a correction."""
+        """Return True if the learner can train on tokens sampled with these settings.
+
+        By default truncated sampling (top-p, top-k) is refused, because it needs a correction.
+        """
         return not sampling.truncated
 
     def parallel_obstacle(self, way: DataParallel) -> str | None:
-        """Return why data-parallel processes cannot teach it together in that way; None if they can."""
+        """Return the reason why the learner does not support data parallelism by `way`, or None if it does."""
         return f"the learner {self.kind!r} works in one process"
 
     def memory(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:
-        """Return what its learning takes of memory; `work`: all that it learns from at once.
+        """Return the memory uses of training a model of this `size` on `work`, the texts of one update.
 
-        By default that is AdamW on all weights that learn, without activations.
+        By default these are the weights and AdamW's state, without activations.
         """
         return adamw_uses(size)
 
-    def thrift(self) -> Iterable[MemorySaver]:
-        """Return other values of its settings with which less memory is taken."""
+    def memory_savers(self) -> Iterable[MemorySaver]:
+        """Return alternative values of settings that reduce the learner's memory use."""
         return ()
 
     @abstractmethod
     def build(self, context: LearnerContext) -> Learner: ...
 
 
-class LossConfig(Component):
-    """Settings of a policy's loss, token by token; a function of tensors itself."""
+class LossConfig(PluginConfig):
+    """Settings of a policy loss by token. The settings object is the loss function."""
 
     group: ClassVar[str] = "losses"
     linear: ClassVar[bool] = False
-    """True if the loss is linear in the advantage for one sign of it. Samples with equal tokens and signs are then
-    computed once, with the sum of their advantages."""
+    """True if the loss is linear in the advantage as long as its sign stays the same. Samples with equal tokens and
+    equal signs are then merged into one row with the sum of their advantages."""
     by_row: ClassVar[bool] = False
-    """True if it uses the mean of a row's advantages, whose sign must then be equal, too."""
+    """True if the loss uses the mean advantage of a row. Merged samples must then agree in the sign of that mean,
+    too."""
     has_ratio: ClassVar[bool] = True
-    """True if it holds the ratio π / π_old, so that weights against a mismatch of the sampler would count it twice."""
+    """True if the loss contains the ratio π / π_old. Importance weights for a sampler mismatch would apply it twice."""
 
     @abstractmethod
     def __call__(
         self, logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return [B, T], the loss of each token, alone or with [B, T], True where a bound changed it (`clip_fraction`).
+        """Return the loss of each token [B, T], alone or with a mask [B, T] of clipped tokens (`clip_fraction`).
 
-        The learner masks and aggregates the result, adds penalties and takes the gradient. A loss of whole rows holds
-        the row's value at each of its tokens. B = rows (completions), T = completion tokens.
+        B = rows (completions), T = completion tokens. A loss by row repeats the row's value at each of its tokens. The
+        learner masks and aggregates the result, adds penalties and computes the gradient.
 
         Args:
-            logprobs_BT: log-probabilities (nats) under the policy that learns, with gradient.
-            old_logprobs_BT: those under the policy that sampled; with the learner's `old: read`, under its own before
-                the update.
-            advantages_BT: credit's advantages, 0 where there is no token.
-            mask_BT: True where a token counts. The result is ignored elsewhere.
+            logprobs_BT: log-probabilities (nats) under the trained policy, with gradient.
+            old_logprobs_BT: log-probabilities (nats) under the sampling policy; with the learner's setting `old: read`,
+                under the trained policy before the update.
+            advantages_BT: advantages by the credit rules, 0 at padding.
+            mask_BT: True at tokens that count. The learner ignores the loss of other tokens.
         """
+
+    def build(self) -> LossFunction:
+        """Return the function of the loss; a learner calls this once. A loss that imports heavy code does so here."""
+        return self

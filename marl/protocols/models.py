@@ -1,4 +1,4 @@
-"""Protocol of models: where weights come from, and in which forms published weights travel."""
+"""Protocol of models: sources of initial weights, and the forms in which trained weights are published."""
 
 from __future__ import annotations
 
@@ -6,97 +6,100 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from pydantic import PositiveFloat, PositiveInt
 
-from marl.config import Component, Config
-from marl.protocols.memory import MemorySaver
+from marl.core.config import Config, PluginConfig
+from marl.protocols.memory_estimates import MemorySaver
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 LANGUAGE_MODEL = "a language model"
-"""Usual family of weights, in words that follow `is` and `with`."""
+"""Default family of models. Error messages use it after the words `is` and `with`."""
 
 
 class WarmUp(Config):
-    """Settings of the imitation of random legal play."""
+    """Settings of a warm-up that imitates random legal play."""
 
     episodes: PositiveInt = 512
-    """Episodes of random play that are recorded."""
+    """Number of recorded episodes of random play."""
     steps: PositiveInt = 150
-    """Gradient steps."""
+    """Number of gradient steps."""
     batch: PositiveInt = 64
-    """Episodes a step."""
+    """Number of episodes per gradient step."""
     lr: PositiveFloat = 5e-3
     """Learning rate."""
     seed: int = 0
-    """Seed of the episodes and of their order."""
+    """Seed of the episodes and of their order in training."""
 
 
-def _nobody(policy: str) -> ModelSource:
+def _no_other_policy(policy: str) -> ModelSource:
     raise ValueError(f"there is no policy {policy!r} beside this one")
 
 
 @dataclass(frozen=True)
 class ModelContext:
-    """Everything that training hands to a model that it prepares. A model knows nothing of scenarios and of play."""
+    """Callbacks with which `ModelConfig.prepare` makes weights. They keep models independent of scenarios and play."""
 
     policy: str
-    """The policy that is prepared, for error messages."""
+    """Name of the policy, for error messages."""
     corpus: Callable[[int], Collection[str]]
-    """Return all texts that the policies of these weights read and write in random play with this seed."""
+    """Maps a seed to all texts that the model's policies read and write in random play, to build a vocabulary."""
     warm_up: Callable[[Path, WarmUp], Path]
-    """Return the folder of the model in a folder, after it has learnt to imitate random play of these policies."""
-    start_of: Callable[[str], ModelSource] = _nobody
-    """Return where the language model of another policy has its weights from; raise ValueError if there is none."""
+    """Maps the folder of a model to the folder of a copy that was trained to imitate random play."""
+    source_of: Callable[[str], ModelSource] = _no_other_policy
+    """Maps another policy to the source of its language model. Raises ValueError if there is no such policy."""
 
 
-class ModelConfig(Component):
-    """Settings of a model: where its weights come from, and how they are held in memory."""
+class ModelConfig(PluginConfig):
+    """Settings of a model: the source of its weights, and their form in memory."""
 
     group: ClassVar[str] = "models"
     family: ClassVar[str] = LANGUAGE_MODEL
-    """Sort of its weights; engines and learners work with one sort."""
+    """Family of the model. Each engine and each learner supports one family."""
 
     @abstractmethod
     def prepare(self, context: ModelContext) -> ModelSource:
-        """Make sure that the weights exist; return where they are.
+        """Make or download the weights if they are missing, and return their source.
 
         Raises:
-            ValueError: naming the policy, if they are not there or cannot be used.
+            ValueError: naming the policy, if weights are missing or cannot be used.
         """
 
-    def shared(self) -> ModelConfig | None:
-        """Return the base that policies with equal bases share in memory; None if all weights are the policy's own."""
+    def shared_base(self) -> ModelConfig | None:
+        """Return the base model that policies with equal bases share in memory, or None if nothing is shared."""
         return None
 
-    def thrift(self) -> Iterable[MemorySaver]:
-        """Return other values of its settings with which less memory is taken."""
+    def memory_savers(self) -> Iterable[MemorySaver]:
+        """Return alternative values of settings that reduce the model's memory use."""
         return ()
 
     @property
     def knows_language(self) -> bool:
-        """True if instructions in words mean something to it; a tiny model knows the answers that it was taught."""
-        base = self.shared()
+        """True if the model understands instructions; False for a tiny model, which knows only its warm-up's
+        answers."""
+        base = self.shared_base()
         return base.knows_language if base else True
 
-    def saved(self, folder: Path) -> ModelConfig:
-        """Return the same model with the weights that its learner saved in `folder`.
+    def with_saved_weights(self, folder: Path) -> ModelConfig:
+        """Return settings of the same model with the weights that its learner saved in `folder`.
 
         Raises:
-            ValueError: if it does not say how they are read.
+            ValueError: if the class does not implement this method.
         """
-        raise ValueError(f"model {self.kind!r} does not say how saved weights are read; give it a method `saved`")
+        raise ValueError(
+            f"model {self.kind!r} does not say how saved weights are read; give it a method `with_saved_weights`"
+        )
 
 
 class ModelSource(Protocol):
-    """Weights and tokenizer of a policy: in memory on demand, or by name for engines that load them themselves.
+    """Weights and tokenizer of a policy, loaded on demand, or named by `path` for engines with their own loader.
 
-    `path` is a Hugging Face folder or a name on the hub, and `dtype` the type in which the weights are held; with an
-    adapter, both are the base's. `adapter` holds its settings (rank, alpha, targets, folder, ...); None without one.
+    `path` is a Hugging Face folder or a name on the hub, and `dtype` the type of the weights in memory; with an
+    adapter, both are the base's. `adapter` has the adapter's settings (rank, alpha, targets, ...), or is None.
     """
 
     @property
@@ -106,7 +109,7 @@ class ModelSource(Protocol):
     @property
     def adapter(self) -> ModelConfig | None: ...
     def model(self) -> Any:
-        """Load the model, in eval mode; each call returns modules of their own."""
+        """Return the model in eval mode. Each call loads a new one."""
 
     def tokenizer(self) -> Any: ...
 
@@ -115,14 +118,15 @@ class ModelSource(Protocol):
 class SharedWeights:
     """Handle to published weights for engines in other processes: a safetensors file, usually in shared memory.
 
-    The tensors have the names that the learner publishes. The file must stay as it is until every engine has read it.
+    The file's tensors have the names that the learner publishes. The file must not change until every engine has read
+    it.
     """
 
     file: Path
     version: int
-    """The version that the file holds; `load_weights` refuses another one."""
+    """Version of the weights in the file. `load_weights` raises an error if another version is expected."""
 
 
-if TYPE_CHECKING:
-    Weights = Iterable[tuple[str, Tensor]] | Path | SharedWeights
-    """Published weights: tensors by name, a folder (of Hugging Face or PEFT) that holds them, or a shared handle."""
+# A string, because torch is not imported when this module runs.
+Weights: TypeAlias = "Iterable[tuple[str, Tensor]] | Path | SharedWeights"
+"""Published weights: tensors by name, a folder (Hugging Face or PEFT), or a shared handle."""

@@ -1,4 +1,4 @@
-"""Protocols of play: the simulator, which plays episodes, and experiences, which decide what a step learns from."""
+"""Protocols of play: the simulator, which plays episodes, and experiences, which supply a step's trajectories."""
 
 from __future__ import annotations
 
@@ -6,156 +6,155 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
-from marl.config import Component
+from marl.core.config import PluginConfig
+from marl.core.graph import Trajectory
+from marl.core.state import Stateful
+from marl.core.types import Completion, Deal, Failure, Fork, Metrics, Purpose, Request, Ticket, Turn
 from marl.protocols.engines import EngineConfig
 from marl.protocols.games import GameConfig
-from marl.state import Stateful
-from marl.types import Completion, Deal, Failure, Fork, Metrics, Purpose, Request, Ticket, Turn
 
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
-
-Rewards = Callable[["Trajectory"], "Trajectory"]
-"""Return the same turns with other rewards."""
+RewardTransform = Callable[[Trajectory], Trajectory]
+"""Function that returns a trajectory's turns with other rewards."""
 Deals = Callable[[int], Sequence[Deal]]
-"""Return the starts of a step: a pure function of the step's number, so that a queue can play ahead."""
+"""Function that returns the deals of a step. It depends on the step's index alone, so that a queue can play ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedWeights:
-    """Weights that one of a run's policies had earlier; all else about them is the policy's own."""
+    """Earlier weights of one of the run's policies, to be played with that policy's model settings."""
 
     policy: str
     folder: Path
-    """Folder of Hugging Face or PEFT, on a disk that every simulator reads."""
+    """Hugging Face or PEFT folder, on a disk that every simulator can read."""
     version: int
-    """Steps after which the policy had them."""
+    """Number of training steps after which the policy had these weights."""
 
 
-Player = EngineConfig | SavedWeights
-"""Speaker beside the policies of a run: an engine without weights, by its settings, or weights on disk."""
+AddedPlayer = EngineConfig | SavedWeights
+"""Player beside the policies of a run: settings of an engine without weights, or weights on disk."""
 
 
 class Simulator(Protocol):
-    """Plays, samples and scores for experience, credit and evaluation. Reads weights, never writes them.
+    """Plays episodes, samples and scores for experience, credit and evaluation. It reads weights but never writes them.
 
-    Tokens are metered by `Deal.purpose`, `Fork.purpose` or the `purpose` of a call.
+    Tokens are charged to `Deal.purpose`, to `Fork.purpose` or to the `purpose` of a call.
     """
 
-    def start(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Ticket]:
-        """Begin episodes and return a ticket for each: one for a deal, `n` for a fork.
+    def start(self, work: Sequence[Deal | Fork], rewards: RewardTransform | None = None) -> list[Ticket]:
+        """Start episodes and return one ticket for each: one for a deal, `n` for a fork.
 
-        A fork replays its start from seed and recorded moves; inherited turns keep their ids. A fork that is started
-        again plays other continuations. `rewards` is applied to each episode when it has finished.
+        A fork replays the game's seed and recorded moves up to its turn; inherited turns keep their ids. Starting the
+        same fork again plays other continuations. `rewards` is applied to each finished episode.
 
         Raises:
-            ValueError: if a fork's trajectory has no such turn.
-            GameError: if a game raised and no more episodes may be dropped; nothing of `work` is in flight then.
+            ValueError: if a fork's trajectory has no turn with its index.
+            GameError: if a game raised an error and no more episodes may be dropped. No episode of `work` is then in
+            flight.
         """
         ...
 
     def poll(self, wait_s: float) -> list[tuple[Ticket, Trajectory | None]]:
-        """Return the episodes that have finished since the last call, in the order in which they did.
+        """Return the episodes finished since the last call, in order of completion, after waiting at most `wait_s`.
 
-        None stands for an episode that was dropped because its game raised (`schedule.max_drops`), or because a
-        verdict is missing for no fault of its own. Blocks no longer than `wait_s`, and not at all if something has
-        finished already.
+        None stands for a dropped episode: its game raised an error (`schedule.max_drops`), or a verdict is missing for
+        a cause outside the episode. The call does not wait if an episode has finished already.
 
         Raises:
-            TimeoutError: if open requests got no answer within the deadline; names the policies that owe one.
-            GameError: if a game raised and no more episodes may be dropped.
+            TimeoutError: naming the policies, if open requests got no answer within the deadline.
+            GameError: if a game raised an error and no more episodes may be dropped.
         """
         ...
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Give up episodes in flight; their requests are taken back from the engines."""
+        """Abandon episodes in flight, and cancel their requests in the engines."""
         ...
 
-    def play(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Trajectory]:
-        """Start `work` and wait for all of it: trajectories in the order of `work`, without those that were dropped."""
+    def play(self, work: Sequence[Deal | Fork], rewards: RewardTransform | None = None) -> list[Trajectory]:
+        """Play `work` to its end and return the trajectories in the order of `work`, without dropped ones."""
         ...
 
-    def branch(self, forks: Sequence[Fork], rewards: Rewards | None = None) -> list[list[Trajectory]]:
-        """Play all forks at once; return the courses of each, in order."""
+    def play_forks(self, forks: Sequence[Fork], rewards: RewardTransform | None = None) -> list[list[Trajectory]]:
+        """Play all forks together and return the continuations of each fork, in the order of `forks`."""
         ...
 
     def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Completion | Failure]:
-        """Sample one completion for each request, in order."""
+        """Sample one completion for each request, in the order of `requests`."""
         ...
 
     def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Completion | Failure]:
-        """Return the log-probabilities (nats) of each request's `forced` text, in order; nothing is sampled.
+        """Compute the log-probabilities (nats) of each request's `forced` text, without sampling.
 
         Raises:
-            ValueError: if a request has no such text.
+            ValueError: if a request has no `forced` text.
         """
         ...
 
-    def add_policy(self, name: str, player: Player) -> None:
-        """Let a player speak wherever `Deal.policies` or a request names it, until it is removed.
+    def add_policy(self, name: str, player: AddedPlayer) -> None:
+        """Add `player`, so that `Deal.policies` and requests can refer to it as `name` until it is removed.
 
         Raises:
-            ValueError: if the name is taken, or the weights do not fit.
+            ValueError: if the name is taken, or the weights do not fit the policy's model.
         """
         ...
 
     def remove_policy(self, name: str) -> None:
-        """Let a player go that was added.
+        """Remove a player that `add_policy` added.
 
         Raises:
-            ValueError: if there is no such player, or its requests are in flight.
+            ValueError: if no such player was added, or its requests are in flight.
         """
         ...
 
     def greedy(self) -> Simulator:
-        """Return a simulator of the same game and engines whose players always say what is most likely."""
+        """Return a simulator with the same game and engines in which all players decode greedily."""
         ...
 
     def request_for(self, turn: Turn) -> Request:
-        """Return the request of a recorded turn, addressed to the policy that speaks for its role here.
+        """Return the request of a recorded turn, addressed to the current policy of the turn's role.
 
         Raises:
-            ValueError: if there is no such role.
+            ValueError: if the scenario has no such role.
         """
         ...
 
     def request_from_text(self, role: str, agent: str, text: str) -> Request:
-        """Return what `role`, in the seat of `agent`, asks its policy if `text` is all that it has observed.
+        """Return the request that `role` makes in the seat of `agent` after observing nothing but `text`.
 
         Raises:
-            ValueError: if there is no such role.
+            ValueError: if the scenario has no such role.
         """
         ...
 
 
 class Critic(Protocol):
-    """Values by the critics of a run's learners, for whoever plans ahead."""
+    """Value function by the critics of a run's learners, for search."""
 
     def __call__(self, turns: Sequence[Turn]) -> list[float]:
-        """Return what the agent of each turn is expected to be paid from its prompt on, in the game's rewards.
+        """Return the expected future reward of each turn's agent, given the turn's prompt.
 
         Raises:
-            ValueError: if the learner of its policy has no critic; names the policies whose learners have one.
+            ValueError: if the learner of a turn's policy has no critic; names the policies whose learners have one.
         """
         ...
 
 
 class Experience(Stateful, Protocol):
-    """Supplies a step's trajectories: fresh play, a start pool, a tree search, recorded episodes, a data set."""
+    """Supplier of a step's trajectories, such as fresh play, a start pool, tree search, recorded episodes, a data
+    set."""
 
     def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
-        """Return the trajectories that `step` is judged and learnt from, in the order of `deals(step)`."""
+        """Return the trajectories from which the run trains at `step`, in the order of `deals(step)`."""
         ...
 
     def metrics(self) -> Metrics:
-        """Return figures of the last step."""
+        """Return the metrics of the last step."""
         ...
 
 
-class Archive(Protocol):
-    """Everything that a run lends to an experience which lets its policies meet their earlier weights."""
+class WeightArchive(Protocol):
+    """Access to a run's saved weights, for an experience in which policies play against their earlier weights."""
 
     @property
     def seed(self) -> int:
@@ -163,102 +162,101 @@ class Archive(Protocol):
         ...
 
     def save(self, policy: str, version: int) -> None:
-        """Write the newest weights of a policy that learns, those after `version` steps."""
+        """Write the newest weights of a trained policy, those after `version` steps."""
         ...
 
     def policy_of(self, role: str) -> str:
-        """Return the policy that speaks for a role."""
+        """Return the policy of a role."""
         ...
 
-    def weights(self, policy: str, version: int) -> SavedWeights:
-        """Return where weights that were saved are."""
+    def saved_weights(self, policy: str, version: int) -> SavedWeights:
+        """Return the location of the weights that `save` wrote for this policy and version."""
         ...
 
-    def keep(self, policy: str, members: Callable[[int], Collection[int]]) -> None:
-        """Remove saved weights of a policy that no state of the run needs any more.
+    def prune(self, policy: str, members: Callable[[int], Collection[int]]) -> None:
+        """Delete a policy's saved weights that neither the run nor any of its checkpoints needs.
 
-        `members`: step -> versions that were needed then. A run may go back to any of its checkpoints.
+        `members` maps a step to the versions in use after it, because the run may resume from any checkpoint.
         """
         ...
 
-    def exported(self, name: str) -> EngineConfig | None:
-        """Return a player that the run's game exports, or `random`; None if a policy of the run has this name."""
+    def exported_player(self, name: str) -> EngineConfig | None:
+        """Return the reference player `name` of the run's game, or `random`; None if a policy has this name."""
         ...
 
-    def note_start(self, policy: str) -> None:
-        """Note how a policy's learner is now, before it has learnt anything."""
+    def save_initial_state(self, policy: str) -> None:
+        """Store the state of a policy's learner before its first update."""
         ...
 
-    def begin_anew(self, policy: str, version: int) -> None:
-        """Put a policy's learner back to what was noted, and let engines sample with those weights after `version`
-        steps."""
+    def reset_policy(self, policy: str, version: int) -> None:
+        """Restore the initial state of a policy's learner, and publish the weights as those after `version` steps."""
         ...
 
 
 @runtime_checkable
-class FollowsLearning(Protocol):
-    """Experience that is told when policies have learnt, and may keep their weights."""
+class TracksPolicyUpdates(Protocol):
+    """Experience that is notified of updated policies, for instance to save their weights."""
 
-    def follow(self, archive: Archive) -> None:
-        """Take the archive of the run, before its first step and before a state is restored."""
+    def set_archive(self, archive: WeightArchive) -> None:
+        """Set the archive of the run. Called before the first step and before a state is restored."""
         ...
 
-    def learnt(self, policies: Collection[str], step: int) -> None:
-        """Take note that these policies have learnt, and have published weights, at the end of a step; `step` steps are
-        done then."""
+    def policies_updated(self, policies: Collection[str], step: int) -> None:
+        """Handle the end of a step in which `policies` published new weights. `step` is the number of finished
+        steps."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
-    """Everything about a scenario that an experience may have to fit."""
+class ScenarioSummary:
+    """Facts about a scenario with which an experience's settings may conflict."""
 
     game: GameConfig | None
-    """None where there are several games."""
+    """Settings of the game, or None in a scenario with several games."""
     seats: Mapping[str, str]
-    """Agent -> role."""
-    learning: Mapping[str, str]
-    """Role whose turns are learnt from -> its policy."""
-    policies: Mapping[str, bool]
-    """Policy -> whether it has weights."""
+    """Role of each agent."""
+    trained_roles: Mapping[str, str]
+    """Policy of each trained role."""
+    has_weights: Mapping[str, bool]
+    """True for each policy with weights, False for the others."""
     readable: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """Policy that learns -> fields of `Reading` that its learner reads."""
+    """Fields of `Reading` that the learner of each trained policy can compute."""
 
 
-class ExperienceConfig(Component):
+class ExperienceConfig(PluginConfig):
     """Settings of an experience."""
 
     group: ClassVar[str] = "experience"
-    siblings: ClassVar[bool] = False
-    """True if it plays several courses of each deal itself, so that groups of one have peers, too."""
+    plays_groups: ClassVar[bool] = False
+    """True if the experience plays each deal several times, so that even groups of size 1 have peers."""
     off_policy: ClassVar[bool] = False
-    """True if its texts are what somebody else said, of whom no log-probabilities are known."""
+    """True if the texts come from another author than the policy, without log-probabilities."""
 
     @property
-    def ahead(self) -> int:
-        """Return the number of steps by which it may play ahead of learning."""
+    def max_steps_ahead(self) -> int:
+        """Return the maximum number of steps by which play runs ahead of training."""
         return 0
 
     @property
-    def guests(self) -> int:
-        """Return the number of saved weights that it has in memory at the same time, beside the policies' own."""
+    def max_loaded_weights(self) -> int:
+        """Return the maximum number of saved weights in memory at once, in addition to the policies' current ones."""
         return 0
 
     @abstractmethod
     def build(self) -> Experience: ...
 
     def conflicts(self, seats: Mapping[str, str], group_size: int) -> Iterable[str]:
-        """Yield a message for each setting that contradicts these seats (agent -> role) or this group size."""
+        """Yield an error message for each setting that contradicts `seats` (agent -> role) or `group_size`."""
         return ()
 
-    def miscast(self, cast: Cast) -> Iterable[str]:
-        """Yield a message for each setting that contradicts those who play."""
+    def scenario_conflicts(self, cast: ScenarioSummary) -> Iterable[str]:
+        """Yield an error message for each setting that contradicts the scenario's game, roles or policies."""
         return ()
 
-    def speakers(self) -> Collection[str]:
-        """Return policies that speak in its episodes beside those of roles."""
+    def extra_policies(self) -> Collection[str]:
+        """Return the policies that play in the experience's episodes without belonging to a role."""
         return ()
 
     def seatings(self, seats: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
-        """Return all ways, agent -> role, in which it fills these seats; the first is for who plays in other ways."""
+        """Return all assignments (agent -> role) in which the experience plays, the default assignment first."""
         return (seats,)

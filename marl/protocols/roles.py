@@ -1,4 +1,4 @@
-"""Protocol of roles: ways of speaking, which turn observations into prompts and texts into moves."""
+"""Protocol of roles, which turn observations into prompts and completions into moves."""
 
 from __future__ import annotations
 
@@ -9,111 +9,115 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from marl.config import Component, Config, Sampling
-from marl.provenance import Span, plain, spans_of
-from marl.text import well_formed
-from marl.types import Info, Message, Observation, Turn
+from marl.core.config import Config, PluginConfig, Sampling
+from marl.core.types import Info, Message, Observation, Turn
+from marl.host.outside import replace_surrogates
+from marl.text.origins import Span, spans_of, without_origins
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """Everything that a role may use for a prompt.
+class PromptContext:
+    """Observation, facts and turns from which a role builds a prompt.
 
-    In play, the texts and moves of turns are marked (`marl.provenance.Marked`): a prompt that is made of them by
-    templates, `+` or `marl.provenance.joined` tells which turns are in it. If a role looks at such a text in another
-    way (compares it, or formats it into an f-string), all of its prompt counts as made from it.
+    During play, texts and moves of turns are marked (`marl.text.origins.MarkedText`). Templates, `+` and
+    `marl.text.origins.join_texts` keep the marks, so the prompt knows its source turns. If a role uses a marked text in
+    another way, such as a comparison or an f-string, its entire prompt counts as made from that text.
     """
 
     agent: str
     observation: Observation
     info: Info
-    mine: Sequence[Turn] = ()
-    """The agent's earlier turns."""
-    unread: Sequence[Turn] = ()
-    """Turns of others that it can hear, since its last one."""
-    read: Sequence[Turn] = ()
-    """Turns of others that it had read before that."""
+    own_turns: Sequence[Turn] = ()
+    """Earlier turns of the agent."""
+    new_turns: Sequence[Turn] = ()
+    """Readable turns of other agents since the agent's last turn."""
+    read_turns: Sequence[Turn] = ()
+    """Readable turns of other agents before the agent's last turn."""
     turns: Sequence[Turn] = ()
-    """All turns of the episode: a marked observation names them by their number."""
+    """All turns of the episode, to which a marked observation refers by index."""
 
     @classmethod
-    def of(cls, agent: str, text: str) -> View:
-        """Return the view of an agent that has observed only `text` and may answer with any text."""
+    def of(cls, agent: str, text: str) -> PromptContext:
+        """Return the context of an agent that has observed only `text` and may answer with any text."""
         return cls(agent, {"text": text}, {"legal": None, "hears": (), "together": (), "state": text, "attempt": 0})
 
 
 class MarkedPrompt(tuple[Message, ...]):
-    """Messages, taken apart into texts and marks; a role that returns it again and again has that done once."""
+    """Messages of a prompt, with plain texts and marks computed once, so that a role can return the prompt many
+    times."""
 
     texts: tuple[Message, ...]
-    """The messages without marks, and without lone surrogates, which no file and no tokenizer takes."""
+    """Messages without marks, and without lone surrogates, which can neither be written to files nor tokenised."""
     spans: tuple[tuple[Span, ...], ...]
-    """The parts of each message that were made from earlier turns."""
+    """Spans of each message that were made from earlier turns."""
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> MarkedPrompt:
-        """Return messages as a prompt."""
-        self = cls(messages)
-        self.texts = tuple([Message(message.role, well_formed(plain(message.content))) for message in self])
-        self.spans = tuple([spans_of(message.content) for message in self])
-        return self
+        """Return the prompt that consists of `messages`."""
+        prompt = cls(messages)
+        prompt.texts = tuple(
+            [Message(message.role, replace_surrogates(without_origins(message.content))) for message in prompt]
+        )
+        prompt.spans = tuple([spans_of(message.content) for message in prompt])
+        return prompt
 
 
 class Tool(Config):
-    """A tool that a role may call, as its chat template describes it."""
+    """Tool that a role may call, as a chat template describes it to the model."""
 
     name: str
-    """Name by which it is called."""
+    """Name of the tool in calls."""
     description: str = ""
-    """Purpose, in words that the model reads."""
+    """Purpose of the tool, for the model."""
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON schema of the arguments."""
 
 
-class RoleConfig(Component):
-    """Settings of a role: how it builds prompts and reads moves. It has no state, so it is its own working part."""
+class RoleConfig(PluginConfig):
+    """Settings of a role: prompts, sampling and parsing of moves. Roles have no state, so the settings are the role."""
 
     example = "policy: actor"
     group: ClassVar[str] = "roles"
     answers_calls: ClassVar[bool] = False
-    """True if its turns are answers to tool calls."""
+    """True if the role's turns are results of tool calls."""
     hears_thoughts: ClassVar[bool] = False
-    """True if it hears all that others said, thoughts that they hide included, as a verifier must."""
+    """True if the role reads other agents' completions with their hidden thoughts, as a verifier must."""
     policy: str
-    """Name of the policy that speaks for the role."""
+    """Name of the policy that generates the role's completions."""
     trainable: bool = True
-    """Learn from the role's turns, if its policy has a learner."""
+    """Train on the role's turns, if its policy has a learner."""
     sampling: Sampling = Sampling()
-    """Settings by which its answers are sampled."""
+    """Sampling settings of the role's completions."""
     thinking: Literal["hide", "show"] = "hide"
-    """Thoughts (`<think>`) in what it says: `hide` cuts them out of what others hear, and of what its own prompts
-    repeat; `show` leaves them in. They are part of the answer and learned from either way."""
+    """Visibility of thoughts (`<think>`) in completions. `hide` removes them from other agents' prompts and from the
+    agent's own later prompts; `show` leaves them in. Thoughts are trained on in both cases."""
     history: Literal["fresh", "append"] = "fresh"
-    """`fresh`: every prompt stands alone. `append`: it continues the agent's last turn, token for token."""
+    """`fresh`: every prompt is built anew. `append`: a prompt continues the tokens of the agent's last turn."""
     tools: tuple[Tool, ...] = ()
-    """Tools that it may call; a game with a seat that answers calls plays them."""
+    """Tools that the role may call, in a game with a seat that answers calls."""
 
     @property
     def answer_schema(self) -> str:
-        """Return the JSON schema that a whole answer must fit, as text; empty if it is any object, or no JSON."""
+        """Return the JSON schema of a valid answer as text; empty if any object is valid, or answers are no JSON."""
         return ""
 
-    def for_reader(self, knows_language: bool) -> Self:
-        """Return the role with the prompts that it has where a scenario gives none; a tiny model knows no language."""
+    def with_default_prompts(self, knows_language: bool) -> Self:
+        """Return the role with default prompts filled in. `knows_language` is False for a tiny model."""
         return self
 
     @abstractmethod
-    def messages(self, view: View) -> tuple[Message, ...]:
-        """Return the prompt."""
+    def messages(self, view: PromptContext) -> tuple[Message, ...]:
+        """Return the messages of the prompt."""
 
-    def continues(self, view: View) -> tuple[int, ...]:
-        """Return the token ids that the prompt continues; () if it stands alone."""
+    def continues(self, view: PromptContext) -> tuple[int, ...]:
+        """Return the token ids (prompt and completion of an earlier turn) that the prompt continues; () if none."""
         return ()
 
     @abstractmethod
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        """Return the move in `text`; None if it names none of `legal` (None: any text is a move)."""
+        """Return the move in `text`, or None if `text` names no move in `legal`. If `legal` is None, any text is a
+        move."""
 
     @abstractmethod
     def phrase(self, move: str) -> str:
-        """Return the canonical text for `move`: `parse(phrase(move), legal) == move`."""
+        """Return the canonical text for `move`, with `parse(phrase(move), legal) == move`."""

@@ -10,113 +10,115 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import PositiveFloat
 
-from marl.config import Component
-from marl.types import Case, Problem, Request, Verdict
+from marl.core.config import PluginConfig
+from marl.core.types import Problem, Request, Verdict, VerifierCase
 
 Split = Literal["train", "held_out"]
 
 
 class Tasks(Protocol):
-    """Problems by number, the easiest first; the two splits share none."""
+    """Source of problems, in ascending order of difficulty. The two splits have no problem in common."""
 
     def size(self, split: Split) -> int: ...
     def problem(self, split: Split, index: int) -> Problem:
-        """Return problem number `index`, always the same one."""
+        """Return the problem with this index; the same problem in every call."""
         ...
 
-    def posed(self, text: str) -> Problem | None:
-        """Return the problem that `text` poses, with its answer; None if there is none, or a held-out one."""
+    def parse_posed_problem(self, text: str) -> Problem | None:
+        """Return the problem posed in `text`, with its answer, or None if `text` poses no problem or a held-out one."""
         ...
 
 
-class TaskConfig(Component):
+class TaskConfig(PluginConfig):
     """Settings of a source of problems."""
 
     group: ClassVar[str] = "tasks"
 
     @property
     def secret_facts(self) -> frozenset[str]:
-        """Names of the facts that give the answer away: for verifiers, rewards and examples, never for a prompt."""
+        """Names of the facts that reveal the answer. Verifiers, rewards and examples use them, prompts must not."""
         return frozenset()
 
     @property
-    def posing(self) -> str:
-        """Return what a challenger must write so that `Tasks.posed` reads a problem; "" if none can be posed."""
+    def posing_instructions(self) -> str:
+        """Return the instructions for a challenger who writes problems for `Tasks.parse_posed_problem`; "" if none."""
         return ""
 
     @abstractmethod
     def build(self) -> Tasks: ...
 
 
-class UnjudgedError(Exception):
-    """Raised by a verifier or tool that cannot tell, for a cause that is not the answer's: it is asked once more, and
-    then the episode is left out and counted instead of failed."""
+class InconclusiveError(Exception):
+    """A verifier or tool failed for a cause outside the answer, such as a busy machine.
+
+    The call is repeated once. If it fails again, the episode is dropped and counted; the answer does not fail.
+    """
 
 
-class VerifierConfig(Component):
-    """Settings of a verifier, which scores an answer. Pure: it runs in a process that is killed after `timeout_s`.
+class VerifierConfig(PluginConfig):
+    """Settings of a verifier, a pure function that scores an answer in a process that is killed after `timeout_s`.
 
-    An exception or a timeout fails the answer; it is never a neutral score. An `UnjudgedError`, or a process that
-    something outside ended or kept from working, does not.
+    An exception or a timeout fails the answer. An `InconclusiveError`, or a worker process that was killed or starved
+    by something else on the machine, does not.
     """
 
     group: ClassVar[str] = "verifiers"
-    grades: ClassVar[bool] = True
-    """True if it tells right from wrong; False if it looks at form or length alone."""
+    checks_correctness: ClassVar[bool] = True
+    """True if the score depends on correctness; False if it depends on form or length alone."""
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that take long to import: loaded once, before any clock starts."""
+    """Modules with long import times, imported once per worker process before the time limit starts."""
     timeout_s: PositiveFloat = 10.0
-    """Processor seconds that a verdict may take, with all that it starts; on the clock, up to ten times as many."""
+    """CPU seconds that a verdict may take, child processes included. The limit in wall time is ten times as long."""
 
     @abstractmethod
-    def __call__(self, case: Case) -> Verdict: ...
+    def __call__(self, case: VerifierCase) -> Verdict: ...
 
     def phrase(self, answer: str) -> str:
-        """Return a text that holds `answer` where this verifier looks for it."""
+        """Return a text in which this verifier finds `answer`."""
         return answer
 
 
-class ToolConfig(Component):
-    """Settings of a tool that a role may call. Pure, and run like a verifier: in a process that can be killed."""
+class ToolConfig(PluginConfig):
+    """Settings of a tool, a pure function that a role may call. It runs in a process that can be killed."""
 
     group: ClassVar[str] = "tools"
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that take long to import: loaded once, before any clock starts."""
+    """Modules with long import times, imported once per worker process before the time limit starts."""
     timeout_s: PositiveFloat = 10.0
-    """Processor seconds that a call may take, with all that it starts; on the clock, up to ten times as many."""
+    """CPU seconds that a call may take, child processes included. The limit in wall time is ten times as long."""
 
     @abstractmethod
     def __call__(self, arguments: Mapping[str, Any]) -> str:
         """Return the result of a call.
 
         Raises:
-            ValueError: if the arguments are wrong; its message is the result that the caller reads.
+            ValueError: if the arguments are wrong. The caller reads the message as the result.
         """
 
 
 _PROBLEM_FIELDS = [field.name for field in fields(Problem)]
 
 
-def state_of(problem: Problem, answer: str | None) -> str:
-    """Return the information state of a seat that verifies `answer`, as JSON.
+def encode_verifier_state(problem: Problem, answer: str | None) -> str:
+    """Return the information state of a verifier's seat as JSON: the problem, and the `answer` to verify.
 
-    The problem, right answer included, travels in `Request.state`, which no language model is shown; the text to be
-    verified is the request's last message.
+    `Request.state` carries the problem with its reference answer, because no language model reads that field. The full
+    text to verify is the last message of the request.
     """
-    # Not `asdict`: it would copy all facts, unit tests included, for every answer.
+    # Not `dataclasses.asdict`, which would copy all facts, unit tests included, for every answer.
     problem_data = {field: getattr(problem, field) for field in _PROBLEM_FIELDS}
     return json.dumps({"problem": problem_data, "answer": answer}, sort_keys=True)
 
 
-def case_of(request: Request) -> Case:
-    """Return the case that `request` asks a verifier about.
+def decode_verifier_case(request: Request) -> VerifierCase:
+    """Return the problem and answer in `request`, for a verifier.
 
     Raises:
-        ValueError: if the request's state was not made by `state_of`.
+        ValueError: if the request's state was not made by `encode_verifier_state`.
     """
     try:
         state = json.loads(request.state)
         problem = Problem(**state["problem"] | {"wrong": tuple(state["problem"]["wrong"])})
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"policy {request.policy!r} verifies, but was asked about no problem: {error!r}") from error
-    return Case(problem, request.messages[-1].content if request.messages else "", state["answer"])
+    return VerifierCase(problem, request.messages[-1].content if request.messages else "", state["answer"])

@@ -1,73 +1,75 @@
-"""Routes requests to the engines that answer them, and answers to the callers that wait for them."""
+"""Routes requests to the engines that answer them, and answers back to the callers that wait for them."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import count, takewhile
+from itertools import count
 from typing import NamedTuple
 
-from marl.protocols import Engine, Service, WorkerEngine
+from marl.core.types import Completion, Failure, Request, Ticket
+from marl.core.watchdog import suspend_watchdog
+from marl.protocols import Engine, RemoteEngine, WorkerEngine
 from marl.rollout.failures import FailureLog
-from marl.types import Completion, Failure, Request, Ticket
-from marl.watchdog import unwatched
 
 _IDLE_S = 2e-4
-"""A round over all engines that is shorter than this did no arithmetic: one forward of a tiny model takes longer."""
+"""Duration below which a round over all engines did no arithmetic: one forward pass of a tiny model takes longer."""
+_PAUSE_S = 0.01
+"""Maximum sleep of each of several idle engines, in seconds."""
 Answer = Completion | Failure
 
 
-Deliver = Callable[[Ticket, Answer], None]
-"""Take the answer to the request with this ticket."""
+AnswerCallback = Callable[[Ticket, Answer], None]
+"""Callback for the answer to the request with this ticket."""
 
 
-class _Open(NamedTuple):
+class _OpenRequest(NamedTuple):
     """A request in flight."""
 
     policy: str
     engine: int
-    deliver: Deliver
+    deliver: AnswerCallback
 
 
 class RequestRouter:
     """Requests in flight of all simulators that share some engines.
 
-    How long a worker process takes decides which requests share a batch, and so the last bits of their
-    log-probabilities. With a `worker_delay`, its answer is delivered that many rounds of the other engines after the
-    request, neither earlier nor later, or when they have nothing left to do: the batches follow from the seed alone.
+    The speed of a worker process decides which requests share a batch, and so the last bits of their log-probabilities.
+    With a `worker_delay`, a worker's answer is delivered exactly `worker_delay` rounds of the other engines after its
+    request, or once these have nothing left to do: the batches follow from the seed alone.
     """
 
     def __init__(self, engines: Iterable[Engine], deadline_s: float, worker_delay: int | None = None) -> None:
-        """`engines` are stepped in this order; others, that requests are put to later, after them."""
+        """Engines are stepped in the order of `engines`, then engines of later requests."""
         self.deadline_s, self.worker_delay = deadline_s, worker_delay
         self.failures = FailureLog()
         self._round = 0
         """Number of rounds in which engines other than workers were stepped."""
         self._due: dict[Ticket, int] = {}
-        """Open request to a worker -> the round in which its answer is delivered; in ascending order of both."""
+        """Open request to a worker -> the round of its delivery; in ascending order of both."""
         self._early: dict[Ticket, Answer] = {}
         """Answers of workers before their round."""
         self._engines = {id(engine): engine for engine in engines}
-        self._open: dict[Ticket, _Open] = {}
+        self._open: dict[Ticket, _OpenRequest] = {}
         self._busy = dict.fromkeys(self._engines, 0)
         """Engine -> number of its requests in flight."""
         self._tickets = count()
-        self._last_answer = self._last_pump = 0.0
+        self._last_answer = self._last_step = 0.0
 
-    def submit(self, engine: Engine, request: Request, deliver: Deliver, policy: str | None = None) -> Ticket:
-        """Put a request to an engine; `deliver` is called with the answer, from `pump`.
+    def submit(self, engine: Engine, request: Request, deliver: AnswerCallback, policy: str | None = None) -> Ticket:
+        """Submit a request to an engine. `step` calls `deliver` with the answer.
 
-        `policy`: name by which the engine knows the request's policy. By default that is the policy's own, which may
-        carry a version or an owner, as in `actor@000120`: the engine is asked for `actor`.
+        `policy`: the engine's name for the request's policy. By default the request's own, without a version or owner:
+        for `actor@000120` the engine is asked for `actor`.
         """
         ticket, number = next(self._tickets), id(engine)
         if not self._open:
             self._last_answer = time.monotonic()
         if number not in self._engines:
             self._engines[number], self._busy[number] = engine, 0
-        self._open[ticket] = _Open(request.policy, number, deliver)
+        self._open[ticket] = _OpenRequest(request.policy, number, deliver)
         self._busy[number] += 1
         if self.worker_delay is not None and isinstance(engine, WorkerEngine):
             self._due[ticket] = self._round + self.worker_delay
@@ -75,90 +77,93 @@ class RequestRouter:
         engine.submit(ticket, request if policy == request.policy else replace(request, policy=policy))
         return ticket
 
-    def forget(self, engine: Engine) -> None:
-        """Step an engine no more; it comes after all others if a request is put to it later.
+    def remove_engine(self, engine: Engine) -> None:
+        """Stop stepping an engine. A later request adds the engine again, after all others.
 
         Raises:
             ValueError: if its requests are in flight.
         """
-        if many := self._busy.get(id(engine), 0):
-            raise ValueError(f"{type(engine).__name__} has {many} requests in flight; cancel them first")
+        if requests := self._busy.get(id(engine), 0):
+            raise ValueError(f"{type(engine).__name__} has {requests} requests in flight; cancel them first")
         self._engines.pop(id(engine), None)
         self._busy.pop(id(engine), None)
 
-    def pump(self, wait_s: float) -> None:
-        """Deliver all answers that have come; block for at most `wait_s` if there are none yet.
+    def step(self, wait_s: float) -> None:
+        """Deliver all answers that have arrived; block for at most `wait_s` if there are none yet.
 
         Raises:
-            TimeoutError: if no request has been answered for `deadline_s`; names the policies that owe an answer.
+            TimeoutError: if no request has been answered for `deadline_s`; names the policies with open requests.
             WorkerError: if too many answers of worker processes are missing.
         """
-        with unwatched():
-            self._pump(wait_s)
+        # A caller's watchdog must not count time spent in engines: `deadline_s` limits that.
+        with suspend_watchdog():
+            began = time.monotonic()
+            if began - self._last_step > self.deadline_s:
+                self._last_answer = began  # nobody called `step` for so long, so no answer could be taken
+            answers = self._poll_engines(min(wait_s, self.deadline_s))
+            self._last_step = now = time.monotonic()
+            if answers:
+                self._last_answer = now
+            elif self._open and now - self._last_answer > self.deadline_s:
+                raise TimeoutError(
+                    f"no answer within {self.deadline_s:g} s (schedule.deadline_s); open requests by policy: "
+                    + ", ".join(self._open_by_policy())
+                )
+            for ticket, answer in answers:
+                # Another answer of this batch may have ended the episode, which cancels its other requests.
+                if entry := self._close(ticket):
+                    of_worker = isinstance(self._engines[entry.engine], WorkerEngine)
+                    self.failures.note(entry.policy, answer, of_worker=of_worker)
+                    entry.deliver(ticket, answer)
 
-    def _pump(self, wait_s: float) -> None:
-        began = time.monotonic()
-        if began - self._last_pump > self.deadline_s:
-            self._last_answer = began  # nobody looked for so long, so no answer could be taken
-        answers = self._step(min(wait_s, self.deadline_s))
-        self._last_pump = now = time.monotonic()
-        if answers:
-            self._last_answer = now
-        elif self._open and now - self._last_answer > self.deadline_s:
-            raise TimeoutError(
-                f"no answer within {self.deadline_s:g} s (schedule.deadline_s); open requests by policy: "
-                + ", ".join(self._owing())
-            )
-        for ticket, answer in answers:
-            # Cancelled meanwhile, if another answer of this batch ended its episode.
-            if entry := self._close(ticket):
-                of_worker = isinstance(self._engines[entry.engine], WorkerEngine)
-                self.failures.note(entry.policy, answer, of_worker=of_worker)
-                entry.deliver(ticket, answer)
-
-    def _owing(self) -> Iterator[str]:
-        owing = Counter((entry.policy, entry.engine) for entry in self._open.values())
-        for (policy, number), many in sorted(owing.items()):
+    def _open_by_policy(self) -> list[str]:
+        open_requests = Counter((entry.policy, entry.engine) for entry in self._open.values())
+        lines: list[str] = []
+        for (policy, number), requests in sorted(open_requests.items()):
             engine = self._engines[number]
-            name = engine.address if isinstance(engine, Service) else type(engine).__name__
-            yield f"{policy}: {many} (of {name})"
+            name = engine.address if isinstance(engine, RemoteEngine) else type(engine).__name__
+            lines.append(f"{policy}: {requests} (of {name})")
+        return lines
 
-    def _step(self, wait_s: float) -> list[tuple[Ticket, Answer]]:
+    def _poll_engines(self, wait_s: float) -> list[tuple[Ticket, Answer]]:
+        """Return the answers of one round. With a `worker_delay`, empty until all worker answers due now are there."""
         busy = [number for number in self._engines if self._busy[number]]
         if not self._due:
-            return self._collect_busy(busy, wait_s)
+            return self._step_engines(busy, wait_s)
         workers = [number for number in busy if isinstance(self._engines[number], WorkerEngine)]
         models = [number for number in busy if number not in workers]
         if not models:
+            # No round would pass otherwise: the clock jumps to the next delivery.
             self._round = max(self._round, next(iter(self._due.values())))
-        due = list(takewhile(lambda ticket: self._due[ticket] <= self._round, self._due))
-        if not self._have_come(due, workers, wait_s):
+        due: list[Ticket] = []
+        for ticket, delivery_round in self._due.items():
+            if delivery_round > self._round:
+                break
+            due.append(ticket)
+        for number in workers:
+            if self._early.keys() >= set(due):
+                break
+            self._early.update(self._engines[number].step(wait_s))
+        if not self._early.keys() >= set(due):
             return []
         self._round += 1
         answers = [(ticket, self._early.pop(ticket)) for ticket in due]
-        return answers + self._collect_busy(models, 0.0 if answers else wait_s)
+        return answers + self._step_engines(models, 0.0 if answers else wait_s)
 
-    def _have_come(self, due: Sequence[Ticket], workers: Iterable[int], wait_s: float) -> bool:
-        """Return True if all answers that are due have come; wait for them, at most `wait_s` for each engine."""
-        for number in workers:
-            if not self._early.keys() >= set(due):
-                self._early.update(self._engines[number].step(wait_s))
-        return self._early.keys() >= set(due)
-
-    def _collect_busy(self, busy: Sequence[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
-        if len(busy) == 1:
-            return self._collect(busy, wait_s)
+    def _step_engines(self, numbers: Sequence[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
+        if len(numbers) == 1:
+            return list(self._engines[numbers[0]].step(wait_s))
         started = time.monotonic()
-        answers = self._collect(busy, 0.0)
-        # Only where no engine computes may each sleep a little: a sleep in one would hold up the others.
-        if not answers and time.monotonic() - started < _IDLE_S:
-            answers = self._collect(busy, min(wait_s, 0.01))
+        answers: list[tuple[Ticket, Answer]] = []
+        for pause_s in (0.0, min(wait_s, _PAUSE_S)):
+            for number in numbers:
+                answers += self._engines[number].step(pause_s)
+            # Engines may sleep a little only where none computes: a sleep in one would hold up the others.
+            if answers or time.monotonic() - started >= _IDLE_S:
+                break
         return answers
 
-    def _collect(self, busy: Iterable[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
-        return [answer for number in busy for answer in self._engines[number].step(wait_s)]
-
-    def _close(self, ticket: Ticket) -> _Open | None:
+    def _close(self, ticket: Ticket) -> _OpenRequest | None:
         entry = self._open.pop(ticket, None)
         if entry:
             self._busy[entry.engine] -= 1
@@ -167,7 +172,7 @@ class RequestRouter:
         return entry
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Take requests back; an answer that comes all the same is not delivered."""
+        """Withdraw requests; a late answer to them is not delivered."""
         withdrawn: dict[int, list[Ticket]] = {}
         for ticket in tickets:
             if entry := self._close(ticket):

@@ -6,17 +6,17 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from marl.config import nearest
-from marl.scenario.schema import Evaluate
-from marl.types import Metrics
+from marl.core.config import choices_hint
+from marl.core.types import Metrics
+from marl.scenario.schema import EvaluationSettings
 
 
-class Best:
-    """The best evaluation so far. It follows from the rows of metrics.jsonl, so a resumed run reads them again."""
+class BestTracker:
+    """Tracks the best evaluation so far. A resumed run rebuilds it from the rows of metrics.jsonl."""
 
-    def __init__(self, settings: Evaluate) -> None:
-        self.figure = settings.best_by
-        """Metric that is compared; None if there is none."""
+    def __init__(self, settings: EvaluationSettings) -> None:
+        self.metric = settings.best_by
+        """Metric that is compared, or None if `evaluate.keep_best` is not set."""
         self.step: int | None = None
         """Step of the best evaluation."""
         self.value = math.nan
@@ -25,41 +25,41 @@ class Best:
         self._since = 0
 
     @classmethod
-    def of(cls, settings: Evaluate, rows: Iterable[Mapping[str, Any]]) -> Best:
-        """Return the best of these rows of metrics.jsonl."""
+    def from_rows(cls, settings: EvaluationSettings, rows: Iterable[Mapping[str, Any]]) -> BestTracker:
+        """Return a tracker that has seen `rows` of metrics.jsonl."""
         best = cls(settings)
         for row in rows:
-            best.take(row["step"], row)
+            best.update(row["step"], row)
         return best
 
-    def take(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Compare a step with the best one, if it was measured. Equal figures: the earlier one stays."""
-        value = metrics.get(self.figure) if self.figure else None
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Compare a step with the best one if it measured the metric. On a tie the earlier step stays best."""
+        value = metrics.get(self.metric) if self.metric else None
         if value is None:
             return
         self._since += 1
         if self.step is None or self._sign * value > self._sign * self.value or math.isnan(self.value):
             self.step, self.value, self._since = step, value, 0
 
-    def expect(self, measured: Metrics) -> None:
-        """Check that an evaluation measures the metric that is compared.
+    def check_measured(self, measured: Metrics) -> None:
+        """Check that an evaluation measured the metric that is compared.
 
         Raises:
-            ValueError: if it does not.
+            ValueError: if it did not.
         """
-        if self.figure and self.step is None and self.figure not in measured:
-            known = [name for name in measured if not name.endswith(("_low", "_high"))]
-            raise ValueError(f"evaluate.keep_best: no figure {self.figure!r}; {nearest(self.figure, known)}")
+        if self.metric and self.step is None and self.metric not in measured:
+            names = [name for name in measured if not name.endswith(("_low", "_high"))]
+            raise ValueError(f"evaluate.keep_best: no figure {self.metric!r}; {choices_hint(self.metric, names)}")
 
     @property
-    def given_up(self) -> bool:
-        """Return True if `evaluate.patience` evaluations in a row were not better."""
+    def out_of_patience(self) -> bool:
+        """Return True if the last `evaluate.patience` evaluations brought no improvement, so that the run stops."""
         return self._patience is not None and self._since >= self._patience
 
     @property
-    def why(self) -> str:
-        """Return the message of a run that was given up."""
+    def stop_message(self) -> str:
+        """Return the message of a run that stops early."""
         return (
-            f"stopped early: {self.figure} has not improved on {self.value:.4g} (step {self.step}) "
+            f"stopped early: {self.metric} has not improved on {self.value:.4g} (step {self.step}) "
             f"for {self._since} evaluations (evaluate.patience)"
         )

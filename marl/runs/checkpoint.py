@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,13 @@ from typing import Any
 from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
-from marl.data_files import problems, write_whole
-from marl.errors import FolderError, Writing
-from marl.runs.checksums import checksum, forms, settle, sync
-from marl.runs.leases import unleased
-from marl.runs.links import expect_no_link, inside
-from marl.state import load_state, save_state
+from marl.core.errors import FolderError, Writing
+from marl.core.state import load_state, save_state
+from marl.host.data_files import summarize_error, write_atomically
+from marl.runs.checksums import checksum, fsync, fsync_and_hash, tensor_signatures
+from marl.runs.locks import removal_lock
+from marl.runs.run_format import FORMAT, other_format
+from marl.runs.symlinks import path_within, path_without_symlinks
 
 _LARGEST_MANIFEST = 2**24
 
@@ -31,20 +32,21 @@ class CheckpointError(FolderError):
 class Manifest:
     """Contents of a checkpoint, and the length of the run's growing files when it was taken."""
 
+    format: int
     step: int
     metrics_bytes: int
     files: dict[str, int]
     """Relative path -> size in bytes."""
-    sha256: dict[str, str] = field(default_factory=dict)
-    """Relative path -> checksum; none in checkpoints of older versions."""
-    tensors: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Relative path of a safetensors file -> tensor -> type and shape, such as `F32[16, 64]`; likewise."""
+    sha256: dict[str, str]
+    """Relative path -> checksum."""
+    tensors: dict[str, dict[str, str]]
+    """Relative path of a safetensors file -> tensor -> type and shape, such as `F32[16, 64]`."""
     unmeasured: dict[str, float] | None = None
     """Figures of its step, if that was still to be evaluated; `metrics_bytes` are then those before the step's row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CheckpointMeta:
     """Point in a run at which a checkpoint is taken. Fields as of `Manifest`."""
 
     step: int
@@ -62,9 +64,9 @@ class Retention:
     """Step of another one that stays."""
 
 
-def write(
+def write_checkpoint(
     folder: Path,
-    moment: Moment,
+    moment: CheckpointMeta,
     state: dict[str, Any],
     save_policies: Callable[[Path], None],
     retention: Retention,
@@ -79,34 +81,34 @@ def write(
     target, part = folder / f"{moment.step:06d}", folder / f".{moment.step:06d}.part"
     try:
         with Writing(target):
-            _sweep(expect_no_link(folder.parent, folder.name))  # what an earlier, killed process left
+            _sweep(path_without_symlinks(folder.parent, folder.name))  # what an earlier, killed process left
             save_policies(part / "policies")
             save_state(part / "state", state)
-            _seal(part, {"format": 1, **asdict(moment)})
+            _seal(part, {"format": FORMAT, **asdict(moment)})
             _rename(part, target)
     except FolderError as error:
         shutil.rmtree(part, ignore_errors=True)
-        have = ", ".join(f"{s:06d}" for s in whole(folder)) or "none"
+        have = ", ".join(f"{s:06d}" for s in intact_steps(folder)) or "none"
         raise CheckpointError(f"checkpoint {error}; whole checkpoints: {have}") from error
-    tidy(folder, retention)
+    prune(folder, retention)
     return target
 
 
-def complete(folder: Path, step: int, metrics_bytes: int) -> None:
+def mark_evaluated(folder: Path, step: int, metrics_bytes: int) -> None:
     """Note in checkpoint `step` that its step has been evaluated, and that metrics.jsonl has its row.
 
     Raises:
         FolderError: if it cannot be noted.
     """
     path = folder / f"{step:06d}"
-    record = {"format": 1, **asdict(inspect(path)), "metrics_bytes": metrics_bytes, "unmeasured": None}
+    record = {**asdict(verify_sizes(path)), "metrics_bytes": metrics_bytes, "unmeasured": None}
     with Writing(path):
-        write_whole(path / "manifest.json", json.dumps(record, indent=1).encode())
-        sync(path / "manifest.json")
-        sync(path)
+        write_atomically(path / "manifest.json", json.dumps(record, indent=1).encode())
+        fsync(path / "manifest.json")
+        fsync(path)
 
 
-def tidy(folder: Path, retention: Retention) -> None:
+def prune(folder: Path, retention: Retention) -> None:
     """Remove whole checkpoints that `retention` does not keep, and all that are half written or half removed.
 
     Raises:
@@ -120,25 +122,25 @@ def tidy(folder: Path, retention: Retention) -> None:
 def _seal(part: Path, record: dict[str, Any]) -> None:
     files = {str(p.relative_to(part)): p for p in sorted(part.rglob("*")) if p.is_file()}
     sizes = {name: file.stat().st_size for name, file in files.items()}
-    checksums = {name: settle(file) for name, file in files.items()}
-    tensors = {name: forms(file) for name, file in files.items() if file.suffix == ".safetensors"}
+    checksums = {name: fsync_and_hash(file) for name, file in files.items()}
+    tensors = {name: tensor_signatures(file) for name, file in files.items() if file.suffix == ".safetensors"}
     manifest = part / "manifest.json"
     manifest.write_text(json.dumps(record | {"files": sizes, "sha256": checksums, "tensors": tensors}, indent=1))
-    sync(manifest)
+    fsync(manifest)
     for inner in [part, *(p for p in part.rglob("*") if p.is_dir())]:
-        sync(inner)
+        fsync(inner)
 
 
 def _rename(part: Path, target: Path) -> None:
     part.rename(target)
-    sync(target.parent)
+    fsync(target.parent)
 
 
 def _prune(folder: Path, retention: Retention) -> None:
-    for old in whole(folder)[: -retention.newest]:
+    for old in intact_steps(folder)[: -retention.newest]:
         if old == retention.best:
             continue
-        with unleased(folder / f"{old:06d}") as free:
+        with removal_lock(folder / f"{old:06d}") as free:
             if free:
                 # Renamed first: a run that is killed meanwhile must not leave half a checkpoint under its name.
                 shutil.rmtree((folder / f"{old:06d}").rename(folder / f".{old:06d}.old"))
@@ -146,18 +148,18 @@ def _prune(folder: Path, retention: Retention) -> None:
 
 def _sweep(folder: Path) -> None:
     for left in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
-        shutil.rmtree(expect_no_link(folder, left.name))
+        shutil.rmtree(path_without_symlinks(folder, left.name))
 
 
 def set_aside(folder: Path, after: int) -> None:
     """Rename checkpoints of steps after `after`: the run goes another way from there. None is deleted."""
-    for step in steps(folder):
+    for step in checkpoint_steps(folder):
         if step > after:
             names = (folder / f"{step:06d}.aside{i}" for i in count(1))
             (folder / f"{step:06d}").rename(next(name for name in names if not name.exists()))
 
 
-def read(folder: Path, step: int) -> tuple[Manifest, dict[str, Any]]:
+def read_checkpoint(folder: Path, step: int) -> tuple[Manifest, dict[str, Any]]:
     """Return manifest and state of one checkpoint.
 
     Raises:
@@ -177,9 +179,9 @@ def verify(path: Path, below: str = "") -> Manifest:
     Raises:
         CheckpointError: if it is not whole, as `inspect`, or a file has changed.
     """
-    manifest = inspect(path)
+    manifest = verify_sizes(path)
     for name, written in manifest.tensors.items():
-        if name.startswith(below) and (wrong := _differing(written, forms(path / name))):
+        if name.startswith(below) and (wrong := _differing(written, tensor_signatures(path / name))):
             raise CheckpointError(f"checkpoint {path} is damaged: {name} {wrong}")
     for name, digest in manifest.sha256.items():
         if name.startswith(below) and checksum(path / name) != digest:
@@ -201,18 +203,18 @@ def verify_policies(path: Path) -> Manifest:
     return verify(path, "policies/")
 
 
-def inspect(path: Path) -> Manifest:
+def verify_sizes(path: Path) -> Manifest:
     """Return the manifest of a checkpoint whose files are all there, in full length. Does not read them.
 
     Raises:
         CheckpointError: if it is not whole, naming what is missing or cut short, or a link leads out of the run.
     """
     try:
-        inside(path.parents[1], *path.parts[-2:])
+        path_within(path.parents[1], *path.parts[-2:])
     except FolderError as error:
         raise CheckpointError(f"checkpoint {error}") from error
     if not path.is_dir():
-        have = ", ".join(f"{s:06d}" for s in steps(path.parent)) or "none"
+        have = ", ".join(f"{s:06d}" for s in checkpoint_steps(path.parent)) or "none"
         raise CheckpointError(f"checkpoint {path}: there is none of this name; checkpoints: {have}")
     manifest = _manifest(path / "manifest.json")
     for name, size in manifest.files.items():
@@ -229,7 +231,7 @@ def inspect(path: Path) -> Manifest:
 def _size(path: Path, name: str) -> int | None:
     """Return the size in bytes of a file of the checkpoint `path`; None if there is no such file."""
     try:
-        file = inside(path, name)
+        file = path_within(path, name)
         return file.stat().st_size if file.is_file() else None
     except (FolderError, OSError, ValueError) as error:  # a name may be too long, or have a null in it
         raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
@@ -237,33 +239,35 @@ def _size(path: Path, name: str) -> int | None:
 
 def _manifest(file: Path) -> Manifest:
     try:
-        with inside(file.parent, file.name).open("rb") as opened:
+        with path_within(file.parent, file.name).open("rb") as opened:
             manifest = TypeAdapter(Manifest).validate_json(opened.read(_LARGEST_MANIFEST))
     except (FolderError, OSError, ValueError) as error:
-        why = problems(error).splitlines()[0] if isinstance(error, ValueError) else str(error)
+        why = summarize_error(error).splitlines()[0] if isinstance(error, ValueError) else str(error)
         raise CheckpointError(f"checkpoint {file.parent} is damaged: no readable {file.name} ({why})") from error
+    if manifest.format != FORMAT:
+        raise CheckpointError(f"checkpoint {file.parent} {other_format(manifest.format)}")
     if file.parent.name != f"{manifest.step:06d}":
         raise CheckpointError(f"checkpoint {file.parent} is damaged: its {file.name} is of step {manifest.step}")
     return manifest
 
 
-def steps(folder: Path) -> list[int]:
+def checkpoint_steps(folder: Path) -> list[int]:
     """Return the steps of all checkpoints under `folder`, whole or damaged, oldest first."""
     names = [path.name for path in folder.glob("*")] if folder.is_dir() else []
-    return sorted(step for name in names if (step := step_of(name)) is not None)
+    return sorted(step for name in names if (step := step_from_name(name)) is not None)
 
 
-def step_of(name: str) -> int | None:
+def step_from_name(name: str) -> int | None:
     """Return the step that a file or folder is named after; None if it is named otherwise."""
     return int(name) if name.isdecimal() and f"{int(name):06d}" == name else None
 
 
-def whole(folder: Path) -> list[int]:
+def intact_steps(folder: Path) -> list[int]:
     """Return the steps of the checkpoints of which no file is missing or cut short, oldest first."""
-    return [step for step in steps(folder) if damage(folder, step, inspect) is None]
+    return [step for step in checkpoint_steps(folder) if find_damage(folder, step, verify_sizes) is None]
 
 
-def damage(folder: Path, step: int, check: Callable[[Path], Manifest] = verify) -> str | None:
+def find_damage(folder: Path, step: int, check: Callable[[Path], Manifest] = verify) -> str | None:
     """Return what is wrong with a checkpoint; None if nothing is."""
     try:
         check(folder / f"{step:06d}")

@@ -1,50 +1,27 @@
-"""State of a run (it goes on, has ended or has died) from its folder alone; nothing is written there."""
+"""State of a run (training, ended or died), read from its folder alone without writing there."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from marl.runs.locks import lock_owner
 from marl.runs.status import RunStatus, read_status
 from marl.scenario.load import ScenarioError
 
 SILENT_S = 10.0
-"""Time after which a run that should write its status every second has probably died, or hangs."""
+"""Seconds without a new status after which a run has probably died or hangs. It writes one every second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """State of a run, and what it follows from."""
+    """State of a run, with the evidence in words."""
 
     state: Literal["training", "silent", "complete", "stopped", "failed", "died", "not started"]
     words: str
-    """The process that trains, or the end of the run."""
-
-
-def lock_owner(folder: Path) -> str | None:
-    """Return the number of the process that holds a run's folder, as it wrote it; None if nobody does.
-
-    For a moment this takes a shared lock, in which a run that begins at that very moment would fail: ask only where
-    the status does not tell.
-    """
-    try:
-        file = os.open(folder / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        written = os.read(file, 20).decode(errors="replace").strip()
-        return written if written.isdigit() else "of unknown number"
-    except OSError:  # a file system without locks
-        return None
-    finally:
-        os.close(file)
-    return None
+    """The process that trains and its stage, or how the run ended."""
 
 
 def liveness(folder: Path, done: int, planned: int | None, now: float) -> Liveness:
@@ -52,8 +29,8 @@ def liveness(folder: Path, done: int, planned: int | None, now: float) -> Livene
 
     Args:
         folder: the run's folder.
-        done: step of its newest row; 0 if there is none.
-        planned: its number of steps; None if unknown.
+        done: step of its newest row of metrics (0 if there is none).
+        planned: number of steps of the run, or None if unknown.
     """
     status = None
     with suppress(ScenarioError):
@@ -62,21 +39,21 @@ def liveness(folder: Path, done: int, planned: int | None, now: float) -> Livene
         return _without_status(folder, done, planned, now)
     if status.ended or now - status.written > SILENT_S:
         owner = lock_owner(folder)
-        return _ended(status, now) if owner is None else _held(owner, status, now)
+        return _ended(status, now) if owner is None else _locked(owner, status, now)
     activity = status.activity
-    stage = f"{activity.stage or 'getting ready'} for {duration(status.written - activity.since)}"
+    stage = f"{activity.stage or 'getting ready'} for {format_duration(status.written - activity.since)}"
     return Liveness("training", f"process {status.process} on {status.machine}: {stage}")
 
 
-def _held(owner: str, status: RunStatus, now: float) -> Liveness:
-    if status.ended:  # by another process, before
+def _locked(owner: str, status: RunStatus, now: float) -> Liveness:
+    if status.ended:  # the status is that of an earlier process
         return Liveness("training", f"process {owner} holds the folder and is getting ready")
-    silent = duration(now - status.written)
+    silent = format_duration(now - status.written)
     return Liveness("silent", f"process {owner} holds the folder, but has written nothing for {silent}")
 
 
 def _ended(status: RunStatus, now: float) -> Liveness:
-    activity, ago = status.activity, f"{duration(now - status.written)} ago"
+    activity, ago = status.activity, f"{format_duration(now - status.written)} ago"
     if not status.ended:
         stage = f" in stage {activity.stage!r}" if activity.stage else ""
         who = f"process {status.process} on {status.machine}"
@@ -97,16 +74,16 @@ def _without_status(folder: Path, done: int, planned: int | None, now: float) ->
         return Liveness("not started", "it has no row, and nobody trains it")
     with suppress(OSError):
         written = (folder / "metrics.jsonl").stat().st_mtime
-        return Liveness("stopped", f"or died; its last row is {duration(now - written)} old")
+        return Liveness("stopped", f"or died; its last row is {format_duration(now - written)} old")
     return Liveness("stopped", "or died")
 
 
-def duration(seconds: float) -> str:
-    """Return a length of time in words, such as `3 min 20 s`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    hours, days = whole // 3600 % 24, whole // 86400
-    return f"{days} d {hours} h" if days else f"{hours} h {whole // 60 % 60} min"
+def format_duration(seconds: float) -> str:
+    """Return a duration in words, such as `3 min 20 s`."""
+    total = max(0, round(seconds))
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s"
+    hours, days = total // 3600 % 24, total // 86400
+    return f"{days} d {hours} h" if days else f"{hours} h {total // 60 % 60} min"

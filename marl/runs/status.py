@@ -1,4 +1,4 @@
-"""Status of a run: a small file in its folder, written anew every second, that stays when the run has died."""
+"""Status of a run: a small file in its folder, rewritten every second, which stays if the process dies."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from marl.config import cut
-from marl.data_files import write_whole
-from marl.rollout.base import PartStatus
+from marl.core.config import shorten
+from marl.host.data_files import write_atomically
+from marl.rollout.base import ProcessStatus
 from marl.scenario.load import ScenarioError
 
-FILE = "status.json"
+STATUS_FILE = "status.json"
 _EVERY_S = 1.0
 _MAX_BYTES = 10 << 20
-_LONGEST_PROBLEM = 2000
-"""Most characters of an error that are written."""
+_MAX_PROBLEM_CHARACTERS = 2000
+"""Maximum length of the error message in the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
-    """Activity of a run at one moment."""
+class RunActivity:
+    """Progress of a run, and the stage that it is in."""
 
     step: int
     """Steps done."""
     steps: int
     stage: str
     since: float
-    """Time, in seconds since 1970, at which the stage began."""
-    simulators: Annotated[tuple[PartStatus, ...], Field(max_length=100_000)] = ()
-    learners: Annotated[tuple[PartStatus, ...], Field(max_length=100_000)] = ()
+    """Time at which the stage began [s since 1970]."""
+    simulators: Annotated[tuple[ProcessStatus, ...], Field(max_length=100_000)] = ()
+    learners: Annotated[tuple[ProcessStatus, ...], Field(max_length=100_000)] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """One writing of the file."""
+    """Contents of the status file."""
 
     machine: str
     process: int
     written: float
-    """Time in seconds since 1970."""
+    """Time of writing [s since 1970]."""
     ended: bool
-    """True if the run has left its folder in order."""
-    activity: Activity
+    """True if the process closed the run, as opposed to dying."""
+    activity: RunActivity
     problem: str = ""
-    """The error that ended the run; "" if none did."""
+    """Error that ended the run, or "" if there was none."""
 
 
 _CODEC = TypeAdapter(RunStatus)
 
 
 @contextmanager
-def status_written(folder: Path, look: Callable[[], Activity]) -> Iterator[None]:
-    """Write what `look` returns into a run's folder every second as long as this context lasts, and at its end.
+def writing_status(folder: Path, look: Callable[[], RunActivity]) -> Iterator[None]:
+    """Write the status returned by `look` every second while this context lasts, and once more at its end.
 
-    A folder that cannot be written, or was replaced by another one, ends the run by its own files, not by this one.
+    Errors of writing are ignored here: a folder that cannot be written ends the run when metrics are written.
     """
     done, problem, held = threading.Event(), "", folder.stat()
 
@@ -72,7 +72,7 @@ def status_written(folder: Path, look: Callable[[], Activity]) -> Iterator[None]
         status = RunStatus(socket.gethostname(), os.getpid(), time.time(), done.is_set(), look(), problem)
         with suppress(OSError):
             if os.path.samestat(held, folder.stat()):
-                write_whole(folder / FILE, json.dumps(asdict(status)).encode())
+                write_atomically(folder / STATUS_FILE, json.dumps(asdict(status)).encode())
 
     def keep_writing() -> None:
         while not done.wait(_EVERY_S):
@@ -85,22 +85,22 @@ def status_written(folder: Path, look: Callable[[], Activity]) -> Iterator[None]
         yield
     finally:
         if error := sys.exception():
-            problem = cut(f"{type(error).__name__}: {error}", _LONGEST_PROBLEM)
+            problem = shorten(f"{type(error).__name__}: {error}", _MAX_PROBLEM_CHARACTERS)
         done.set()
         thread.join()
         write()
 
 
 def read_status(folder: Path) -> RunStatus:
-    """Return what was written last.
+    """Return the status that was written last.
 
     Raises:
         ScenarioError: if the run has no such file, or it is damaged.
     """
     try:
-        with (folder / FILE).open("rb") as file:
+        with (folder / STATUS_FILE).open("rb") as file:
             return _CODEC.validate_json(file.read(_MAX_BYTES))
     except OSError:
-        raise ScenarioError(f"{folder}: no {FILE}: no run was trained here, or by an older version") from None
+        raise ScenarioError(f"{folder}: no {STATUS_FILE}: no run was trained here, or by an older version") from None
     except ValueError as error:
-        raise ScenarioError(f"{folder / FILE} is damaged: {str(error).partition(chr(10))[0]}") from None
+        raise ScenarioError(f"{folder / STATUS_FILE} is damaged: {str(error).partition(chr(10))[0]}") from None

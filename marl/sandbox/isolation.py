@@ -1,7 +1,7 @@
-"""Commands and settings that isolate a program, by bubblewrap or by inside.py itself.
+"""Commands and setups that isolate a program, by bubblewrap or by bootstrap.py itself.
 
-Either makes namespaces and a root folder that holds the files which Python needs, read-only, four devices and a scratch
-folder: no /proc, /etc, /home, shell, network or other processes. inside.py then sets limits and gives rights away.
+Both make namespaces and a root folder with read-only files of Python, a few devices and a scratch folder, but without
+/proc, /etc, /home, shell, network or other processes. bootstrap.py then sets resource limits and drops privileges.
 """
 
 from __future__ import annotations
@@ -17,76 +17,79 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-from marl.errors import RunError
+from marl.core.errors import RunError
 from marl.sandbox.seccomp import MACHINES, filter_program
 from marl.sandbox.settings import SCRATCH, Sandbox
 
-INSIDE = Path(__file__).with_name("inside.py")
+BOOTSTRAP_FILE = Path(__file__).with_name("bootstrap.py")
 PYTHON = os.path.realpath(sys.executable)
-"""The interpreter itself: the link in a virtual environment leads to packages that the code must not see."""
+"""Path of the real interpreter. The link in a virtual environment would lead to packages that must stay invisible."""
 PYTHON_LIB = os.path.join(os.path.realpath(sys.base_prefix), "lib")
 SITE_PACKAGES = os.path.join(PYTHON_LIB, f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
-"""Hidden from the code: its standard library is enough."""
+"""Folder of installed packages, which is hidden from the code."""
 SYSTEM_PATHS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
-"""Not /dev/zero: a mapping of it is memory that processes share and that nothing counts."""
+"""Visible devices. /dev/zero is not among them, because mappings of it are shared memory that no limit counts."""
 OPEN_FILES = 64
-"""Of one process; as many timers."""
+"""Maximum number of open files, and of timers, of one sandboxed process."""
 NOBODY = 65534
 FIRST_USER, USERS = 0x70000000, 1 << 28
-"""Users that nobody uses by systemd's conventions. Root becomes one of them by chance, so that sandboxes of runs that
-know nothing of each other still have limits of their own."""
+"""Range of user numbers that systemd's conventions leave unused. Root switches to a random one, so that sandboxes of
+independent runs have separate limits of processes."""
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 NAMESPACES = 0x6E020000
-"""CLONE_NEWNS, CGROUP, UTS, IPC, PID and NET."""
+"""Flags CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWPID and NEWNET."""
 NEW_USER = 0x10000000
+"""Flag CLONE_NEWUSER."""
 
 
 class SandboxUnavailable(RunError):  # noqa: N818 (says what happened)
-    """No isolation works on this machine, or a program could not be isolated."""
+    """No isolation mechanism works on this machine, or the isolation of a program failed."""
 
 
 class NamespaceSetup(TypedDict):
-    """Namespaces and root folder that inside.py makes."""
+    """Namespaces and root folder to be made by bootstrap.py."""
 
     flags: int
     user: int | None
-    """The user's number in a user namespace; None makes no such namespace."""
+    """User number inside of a user namespace, or None for no user namespace."""
     pivot_root: int
-    """Number of the system call."""
+    """Number of the system call `pivot_root`."""
     visible: list[str]
     hidden: list[str]
 
 
 class SandboxSetup(TypedDict):
-    """Steps of inside.py, in this order."""
+    """Settings of the steps of bootstrap.py, in the order of the steps."""
 
     namespaces: NamespaceSetup | None
     scratch: str
     scratch_mb: int
-    """Of a scratch folder in memory; 0 uses the folder as it is."""
+    """Size (MiB) of a scratch folder in memory, or 0 to use the existing folder."""
     limits: list[tuple[int, int, int]]
-    """(number of the resource, soft limit, hard limit)."""
+    """(resource number, soft limit, hard limit) of each limit."""
     user: int | None
-    """User that root becomes."""
+    """User to which root switches, or None to keep the user."""
     filter: str
-    """The seccomp filter in hexadecimal digits; empty leaves all rights as they are."""
+    """Seccomp filter as hexadecimal digits, or empty to keep all capabilities and system calls."""
     files: Mapping[str, str]
     command: list[str]
     environment: Mapping[str, str]
 
 
 def start_command(mechanism: str, sandbox: Sandbox, setup_fd: int, ready_fd: int) -> list[str]:
-    """Return the command that starts inside.py with its two file descriptors."""
-    prefix, inside = (_bubblewrap(sandbox), f"/{INSIDE.name}") if mechanism == "bubblewrap" else ([], str(INSIDE))
-    return [*prefix, PYTHON, "-I", "-S", inside, str(setup_fd), str(ready_fd)]
+    """Return the command that starts bootstrap.py with its two file descriptors."""
+    prefix, script = list[str](), str(BOOTSTRAP_FILE)
+    if mechanism == "bubblewrap":
+        prefix, script = _bubblewrap(sandbox), f"/{BOOTSTRAP_FILE.name}"
+    return [*prefix, PYTHON, "-I", "-S", script, str(setup_fd), str(ready_fd)]
 
 
 def make_setup(mechanism: str, sandbox: Sandbox, files: Mapping[str, str], scratch: str) -> SandboxSetup:
-    """Return the steps of inside.py.
+    """Return the setup that bootstrap.py reads.
 
     Raises:
-        SandboxUnavailable: if there is no filter for this machine.
+        SandboxUnavailable: if there is no seccomp filter for this machine's processor.
     """
     machine, isolated = platform.machine(), mechanism != "none"
     if isolated and machine not in MACHINES:
@@ -109,7 +112,7 @@ def make_setup(mechanism: str, sandbox: Sandbox, files: Mapping[str, str], scrat
 
 
 def _limits(sandbox: Sandbox, isolated: bool) -> list[tuple[int, int, int]]:
-    """Return (resource, soft limit, hard limit), at most this process's own, which only root could exceed."""
+    """Return (resource, soft limit, hard limit) of each limit, bounded by the hard limits of this process."""
     soft_limits = {
         resource.RLIMIT_CPU: sandbox.cpu_s,
         resource.RLIMIT_AS: sandbox.memory_mb << 20,
@@ -118,12 +121,12 @@ def _limits(sandbox: Sandbox, isolated: bool) -> list[tuple[int, int, int]]:
         resource.RLIMIT_NOFILE: OPEN_FILES,
     }
     if isolated:
-        # The first process of the namespace counts. Without a user of its own, so would everything else of the user.
+        # Plus one for the namespace's first process. Without isolation the limit would count all processes of the user.
         soft_limits[resource.RLIMIT_NPROC] = sandbox.processes + 1
         soft_limits[resource.RLIMIT_SIGPENDING] = OPEN_FILES
     limits = []
     for which, soft in soft_limits.items():
-        # The soft limit of processor time is a signal that code may ignore, the hard one is not.
+        # The soft limit of CPU time sends a signal that code can ignore, the hard limit kills.
         hard = soft + 1 if which == resource.RLIMIT_CPU else soft
         if (highest := resource.getrlimit(which)[1]) != resource.RLIM_INFINITY:
             hard = min(hard, highest)
@@ -153,7 +156,7 @@ def _bubblewrap(sandbox: Sandbox) -> list[str]:
         options += ["--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
     root: list[str] = []
     visible = _visible_paths(sandbox)
-    # Without them, bubblewrap would let only root into the folders above.
+    # Made explicitly, because bubblewrap would make these folders accessible to root only.
     parents = {str(folder) for path in (*visible, *DEVICES) for folder in Path(path).parents}
     for folder in sorted(parents - {"/"}):
         root += ["--dir", folder]
@@ -163,16 +166,27 @@ def _bubblewrap(sandbox: Sandbox) -> list[str]:
         root += ["--dev-bind", path, path]
     if os.path.isdir(SITE_PACKAGES):
         root += ["--tmpfs", SITE_PACKAGES, "--remount-ro", SITE_PACKAGES]
-    root += ["--ro-bind", str(INSIDE), f"/{INSIDE.name}", "--dir", SCRATCH, "--remount-ro", "/", "--chdir", "/"]
+    root += [
+        "--ro-bind",
+        str(BOOTSTRAP_FILE),
+        f"/{BOOTSTRAP_FILE.name}",
+        "--dir",
+        SCRATCH,
+        "--remount-ro",
+        "/",
+        "--chdir",
+        "/",
+    ]
     return [bwrap, *options, "--die-with-parent", *rights, *root]
 
 
 def _visible_paths(sandbox: Sandbox) -> list[str]:
+    """Return the existing paths that sandboxed code can read."""
     paths = [*SYSTEM_PATHS, PYTHON_LIB, PYTHON, *map(str, sandbox.libraries)]
     return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
 @cache
 def _is_root() -> bool:
-    """Return whether this user is the machine's root (who has no limit of processes), not that of a container."""
+    """Return True if this user is root of the machine, whose processes no limit counts, and not root of a container."""
     return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]

@@ -1,8 +1,8 @@
 """Seccomp filter: the system calls that the kernel refuses to sandboxed code.
 
-Namespaces decide what the code can see; the filter refuses calls that reach around them, that open up rarely tested
-parts of the kernel, that take memory which no limit counts, or by which code could keep itself from a processor, so as
-to look like a victim of a busy machine. Refused calls fail with EPERM, so Python raises PermissionError. See seccomp(2)
+Namespaces limit the code's view of the machine. The filter refuses calls that bypass namespaces, that reach rarely
+tested parts of the kernel, that allocate memory without a limit, or by which code could starve itself of CPU time to
+look like a victim of a busy machine. Refused calls fail with EPERM, so Python raises PermissionError. See seccomp(2)
 and linux/bpf_common.h for the instructions.
 """
 
@@ -14,7 +14,7 @@ from errno import ENOSYS, EPERM
 from typing import NamedTuple
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""Machine -> its AUDIT_ARCH in linux/audit.h."""
+"""Value of AUDIT_ARCH in linux/audit.h for each supported machine."""
 _X86_64 = """
     mmap 9 shmget 29 shmat 30 shmctl 31 socket 41 connect 42 accept 43 sendmsg 46 bind 49 listen 50 socketpair 53
     setsockopt 54 clone 56 semget 64 semop 65 semctl 66 msgget 68 msgsnd 69 msgrcv 70 msgctl 71 fcntl 72 ptrace 101
@@ -49,7 +49,7 @@ _CLONE3, _NEWEST = 435, 449
 
 
 class ArgumentRule(NamedTuple):
-    """A call that is refused if one of its arguments, masked, equals `value` (`equal`), or unless it does."""
+    """Rule that refuses a call if `arguments[argument] & mask` equals `value` (with `equal`), or differs (without)."""
 
     call: str
     argument: int
@@ -62,13 +62,13 @@ _WORD = 0xFFFFFFFF
 _ARGUMENT_RULES = (
     # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET and NEWTIME.
     ArgumentRule("clone", 0, 0x7E020080, 0, equal=False),
-    # MAP_SHARED and MAP_ANONYMOUS: such memory stays, uncounted, when nobody has it mapped any more.
+    # MAP_SHARED with MAP_ANONYMOUS: such memory can outlive its last mapping, and then no process is charged for it.
     ArgumentRule("mmap", 3, 0x21, 0x21, equal=True),
-    # MAP_HUGETLB: pages that no process's size includes.
+    # MAP_HUGETLB: huge pages are not part of any process's memory size.
     ArgumentRule("mmap", 3, 0x40000, 0, equal=False),
-    # F_SETPIPE_SZ
+    # F_SETPIPE_SZ: larger pipes would take more kernel memory than is charged for an open file.
     ArgumentRule("fcntl", 1, _WORD, 1031, equal=True),
-    # AF_UNIX, which asyncio needs; other families are as rarely tested as their sockets.
+    # AF_UNIX only, which asyncio needs: the kernel code of other families is rarely tested.
     ArgumentRule("socketpair", 0, _WORD, 1, equal=False),
 )
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
@@ -77,8 +77,8 @@ _NUMBER, _ARCH, _FIRST_ARGUMENT, _ARGUMENT_BYTES = 0, 4, 16, 8
 """Offsets in `struct seccomp_data`; the low half of an argument comes first on these little-endian machines."""
 
 
-def numbers(machine: str) -> dict[str, int]:
-    """Return name -> number of the calls that are refused on `machine`, always or for some arguments."""
+def refused_calls(machine: str) -> dict[str, int]:
+    """Return the number of each call that is refused on `machine`, for all or for some arguments."""
     words = ((_X86_64 if machine == "x86_64" else _AARCH64) + _BOTH).split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
@@ -89,17 +89,17 @@ def filter_program(machine: str) -> bytes:
 
 
 def _instructions(machine: str) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (code, instructions to skip if true, if false, value)."""
-    refused = numbers(machine)
+    """Yield the filter's instructions as (code, jump if true, jump if false, value)."""
+    refused = refused_calls(machine)
     examined = {call: refused.pop(call) for call in sorted({rule.call for rule in _ARGUMENT_RULES})}
     yield _LOAD, 0, 0, _ARCH
     yield _EQUAL, 1, 0, MACHINES[machine]
     yield _RETURN, 0, 0, _KILL
     yield _LOAD, 0, 0, _NUMBER
-    # Calls that are newer than this table, and the x32 calls, whose numbers are far above.
+    # Refuses calls that are newer than this table, and the x32 calls, which have far higher numbers.
     yield _AT_LEAST, 0, 1, _NEWEST + 1
     yield _RETURN, 0, 0, _REFUSE | ENOSYS
-    # Its flags lie in memory, which a filter cannot read; where there is no such call, libraries use clone.
+    # The flags of clone3 are in memory, which a filter cannot read. After ENOSYS, libraries fall back to clone.
     yield _EQUAL, 0, 1, _CLONE3
     yield _RETURN, 0, 0, _REFUSE | ENOSYS
     for number in sorted(refused.values()):

@@ -8,35 +8,35 @@ from typing import Any, Literal, Self
 from pydantic import Field, GetJsonSchemaHandler, PositiveFloat, PositiveInt, field_validator, model_validator
 from pydantic_core import CoreSchema
 
-from marl.config import Config
+from marl.core.config import Config
 
 SCRATCH = "/tmp"
-"""Scratch folder of a program, as it sees it."""
-How = Literal["auto", "bubblewrap", "unshare", "none"]
+"""Path of the scratch folder inside of the sandbox."""
+IsolationMode = Literal["auto", "bubblewrap", "unshare", "none"]
 
 
 class Sandbox(Config):
-    """Isolation and limits of model-written code. A bare text is `how`: `sandbox: none` runs it unprotected."""
+    """Isolation and limits of model-written code. A bare text sets `how`: `sandbox: none` runs code unprotected."""
 
-    how: How = "auto"
-    """Way of shutting the program in. `auto`: bubblewrap, else unshare, else nothing runs. `none`: limits alone, for
-    trusted code."""
+    how: IsolationMode = "auto"
+    """Isolation mechanism. `auto`: bubblewrap, else unshare, else an error. `none`: resource limits without isolation,
+    for trusted code."""
     wall_s: PositiveFloat = 5.0
-    """Seconds from the program's first instruction to its last. What it waits for a processor does not count, up to
-    ten times as much; a program that had not had its time by then says nothing about its author."""
+    """Time limit (s) of the program. Waiting for a CPU does not count, up to ten times the limit; a program that waited
+    so long is inconclusive instead of wrong."""
     cpu_s: PositiveInt = 5
-    """Processor seconds of one process."""
+    """Maximum CPU seconds of one process."""
     memory_mb: int = Field(default=256, ge=64)
-    """Memory (MiB) of one process, and of all together without their files; the latter is checked every 20 ms, and an
-    open file counts as 208 KiB, which the kernel may keep for it. Processes cannot share memory."""
+    """Maximum memory (MiB) of one process, and of all processes together. The sum is checked every 20 ms and counts 208
+    KiB, the kernel's largest buffer, for each open file. Processes cannot share memory."""
     processes: PositiveInt = 8
-    """Processes and threads at once. Before Linux 5.14 all other processes of an ordinary user count too."""
+    """Maximum number of processes and threads. Before Linux 5.14 other processes of an ordinary user count, too."""
     file_mb: PositiveInt = 8
-    """Size (MiB) of the scratch folder, which is the only one that can be written and lies in memory."""
+    """Size (MiB) of the scratch folder, the only writable folder. It is held in memory."""
     output_kb: PositiveInt = 64
-    """Length (KiB) of standard output and error together."""
+    """Maximum length (KiB) of standard output and standard error together."""
     libraries: tuple[Path, ...] = ()
-    """Folders of packages that the code may import, in addition to the standard library."""
+    """Folders of packages that the code may import in addition to the standard library."""
 
     @model_validator(mode="before")
     @classmethod
@@ -60,14 +60,14 @@ class Sandbox(Config):
         return self
 
     def check_timeout(self, timeout_s: float) -> None:
-        """Check that `wall_s` ends a program before its caller's own `timeout_s` does.
+        """Check that `wall_s` is less than the caller's `timeout_s`, so that the sandbox ends programs first.
 
         Raises:
-            ValueError: if it does not.
+            ValueError: if `wall_s` is not less than `timeout_s`.
         """
         if self.wall_s >= timeout_s:
             raise ValueError(f"sandbox.wall_s: {self.wall_s:g} must be less than timeout_s, which is {timeout_s:g}")
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [handler(schema), {"enum": list(How.__args__)}]}
+        return {"anyOf": [handler(schema), {"enum": list(IsolationMode.__args__)}]}

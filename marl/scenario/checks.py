@@ -1,4 +1,4 @@
-"""Checks of what must fit together in a scenario, made before a weight is loaded.
+"""Checks of a scenario's consistency, made before any weight is loaded.
 
 Every message names the field, the value and the choices.
 """
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from marl.config import nearest
-from marl.parts import choices
-from marl.protocols import Cast, EngineConfig, LearnerConfig, Speaker
+from marl.core.config import choices_hint
+from marl.core.plugins import plugins_by_kind
+from marl.protocols import AgentSetup, EngineConfig, LearnerConfig, ScenarioSummary
 from marl.scenario.credit_checks import credit_problems, credit_rules, lacks_peers, zero_sum_problems
-from marl.scenario.games import LEAST_SHARE, SCOPES, shares
+from marl.scenario.games import MIN_GAME_SHARE, SCOPES, game_shares
 
 if TYPE_CHECKING:
-    from marl.config import Component
+    from marl.core.config import PluginConfig
     from marl.protocols import RoleConfig
     from marl.scenario.schema import PolicyConfig, Scenario
 
@@ -40,70 +40,84 @@ def check_games(scenario: Scenario) -> None:
 
 
 def check(scenario: Scenario, *, to_train: bool = True) -> None:
-    """Check that the parts of a scenario fit together, and, if it is `to_train`, that something learns.
+    """Check that the sections of a scenario fit together.
+
+    Args:
+        scenario: scenario to check.
+        to_train: also check that some policy learns.
 
     Raises:
-        ValueError: naming everything that does not fit, a line each.
+        ValueError: with one line for each problem.
     """
-    about_parts = (_references, *map(_of_each_game, (_seats, _speakers)), _weights, _structured, _of_each_game(_remote))
-    about_credit = (_rotation, _mix, _learning, _updates, credit_problems, _of_each_game(zero_sum_problems))
-    about_learning = (_something_learns, _learner_processes) if to_train else ()
-    about_measuring = (*map(_of_each_game, (_evaluation, _held_out)), _best, _alarms)
-    finds = (*about_parts, *about_credit, *about_learning, *about_measuring)
-    # What is wrong for several games in the same words is told once.
-    if problems := dict.fromkeys(problem for find in finds for problem in find(scenario)):
+    parts = (_references, *map(_of_each_game, (_seats, _speakers)), _weights, _structured, _of_each_game(_remote))
+    credit = (_rotation, _mix, _learning, _updates, credit_problems, _of_each_game(zero_sum_problems))
+    learning = (_something_learns, _learner_processes) if to_train else ()
+    measuring = (*map(_of_each_game, (_evaluation, _held_out)), _best, _alarms)
+    # A dict: several games may cause the same message, which is shown once.
+    problems: dict[str, None] = {}
+    for find_problems in (*parts, *credit, *learning, *measuring):
+        problems |= dict.fromkeys(find_problems(scenario))
+    if problems:
         raise ValueError("\n".join(problems))
 
 
 def _learner_processes(scenario: Scenario) -> Iterator[str]:
-    """Yield why processes of their own cannot teach a policy."""
+    """Yield a message for each policy that cannot be trained in separate processes."""
     learners = {name: policy.learner for name, policy in scenario.policies.items() if policy.learner}
     cluster = scenario.cluster
     for name in cluster.learners if cluster else ():
         if name not in learners:
-            yield f"cluster.learners: {name!r} is no policy with a learner; {nearest(name, learners)}"
+            yield f"cluster.learners: {name!r} is no policy with a learner; {choices_hint(name, learners)}"
         elif cluster and (obstacle := learners[name].parallel_obstacle(cluster.data_parallel)):
             yield f"cluster.learners.{name}: {obstacle}"
 
 
 def _of_each_game(find: Find) -> Find:
-    """Return a search that looks at each game of a scenario alone, and names the fields below `games`."""
+    """Return a check that applies `find` to each game alone, and prefixes fields of a game with `games.NAME`."""
 
     def find_in_each(scenario: Scenario) -> Iterator[str]:
         for name, view in scenario.by_game().items():
-            below = ("game", "seats", *(["evaluate"] if name and scenario.games[name].evaluate else []))
+            game_fields = ["game.", "game:", "seats.", "seats:"]
+            # Without its own `evaluate`, a game is measured by the scenario's, and the message names that field.
+            if name and scenario.games[name].evaluate:
+                game_fields += ["evaluate.", "evaluate:"]
             for problem in find(view):
-                inside = name and problem.startswith(tuple(f"{field}{end}" for field in below for end in ".:"))
-                yield f"games.{name}.{problem}" if inside else problem
+                is_of_game = name and problem.startswith(tuple(game_fields))
+                yield f"games.{name}.{problem}" if is_of_game else problem
 
     return find_in_each
 
 
-def absent(scenario: Scenario, *, random_play: bool = False) -> list[str]:
-    """Return a message for each file, folder and package that the scenario needs and that is not there.
+def missing_requirements(scenario: Scenario, *, random_play: bool = False) -> list[str]:
+    """Return a message for each missing file, folder and package of a scenario.
 
-    `random_play`: only those that the game needs if random players take all seats but those that answer by rule.
+    Args:
+        scenario: scenario to check.
+        random_play: check only requirements of play in which random players replace all policies but rule-based ones.
     """
-    parts: dict[str, Component] = {"game": scenario.game} if scenario.game else {}
+    parts: dict[str, PluginConfig] = {"game": scenario.game} if scenario.game else {}
     parts |= {f"games.{name}.game": played.game for name, played in scenario.games.items()}
     parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
     for name, policy in scenario.policies.items():
-        if policy.engine.rule_bound or not random_play:
+        if policy.engine.is_rule_based or not random_play:
             parts[f"policies.{name}.engine"] = policy.engine
     if not random_play:
         parts |= _parts_of_training(scenario)
-    lacking = [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
-    if scenario.cluster and not random_play:
-        lacking += [f"cluster.{problem}" for problem in scenario.cluster.missing()]
-    return lacking + [
-        f"track: {name!r} is not installed; pip install 'marl-llm[tracking]', or remove it"
-        for name in scenario.track
-        if not random_play and find_spec(name) is None
-    ]
+    missing: list[str] = []
+    for field, part in parts.items():
+        missing += [f"{field}.{problem}" for problem in part.unmet_requirements()]
+    if random_play:
+        return missing
+    if scenario.cluster:
+        missing += [f"cluster.{problem}" for problem in scenario.cluster.missing()]
+    for name in scenario.track:
+        if find_spec(name) is None:
+            missing.append(f"track: {name!r} is not installed; pip install 'marl-llm[tracking]', or remove it")
+    return missing
 
 
-def _parts_of_training(scenario: Scenario) -> Iterator[tuple[str, Component]]:
-    """Yield field and part of what random play can do without: weights, learners, credit, experience."""
+def _parts_of_training(scenario: Scenario) -> Iterator[tuple[str, PluginConfig]]:
+    """Yield (field, plug-in) of experience, credit, models and learners, which random play does not use."""
     yield "experience", scenario.experience
     for field, rule in credit_rules(scenario).items():
         yield from ((f"{field}.assign", rule.assign), (f"{field}.baseline", rule.baseline))
@@ -113,12 +127,14 @@ def _parts_of_training(scenario: Scenario) -> Iterator[tuple[str, Component]]:
 
 
 def _unknown(field: str, name: str, noun: str, choices: Iterable[str]) -> str:
-    return f"{field}: no {noun} {name!r}; {nearest(name, choices)}"
+    return f"{field}: no {noun} {name!r}; {choices_hint(name, choices)}"
 
 
 def _references(scenario: Scenario) -> Iterator[str]:
     seats = _all_seats(scenario)
-    seated = {*seats.values(), *(role for way in scenario.experience.seatings(seats) for role in way.values())}
+    seated = {*seats.values()}
+    for seating in scenario.experience.seatings(seats):
+        seated |= {*seating.values()}
     for agent, role in seats.items():
         if role not in scenario.roles:
             yield _unknown(agent, role, "role", scenario.roles)
@@ -127,17 +143,21 @@ def _references(scenario: Scenario) -> Iterator[str]:
             yield _unknown(f"roles.{name}.policy", role.policy, "policy", scenario.policies)
         if name not in seated:
             yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats or seats)}"
-    used = {role.policy for role in scenario.roles.values()} | {*scenario.experience.speakers()}
-    for name in (name for name in scenario.policies if name not in used):
+    used = {role.policy for role in scenario.roles.values()} | {*scenario.experience.extra_policies()}
+    for name in [name for name in scenario.policies if name not in used]:
         yield f"policies.{name}: no role speaks with this policy; roles: {', '.join(scenario.roles)}"
-    for name in (name for name in scenario.credit.roles if name not in scenario.roles):
-        yield _unknown(f"credit.roles.{name}", name, "role", scenario.roles)
+    for name in scenario.credit.roles:
+        if name not in scenario.roles:
+            yield _unknown(f"credit.roles.{name}", name, "role", scenario.roles)
 
 
 def _all_seats(scenario: Scenario) -> dict[str, str]:
-    """Return field of a seat -> its role, in all games."""
-    places = {f"games.{name}.seats" if name else "seats": view.seats for name, view in scenario.by_game().items()}
-    return {f"{place}.{agent}": role for place, seats in places.items() for agent, role in seats.items()}
+    """Return field of a seat (`games.NAME.seats.AGENT` or `seats.AGENT`) -> role, in all games."""
+    seats: dict[str, str] = {}
+    for name, view in scenario.by_game().items():
+        field = f"games.{name}.seats" if name else "seats"
+        seats |= {f"{field}.{agent}": role for agent, role in view.seats.items()}
+    return seats
 
 
 def _seats(scenario: Scenario) -> Iterator[str]:
@@ -151,7 +171,7 @@ def _seats(scenario: Scenario) -> Iterator[str]:
             yield f"seats.{agent}: missing: game {scenario.game.kind!r} has the agents {', '.join(agents)}"
     for agent in scenario.seats:
         if agent not in agents:
-            yield f"seats.{agent}: game {scenario.game.kind!r} has no such agent; {nearest(agent, agents)}"
+            yield f"seats.{agent}: game {scenario.game.kind!r} has no such agent; {choices_hint(agent, agents)}"
 
 
 def _rotation(scenario: Scenario) -> Iterator[str]:
@@ -164,17 +184,20 @@ def _mix(scenario: Scenario) -> Iterator[str]:
     mix, games = scenario.schedule.mix, scenario.games
     if mix.by != "weights" and not games:
         yield f"schedule.mix: {mix.by!r} divides starts among several games; give `games`, or leave it out"
-    for name in (name for name, share in shares(games).items() if share < LEAST_SHARE):
-        yield f"games.{name}.weight: {games[name].weight:g} is less than {LEAST_SHARE:g} of all weights; give more"
-    for name in (name for name in games if name in SCOPES):
-        yield f"games.{name}: {name!r} is a part of metrics' names (eval/{name}/...); choose another"
+    for name, share in game_shares(games).items():
+        if share < MIN_GAME_SHARE:
+            weight = games[name].weight
+            yield f"games.{name}.weight: {weight:g} is less than {MIN_GAME_SHARE:g} of all weights; give more"
+    for name in games:
+        if name in SCOPES:
+            yield f"games.{name}: {name!r} is a part of metrics' names (eval/{name}/...); choose another"
     for name, played in games.items() if mix.by == "learning_progress" else ():
         field, figure = f"games.{name}.progress", played.progress
-        known = list(_measured(scenario.by_game()[name]))
-        choices = nearest(figure or "", known)
+        metrics = list(_measured(scenario.by_game()[name]))
+        choices = choices_hint(figure or "", metrics)
         if figure is None:
             yield f"{field}: missing; schedule.mix asks for it, such as episode/measure/success; evaluated {choices}"
-        elif not figure.startswith("episode/") and not _is_one_of(figure, known):
+        elif not figure.startswith("episode/") and not _is_one_of(figure, metrics):
             yield f"{field}: nothing measures {figure!r} of this game; episode/..., or {choices}"
 
 
@@ -183,11 +206,11 @@ def _speakers(scenario: Scenario) -> Iterator[str]:
         if "" in role.sampling.stop:
             yield f"roles.{name}.sampling.stop: '' ends every answer before its first token; remove it"
     speakers = {
-        agent: Speaker(role, policy.engine, policy.model)
+        agent: AgentSetup(role, policy.engine, policy.model)
         for agent, name in scenario.seats.items()
         if (role := scenario.roles.get(name)) and (policy := scenario.policies.get(role.policy))
     }
-    if speakers.keys() == scenario.seats.keys():  # else `_references` names those who are missing
+    if speakers.keys() == scenario.seats.keys():  # else `_references` and `_seats` name the missing ones
         yield from (f"game.{problem}" for problem in scenario.game.conflicts(speakers))
 
 
@@ -205,24 +228,25 @@ def _weights(scenario: Scenario) -> Iterator[str]:
             )
         if engine.needs_model and policy.model is not None:
             yield from _families(name, policy)
-            yield from (f"policies.{name}.engine: {problem}" for problem in engine.unfit(policy.model))
+            yield from (f"policies.{name}.engine: {problem}" for problem in engine.model_conflicts(policy.model))
 
 
 def _families(name: str, policy: PolicyConfig) -> Iterator[str]:
-    """Yield a message for each part of a policy that works with another sort of weights than its model has."""
+    """Yield a message if the engine or the learner of a policy works with another family of weights than its model."""
     model, users = policy.model, {"engine": policy.engine, "learner": policy.learner}
     for field, part in users.items():
         if model and part and part.family != model.family:
             base = EngineConfig if field == "engine" else LearnerConfig
-            fitting = [kind for kind, each in choices(part.group, base).items() if _family(each) == model.family]
+            plugins = plugins_by_kind(part.group, base)
+            fitting = [kind for kind, plugin in plugins.items() if _family(plugin) == model.family]
             yield (
                 f"policies.{name}.{field}: {part.kind!r} works with {part.family}, but model {model.kind!r} is "
                 f"{model.family}; choices: {', '.join(fitting)}"
             )
 
 
-def _family(part: type[Component]) -> str | None:
-    """Return the sort of weights that an engine or learner works with; None if it needs none."""
+def _family(part: type[PluginConfig]) -> str | None:
+    """Return the family of weights that an engine or learner works with, or None if it works without weights."""
     if issubclass(part, EngineConfig):
         return part.family if part.needs_model else None
     return part.family if issubclass(part, LearnerConfig) else None
@@ -261,12 +285,13 @@ def _structured(scenario: Scenario) -> Iterator[str]:
     learning = {name for name, _, _ in scenario.learning_roles()}
     exact = [name for name in ("nashconv", "optimal") if getattr(scenario.evaluate, name)]
     for name, role in scenario.roles.items():
-        speaker, wanted = scenario.policies.get(role.policy), role.sampling.structured
-        if not wanted or not speaker:
+        speaker, structured = scenario.policies.get(role.policy), role.sampling.structured
+        if not structured or not speaker:
             continue
-        where = f"roles.{name}.sampling.structured: {wanted!r}, but"
-        if not speaker.engine.structures:
-            able = [kind for kind, each in choices("engines", EngineConfig).items() if _structures(each)]
+        where = f"roles.{name}.sampling.structured: {structured!r}, but"
+        if not speaker.engine.supports_structured:
+            engines = plugins_by_kind("engines", EngineConfig).items()
+            able = [kind for kind, engine in engines if issubclass(engine, EngineConfig) and engine.supports_structured]
             yield (
                 f"{where} engine {speaker.engine.kind!r} of policies.{role.policy} limits no answers; choices: "
                 f"{', '.join(able)}"
@@ -278,10 +303,6 @@ def _structured(scenario: Scenario) -> Iterator[str]:
             )
         for measure in exact:
             yield f"{where} evaluate.{measure} scores given texts, which cannot be done under such a limit"
-
-
-def _structures(part: type[Component]) -> bool:
-    return issubclass(part, EngineConfig) and part.structures
 
 
 def _something_learns(scenario: Scenario) -> Iterator[str]:
@@ -296,21 +317,23 @@ def _learning(scenario: Scenario) -> Iterator[str]:
             yield f"policies.{name}.learner: no role with `trainable: true` speaks with this policy"
     for name, role, learner in scenario.learning_roles():
         yield from _sampling(f"roles.{name}.sampling", role, learner)
-        if learner.compares and lacks_peers(scenario):
+        if learner.needs_groups and lacks_peers(scenario):
             yield (
                 f"schedule.group_size: 1, but policies.{role.policy}.learner {learner.kind!r} compares episodes with "
                 "the same start; use 2 or more"
             )
     conflicts = scenario.experience.conflicts(_all_seats(scenario), scenario.schedule.group_size)
     yield from (f"experience.{message}" for message in conflicts)
-    yield from (f"experience.{message}" for message in scenario.experience.miscast(_cast(scenario)))
+    yield from (f"experience.{message}" for message in scenario.experience.scenario_conflicts(_cast(scenario)))
 
 
-def _cast(scenario: Scenario) -> Cast:
+def _cast(scenario: Scenario) -> ScenarioSummary:
     learning = {name: role.policy for name, role, _ in scenario.learning_roles()}
     weights = {name: policy.engine.needs_model for name, policy in scenario.policies.items()}
     readable = {role.policy: learner.readable for _, role, learner in scenario.learning_roles()}
-    return Cast(scenario.game, _all_seats(scenario) if scenario.games else scenario.seats, learning, weights, readable)
+    return ScenarioSummary(
+        scenario.game, _all_seats(scenario) if scenario.games else scenario.seats, learning, weights, readable
+    )
 
 
 def _updates(scenario: Scenario) -> Iterator[str]:
@@ -350,7 +373,7 @@ def _evaluation(scenario: Scenario) -> Iterator[str]:
     opponents = {"random", *game.opponents()}
     for name in evaluate.against:
         if name not in opponents:
-            yield f"evaluate.against.{name}: no such opponent in game {game.kind!r}; {nearest(name, opponents)}"
+            yield f"evaluate.against.{name}: no such opponent in game {game.kind!r}; {choices_hint(name, opponents)}"
 
 
 def _held_out(scenario: Scenario) -> Iterator[str]:
@@ -373,26 +396,24 @@ def _best(scenario: Scenario) -> Iterator[str]:
         if evaluate.patience:
             yield f"evaluate.patience: {evaluate.patience}, but nothing says what is best; give evaluate.keep_best"
         return
-    known = [figure for game, view in scenario.by_game().items() for figure in _measured_of(game, view)]
-    if not _is_one_of(name, known):
-        shown = [f"{figure}..." if figure.endswith("/") else figure for figure in known]
-        choices = nearest(name, shown) if shown else "nothing is evaluated; give evaluate.held_out"
+    metrics: list[str] = []
+    for game, view in scenario.by_game().items():
+        metrics += [metric.replace("eval/", f"eval/{game}/", 1) if game else metric for metric in _measured(view)]
+    if not _is_one_of(name, metrics):
+        shown = [f"{metric}..." if metric.endswith("/") else metric for metric in metrics]
+        choices = choices_hint(name, shown) if shown else "nothing is evaluated; give evaluate.held_out"
         yield f"evaluate.keep_best: nothing measures {name!r}; {choices}"
 
 
-def _is_one_of(name: str, known: Iterable[str]) -> bool:
-    return any(name == figure or (figure.endswith("/") and name.startswith(figure)) for figure in known)
-
-
-def _measured_of(game: str, view: Scenario) -> list[str]:
-    """Return the names of what is evaluated of one game; `game`: its name among several, or ""."""
-    return [figure.replace("eval/", f"eval/{game}/", 1) if game else figure for figure in _measured(view)]
+def _is_one_of(name: str, metrics: Iterable[str]) -> bool:
+    """Return True if `name` is in `metrics`, or starts with a metric that ends with a slash."""
+    return any(name == metric or (metric.endswith("/") and name.startswith(metric)) for metric in metrics)
 
 
 def _measured(scenario: Scenario) -> Iterator[str]:
-    """Yield the names of what is evaluated; one that ends with a slash stands for all that begin with it."""
+    """Yield the names of evaluation metrics. A name that ends with a slash stands for all names with this prefix."""
     evaluate, agents = scenario.evaluate, tuple(scenario.seats)
-    measures = scenario.game.measured()
+    measures = scenario.game.measure_names()
     scopes = {"held_out": evaluate.held_out, "held_out_greedy": evaluate.greedy}
     below = [*(measures or ()), *(f"return/{agent}" for agent in agents), *(f"role/{role}/" for role in scenario.roles)]
     for scope in (f"eval/{name}/" for name, enabled in scopes.items() if enabled):
@@ -406,8 +427,8 @@ def _measured(scenario: Scenario) -> Iterator[str]:
     if evaluate.optimal or evaluate.nashconv:
         yield "eval/legal_mass"
     for opponent in evaluate.against:
-        places = (f"eval/{opponent}", *(f"eval/{opponent}/{agent}" for agent in agents))
-        yield from (f"{place}/{figure}" for place in places for figure in ("mean", "win", "draw", "loss"))
+        for prefix in (f"eval/{opponent}", *(f"eval/{opponent}/{agent}" for agent in agents)):
+            yield from (f"{prefix}/mean", f"{prefix}/win", f"{prefix}/draw", f"{prefix}/loss")
 
 
 def _alarms(scenario: Scenario) -> Iterator[str]:

@@ -8,16 +8,17 @@ from typing import Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from marl.config import Config
+from marl.core.config import Config
 from marl.protocols import DataParallel
 
 LEAST_RAY = (2, 40)
-"""Oldest version of Ray that is worked with; `pyproject.toml` says the same."""
-_ANYWHERE = ("kind", "simulators")
+"""Oldest supported version of Ray (major, minor), as in `pyproject.toml`."""
+_LOCAL_FIELDS = ("kind", "simulators")
+"""Fields that have an effect with `kind: local`."""
 
 
 class ClusterConfig(Config):
-    """Placement of a run's parts: several simulators, each with engines of its own, play its episodes.
+    """Placement of a run: several simulators with separate engines play its episodes.
 
     The run itself, with its folder, stays on the machine on which it was started.
     """
@@ -48,12 +49,12 @@ class ClusterConfig(Config):
     gpus: NonNegativeFloat = 0.0
     """GPUs that each simulator reserves; 0.5 lets two share one."""
     deadline_s: PositiveFloat = 120.0
-    """Longest time in seconds without a sign of life from a process, which is then killed and replaced."""
+    """Maximum time in seconds without a heartbeat of a process; then it is killed and replaced."""
     start_s: PositiveFloat = 600.0
-    """Longest time in seconds in which a process comes up and loads its weights."""
+    """Maximum time in seconds for a process to start and load its weights."""
     room_s: PositiveFloat = 60.0
-    """Longest wait in seconds for room for a process that replaces a lost one; then others do its work until there is
-    room."""
+    """Maximum wait in seconds for free resources for a process that replaces a lost one; then other processes do its
+    work until resources are free."""
     tries: PositiveInt = 5
     """Processes that may be lost one after another at the same work, without any result, before the run ends."""
 
@@ -63,7 +64,7 @@ class ClusterConfig(Config):
         changed = {
             name for name, value in dict(self).items() if value != fields[name].get_default(call_default_factory=True)
         }
-        if self.kind == "local" and (useless := sorted(changed - set(_ANYWHERE))):
+        if self.kind == "local" and (useless := sorted(changed - set(_LOCAL_FIELDS))):
             raise ValueError(f"{', '.join(useless)}: no effect on kind: local, which starts no process; use kind: ray")
         return self
 
@@ -78,14 +79,14 @@ class ClusterConfig(Config):
         """Yield a message if Ray is needed and is not installed, or too old."""
         if self.kind != "ray":
             return
-        least, how = ".".join(map(str, LEAST_RAY)), "pip install 'marl-llm[ray]', or use kind: local"
+        oldest, how = ".".join(map(str, LEAST_RAY)), "pip install 'marl-llm[ray]', or use kind: local"
         try:
             installed = version("ray")
         except PackageNotFoundError:
-            yield f"kind: 'ray' needs Ray {least} or later, which is not installed; {how}"
+            yield f"kind: 'ray' needs Ray {oldest} or later, which is not installed; {how}"
             return
         if tuple(int(number) for number in installed.split(".")[:2]) < LEAST_RAY:
-            yield f"kind: 'ray' needs Ray {least} or later, and {installed} is installed; {how}"
+            yield f"kind: 'ray' needs Ray {oldest} or later, and {installed} is installed; {how}"
 
 
 def amounts(cpus: float, gpus: float) -> str:

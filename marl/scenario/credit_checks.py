@@ -1,20 +1,20 @@
-"""Checks of credit: whether rules, learners, games and seats fit together, and what an author should know of them."""
+"""Checks that credit rules, learners, games and seats fit together, and notes for the scenario's author."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from typing import TYPE_CHECKING
 
-from marl.protocols import AssignConfig, Evidence
-from marl.types import Deal
+from marl.core.graph import Trajectory
+from marl.core.types import Deal
+from marl.protocols import AssignConfig, BaselineConfig, Evidence
 
 if TYPE_CHECKING:
-    from marl.protocols import BaselineConfig
     from marl.scenario.schema import CreditRule, Scenario
 
 
-def notes(scenario: Scenario) -> Iterator[str]:
-    """Yield a line for each combination that is no error, but that an author should know of."""
+def credit_notes(scenario: Scenario) -> Iterator[str]:
+    """Yield a note for each combination that is valid but may surprise the scenario's author."""
     yield from _idle_thought_limits(scenario)
     for field, rule in _learnt_rules(scenario).items():
         if rule.assign.by_turn and rule.baseline.by_episode:
@@ -39,7 +39,7 @@ def notes(scenario: Scenario) -> Iterator[str]:
 
 
 def _idle_thought_limits(scenario: Scenario) -> Iterator[str]:
-    """Yield a line for each limit of thoughts that never ends one."""
+    """Yield a note for each `thinking_tokens` that never takes effect."""
     for name, role in scenario.roles.items():
         limit, longest = role.sampling.thinking_tokens, role.sampling.max_tokens
         policy = scenario.policies.get(role.policy)
@@ -53,9 +53,12 @@ def _idle_thought_limits(scenario: Scenario) -> Iterator[str]:
 
 
 def _posed_to(scenario: Scenario) -> set[str]:
-    """Return the roles that may work on problems which others posed in the same episode."""
-    views = scenario.by_game().values()
-    return {view.seats[agent] for view in views if view.game for agent in view.game.posed_to()}
+    """Return the roles that may work on problems posed by other roles in the same episode."""
+    roles: set[str] = set()
+    for view in scenario.by_game().values():
+        if view.game:
+            roles |= {view.seats[agent] for agent in view.game.posed_problem_agents()}
+    return roles
 
 
 def _off_policy(scenario: Scenario) -> Iterator[str]:
@@ -76,12 +79,12 @@ def _off_policy(scenario: Scenario) -> Iterator[str]:
 def credit_problems(scenario: Scenario) -> Iterator[str]:
     for field, rule in credit_rules(scenario).items():
         baseline = rule.baseline
-        if baseline.compares and lacks_peers(scenario):
+        if baseline.needs_groups and lacks_peers(scenario):
             yield (
                 f"schedule.group_size: 1, but {field}.baseline {baseline.kind!r} compares episodes with the same "
                 "start; use 2 or more, or another baseline (role_average, none)"
             )
-        if baseline.by_name:
+        if baseline.uses_reward_names:
             yield from _by_name(field, rule)
         yield from _unreadable(scenario, field, rule)
     yield from _read_by_nobody(scenario)
@@ -96,26 +99,25 @@ def credit_problems(scenario: Scenario) -> Iterator[str]:
 
 
 def zero_sum_problems(scenario: Scenario) -> Iterator[str]:
-    """Yield a message for each rule that adds up the rewards of all agents of a zero-sum game."""
+    """Yield a message for each rule that sums the rewards of all agents of a zero-sum game, a constant 0."""
     try:
-        everybody = set(scenario.game.build().possible_agents) if scenario.game.is_zero_sum() else None
+        all_agents = set(scenario.game.build().possible_agents) if scenario.game.is_zero_sum() else None
     except ValueError:
         return  # `_seats` reports a game that cannot be built ...
-    if everybody != scenario.seats.keys():
+    if all_agents != scenario.seats.keys():
         return  # ... and seats that are missing, or too many
     teams = ", ".join(f"[{', '.join(team)}]" for team in _opposing_teams(scenario.seats))
-    parts = [
-        (f"{field}.{half}", part, instead)
-        for field, rule in credit_rules(scenario).items()
-        for half, part, instead in (("assign", rule.assign, "outcome"), ("baseline", rule.baseline, "group"))
-    ]
+    parts: list[tuple[str, AssignConfig | BaselineConfig, str]] = []
+    for field, rule in credit_rules(scenario).items():
+        parts.append((f"{field}.assign", rule.assign, "outcome"))
+        parts.append((f"{field}.baseline", rule.baseline, "group"))
     for field, part, instead in parts:
         try:
             pools = _pools(scenario, part)
         except ValueError as error:
             yield f"{field}.{error}"
             continue
-        if everybody in pools:
+        if all_agents in pools:
             yield (
                 f"{field}: {part.kind!r} adds up what all agents are paid, and in the zero-sum game "
                 f"{scenario.game.kind!r} that is always 0, so that nothing is learnt; give it `teams: [{teams}]`, or "
@@ -124,26 +126,24 @@ def zero_sum_problems(scenario: Scenario) -> Iterator[str]:
 
 
 def _pools(scenario: Scenario, part: AssignConfig | BaselineConfig) -> list[Set[str]]:
-    """Return the groups of agents whose rewards half a credit rule adds up.
+    """Return the groups of agents whose rewards an assign rule or a baseline sums.
 
     Raises:
-        ValueError: if it names agents that the game does not have.
+        ValueError: if the rule names agents that the game does not have.
     """
-    from marl.graph import Trajectory  # here, as networkx takes a tenth of a second
-
     before_play = Trajectory(Deal("", "", 0, scenario.seats), "")
-    evidence = Evidence((), scenario.game.kind, rules=scenario.rule_roles)
+    evidence = Evidence((), scenario.game.kind, rule_based_roles=scenario.rule_roles)
     if isinstance(part, AssignConfig):
         return [agents for agents, _ in part.reward_pools(before_play, evidence)]
     return [*part.joint_agents(before_play, evidence)]
 
 
 def _opposing_teams(seats: Mapping[str, str]) -> list[list[str]]:
-    """Return teams that probably play against one another: the agents of a role, or each alone where all have one."""
+    """Return a suggestion for `teams`: the agents of each role, or single agents if all have the same role."""
+    has_one_role = len(set(seats.values())) == 1
     teams: dict[str, list[str]] = {}
-    alone = len(set(seats.values())) == 1
     for agent, role in seats.items():
-        teams.setdefault(agent if alone else role, []).append(agent)
+        teams.setdefault(agent if has_one_role else role, []).append(agent)
     return list(teams.values())
 
 
@@ -156,11 +156,12 @@ def _by_name(field: str, rule: CreditRule) -> Iterator[str]:
             "without a state (outcome, flow, ...) or another baseline"
         )
     penalties = {"kl": rule.kl, "overlong": rule.overlong}
-    for name in (name for name, penalty in penalties.items() if penalty):
-        yield (
-            f"{field}.{name}: {field}.baseline {baseline.kind!r} compares what each named reward alone would earn, and "
-            "what tokens are charged is none of them; choose another baseline, or remove this"
-        )
+    for name, penalty in penalties.items():
+        if penalty:
+            yield (
+                f"{field}.{name}: {field}.baseline {baseline.kind!r} compares what each named reward alone would earn, "
+                "and what tokens are charged is none of them; choose another baseline, or remove this"
+            )
 
 
 def _unreadable(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[str]:
@@ -182,9 +183,10 @@ def _unreadable(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[st
 
 
 def _read_by_nobody(scenario: Scenario) -> Iterator[str]:
-    """Yield a message for each rule that no learner learns by and that needs what none of them reads.
+    """Yield a message for each rule without learners whose needed fields no learner reads.
 
-    Such a rule judges every step all the same: the default one beside rules of roles, or any where all imitate.
+    The credit stage applies the rule in every step all the same. Examples are the default rule beside rules of all
+    roles, and any rule where all learners imitate.
     """
     learners = [learner for _, _, learner in scenario.learning_roles()]
     read = frozenset[str]().union(*(learner.readable for learner in learners))
@@ -200,29 +202,29 @@ def _read_by_nobody(scenario: Scenario) -> Iterator[str]:
 
 
 def _all_rules(scenario: Scenario) -> dict[str, CreditRule]:
-    """Return field -> rule, for every rule that judges the steps."""
+    """Return field -> rule, for all rules of the scenario."""
     credit = scenario.credit
     roles = {f"credit.roles.{role}": rule for role, rule in credit.roles.items()}
     return {"credit": credit, **roles, **{f"credit.compare.{name}": rule for name, rule in credit.compare.items()}}
 
 
 def lacks_peers(scenario: Scenario) -> bool:
-    """Return True if every episode is the only one from its start."""
-    return scenario.schedule.group_size < 2 and not scenario.experience.siblings
+    """Return True if every group has a single episode, so that no episode has peers to be compared with."""
+    return scenario.schedule.group_size < 2 and not scenario.experience.plays_groups
 
 
 def _rule_of(scenario: Scenario, role: str) -> tuple[str, CreditRule]:
-    """Return the field and the rule that judges a role."""
+    """Return (field, credit rule) of a role."""
     rules = scenario.credit.roles
     return (f"credit.roles.{role}", rules[role]) if role in rules else ("credit", scenario.credit)
 
 
 def _learnt_rules(scenario: Scenario) -> dict[str, CreditRule]:
-    """Return field -> rule, for the rules that a learner learns by. Imitation has none; a default may be unused."""
+    """Return field -> rule, for rules with at least one learner that uses credit."""
     return dict(_rule_of(scenario, role) for role in scenario.credited_roles())
 
 
 def credit_rules(scenario: Scenario) -> dict[str, CreditRule]:
-    """Return field -> rule, for the rules that a learner learns by and those that are compared with them."""
+    """Return field -> rule, for rules with a learner and rules in `credit.compare`; none if no learner uses credit."""
     compared = {f"credit.compare.{name}": rule for name, rule in scenario.credit.compare.items()}
     return learnt | compared if (learnt := _learnt_rules(scenario)) else {}

@@ -1,4 +1,4 @@
-"""Settings of the games of a run: what is measured of each, and how the starts of a step are divided among several."""
+"""Settings of a run's games: evaluation of each game, and the division of a step's groups among several games."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, GetJsonSchemaHandler, PositiveFloat, ValidationInfo, field_validator, model_validator
 from pydantic_core import CoreSchema
 
-from marl.config import Config
-from marl.parts import Part
+from marl.core.config import Config
+from marl.core.plugins import PluginField
 from marl.protocols import GameConfig
 
 MAX_EPISODES = 10**6
-"""Of one step or one evaluation, which are held in memory."""
+"""Maximum number of episodes of one step or one evaluation, as they are held in memory."""
 Episodes = Annotated[int, Field(gt=0, le=MAX_EPISODES)]
 HELD_OUT_SCOPES = ("held_out", "held_out_greedy")
 """Parts of the names of metrics on held-out starts, `eval/held_out/...`."""
 SCOPES = (*HELD_OUT_SCOPES, "average", "search")
-"""Parts of metrics' names which are no names of games in `eval/NAME/...`."""
+"""Parts of metric names `eval/NAME/...` that no game may be called."""
 
-LEAST_SHARE = 1e-4
-"""Of a game in a run's starts."""
+MIN_GAME_SHARE = 1e-4
+"""Minimum share of a game in a run's groups."""
 
 
 def with_default_seats(seats: dict[str, str], info: ValidationInfo) -> dict[str, str]:
@@ -31,8 +31,10 @@ def with_default_seats(seats: dict[str, str], info: ValidationInfo) -> dict[str,
 
 
 class Averaging(Config):
-    """The average policy of a run, which may be near an equilibrium where the newest policy circles around it. It plays
-    like drawing one of the evaluated policies before every episode."""
+    """Average policy of a run, which may approach an equilibrium while the newest policy circles around it.
+
+    It plays as if one of the evaluated policies was drawn before every episode.
+    """
 
     last: float = Field(default=0.5, gt=0, le=1)
     """Share of the run's steps, its last ones, whose evaluations are averaged."""
@@ -42,7 +44,7 @@ class Averaging(Config):
 
 
 class Measures(Config):
-    """Figures of a game that an evaluation measures."""
+    """Measurements of one game in an evaluation."""
 
     nashconv: bool = False
     """Measure NashConv: exact, from the policy's own move probabilities; the game must export its deals."""
@@ -52,9 +54,9 @@ class Measures(Config):
     optimal: bool = False
     """Measure the mean probability of an optimal move over all positions that have one; the game must know them."""
     against: dict[str, Episodes] = Field(default_factory=dict)
-    """Opponent (`random`, or one that the game exports) -> episodes that are played against it."""
+    """Opponent (`random`, or an opponent exported by the game) -> number of episodes against it."""
     held_out: Episodes | None = None
-    """Episodes on starts that training never deals: the same ones with the same seeds every time."""
+    """Number of episodes on starts that are never used in training, with the same seeds in every evaluation."""
     greedy: bool = False
     """Play the held-out starts at temperature 0, too."""
 
@@ -65,18 +67,18 @@ class Measures(Config):
         return self
 
 
-class PlayedGame(Config):
+class ScenarioGame(Config):
     """One of several games of a run."""
 
     example = "game: {kind: nim}, weight: 2, seats: {player_0: player, player_1: player}"
-    game: Annotated[GameConfig, Part("games", GameConfig)]
+    game: Annotated[GameConfig, PluginField("games", GameConfig)]
     """The game that is played; a workflow on problems is `kind: team`."""
     seats: dict[str, str] = Field(default_factory=dict, validate_default=True)
     """Agent of the game -> role. Agents left out get the game's default role, where it has one."""
     weight: PositiveFloat = 1.0
     """Share of the steps' starts, relative to the weights of the other games."""
     evaluate: Measures | None = None
-    """Figures of this game that are measured, as `eval/NAME/...`. None: those of the scenario's `evaluate`."""
+    """Measurements of this game, as `eval/NAME/...`. None: as in the scenario's `evaluate`."""
     progress: str | None = Field(default=None, examples=["eval/random/mean"])
     """Figure whose change is the game's learning progress (`schedule.mix`): a figure of its evaluations, such as
     `eval/random/mean`, or of every step's episodes, such as `episode/measure/success` or `episode/return/AGENT`."""
@@ -84,7 +86,7 @@ class PlayedGame(Config):
     _default_seats = field_validator("seats")(with_default_seats)
 
 
-class Mix(Config):
+class GameMixSettings(Config):
     """Division of the starts of a step among several games."""
 
     by: Literal["weights", "learning_progress"] = "weights"
@@ -114,7 +116,7 @@ class Mix(Config):
         return self
 
 
-def shares(games: Mapping[str, PlayedGame]) -> dict[str, float]:
+def game_shares(games: Mapping[str, ScenarioGame]) -> dict[str, float]:
     """Return the share of each game by its weight; shares add up to 1."""
     total = sum(played.weight for played in games.values())
     return {name: played.weight / total for name, played in games.items()}

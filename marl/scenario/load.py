@@ -10,13 +10,13 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from marl.config import Config, cut, nearest
-from marl.parts import Part
-from marl.places import Places, current, relative_to, typed
+from marl.core.config import Config, choices_hint, shorten
+from marl.core.plugins import PluginField
+from marl.host.paths import PathResolver, current_resolver, mark_command_line_text, use_resolver
 from marl.protocols import GameConfig
-from marl.scenario.checks import absent
+from marl.scenario.checks import missing_requirements
 from marl.scenario.schema import Scenario
-from marl.scenario.trust import gate
+from marl.scenario.trust import consent_check
 from marl.scenario.yaml_text import ScenarioError, read_yaml, read_yaml_file
 
 _Settings = TypeVar("_Settings", bound=Config)
@@ -73,11 +73,11 @@ def load(
     else:
         name, folder, data = str(source), Path(source).parent, _read(Path(source))
     fields = [_override(data, override) for override in overrides]
-    places = Places(folder)
-    with relative_to(places):
+    places = PathResolver(folder)
+    with use_resolver(places):
         scenario = validate(data, name, fields, to_train=to_train)
-    if problems := absent(scenario, random_play=random_play):
-        raise _error(name, [places.explain(problem) for problem in problems])
+    if problems := missing_requirements(scenario, random_play=random_play):
+        raise _error(name, [places.explain_paths(problem) for problem in problems])
     return scenario
 
 
@@ -104,12 +104,12 @@ def load_settings(path: Path, settings: type[_Settings]) -> _Settings:
     Raises:
         ScenarioError: as `load`.
     """
-    with relative_to(Places(path.parent)):
+    with use_resolver(PathResolver(path.parent)):
         return _validated(settings, _read(path, settings), str(path))
 
 
 class _GameAlone(Config):
-    game: Annotated[GameConfig, Part("games", GameConfig)]
+    game: Annotated[GameConfig, PluginField("games", GameConfig)]
     """The game."""
 
 
@@ -119,7 +119,7 @@ def game_settings(kind: str, settings: Mapping[str, Any]) -> GameConfig:
     Raises:
         ScenarioError: naming field, value and choices.
     """
-    with relative_to(Places(Path.cwd())):
+    with use_resolver(PathResolver(Path.cwd())):
         return _validated(_GameAlone, {"game": {**settings, "kind": kind}}, "env").game
 
 
@@ -130,18 +130,18 @@ def _validated(
     typed_fields: Sequence[str] = (),
     context: Mapping[str, Any] | None = None,
 ) -> _Settings:
-    if check_reach := gate.get():
+    if check_reach := consent_check.get():
         check_reach(data, name, typed_fields)
     try:
         return settings.model_validate(data, context=dict(context or {}))
     except ValidationError as error:
-        problems, places = explain(error), current()
-        raise _error(name, [places.explain(problem) for problem in problems] if places else problems) from error
+        problems, places = explain(error), current_resolver()
+        raise _error(name, [places.explain_paths(problem) for problem in problems] if places else problems) from error
 
 
 def problem_list(problems: Sequence[str]) -> str:
     """Return problems a line each, as many and as much of them as a person would read."""
-    lines = [f"  {cut(problem, _LONGEST_PROBLEM)}" for problem in problems[:_MOST_PROBLEMS]]
+    lines = [f"  {shorten(problem, _LONGEST_PROBLEM)}" for problem in problems[:_MOST_PROBLEMS]]
     return "\n".join([*lines, *([f"  and {more} more"] if (more := len(problems) - len(lines)) else [])])
 
 
@@ -180,7 +180,7 @@ def _override(data: dict[str, Any], override: str) -> str:
             raise ScenarioError(f"override {override!r}: {field} is {inner!r}, which has no fields{hint}")
         # Copied, so that a section which YAML aliases made one object with another is overridden alone.
         parent[key] = parent = dict(inner)
-    parent[keys[-1]] = typed(read_yaml(text, f"override {override!r}"))
+    parent[keys[-1]] = mark_command_line_text(read_yaml(text, f"override {override!r}"))
     return dotted
 
 
@@ -220,7 +220,9 @@ def _problem_lines(details: ErrorDetails) -> Iterator[str]:
 def _message(details: ErrorDetails, context: Mapping[str, Any]) -> str:
     if details["type"] == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
-        return f"unknown; {nearest(str(details['input']), choices)}" if choices else f"must be {context['expected']}"
+        return (
+            f"unknown; {choices_hint(str(details['input']), choices)}" if choices else f"must be {context['expected']}"
+        )
     if details["type"] == "string_type" and isinstance(details["input"], int | float):
         misread = "YAML reads yes, no, on and off as truth values; " if isinstance(details["input"], bool) else ""
         return f"must be text: {misread}quote it"
@@ -236,4 +238,4 @@ def _value(details: ErrorDetails, line: str) -> str:
     section = isinstance(value, Mapping) and details["type"] in ("value_error", "missing")
     if section or details["type"] == "missing" or (isinstance(value, str) and shown in line):
         return ""
-    return f" (got {cut(shown)})"
+    return f" (got {shorten(shown)})"

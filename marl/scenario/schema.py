@@ -15,8 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-from marl.config import Config, cut
-from marl.parts import Part
+from marl.core.config import Config, shorten
+from marl.core.plugins import PluginField
 from marl.protocols import (
     AssignConfig,
     BaselineConfig,
@@ -30,7 +30,7 @@ from marl.protocols import (
 )
 from marl.scenario.checks import check, check_games
 from marl.scenario.cluster import ClusterConfig
-from marl.scenario.games import MAX_EPISODES, Episodes, Measures, Mix, PlayedGame, with_default_seats
+from marl.scenario.games import MAX_EPISODES, Episodes, GameMixSettings, Measures, ScenarioGame, with_default_seats
 
 HORIZON = 10_000
 """Default of `KlInReward.horizon`, in turns, as in verl."""
@@ -46,9 +46,9 @@ _LONGEST_NAME = 100
 def _check_names(names: Iterable[str], why: str) -> None:
     for name in names:
         if not name or not all(c.isalnum() or c in "_-" for c in name):
-            raise ValueError(f"{cut(repr(name))} is no name: use letters, digits, '_' and '-' ({why})")
+            raise ValueError(f"{shorten(repr(name))} is no name: use letters, digits, '_' and '-' ({why})")
         if len(name) > _LONGEST_NAME:
-            raise ValueError(f"{cut(repr(name))} has {len(name)} characters; at most {_LONGEST_NAME} ({why})")
+            raise ValueError(f"{shorten(repr(name))} has {len(name)} characters; at most {_LONGEST_NAME} ({why})")
 
 
 class Alternate(Config):
@@ -82,13 +82,13 @@ class Alternate(Config):
 class PolicyConfig(Config):
     """One set of weights that samples for its roles. Without a learner it stays as it is."""
 
-    model: Annotated[ModelConfig | None, Part("models", ModelConfig, optional=True, path="pretrained")] = None
+    model: Annotated[ModelConfig | None, PluginField("models", ModelConfig, optional=True, path="pretrained")] = None
     """Weights: a folder, a name on the hub, or `kind: tiny`; none for scripted players."""
-    engine: Annotated[EngineConfig, Part("engines", EngineConfig)] = Field(
+    engine: Annotated[EngineConfig, PluginField("engines", EngineConfig)] = Field(
         default={"kind": "transformers"}, validate_default=True
     )  # type: ignore[assignment]
     """Part that answers requests: samples from the weights, asks an endpoint, or follows rules."""
-    learner: Annotated[LearnerConfig | None, Part("trainers", LearnerConfig, optional=True)] = None
+    learner: Annotated[LearnerConfig | None, PluginField("trainers", LearnerConfig, optional=True)] = None
     """Part that learns from what the policy said. None: it stays as it is."""
     update_every: PositiveInt = 1
     """Number of steps whose samples are gathered and learnt from at once."""
@@ -162,11 +162,11 @@ class Overlong(Config):
 class CreditRule(Config):
     """Credit of turns: `assign` computes what each earned, `baseline` what that is compared with."""
 
-    assign: Annotated[AssignConfig, Part("credit", AssignConfig)] = Field(
+    assign: Annotated[AssignConfig, PluginField("credit", AssignConfig)] = Field(
         default={"kind": "outcome"}, validate_default=True
     )  # type: ignore[assignment]
     """Rule that computes what each turn earned."""
-    baseline: Annotated[BaselineConfig, Part("baselines", BaselineConfig)] = Field(
+    baseline: Annotated[BaselineConfig, PluginField("baselines", BaselineConfig)] = Field(
         default={"kind": "group"}, validate_default=True
     )  # type: ignore[assignment]
     """Rule that computes what that is compared with, which gives advantages."""
@@ -209,7 +209,7 @@ class Schedule(Config):
     """Different starts a step."""
     group_size: Episodes
     """Episodes from each start; in all groups together at most a million."""
-    mix: Mix = Mix()
+    mix: GameMixSettings = GameMixSettings()
     """With `games`: how the groups of a step are divided among them; a bare word stands for `by`."""
     rotate_seats: bool = False
     """Let the roles change seats from group to group, so that each role plays every seat."""
@@ -240,7 +240,7 @@ class Schedule(Config):
         return self
 
 
-class Evaluate(Measures):
+class EvaluationSettings(Measures):
     """Measurements every so many steps, before the first and after the last; which checkpoint is best by them."""
 
     every: Steps = 50
@@ -348,26 +348,26 @@ alarms: {stop: [unreadable]}
 track: [trackio]
 cluster: {kind: local, simulators: 2}
 """
-    game: Annotated[GameConfig, Part("games", GameConfig, optional=True)] = None  # type: ignore[assignment]
+    game: Annotated[GameConfig, PluginField("games", GameConfig, optional=True)] = None  # type: ignore[assignment]
     """The game that is played; a workflow on problems is `kind: team`. None only where `games` has several: what looks
     at a game goes through `by_game`."""
-    games: dict[str, PlayedGame] = Field(default_factory=dict)
+    games: dict[str, ScenarioGame] = Field(default_factory=dict)
     """In place of `game` and `seats`: name -> one of several games of one run."""
     seats: dict[str, str] = Field(default_factory=dict, validate_default=True)
     """Agent of the game -> role. Agents left out get the game's default role, where it has one."""
-    roles: dict[str, Annotated[RoleConfig, Part("roles", RoleConfig)]] = Field(min_length=1)
+    roles: dict[str, Annotated[RoleConfig, PluginField("roles", RoleConfig)]] = Field(min_length=1)
     """Name of a role -> its prompts, its way of reading answers, and the policy that speaks for it."""
     policies: dict[str, PolicyConfig] = Field(min_length=1)
     """Name of a policy -> its model, engine and learner. Several roles may share one."""
     credit: CreditConfig = Field(default_factory=lambda: CreditConfig())
     """Rules by which turns are judged, from rewards to advantages."""
-    experience: Annotated[ExperienceConfig, Part("experience", ExperienceConfig)] = Field(
+    experience: Annotated[ExperienceConfig, PluginField("experience", ExperienceConfig)] = Field(
         default={"kind": "rollouts"}, validate_default=True
     )  # type: ignore[assignment]
     """Source of the episodes that are learnt from."""
     schedule: Schedule
     """Amount of play: steps, groups, and episodes in each."""
-    evaluate: Evaluate = Evaluate()
+    evaluate: EvaluationSettings = EvaluationSettings()
     """Measurements on the way, and the checkpoint that is kept as the best."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     """Files that a run keeps on disk."""
@@ -401,19 +401,19 @@ cluster: {kind: local, simulators: 2}
 
         No other player takes its seats, random or trained elsewhere.
         """
-        return {name: p.engine.build(None) for name, p in self.policies.items() if p.engine.rule_bound}
+        return {name: p.engine.build(None) for name, p in self.policies.items() if p.engine.is_rule_based}
 
     @property
     def rule_roles(self) -> frozenset[str]:
         """Roles whose answers follow from the question alone, such as those of verifiers: they earn nothing."""
-        by_rule = {name for name, policy in self.policies.items() if policy.engine.rule_bound}
+        by_rule = {name for name, policy in self.policies.items() if policy.engine.is_rule_based}
         return frozenset(name for name, role in self.roles.items() if role.policy in by_rule)
 
     def by_game(self) -> dict[str, Scenario]:
         """Return name -> the scenario with this game alone, its seats and their roles; "" -> itself if it has one."""
         return {name: self._of(played) for name, played in self.games.items()} or {"": self}
 
-    def _of(self, played: PlayedGame) -> Scenario:
+    def _of(self, played: ScenarioGame) -> Scenario:
         measures = dict(played.evaluate or ()) | {"keep_best": None, "patience": None}
         return self.model_copy(
             update={
@@ -444,6 +444,6 @@ cluster: {kind: local, simulators: 2}
         check_games(self)
         # In place: the settings are frozen, and a resolved scenario holds the templates that were chosen.
         for name, role in self.roles.items():
-            self.roles[name] = role.for_reader(self._knows_language(role.policy))
+            self.roles[name] = role.with_default_prompts(self._knows_language(role.policy))
         check(self, to_train=(info.context or {}).get("to_train", True))
         return self

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from marl.data_files import write_whole
-from marl.parts import GROUPS
-from marl.places import FILE_FIELDS, cache_folder, current, exists, may_be_on_hub, relative_to
+from marl.core.plugins import GROUPS
+from marl.host.data_files import write_atomically
+from marl.host.paths import FILE_FIELDS, cache_folder, current_resolver, exists, is_possible_hub_name, use_resolver
 from marl.scenario.yaml_text import MAX_BYTES, ScenarioError, read_yaml, read_yaml_file
 
 MODEL_FIELDS = frozenset({"model", "base"})
@@ -41,7 +41,7 @@ _DEFAULT_KEY = "OPENAI_API_KEY"
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ExternalAccess:
     """One thing outside a scenario that it uses."""
 
     action: str
@@ -64,13 +64,13 @@ class Entry(NamedTuple):
     parent: Mapping[str, Any]
 
 
-Gate = Callable[[Mapping[str, Any], str, Sequence[str]], None]
-gate: ContextVar[Gate | None] = ContextVar("gate", default=None)
+ConsentCheck = Callable[[Mapping[str, Any], str, Sequence[str]], None]
+consent_check: ContextVar[ConsentCheck | None] = ContextVar("gate", default=None)
 """Called with the data of a scenario, their file and the fields that were typed, before any part is imported. It raises
 `ScenarioError` where something needs consent and has none. Commands set it; Python code can import what it likes."""
 
 
-class Folder:
+class ScenarioFolder:
     """The folder of a scenario, or of a run, whose resolved scenario lies in it."""
 
     def __init__(self, path: Path) -> None:
@@ -89,11 +89,11 @@ class Folder:
         return not self.is_run and self.holds(path)
 
 
-def reaches(data: Any, folder: Path, seen: frozenset[Path] = frozenset()) -> list[Reach]:
+def external_accesses(data: Any, folder: Path, seen: frozenset[Path] = frozenset()) -> list[ExternalAccess]:
     """Return all that a scenario in `folder`, given as plain data, reaches; runs that it builds on included."""
-    home = Folder(folder)
+    home = ScenarioFolder(folder)
     seen |= {home.path}
-    reached: list[Reach] = []
+    reached: list[ExternalAccess] = []
     for entry in _entries(data, "", ""):
         reached += [*_imports(entry, home), *_reads(entry, home, seen), *_sends(entry), *_runs(entry)]
     return list(dict.fromkeys(reached))
@@ -114,17 +114,17 @@ def _entries(data: Any, field: str, key: str, parent: Mapping[str, Any] | None =
 # --- code ------------------------------------------------------------------------------------------------------------
 
 
-def import_reach(place: str, field: str, folders: Sequence[Folder]) -> Reach | None:
+def import_reach(place: str, field: str, folders: Sequence[ScenarioFolder]) -> ExternalAccess | None:
     """Return the reach of importing `place` (`package.module:Name`), or None if there is no such module."""
     module = place.partition(":")[0]
     files = list(_module_files(module))
     if not files:
         return None
     needs_consent = not all(is_installed(file) or any(home.holds_code(file) for home in folders) for file in files)
-    return Reach("imports", f"{place} from {files[-1]}", field, needs_consent)
+    return ExternalAccess("imports", f"{place} from {files[-1]}", field, needs_consent)
 
 
-def _imports(entry: Entry, home: Folder) -> Iterator[Reach]:
+def _imports(entry: Entry, home: ScenarioFolder) -> Iterator[ExternalAccess]:
     if not isinstance(entry.value, str):
         return
     place = entry.value if _IMPORT_PATH.fullmatch(entry.value) else _outside_kinds().get(entry.value, "")
@@ -178,41 +178,43 @@ def _outside_kinds() -> Mapping[str, str]:
 # --- files and models ------------------------------------------------------------------------------------------------
 
 
-def _reads(entry: Entry, home: Folder, seen: frozenset[Path]) -> Iterator[Reach]:
+def _reads(entry: Entry, home: ScenarioFolder, seen: frozenset[Path]) -> Iterator[ExternalAccess]:
     text = entry.value
     if not isinstance(text, str):
         return
     is_model = entry.key in MODEL_FIELDS and "base_url" not in entry.parent
     files = list(_files(entry.key, text))
-    if not files and (is_model or entry.key == "path") and may_be_on_hub(text):
-        yield Reach("downloads", f"{text} from the Hugging Face hub", entry.field, needs_consent=False)
+    if not files and (is_model or entry.key == "path") and is_possible_hub_name(text):
+        yield ExternalAccess("downloads", f"{text} from the Hugging Face hub", entry.field, needs_consent=False)
     for path in files:
         if is_model or entry.key in FILE_FIELDS:
             if entry.key == "run" and path.resolve() not in seen:
                 yield from _run_reaches(path, entry.field, seen)
-            yield Reach("reads", str(path.resolve()), entry.field, not (home.holds(path) or _holds_data_only(path)))
+            yield ExternalAccess(
+                "reads", str(path.resolve()), entry.field, not (home.holds(path) or _holds_data_only(path))
+            )
         elif os.sep in text and not path.is_dir() and not home.holds(path):
             # No field of ours, but perhaps one of a part that is not.
-            yield Reach("reads", str(path.resolve()), entry.field, needs_consent=True)
+            yield ExternalAccess("reads", str(path.resolve()), entry.field, needs_consent=True)
 
 
 def _files(key: str, text: str) -> Iterator[Path]:
     """Yield the file or folder that a text names, if there is one. What no field of ours names may begin anywhere."""
-    places = current()
+    places = current_resolver()
     with suppress(OSError, ValueError, RuntimeError):  # too long a name, a null character, no such user
-        names = {places.path(key, text)} if places else set()
+        names = {places.resolve(key, text)} if places else set()
         if not (places and key in FILE_FIELDS | MODEL_FIELDS):
             names.add(str(Path(text).expanduser()))
         yield from (Path(path) for path in sorted(names) if "\n" not in path and exists(path))
 
 
-def _run_reaches(run: Path, field: str, seen: frozenset[Path]) -> Iterator[Reach]:
+def _run_reaches(run: Path, field: str, seen: frozenset[Path]) -> Iterator[ExternalAccess]:
     # A run's own paths are absolute. Errors are reported when it is read.
-    with suppress(FileNotFoundError, ScenarioError), relative_to(None):
-        agreed = remembered(run / "scenario.yaml")
-        for reach in reaches(read_yaml_file(run / "scenario.yaml"), run, seen):
+    with suppress(FileNotFoundError, ScenarioError), use_resolver(None):
+        agreed = stored_consent(run / "scenario.yaml")
+        for reach in external_accesses(read_yaml_file(run / "scenario.yaml"), run, seen):
             open_question = reach.needs_consent and (reach.action, reach.target) not in agreed
-            yield Reach(reach.action, reach.target, f"{field} -> {reach.field}", open_question)
+            yield ExternalAccess(reach.action, reach.target, f"{field} -> {reach.field}", open_question)
 
 
 def _holds_data_only(path: Path) -> bool:
@@ -227,19 +229,19 @@ def _holds_data_only(path: Path) -> bool:
 # --- hosts, and code that comes with data ----------------------------------------------------------------------------
 
 
-def _sends(entry: Entry) -> Iterator[Reach]:
+def _sends(entry: Entry) -> Iterator[ExternalAccess]:
     key, parent = entry.key, entry.parent
     if key == "base_url" and isinstance(entry.value, str):
         variable, host = parent.get("key_env", _DEFAULT_KEY), _host(entry.value)
         if variable is None:
-            yield Reach("sends", f"prompts to {host}", entry.field, needs_consent=False)
+            yield ExternalAccess("sends", f"prompts to {host}", entry.field, needs_consent=False)
         else:
             content = f"prompts and the environment variable {variable} to {host}"
-            yield Reach("sends", content, entry.field, not _is_loopback(host))
+            yield ExternalAccess("sends", content, entry.field, not _is_loopback(host))
     elif key.endswith("_env") and "base_url" not in parent and entry.value:
-        yield Reach("sends", f"the environment variable {entry.value}", entry.field, needs_consent=True)
+        yield ExternalAccess("sends", f"the environment variable {entry.value}", entry.field, needs_consent=True)
     elif key == "track" and isinstance(entry.value, str):
-        yield Reach("sends", f"metrics to {entry.value}", entry.field, needs_consent=False)
+        yield ExternalAccess("sends", f"metrics to {entry.value}", entry.field, needs_consent=False)
 
 
 def _host(url: str) -> str:
@@ -254,34 +256,36 @@ def _is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def _runs(entry: Entry) -> Iterator[Reach]:
+def _runs(entry: Entry) -> Iterator[ExternalAccess]:
     if entry.key == "trust_remote_code" and entry.value not in (False, None):
         name = entry.parent.get("path", "the model")
-        yield Reach("runs", f"code that comes with {name}", entry.field, needs_consent=True)
+        yield ExternalAccess("runs", f"code that comes with {name}", entry.field, needs_consent=True)
     if entry.key in ("sandbox", "how") and entry.value == "none":
-        yield Reach("runs", "what models write, without a sandbox", entry.field, needs_consent=True)
+        yield ExternalAccess("runs", "what models write, without a sandbox", entry.field, needs_consent=True)
 
 
 # --- runs of the user's own ------------------------------------------------------------------------------------------
 
 
-def remember(resolved: str, run: Path) -> None:
+def store_consent(resolved: str, run: Path) -> None:
     """Keep in mind that the user trains this resolved scenario in the folder `run`, so that looking at it asks nothing.
 
     This is kept in the user's cache and not in the run, which somebody else could have made, and is tied to the very
     bytes of the scenario. Where it cannot be kept, consent is asked for again.
     """
     reached = [
-        (each.action, each.target) for each in reaches(read_yaml(resolved, "scenario"), run) if each.needs_consent
+        (each.action, each.target)
+        for each in external_accesses(read_yaml(resolved, "scenario"), run)
+        if each.needs_consent
     ]
     file = _memory(resolved.encode())
     if reached:
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, json.dumps(reached).encode())
+            write_atomically(file, json.dumps(reached).encode())
 
 
-def remembered(resolved: Path) -> set[tuple[str, str]]:
+def stored_consent(resolved: Path) -> set[tuple[str, str]]:
     """Return (action, target) of all that the user trained the run with this file of a resolved scenario to reach."""
     with suppress(OSError, ValueError):
         with resolved.open("rb") as file:

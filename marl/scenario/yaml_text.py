@@ -14,7 +14,7 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
-from marl.text import well_formed
+from marl.host.outside import replace_surrogates
 
 MAX_BYTES = 1 << 19
 MAX_DEPTH = 40
@@ -94,7 +94,7 @@ class _Loader(yaml.SafeLoader):
                 raise _error(f"*{event.anchor[:40]} lies in what it stands for", event)
             return
         if isinstance(node, yaml.ScalarNode):
-            if well_formed(node.value) != node.value:
+            if replace_surrogates(node.value) != node.value:
                 raise _error("half of a surrogate pair, which is no character", event)
             self._values[node] = 1
             return

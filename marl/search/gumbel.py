@@ -10,34 +10,35 @@ from typing import Generic
 from marl.search.settings import SearchSettings
 from marl.search.tree import PositionT, TreeNode, ValueRange
 
-_LEAST = 1e-12
-"""Probability at which logarithms of priors begin."""
+_MIN_PRIOR = 1e-12
+"""Lower bound of prior probabilities in logarithms."""
 
 
 def logits(prior: Sequence[float]) -> list[float]:
     """Return the logarithms (nats) of a prior."""
-    return [math.log(max(chance, _LEAST)) for chance in prior]
+    return [math.log(max(probability, _MIN_PRIOR)) for probability in prior]
 
 
 def completed_values(
     prior: Sequence[float], visits: Sequence[int], means: Sequence[float], value: float
 ) -> list[float]:
-    """Return Q of every move, that of moves without a visit filled in (appendix D of the paper).
+    """Return Q of every move, with an estimate for moves without a visit (appendix D of the paper).
 
-    That is the mix of the node's own `value` and of the prior's mean over visited moves. `means`: Q of visited moves.
+    The estimate mixes the node's own `value` and the prior's mean over visited moves. `means`: Q of visited moves.
     """
-    seen, mass = sum(visits), math.fsum(p for p, many in zip(prior, visits, strict=True) if many)
-    mix = value
+    visited = [move for move, count in enumerate(visits) if count]
+    total_visits, mass = sum(visits), math.fsum(prior[move] for move in visited)
+    estimate = value
     if mass > 0:
-        expected = math.fsum(p * q for p, q, many in zip(prior, means, visits, strict=True) if many) / mass
-        mix = (value + seen * expected) / (1 + seen)
-    return [mean if many else mix for mean, many in zip(means, visits, strict=True)]
+        expected = math.fsum(prior[move] * means[move] for move in visited) / mass
+        estimate = (value + total_visits * expected) / (1 + total_visits)
+    return [mean if count else estimate for mean, count in zip(means, visits, strict=True)]
 
 
 def improved_policy(scores: Sequence[float]) -> list[float]:
     """Return the softmax of logits + sigma(completed Q)."""
-    greatest = max(scores)
-    weights = [math.exp(score - greatest) for score in scores]
+    maximum = max(scores)
+    weights = [math.exp(score - maximum) for score in scores]
     total = math.fsum(weights)
     return [weight / total for weight in weights]
 
@@ -47,54 +48,55 @@ def move_scores(node: TreeNode[PositionT], bounds: ValueRange, settings: SearchS
     means = [bounds.measure(mean) if mean is not None else 0.0 for mean in node.means()]
     completed = completed_values(node.prior, node.visits, means, bounds.measure(node.values[node.mover]))
     scale = (settings.visit_scale + max(node.visits)) * settings.value_scale
-    return [log + scale * q for log, q in zip(logits(node.prior), completed, strict=True)]
+    return [logit + scale * q for logit, q in zip(logits(node.prior), completed, strict=True)]
 
 
 def below_root(node: TreeNode[PositionT], bounds: ValueRange, settings: SearchSettings) -> int:
     """Return the move whose visits lag most behind the improved policy (equation 14 of the paper)."""
-    policy, seen = improved_policy(move_scores(node, bounds, settings)), 1 + sum(node.visits)
-    lags = [chance - many / seen for chance, many in zip(policy, node.visits, strict=True)]
+    policy, denominator = improved_policy(move_scores(node, bounds, settings)), 1 + sum(node.visits)
+    lags = [probability - count / denominator for probability, count in zip(policy, node.visits, strict=True)]
     return lags.index(max(lags))
 
 
 class SequentialHalving(Generic[PositionT]):
-    """Moves at the root, and which of them get the simulations (algorithm 2 of the paper)."""
+    """Allocation of simulations to moves at the root (algorithm 2 of the paper)."""
 
     def __init__(
         self, node: TreeNode[PositionT], bounds: ValueRange, settings: SearchSettings, rng: random.Random
     ) -> None:
-        """Candidates are at first the moves with the greatest noisy logits; without a temperature there is no noise."""
+        """The first candidates are the moves with the greatest noisy logits; no noise at temperature 0."""
         self.node, self.bounds, self.settings = node, bounds, settings
         self.noise = [_gumbel(rng) if settings.temperature else 0.0 for _ in node.prior]
-        noisy = [log + each for log, each in zip(logits(node.prior), self.noise, strict=True)]
+        noisy = [logit + noise for logit, noise in zip(logits(node.prior), self.noise, strict=True)]
         self.candidates = _best(noisy, range(len(noisy)), min(settings.considered, settings.simulations))
 
     def schedule(self, simulations: int) -> Iterator[int]:
-        """Yield the move of each simulation; candidates are halved as simulations are done."""
-        rounds, left = max(1, math.ceil(math.log2(len(self.candidates)))), simulations
-        while left > 0:
-            each = max(1, simulations // (rounds * len(self.candidates)))
-            for _ in range(each):
-                yield from self.candidates[:left]
-                left -= min(left, len(self.candidates))
+        """Yield the move of each simulation. Between rounds the worse half of the candidates is dropped."""
+        rounds, remaining = max(1, math.ceil(math.log2(len(self.candidates)))), simulations
+        while remaining > 0:
+            visits_per_candidate = max(1, simulations // (rounds * len(self.candidates)))
+            for _ in range(visits_per_candidate):
+                yield from self.candidates[:remaining]
+                remaining -= min(remaining, len(self.candidates))
             self.candidates = _best(self._scores(), self.candidates, max(2, math.ceil(len(self.candidates) / 2)))
 
     def choice(self) -> int:
-        """Return the move that is played: of those visited most often, the one with the greatest noisy score."""
+        """Return the move to play: among the most visited moves, the move with the greatest noisy score."""
         visits = self.node.visits
-        finalists = [move for move, many in enumerate(visits) if many == max(visits)]
+        finalists = [move for move, count in enumerate(visits) if count == max(visits)]
         return _best(self._scores(), finalists, 1)[0]
 
     def _scores(self) -> list[float]:
         scores = move_scores(self.node, self.bounds, self.settings)
-        return [score + each for score, each in zip(scores, self.noise, strict=True)]
+        return [score + noise for score, noise in zip(scores, self.noise, strict=True)]
 
 
-def _best(scores: Sequence[float], moves: Sequence[int], many: int) -> list[int]:
-    """Return up to `many` of `moves`, the greatest scores first; of equals, the first."""
-    return sorted(moves, key=lambda move: (-scores[move], move))[:many]
+def _best(scores: Sequence[float], moves: Sequence[int], count: int) -> list[int]:
+    """Return up to `count` of `moves` in descending order of score; ties by index."""
+    return sorted(moves, key=lambda move: (-scores[move], move))[:count]
 
 
 def _gumbel(rng: random.Random) -> float:
     """Return a draw from the standard Gumbel distribution."""
+    # The lower bound avoids log(0): `random` may return 0.
     return -math.log(-math.log(max(rng.random(), 1e-300)))

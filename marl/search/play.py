@@ -1,4 +1,4 @@
-"""Play with search: episodes in which some roles do not sample their moves but look for them in a tree."""
+"""Play with search: in these episodes, some roles choose their moves by tree search instead of sampling."""
 
 from __future__ import annotations
 
@@ -9,55 +9,54 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.seeds import seed_of
+from marl.core.types import Completion, Deal, ImitationTarget, Metrics, Purpose, Request
 from marl.protocols import GameConfig
 from marl.rollout.base import BaseSimulator
 from marl.rollout.episode import Episode, GameError
 from marl.search.determinization import determinizations
 from marl.search.evaluators import CriticValues, PolicyPrior, RolloutEvaluator
-from marl.search.planner import Evaluate, Search, SearchResult, draw, search, search_all, sharpened
-from marl.search.positions import SearchedDecision, SearchPosition
+from marl.search.mcts import LeafEvaluator, Search, SearchResult, apply_temperature, draw, search, search_all
+from marl.search.positions import DecisionContext, SearchPosition
 from marl.search.settings import SearchSettings
-from marl.seeds import seed_of
-from marl.types import Completion, Deal, Metrics, Purpose, Request, Target
 
-_LEAST_SHARE = 0.01
-"""Least probability of a move that is worth a forward pass when the policy learns."""
+_MIN_SHARE = 0.01
+"""Minimum probability of a move among the training targets: rarer moves are not worth a forward pass."""
 Question = tuple[Episode, str, Request]
-"""An episode, the agent that is asked there, and its request."""
+"""An episode, the agent to answer, and its request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seating:
-    """Roles whose moves are searched for, and whom a search takes to sit in all seats."""
+class SearchSeats:
+    """Roles with search, and the roles assumed in all seats by a search."""
 
     searching: Collection[str]
     seats: Mapping[str, str]
-    """Agent -> role: it plans as if these played on, whoever the opponents really are."""
+    """Agent -> role: a search plans against these roles, whatever the real opponents are."""
 
 
 class SearchPlayer:
-    """Plays episodes of one game with search, all at once: new positions of all their trees are one batch.
+    """Plays episodes of one game with search, all in parallel: new positions of all their trees form one batch.
 
-    Weights must not change in its life. Its turns are those of any episode: the request is the role's own, and the
-    completion says the move that the search chose, with the log-probabilities that the policy gives it.
+    Weights must not change during the life of this object. Its turns look like turns of ordinary play: the request is
+    the role's own, and the completion is the text of the chosen move with the policy's log-probabilities.
     """
 
     def __init__(
         self,
         simulator: BaseSimulator,
         settings: SearchSettings,
-        seating: Seating,
+        seating: SearchSeats,
         *,
         purpose: Purpose = "eval",
-        evaluate: Evaluate | None = None,
+        evaluate: LeafEvaluator | None = None,
         targets: bool = False,
     ) -> None:
-        """`evaluate` values positions in place of policies, critics and rollouts. With `targets`, completions have the
-        search's policy as theirs.
+        """`evaluate` replaces policies, critics and rollouts. `targets`: add the search's policy to completions.
 
         Raises:
-            ValueError: if positions are to be valued by a critic and there is none, or it cannot value the game.
+            ValueError: if `settings` ask for a critic and there is none, or none can value the game.
         """
         self._simulator, self._settings, self._seating = simulator, settings, seating
         self._purpose: Purpose = purpose
@@ -66,37 +65,41 @@ class SearchPlayer:
         self._evaluate = evaluate or RolloutEvaluator(settings, self._prior, self._critic_values())
         self._dropped: set[Episode] = set()
         self.results: list[SearchResult] = []
-        """All decisions so far."""
+        """Results of all decisions so far."""
 
     def play(self, deals: Sequence[Deal]) -> list[Trajectory]:
-        """Return the episodes of `deals`, in order, without those that were dropped because the game raised.
+        """Return the episodes of `deals`, in order, without dropped ones.
 
         Raises:
-            ValueError: if a role that searches may say any text, or moves together with others.
-            GameError: if a game raises, in an episode or in a line that a search looks at, and no more episodes may be
-                dropped (`schedule.max_drops`).
+            ValueError: if a role with search may say any text, or moves together with other agents.
+            GameError: if a game raises, in an episode or in a search, and no more episodes may be dropped
+                (`schedule.max_drops`).
         """
-        episodes = [episode for deal in deals if (episode := self._begun(deal))]
-        while going := [episode for episode in episodes if not (episode.over or episode in self._dropped)]:
-            questions = [question for episode in going for question in self._questions(episode)]
-            searched = [question for question in questions if self._searches(question)]
-            sampled = [question for question in questions if not self._searches(question)]
+        simulator = self._simulator
+        episodes: list[Episode] = []
+        for deal in deals:
+            try:
+                episodes.append(Episode(simulator.games[deal.game].build(), deal, simulator.casting))
+            except GameError as error:
+                simulator.drop(error)
+        while True:
+            unfinished = [episode for episode in episodes if not (episode.done or episode in self._dropped)]
+            if not unfinished:
+                return [episode.trajectory for episode in episodes if episode not in self._dropped]
+            searched: list[Question] = []
+            sampled: list[Question] = []
+            for episode in unfinished:
+                with self._dropping(episode):
+                    seats = episode.trajectory.deal.seats
+                    for agent, request in episode.new_requests():
+                        questions = searched if seats[agent] in self._seating.searching else sampled
+                        questions.append((episode, agent, request))
             self._sample(sampled)
             self._search(searched)
-        return [episode.trajectory for episode in episodes if episode not in self._dropped]
-
-    def _begun(self, deal: Deal) -> Episode | None:
-        """Return a new episode; None if the game raised."""
-        simulator = self._simulator
-        try:
-            return Episode(simulator.games[deal.game].build(), deal, simulator.casting)
-        except GameError as error:
-            simulator.drop(error)
-            return None
 
     @contextmanager
     def _dropping(self, episode: Episode) -> Iterator[None]:
-        """Drop an episode if its game raises in this context.
+        """Drop `episode` if its game raises in this context.
 
         Raises:
             GameError: if no more episodes may be dropped.
@@ -107,15 +110,8 @@ class SearchPlayer:
             self._simulator.drop(error)
             self._dropped.add(episode)
 
-    def _questions(self, episode: Episode) -> list[Question]:
-        """Return what is asked next in an episode; nothing if its game raised."""
-        questions: list[Question] = []
-        with self._dropping(episode):
-            questions += [(episode, agent, request) for agent, request in episode.new_requests()]
-        return questions
-
     def _critic_values(self) -> CriticValues | None:
-        """Return values by the run's critics, if they are wanted."""
+        """Return values by the run's critics, or None if the settings do not ask for them."""
         if self._settings.values != "critic":
             return None
         for name, config in self._simulator.games.items():
@@ -127,22 +123,23 @@ class SearchPlayer:
 
     def decide(self, episodes: Sequence[Episode]) -> list[SearchResult]:
         """Return the result of a search for the agent to move in each episode."""
-        decisions = [self._searches_of(episode) for episode in episodes]
-        flat = iter(search_all([each for group, _ in decisions for _, each in group], self._evaluate))
-        weighted_results = [([(weight, next(flat)) for weight, _ in group], rng) for group, rng in decisions]
-        results = [_averaged(weighted, self._settings, rng) for weighted, rng in weighted_results]
+        decisions = [self._searches(episode) for episode in episodes]
+        searches: list[Search] = []
+        for weighted_searches, _ in decisions:
+            searches += [determinized for _, determinized in weighted_searches]
+        remaining_results = iter(search_all(searches, self._evaluate))
+        results: list[SearchResult] = []
+        for weighted_searches, rng in decisions:
+            weighted_results = [(weight, next(remaining_results)) for weight, _ in weighted_searches]
+            results.append(_averaged(weighted_results, self._settings, rng))
         self.results += results
         return results
-
-    def _searches(self, question: Question) -> bool:
-        episode, agent, _ = question
-        return episode.trajectory.deal.seats[agent] in self._seating.searching
 
     def _sample(self, questions: Sequence[Question]) -> None:
         answers = self._simulator.ask([request for _, _, request in questions], self._purpose)
         for (episode, agent, _), answer in zip(questions, answers, strict=True):
             with self._dropping(episode):
-                if not episode.over:
+                if not episode.done:
                     episode.answer(agent, answer)
 
     def _search(self, questions: Sequence[Question]) -> None:
@@ -161,31 +158,37 @@ class SearchPlayer:
                 episode.answer(agent, replace(by_move[result.chosen], text=text, targets=targets))
 
     def _decided(self, questions: Sequence[Question]) -> list[tuple[Question, SearchResult]]:
-        """Return questions with the results of their searches, without those in which the game raised."""
+        """Return the questions with their search results, without those of dropped episodes."""
         try:
             return list(zip(questions, self.decide([episode for episode, _, _ in questions]), strict=True))
         except GameError:
-            # Searched one by one, it shows in which episodes it did; the others decide as they would have done.
+            # An error in the joint search does not say in whose episode. Searched one by one, each failing episode is
+            # dropped, and the others decide as before: a decision's random numbers are its own.
             decided: list[tuple[Question, SearchResult]] = []
             for question in questions:
                 with self._dropping(question[0]):
                     decided.append((question, self.decide([question[0]])[0]))
             return decided
 
-    def _searches_of(self, episode: Episode) -> tuple[list[tuple[float, Search]], random.Random]:
-        """Return the searches of a decision with their weights, and its random numbers."""
+    def _searches(self, episode: Episode) -> tuple[list[tuple[float, Search]], random.Random]:
+        """Return the searches of a decision with their weights, and its random number generator."""
         deal, settings, simulator = episode.trajectory.deal, self._settings, self._simulator
-        place = deal.purpose, deal.episode, deal.branch, len(episode.trajectory.turns)
-        rng = random.Random(seed_of(simulator.casting.seed, "search", *place))
-        decision = SearchedDecision(episode.copy(episode.game, {**deal.seats, **self._seating.seats}))
-        games = determinizations(simulator.games[deal.game], episode, settings.determinizations, rng)
-        each = settings.model_copy(update={"simulations": max(1, settings.simulations // len(games))})
-        roots = [(weight, SearchPosition(game, decision=decision)) for weight, game in games]
-        return [(weight, search(root, each, random.Random(rng.getrandbits(63)))) for weight, root in roots], rng
+        seed = seed_of(
+            simulator.casting.seed, "search", deal.purpose, deal.episode, deal.branch, len(episode.trajectory.turns)
+        )
+        rng = random.Random(seed)
+        decision = DecisionContext(episode.copy(episode.game, {**deal.seats, **self._seating.seats}))
+        states = determinizations(simulator.games[deal.game], episode, settings.determinizations, rng)
+        share = settings.model_copy(update={"simulations": max(1, settings.simulations // len(states))})
+        searches: list[tuple[float, Search]] = []
+        for weight, game in states:
+            root = SearchPosition(game, decision=decision)
+            searches.append((weight, search(root, share, random.Random(rng.getrandbits(63)))))
+        return searches, rng
 
 
 def critic_obstacle(game: GameConfig) -> str | None:
-    """Return why a critic cannot value positions of a game, in words that follow its name; None if it can."""
+    """Return the reason against a critic for `game`, as a phrase after its name, or None if a critic can value it."""
     agents = len(game.build().possible_agents)
     if agents == 1 or (agents == 2 and game.is_zero_sum()):
         return None
@@ -195,30 +198,32 @@ def critic_obstacle(game: GameConfig) -> str | None:
     )
 
 
-def learnt_policy(result: SearchResult, settings: SearchSettings) -> list[float]:
-    """Return the distribution that a policy is to learn from a search: the one from which its move was drawn."""
+def target_policy(result: SearchResult, settings: SearchSettings) -> list[float]:
+    """Return the training target of a policy: the distribution from which the search drew its move."""
     if settings.rule == "gumbel":
         return list(result.policy)
-    return sharpened(result.policy, settings.temperature)
+    return apply_temperature(result.policy, settings.temperature)
 
 
 def policy_targets(
     result: SearchResult, settings: SearchSettings, answers: Mapping[str, Completion]
-) -> tuple[Target, ...]:
-    """Return the completions that say the moves of `learnt_policy`, with their shares.
+) -> tuple[ImitationTarget, ...]:
+    """Return the completions of the moves of `target_policy`, with their shares.
 
-    Left out are those of less than `_LEAST_SHARE`, and moves that the policy cannot say.
+    Moves with less than `_MIN_SHARE` are left out, and moves without tokens, whose text the policy could not score.
     """
-    shares = zip(result.moves, learnt_policy(result, settings), strict=True)
-    scored = [(answers[move].token_ids, share) for move, share in shares if share >= _LEAST_SHARE]
-    scored = [(tokens, share) for tokens, share in scored if tokens]
+    scored: list[tuple[tuple[int, ...], float]] = []
+    for move, share in zip(result.moves, target_policy(result, settings), strict=True):
+        tokens = answers[move].token_ids
+        if share >= _MIN_SHARE and tokens:
+            scored.append((tokens, share))
     total = math.fsum(share for _, share in scored)
-    return tuple([Target(tokens, share / total) for tokens, share in scored])
+    return tuple([ImitationTarget(tokens, share / total) for tokens, share in scored])
 
 
 def search_metrics(results: Sequence[SearchResult]) -> Metrics:
-    """Return figures of decisions, means over those with a choice: entropy (nats) of the search's policy and of the
-    prior, and the share of them in which the move is the prior's most likely one."""
+    """Return metrics of decisions, as means over decisions with at least two moves: the entropy (nats) of the search's
+    policy and of the prior, and the share of decisions for the prior's most likely move."""
     if not results:
         return {}
     decided = [result for result in results if len(result.moves) > 1] or results
@@ -233,23 +238,26 @@ def search_metrics(results: Sequence[SearchResult]) -> Metrics:
 def _averaged(
     results: Sequence[tuple[float, SearchResult]], settings: SearchSettings, rng: random.Random
 ) -> SearchResult:
-    """Return the result of a decision: that of its only search, or the weighted mean of several."""
-    if len(results) == 1:
-        return results[0][1]
+    """Return the only result of a decision, or the weighted mean of several determinizations."""
     first = results[0][1]
-    columns = zip(*(result.policy for _, result in results), strict=True)
-    weights = [weight for weight, _ in results]
-    policy = tuple(math.fsum(w * p for w, p in zip(weights, column, strict=True)) for column in columns)
-    visits = tuple(map(sum, zip(*(result.visits for _, result in results), strict=True)))
-    values = tuple(_mean_of_known([(w, result.values[i]) for w, result in results]) for i in range(len(first.moves)))
+    if len(results) == 1:
+        return first
+    policy: list[float] = []
+    values: list[float | None] = []
+    visits: list[int] = []
+    for move in range(len(first.moves)):
+        policy.append(math.fsum(weight * result.policy[move] for weight, result in results))
+        visits.append(sum(result.visits[move] for _, result in results))
+        values.append(_weighted_mean([(weight, result.values[move]) for weight, result in results]))
     chosen = first.moves[draw(policy, settings.temperature, rng)]
-    return SearchResult(first.moves, policy, values, visits, chosen, first.prior)
+    return SearchResult(first.moves, tuple(policy), tuple(values), tuple(visits), chosen, first.prior)
 
 
-def _mean_of_known(values: Iterable[tuple[float, float | None]]) -> float | None:
-    known = [(weight, value) for weight, value in values if value is not None]
-    total = math.fsum(weight for weight, _ in known)
-    return math.fsum(weight * value for weight, value in known) / total if total else None
+def _weighted_mean(weighted_values: Iterable[tuple[float, float | None]]) -> float | None:
+    """Return the mean over values except None, or None if there are none or their weight is 0."""
+    pairs = [(weight, value) for weight, value in weighted_values if value is not None]
+    total = math.fsum(weight for weight, _ in pairs)
+    return math.fsum(weight * value for weight, value in pairs) / total if total else None
 
 
 def _entropy(policy: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Settings of a search: how much it looks at, and what it takes for the worth of what it finds."""
+"""Settings of searches over a game's moves and over the turns of a team."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from marl.config import Config
+from marl.core.config import Config
 
 
 class RootNoise(Config):
-    """Dirichlet noise in the prior at the root, so that training looks at moves that the policy avoids (AlphaZero)."""
+    """Dirichlet noise in the prior at the root, so that training also explores unlikely moves (AlphaZero)."""
 
     share: float = Field(default=0.25, gt=0, le=1)
     """Share of the noise in the prior."""
@@ -22,45 +22,45 @@ class SearchSettings(Config):
     """Settings of a search from one position."""
 
     simulations: PositiveInt = 64
-    """Simulations of a decision: each adds one position to the tree."""
+    """Number of simulations of a decision. Each adds one position to the tree."""
     rule: Literal["puct", "gumbel"] = "puct"
     """`puct`: as AlphaZero (1712.01815), by prior and visits. `gumbel`: sequential halving at the root and the improved
     policy below it (Danihelka et al. 2022), which needs few simulations."""
     exploration: PositiveFloat = 1.25
-    """`puct`: weight of the prior against values, in units of the range of values met in the tree."""
+    """`puct`: weight of the prior against values, in units of the range of values in the tree."""
     considered: PositiveInt = 16
-    """`gumbel`: most moves that are considered at the root."""
+    """`gumbel`: maximum number of moves considered at the root."""
     visit_scale: NonNegativeFloat = 50.0
-    """`gumbel`: number that is added to the visits of the most visited move before they multiply values (c_visit)."""
+    """`gumbel`: constant c_visit in the scale of values, (c_visit + visits of the most visited move) c_scale."""
     value_scale: PositiveFloat = 0.1
-    """`gumbel`: factor of that product (c_scale), in nats."""
+    """`gumbel`: constant c_scale in the scale of values, in nats (see `visit_scale`)."""
     prior: Literal["policy", "uniform"] = "policy"
-    """Prior of moves: the role's policy under its own prompt, normalised over legal moves, or none at all."""
+    """Prior of moves: the role's policy under its own prompt, normalised over legal moves, or uniform."""
     prior_temperature: PositiveFloat = 1.0
-    """The prior is the policy's to the power of 1 / temperature: above 1, a search also looks at moves of which a sharp
-    policy is sure that they are bad (Leela Chess Zero's policy temperature)."""
+    """Temperature of the prior, the policy to the power of 1 / temperature. Above 1, a search also explores moves with
+    almost no probability under a sharp policy (Leela Chess Zero's policy temperature)."""
     values: Literal["rollouts", "critic"] = "rollouts"
-    """Value of a new position: what plays from there to the end of the game pay; or what the critic of the policy that
-    is to move there expects (AlphaZero's value network), in games of one agent and zero-sum games of two, in which the
-    other agent's value is the opposite. It counts as what is paid from there on: if a game pays before its end, credit
-    must count to-go (`gae`, or `outcome: {to_go: true}`)."""
+    """Value of a new position: the mean return of rollouts to the end of the game, or the value of the mover's critic
+    (AlphaZero's value network). A critic needs a game of one agent, or a zero-sum game of two, where the other agent's
+    value is the opposite. The critic's value counts as return from the position on: if a game pays before its end, use
+    credit to-go (`gae`, or `outcome: {to_go: true}`)."""
     rollouts: Literal["random", "policy"] = "random"
-    """Moves of these plays: uniformly random ones, or the policies' own."""
+    """Moves in rollouts: uniformly random, or sampled from the policies."""
     repeats: PositiveInt = 1
-    """Number of these plays of a new position; their mean is its value."""
+    """Number of rollouts from a new position. Their mean is its value."""
     determinizations: PositiveInt = 8
-    """Most states that are sampled, in a game that hides something, among those that the agent to move cannot tell
-    apart. Each is searched as if everything were known, and the results are averaged (PIMC). That is unsound: it plans
-    with knowledge that nobody will have. Simulations are divided among them."""
+    """Maximum number of sampled states in a game of imperfect information, all consistent with the information of the
+    agent to move. Each state is searched with perfect information, and the results are averaged (PIMC). This is
+    unsound: plans use hidden information. Simulations are divided among the states."""
     temperature: NonNegativeFloat = 0.0
-    """A move is drawn from the search's policy to the power of 1 / temperature; 0 takes the best one. `gumbel`: above
-    0, the best of noisy scores is taken, which is a draw from the improved policy as a whole."""
+    """Temperature of the played move, drawn from the search's policy to the power of 1 / temperature (0: the best
+    move). `gumbel`: above 0 the move with the best noisy score is played, which is a draw from the improved policy."""
     noise: RootNoise | None = None
-    """`puct`: noise in the prior at the root. None: there is none."""
+    """`puct`: noise in the prior at the root, or None for no noise."""
 
     @model_validator(mode="after")
     def _check_values(self) -> Self:
-        idle = [name for name, usual in _PLAYS.items() if getattr(self, name) != usual]
+        idle = [name for name, default in _ROLLOUT_DEFAULTS.items() if getattr(self, name) != default]
         if self.values == "critic" and idle:
             raise ValueError(
                 f"{idle[0]}: {getattr(self, idle[0])!r} has no effect with values: 'critic', which plays nothing; "
@@ -69,46 +69,47 @@ class SearchSettings(Config):
         return self
 
 
-_PLAYS = {"rollouts": "random", "repeats": 1}
-"""Settings of plays to the end, with their defaults."""
+_ROLLOUT_DEFAULTS = {"rollouts": "random", "repeats": 1}
+"""Settings of rollouts, with their defaults."""
 
 
 class TurnSearchSettings(Config):
-    """Settings of a search over the turns of a team, which picks one of several courses of an episode."""
+    """Settings of a search over the turns of a team. The search chooses among several rollouts of an episode."""
 
     rule: Literal["best_of_n", "beam", "tree"]
-    """`best_of_n`: whole courses, one independent of the other. `beam`: several answers at a turn, each played to the
-    end, and on from the best one, then anew (AT-GRPO, 2510.11062). `tree`: UCT over turns, in which each course is a
-    rollout (LATS, 2310.04406; rStar, 2408.06195)."""
+    """`best_of_n`: independent rollouts. `beam`: several answers at a turn, each played to the end, then the next turn
+    of the best rollout, and after its end another beam (AT-GRPO, 2510.11062). `tree`: UCT over turns (LATS, 2310.04406;
+    rStar, 2408.06195)."""
     by: str
-    """Rating by which courses are compared: `ROLE.score`, the last verdict of a role that answers with a number or yes
-    or no; `ROLE.CHECK`, the last score of this name of a verifier or reward model; or `returns`, the sum of what the
-    game pays, which is known in training only: an oracle."""
+    """Rating of rollouts: `ROLE.score`, the last verdict of a role with a number, yes or no as its answer;
+    `ROLE.CHECK`, the last score of this name by a verifier or reward model; or `returns`, the sum of the game's rewards
+    (an oracle, known in training only)."""
     verdicts: Literal["last", "mean", "least"] = "last"
-    """Verdicts of the rating role that count: the last one (of several agents the mean of theirs), or the mean or the
-    least of all, where it speaks after each step (a process reward model). Unreadable ones are left out."""
+    """Aggregation of the rating role's verdicts: the last (with several agents, the mean of their last), or mean or
+    minimum of all, for a verdict after each step (process reward model). Unreadable verdicts are left out."""
     tokens: PositiveInt
-    """Most tokens that are sampled for a problem, by all roles together, the rating one included. A course counts if it
-    is at its end by then; the first one always does. Prompts cost nothing here, and are reported."""
+    """Budget of sampled tokens for a problem, over all roles, the rating role included. A rollout counts if it ends
+    within the budget; the first always counts. Prompt tokens are reported, but cost nothing."""
     width: int = Field(default=4, ge=2)
-    """`beam`, `tree`: answers that are sampled at a turn, those that were said before included. When a whole tree has
-    as many, one more is allowed at every turn of it."""
+    """`beam`, `tree`: number of answers at a turn, including the answer of the first rollout. When all turns of a tree
+    have this number, each may have one more."""
     growth: float = Field(default=0.0, ge=0, le=1)
-    """`tree`: at a turn with N visits, `width` N^growth answers are sampled (progressive widening, Couetoux et al.
+    """`tree`: exponent of progressive widening: `width` N^growth answers at a turn with N visits (Couetoux et al.
     2011). 0: `width` at every turn."""
     exploration: NonNegativeFloat = 1.0
-    """`tree`: factor of sqrt(ln N / n) in UCB1 (Kocsis and Szepesvari 2006), in units of the range of ratings met."""
+    """`tree`: factor of sqrt(ln N / n) in UCB1 (Kocsis and Szepesvari 2006), in units of the range of ratings so
+    far."""
     prefix: float = Field(default=0.5, ge=0, le=1)
-    """`tree`: weight of the rating of an answer itself, where the rating role speaks right after it (a process reward
-    model), against the mean rating of the courses that go on from it."""
+    """`tree`: weight of an answer's own rating against the mean rating of the rollouts through the answer. Answers have
+    a rating of their own if the rating role speaks directly after them (process reward model)."""
     roles: tuple[str, ...] = ()
-    """`beam`, `tree`: roles at whose turns answers are compared; default: all that sample, without the rating one."""
+    """`beam`, `tree`: roles whose answers are searched (default: all roles with sampling, except the rating role)."""
 
     _only: ClassVar[dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("growth", "exploration", "prefix"), ("tree",)),
         **dict.fromkeys(("width", "roles"), ("beam", "tree")),
     }
-    """Field -> rules that use it."""
+    """Field -> rules with this setting."""
 
     @model_validator(mode="after")
     def _used(self) -> Self:

@@ -1,7 +1,7 @@
-"""Tree of a search: nodes with a prior, visits and values of moves; selection by PUCT or UCT, and backup of values.
+"""Search tree: nodes with prior, visits and values of moves; selection by PUCT or UCT, and backpropagation.
 
-Nothing here knows what a position is or where values come from: a search over the turns of a team, whose positions are
-episodes that are forked, selects and backs up in the same way.
+The tree is generic in its positions and in the source of values: states of a game (`marl.search.mcts`), or prefixes of
+a team's episodes (`marl.search.turn_rules`).
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ PositionT = TypeVar("PositionT")
 
 
 class TreeNode(Generic[PositionT]):
-    """A position in the tree, and what has been seen of each move from there. Lists are by the number of the move."""
+    """A position in the tree, with the statistics of its moves. Lists are indexed by move."""
 
     __slots__ = ("children", "mover", "position", "prior", "totals", "values", "visits")
 
     def __init__(self, position: PositionT, mover: int, prior: Sequence[float], values: Sequence[float]) -> None:
-        """`mover`: number of the agent to move. `prior`: of its moves; empty if the game is over. `values`: what each
-        agent gets, from the root on, as it was evaluated here."""
+        """Create a node without visits.
+
+        Args:
+            position: the position.
+            mover: index of the agent to move.
+            prior: probability of each move; empty after the end of the game.
+            values: each agent's return from the root on, as evaluated at this position.
+        """
         self.position, self.mover, self.prior, self.values = position, mover, prior, values
-        many = len(prior)
-        self.children: list[TreeNode[PositionT] | None] = [None] * many
-        self.visits = [0] * many
-        self.totals = [0.0] * many
-        """Sums of what the mover got after each move."""
+        moves = len(prior)
+        self.children: list[TreeNode[PositionT] | None] = [None] * moves
+        self.visits = [0] * moves
+        self.totals = [0.0] * moves
+        """Sum of the mover's returns after each move."""
 
     def add_move(self, child: TreeNode[PositionT], prior: float = 1.0) -> int:
-        """Add a move that was not known when the node was made; return its number."""
+        """Add a move discovered after the creation of the node; return its index."""
         self.prior = [*self.prior, prior]
         self.children.append(child)
         self.visits.append(0)
@@ -38,17 +44,17 @@ class TreeNode(Generic[PositionT]):
         return len(self.children) - 1
 
     def means(self) -> list[float | None]:
-        """Return the mean of what the mover got after each move; None for moves that were not visited."""
+        """Return the mover's mean return after each move, or None for moves without a visit."""
         return [total / visits if visits else None for total, visits in zip(self.totals, self.visits, strict=True)]
 
 
-Path = list[tuple[TreeNode[PositionT], int]]
-"""Nodes from the root on, each with the move that was taken there."""
+TreePath = list[tuple[TreeNode[PositionT], int]]
+"""Nodes from the root on, each with the selected move."""
 
 
 @dataclass(slots=True)
 class ValueRange:
-    """Least and greatest value met in a tree, by which others are measured: 0 the least, 1 the greatest.
+    """Minimum and maximum of the values in a tree, for scaling to the range from 0 to 1.
 
     As in MuZero (1911.08265, B): rewards of games come in any unit.
     """
@@ -57,45 +63,45 @@ class ValueRange:
     high: float = -math.inf
 
     def add(self, values: Sequence[float]) -> None:
-        """Take the values of all agents in."""
+        """Extend the range by the values of all agents."""
         self.low, self.high = min(self.low, *values), max(self.high, *values)
 
     def measure(self, value: float) -> float:
-        """Return a value on the scale from 0 to 1; .5 while only one value is known."""
+        """Return `value` on the scale from 0 to 1, or .5 while the range is a single value."""
         width = self.high - self.low
         return (value - self.low) / width if width > 0 else 0.5
 
 
 def puct(node: TreeNode[PositionT], bounds: ValueRange, exploration: float) -> int:
-    """Return the move with the greatest Q + c P sqrt(sum N) / (1 + N) (AlphaZero, 1712.01815), the first of equals.
+    """Return the move with the greatest Q + c P sqrt(sum N) / (1 + N) (AlphaZero, 1712.01815); ties by index.
 
-    Q of a move that was not visited is the mean of all that was seen from the node, its own evaluation included.
+    Q of a move without a visit is the mean over the node's own evaluation and all visits.
     """
     visits, totals, prior = node.visits, node.totals, node.prior
-    seen = sum(visits)
-    # 1 more, so that the prior decides on the first visit, too.
-    pull = exploration * math.sqrt(seen + 1)
-    unseen = bounds.measure((node.values[node.mover] + sum(totals)) / (1 + seen))
+    total_visits = sum(visits)
+    # 1 more than in the paper, so that the prior decides on the first visit, too.
+    weight = exploration * math.sqrt(total_visits + 1)
+    unvisited_mean = bounds.measure((node.values[node.mover] + sum(totals)) / (1 + total_visits))
     best, chosen = -math.inf, 0
-    for move, many in enumerate(visits):
-        mean = bounds.measure(totals[move] / many) if many else unseen
-        score = mean + pull * prior[move] / (1 + many)
+    for move, count in enumerate(visits):
+        mean = bounds.measure(totals[move] / count) if count else unvisited_mean
+        score = mean + weight * prior[move] / (1 + count)
         if score > best:
             best, chosen = score, move
     return chosen
 
 
 def uct(means: Sequence[float], visits: Sequence[int], exploration: float) -> list[float]:
-    """Return UCB1 of moves with these mean values and numbers of visits, at least 1: Q + c sqrt(ln N / n).
+    """Return UCB1 of moves with these means and visits (at least 1): Q + c sqrt(ln N / n).
 
     N is the sum of visits (Kocsis and Szepesvari 2006, "Bandit based Monte-Carlo planning", where c = 2 C_p).
     """
-    seen = math.log(sum(visits))
-    return [mean + exploration * math.sqrt(seen / many) for mean, many in zip(means, visits, strict=True)]
+    log_total = math.log(sum(visits))
+    return [mean + exploration * math.sqrt(log_total / count) for mean, count in zip(means, visits, strict=True)]
 
 
-def back_up(path: Path[PositionT], values: Sequence[float]) -> None:
-    """Count a visit of every move of a path, after which the agents got `values`."""
+def backpropagate(path: TreePath[PositionT], values: Sequence[float]) -> None:
+    """Count a visit of every move on a path. `values`: each agent's return."""
     for node, move in path:
         node.visits[move] += 1
         node.totals[move] += values[node.mover]

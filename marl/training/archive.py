@@ -1,4 +1,4 @@
-"""Archive of a run: what it lends to an experience in which policies meet their earlier weights."""
+"""Archive of a run's earlier weights, for experiences in which policies play against them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marl.training.run import Run
 
 
 class RunArchive:
-    """The `Archive` of a run, whose methods are described there."""
+    """Implementation of the protocol `WeightArchive` for a run and its folder."""
 
     def __init__(self, run: Run, folder: RunFolder) -> None:
         self._run, self._folder, self._snapshots = run, folder, folder.snapshots
@@ -27,21 +27,22 @@ class RunArchive:
     def policy_of(self, role: str) -> str:
         return self._run.scenario.roles[role].policy
 
-    def weights(self, policy: str, version: int) -> SavedWeights:
+    def saved_weights(self, policy: str, version: int) -> SavedWeights:
         return SavedWeights(policy, self._snapshots.folder(policy, version).absolute(), version)
 
-    def keep(self, policy: str, members: Callable[[int], Collection[int]]) -> None:
-        oldest = next(iter(checkpoint.steps(self._folder.checkpoints)), 0)
-        since = [version for version in self._snapshots.versions(policy) if version > oldest]
-        self._snapshots.keep(policy, {*members(oldest), *since})
+    def prune(self, policy: str, members: Callable[[int], Collection[int]]) -> None:
+        oldest = next(iter(checkpoint.checkpoint_steps(self._folder.checkpoints)), 0)
+        # Versions after the oldest checkpoint stay, as a run resumed from there needs its members of that time.
+        later = [version for version in self._snapshots.versions(policy) if version > oldest]
+        self._snapshots.remove_except(policy, {*members(oldest), *later})
 
-    def exported(self, name: str) -> EngineConfig | None:
+    def exported_player(self, name: str) -> EngineConfig | None:
         scenario = self._run.scenario
         return None if name in scenario.policies else opponent(scenario.game, name)
 
-    def note_start(self, policy: str) -> None:
+    def save_initial_state(self, policy: str) -> None:
         self._snapshots.write_start(policy, self._run.learners[policy].state_dict())
 
-    def begin_anew(self, policy: str, version: int) -> None:
-        self._run.learners[policy].load_state_dict(self._snapshots.start(policy))
+    def reset_policy(self, policy: str, version: int) -> None:
+        self._run.learners[policy].load_state_dict(self._snapshots.read_start(policy))
         self._run.publish(policy, version)

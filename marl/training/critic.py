@@ -1,56 +1,65 @@
-"""The critic of a run: values of its learners, in the game's rewards."""
+"""Values by the critics of a run's learners, in units of the game's rewards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marl.protocols import LearnerConfig
+from marl.core.types import Turn
 from marl.scenario.schema import Scenario
 from marl.training.placement import Learners
-from marl.types import Turn
 
 VALUES = frozenset({"values"})
+"""Field of `Reading` that learners with a critic can read."""
 
 
-class LearnersCritic:
-    """The `Critic` of learners, which read values as they are trained: of rewards times credit's `scale`."""
+class LearnerCritic:
+    """Implementation of the protocol `Critic` by learners.
+
+    Critics are trained on rewards times the credit rule's `scale`; their values are divided by it here.
+    """
 
     def __init__(self, scenario: Scenario, learners: Learners) -> None:
         self._scenario, self._learners = scenario, learners
 
     def __call__(self, turns: Sequence[Turn]) -> list[float]:
-        places: dict[str, list[int]] = {}
-        for place, turn in enumerate(turns):
-            places.setdefault(self._policy_of(turn), []).append(place)
-        turns_of = {policy: [turns[place] for place in known] for policy, known in places.items()}
-        readings = self._learners.read(turns_of, dict.fromkeys(turns_of, VALUES)) if turns_of else []
-        ordered = [place for known in places.values() for place in known]
+        """Return the value of each turn's prompt, in the order of `turns`.
+
+        Raises:
+            ValueError: if the learner of a turn's policy has no critic.
+        """
+        if not turns:
+            return []
+        indices: dict[str, list[int]] = {}
+        for index, turn in enumerate(turns):
+            indices.setdefault(self._policy_with_critic(turn), []).append(index)
+        turns_by_policy: dict[str, list[Turn]] = {}
+        ordered: list[int] = []
+        for policy, policy_indices in indices.items():
+            turns_by_policy[policy] = [turns[index] for index in policy_indices]
+            ordered += policy_indices
+        readings = self._learners.read(turns_by_policy, dict.fromkeys(turns_by_policy, VALUES))
+        credit = self._scenario.credit
         values = [0.0] * len(turns)
-        for place, reading in zip(ordered, readings, strict=True):
+        for index, reading in zip(ordered, readings, strict=True):
             assert reading.values, "a learner with a critic reads values of every turn with tokens"
-            values[place] = reading.values[0] / self._scale_of(turns[place])
+            values[index] = reading.values[0] / credit.roles.get(turns[index].role, credit).scale
         return values
 
-    def _policy_of(self, turn: Turn) -> str:
+    def _policy_with_critic(self, turn: Turn) -> str:
         """Return the policy of a turn.
 
         Raises:
-            ValueError: if its learner has no critic.
+            ValueError: if the policy's learner has no critic.
         """
         policies, policy = self._scenario.policies, self._scenario.roles[turn.role].policy
-        critics = [name for name in self._learners if (settings := policies[name].learner) and _has_critic(settings)]
+        critics: list[str] = []
+        for name in self._learners:
+            settings = policies[name].learner
+            if settings and settings.readable >= VALUES:
+                critics.append(name)
         if policy not in critics:
             raise ValueError(
                 f"search: values: 'critic', but policy {policy!r} of role {turn.role!r} has no learner with a critic; "
                 f"policies with one: {', '.join(critics) or 'none'}; choices: values: rollouts"
             )
         return policy
-
-    def _scale_of(self, turn: Turn) -> float:
-        """Return the factor by which credit multiplied the rewards that a turn's critic learnt from."""
-        credit = self._scenario.credit
-        return credit.roles[turn.role].scale if turn.role in credit.roles else credit.scale
-
-
-def _has_critic(settings: LearnerConfig) -> bool:
-    return settings.readable >= VALUES

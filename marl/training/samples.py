@@ -1,82 +1,77 @@
-"""Turn judged trajectories into samples, by policy."""
+"""Make training samples of credited turns, by policy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from marl.graph import Trajectory
-from marl.judging.judge import Judgement
+from marl.core.graph import Trajectory
+from marl.core.types import Advantage, Reading, Reward, Sample, Turn, TurnId
+from marl.credit_stage.stage import StepCredit
 from marl.protocols import RoleConfig
-from marl.types import Advantage, End, Reading, Reward, Sample, Turn, TurnId
 
-_NOT_JUDGED = Advantage(0.0)
-_GOES_ON: End = "no"
+_NOTHING_EARNED = Advantage(0.0)
 
 
-def collect(
+def collect_samples(
     trajectories: Sequence[Trajectory],
-    judgement: Judgement,
+    step_credit: StepCredit,
     roles: Mapping[str, RoleConfig],
     readings: Mapping[TurnId, Reading],
     staleness: Callable[[Turn], int] = lambda _: 0,
 ) -> dict[str, list[Sample]]:
-    """Return policy -> its samples.
+    """Return policy -> samples.
 
-    Left out are turns of frozen roles, turns that were not judged, and turns without a model's tokens. A turn that
-    several forks inherited counts once.
+    Turns of frozen roles, turns without credit and turns without tokens of a model are left out. A turn that several
+    forks inherited becomes one sample.
     """
     batches: dict[str, list[Sample]] = {role.policy: [] for role in roles.values() if role.trainable}
     seen: set[TurnId] = set()
     for trajectory in trajectories:
-        last, paid = {turn.agent: turn.id for turn in trajectory.turns}, trajectory.returns
-        rewards = _rewards(trajectory)
+        last_turns = {turn.agent: turn.id for turn in trajectory.turns}
+        returns, rewards = trajectory.returns, _rewards_until_next_turn(trajectory)
         for turn in trajectory.turns:
-            role, judged = roles[turn.role], turn.id in judgement.credit
-            if not role.trainable or not judged or not turn.completion.prompt_ids or turn.id in seen:
+            role, completion = roles[turn.role], turn.completion
+            is_credited = turn.id in step_credit.credit
+            if not role.trainable or not is_credited or not completion.prompt_ids or turn.id in seen:
                 continue
             seen.add(turn.id)
-            end = trajectory.end if last[turn.agent] == turn.id else _GOES_ON
-            sample = _sample(turn, trajectory.start, end, judgement, readings.get(turn.id))
-            total, following = paid.get(turn.agent, 0.0), tuple(rewards.get(turn.id, ()))
-            sample = replace(sample, paid=total, rewards=following, staleness=staleness(turn))
+            sample = Sample(
+                turn.id,
+                turn.agent,
+                turn.role,
+                trajectory.start,
+                turn.nth,
+                trajectory.end if last_turns[turn.agent] == turn.id else "no",
+                completion.prompt_ids,
+                completion.token_ids,
+                completion.logprobs,
+                turn.request.sampling,
+                completion.versions,
+                step_credit.earned.get(turn.id, _NOTHING_EARNED).value,
+                step_credit.credit[turn.id],
+                readings.get(turn.id),
+                finish=completion.finish,
+                imposed=completion.imposed,
+                targets=completion.targets,
+                paid=returns.get(turn.agent, 0.0),
+                rewards=tuple(rewards.get(turn.id, ())),
+                staleness=staleness(turn),
+            )
             batches[role.policy].append(sample)
     return batches
 
 
-def _rewards(trajectory: Trajectory) -> dict[TurnId, list[tuple[int, float]]]:
-    """Return turn -> what its agent was paid from then until its next turn, as in `Sample.rewards`."""
-    payments: dict[TurnId, list[Reward]] = {}
+def _rewards_until_next_turn(trajectory: Trajectory) -> dict[TurnId, list[tuple[int, float]]]:
+    """Return turn -> (index of a turn, reward paid after it), for the rewards before its agent's next turn."""
+    rewards_by_turn: dict[TurnId, list[Reward]] = {}
     for reward in trajectory.rewards:
-        payments.setdefault(reward.turn, []).append(reward)
+        rewards_by_turn.setdefault(reward.turn, []).append(reward)
     latest: dict[str, TurnId] = {}
-    rewards: dict[TurnId, list[tuple[int, float]]] = {}
+    following: dict[TurnId, list[tuple[int, float]]] = {}
     for index, turn in enumerate(trajectory.turns):
         latest[turn.agent] = turn.id
-        for reward in payments.get(turn.id, ()):
+        for reward in rewards_by_turn.get(turn.id, ()):
+            # A reward before its agent's first turn follows no decision of the agent.
             if reward.agent in latest:
-                rewards.setdefault(latest[reward.agent], []).append((index, reward.value))
-    return rewards
-
-
-def _sample(turn: Turn, start: str, end: End, judgement: Judgement, reading: Reading | None) -> Sample:
-    completion = turn.completion
-    return Sample(
-        turn.id,
-        turn.agent,
-        turn.role,
-        start,
-        turn.nth,
-        end,
-        completion.prompt_ids,
-        completion.token_ids,
-        completion.logprobs,
-        turn.request.sampling,
-        completion.versions,
-        judgement.earned.get(turn.id, _NOT_JUDGED).value,
-        judgement.credit[turn.id],
-        reading,
-        finish=completion.finish,
-        imposed=completion.imposed,
-        targets=completion.targets,
-    )
+                following.setdefault(latest[reward.agent], []).append((index, reward.value))
+    return following

@@ -1,4 +1,4 @@
-"""One sitting of training: begin a run or resume one, and follow it on the console, in event files and by trackers."""
+"""Training of one scenario in one folder: begin or resume the run, and report progress while it trains."""
 
 from __future__ import annotations
 
@@ -9,129 +9,120 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from marl.errors import OutOfMemory, is_out_of_memory
-from marl.metrics.alarms import Collapse
+from marl.core.errors import OutOfMemory, is_out_of_memory
+from marl.core.types import Metrics
+from marl.metrics.alarms import CollapseError
 from marl.runs import checkpoint
-from marl.runs.best_checkpoint import Best
-from marl.runs.run_folder import RunFolder, dump
-from marl.runs.status import status_written
+from marl.runs.best_checkpoint import BestTracker
+from marl.runs.run_folder import RunFolder, to_yaml
+from marl.runs.status import writing_status
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
-from marl.scenario.trust import remember
+from marl.scenario.trust import store_consent
 from marl.training.build import build
-from marl.training.failures import memory_advice
-from marl.training.interrupt import LEAVE_S, Interrupt
-from marl.training.loop import Training
+from marl.training.failure_advice import memory_advice
+from marl.training.loop import TrainingLoop
 from marl.training.placement import Placement
-from marl.training.run import Run
-from marl.types import Metrics
+from marl.training.stop_request import LEAVE_S, StopRequest
 from marl.view.closing_report import closing_report
-from marl.view.console import Monitor, Monitors, Screen, console_monitor
-from marl.view.trackers import EventFiles, Tracker
+from marl.view.console import Monitor, MonitorGroup, StdoutConsole, console_monitor
+from marl.view.trackers import ExperimentTracker, TensorBoardEvents
 
 
-def train(
+def train_in_folder(
     scenario: Scenario,
     folder: Path,
     start: RunStart,
     monitors: Sequence[Monitor],
-    stop: Interrupt | None = None,
+    stop: StopRequest | None = None,
     placement: Placement | None = None,
 ) -> bool:
-    """Train a scenario in a folder, which is locked meanwhile; return True if it went to the end.
+    """Train a scenario in a folder, which is locked meanwhile; return True if training reached its last step.
 
-    `placement`: where its parts live; default: all in this process.
-
-    A request to `stop`, which the caller has entered, is answered at once until the first step, and then by a
-    checkpoint of the steps done.
-    """
-    home = RunFolder(folder)
-    start.expect(home)
-    with home.held():
-        return _train(scenario, home, start, Monitors(monitors), stop or Interrupt(), placement)
-
-
-def _train(
-    scenario: Scenario,
-    home: RunFolder,
-    start: RunStart,
-    monitors: Monitors,
-    stop: Interrupt,
-    placement: Placement | None,
-) -> bool:
-    # Until the first step there is nothing to finish.
-    with stop.patient(0.0):
-        step = start.prepare(home, scenario)
-        if step >= scenario.schedule.steps and home.unmeasured(step) is None:
-            home.rewind(step)
-            best = Best.of(scenario.evaluate, home.rows())
-            checkpoint.tidy(home.checkpoints, checkpoint.Retention(scenario.checkpoint.keep, best.step))
-            with _followed(home, monitors, [*start.notes, f"complete at step {step}: nothing to do"]):
-                return True
-        # Weights are loaded before anything is cut back: what cannot be loaded changes no file.
-        training = Training(_built(scenario, placement), home, [monitors])
-        training.resume(step)
-        # Weights and libraries are there to stay: the collector need not walk them again at every step's garbage.
-        gc.collect()
-        gc.freeze()
-    with _followed(home, monitors, start.notes), status_written(home.path, training.activity):
-        return training(stop)
-
-
-def _built(scenario: Scenario, placement: Placement | None) -> Run:
-    """Return the run, built.
+    Args:
+        stop: stop request that the caller has entered. Before the first step it ends the process at once, later after
+            a checkpoint of the completed steps.
+        placement: location of engines, simulators and learners (default: this process).
 
     Raises:
-        OutOfMemory: if its models do not fit into memory.
+        OutOfMemory: if the models do not fit into memory.
     """
-    try:
-        return build(scenario, placement)
-    except (RuntimeError, MemoryError, OSError) as error:
-        if is_out_of_memory(error):
-            raise OutOfMemory(memory_advice(scenario, "load", error)) from error
-        raise
+    home, stop, monitor = RunFolder(folder), stop or StopRequest(), MonitorGroup(monitors)
+    start.expect(home)
+    with home.locked():
+        with stop.grace_period(0.0):
+            step = start.prepare(home, scenario)
+            if step >= scenario.schedule.steps and home.unevaluated_metrics(step) is None:
+                home.rewind(step)
+                best = BestTracker.from_rows(scenario.evaluate, home.rows())
+                checkpoint.prune(home.checkpoints, checkpoint.Retention(scenario.checkpoint.keep, best.step))
+                with _reporting(home, monitor, [*start.notes, f"complete at step {step}: nothing to do"]):
+                    return True
+            # Weights are loaded before anything is cut off: a run whose weights cannot be loaded keeps all its files.
+            try:
+                run = build(scenario, placement)
+            except (RuntimeError, MemoryError, OSError) as error:
+                if is_out_of_memory(error):
+                    raise OutOfMemory(memory_advice(scenario, "load", error)) from error
+                raise
+            loop = TrainingLoop(run, home, [monitor])
+            loop.resume(step)
+            # Weights and libraries live until the end: the garbage collector need not traverse them in every step.
+            gc.collect()
+            gc.freeze()
+        with _reporting(home, monitor, start.notes), writing_status(home.path, loop.activity):
+            return loop(stop)
 
 
 @contextmanager
-def _followed(home: RunFolder, monitors: Monitors, notes: Sequence[str]) -> Iterator[None]:
-    monitors.begin(home)
+def _reporting(home: RunFolder, monitor: MonitorGroup, notes: Sequence[str]) -> Iterator[None]:
+    """Open the monitors for the body of a `with` statement, and print `notes` first."""
+    monitor.begin(home)
     try:
         for note in notes:
-            monitors.say(note)
+            monitor.say(note)
         yield
     finally:
-        monitors.close()
+        monitor.close()
 
 
 class RunStart:
-    """Way in which a run starts: `resume` is None (begin), "auto" or a step's checkpoint folder."""
+    """Start of a run: a new run, or one resumed from a checkpoint."""
 
     def __init__(self, resume: str | None = None, *, force: bool = False, overwrite: bool = False) -> None:
+        """Store the user's choice.
+
+        Args:
+            resume: None for a new run, "auto" for the newest intact checkpoint, or the folder of a checkpoint.
+            force: resume although the scenario changed.
+            overwrite: remove the run in the folder first.
+        """
         if resume is not None and overwrite:
             raise ScenarioError("--resume goes on with a run and --overwrite removes it: give one of them")
         self._resume, self._force, self._overwrite = resume, force, overwrite
         self.notes: list[str] = []
+        """Sentences to print when training begins, filled by `prepare`."""
 
     def expect(self, folder: RunFolder) -> None:
-        """Check the folder before anything is made there.
+        """Check the folder before any file is written.
 
         Raises:
-            ScenarioError: if a checkpoint is asked for where there is no run.
+            ScenarioError: if a checkpoint is given and the folder holds no run.
         """
-        if self._resume not in (None, "auto") and not folder.started:
+        if self._resume not in (None, "auto") and not folder.has_run:
             raise ScenarioError(f"--resume {self._resume}: no run in {folder.path}")
 
     def prepare(self, folder: RunFolder, scenario: Scenario) -> int:
-        """Make or check the folder; return the step to go on from.
+        """Create or check the run's folder, and return the step from which training continues.
 
         Raises:
-            ScenarioError: if a run is in the way, or was another one; says what changed.
-            CheckpointError: if the checkpoint to go on from is damaged.
+            ScenarioError: if the folder holds another run, or a run of another scenario; lists the changed settings.
+            CheckpointError: if the chosen checkpoint is damaged.
             FolderError: if the folder cannot be written.
         """
-        if folder.started and self._overwrite:
+        if folder.has_run and self._overwrite:
             folder.clear()
-        if not folder.started:
+        if not folder.has_run:
             folder.create(scenario)
             return 0
         if self._resume is None:
@@ -139,41 +130,40 @@ class RunStart:
                 f"{folder.path} holds a run: go on with --resume auto, start over with --overwrite, "
                 "or choose another folder with --out"
             )
-        changed = self._changes(folder, scenario)
-        step = self._step(folder)
-        if changed:
+        differences = folder.setting_differences(scenario)
+        if differences and not self._force:
+            lines = "\n".join(f"  {line}" for line in differences)
+            raise ScenarioError(
+                f"{folder.path} was started with another scenario (--force goes on all the same):\n{lines}"
+            )
+        step = self._checkpoint_step(folder)
+        # The scenario is replaced last, so that a missing checkpoint leaves the folder unchanged.
+        if differences:
             folder.create(scenario)
         self.notes.append(f"going on from step {step}")
         return step
 
-    def _changes(self, folder: RunFolder, scenario: Scenario) -> list[str]:
-        changed = folder.changes(scenario)
-        if changed and not self._force:
-            lines = "\n".join(f"  {line}" for line in changed)
-            raise ScenarioError(
-                f"{folder.path} was started with another scenario (--force goes on all the same):\n{lines}"
-            )
-        return changed
-
-    def _step(self, folder: RunFolder) -> int:
+    def _checkpoint_step(self, folder: RunFolder) -> int:
+        """Return the step of the checkpoint to resume."""
         if self._resume == "auto":
-            step, problems = folder.latest()
+            step, problems = folder.latest_checkpoint()
             self.notes += [f"WARNING: {problem}; it is set aside" for problem in problems]
             return step
-        wanted = Path(str(self._resume))
-        elsewhere = len(wanted.parts) > 1 and wanted.parent.resolve() != folder.checkpoints.resolve()
-        if not (wanted.name.isascii() and wanted.name.isdigit()) or elsewhere:
+        path = Path(str(self._resume))
+        elsewhere = len(path.parts) > 1 and path.parent.resolve() != folder.checkpoints.resolve()
+        # `isdigit` alone accepts superscripts, which `int` refuses.
+        if not (path.name.isascii() and path.name.isdigit()) or elsewhere:
             raise ScenarioError(
                 f"--resume {self._resume}: give 'auto', or a checkpoint of this run such as {folder.checkpoints}/000100"
             )
-        step = int(wanted.name)
-        checkpoint.inspect(folder.checkpoints / f"{step:06d}")
+        step = int(path.name)
+        checkpoint.verify_sizes(folder.checkpoints / f"{step:06d}")
         return step
 
 
 @dataclass(frozen=True, slots=True)
 class Callback(Monitor):
-    """Monitor that hands every step's metrics to a function. What the function raises ends the run."""
+    """Monitor that passes every step's metrics to a function. An exception raised by the function ends the run."""
 
     function: Callable[[int, Metrics], None]
     dispensable: ClassVar[tuple[type[Exception], ...]] = ()
@@ -183,42 +173,44 @@ class Callback(Monitor):
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
-    """Ways in which a run is followed, apart from its files."""
+class ProgressOptions:
+    """Options of progress reports beside the files of the run."""
 
     on_step: Callable[[int, Metrics], None] | None = None
-    """Called with (steps done, metrics) after every step."""
+    """Function called with (completed steps, metrics) after every step."""
     episodes: bool = True
-    """Show a sampled episode now and then on a terminal."""
+    """Print a sampled episode from time to time if the output is a terminal."""
 
 
-def session(
+def train_with_monitors(
     scenario: Scenario,
     folder: Path,
     start: RunStart,
-    following: Following = Following(),
-    stop: Interrupt | None = None,
+    progress: ProgressOptions = ProgressOptions(),
+    stop: StopRequest | None = None,
     placement: Placement | None = None,
 ) -> bool:
-    """Train with progress on the console, event files and trackers; return True if it went to the end.
+    """Train with console output, event files and trackers; return True if training reached its last step.
 
-    Ctrl-C, or a signal that asks to stop, ends it with a checkpoint; a second Ctrl-C, or one before the first step, at
-    once, without.
+    Ctrl-C and termination signals end training after a checkpoint. A second Ctrl-C, or one before the first step, ends
+    training at once.
     """
     home = RunFolder(folder)
-    remember(dump(scenario), home.path)
-    watch = console_monitor(Screen(), scenario.schedule.steps, home.path.name, episodes=following.episodes)
-    monitors: list[Monitor] = [watch, EventFiles(), *map(Tracker, scenario.track)]
-    monitors += [Callback(following.on_step)] if following.on_step else []
-    closing = Monitors([watch])
-    with stop or Interrupt() as request:
+    store_consent(to_yaml(scenario), home.path)
+    console = console_monitor(StdoutConsole(), scenario.schedule.steps, home.path.name, episodes=progress.episodes)
+    monitors: list[Monitor] = [console, TensorBoardEvents(), *map(ExperimentTracker, scenario.track)]
+    if progress.on_step:
+        monitors.append(Callback(progress.on_step))
+    # Only the console prints the closing report: event files and trackers are closed by then.
+    report = MonitorGroup([console])
+    with stop or StopRequest() as request:
         try:
-            finished = train(scenario, home.path, start, monitors, request, placement)
+            finished = train_in_folder(scenario, home.path, start, monitors, request, placement)
         except KeyboardInterrupt:
             finished = False
-        except Collapse:
-            closing.say(closing_report(home, False, scenario.evaluate))
+        except CollapseError:
+            report.say(closing_report(home, False, scenario.evaluate))
             raise
-        with request.patient(LEAVE_S):
-            closing.say(closing_report(home, finished, scenario.evaluate))
+        with request.grace_period(LEAVE_S):
+            report.say(closing_report(home, finished, scenario.evaluate))
     return finished

@@ -1,4 +1,4 @@
-"""Staleness: how many steps ago the weights that began a turn were the newest, where play runs ahead of learning."""
+"""Staleness: age in steps of the weights that began a turn, where play runs ahead of learning."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from marl.errors import EngineError
+from marl.core.errors import EngineError
+from marl.core.types import Metrics, Turn
 from marl.protocols import RoleConfig
-from marl.types import Metrics, Turn
 
 
 class Staleness:
-    """Knows which versions of every policy's weights were published."""
+    """Records the published versions of each policy's weights, and computes the staleness of turns."""
 
     def __init__(self, policies: Iterable[str], roles: Mapping[str, RoleConfig], allowed: int) -> None:
-        """`allowed`: steps by which an experience plays ahead; with 0 no turn is stale."""
+        """`allowed`: number of steps by which the experience plays ahead; if it is 0, no turn is stale."""
         self._published: dict[str, list[int]] = {policy: [] for policy in policies}
         self._policies, self._allowed = {name: role.policy for name, role in roles.items()}, allowed
 
-    def publish(self, policy: str, version: int) -> None:
-        """Note that step `version` begins with new weights of a policy."""
+    def record_publish(self, policy: str, version: int) -> None:
+        """Record that the policy has new weights from step `version` on."""
         self._published[policy].append(version)
 
     def __call__(self, turn: Turn, step: int) -> int:
-        """Return the number of steps, at `step`, since the weights of a turn's first token were the newest.
+        """Return the number of steps since the weights of a turn's first token were the newest, at `step`.
 
-        0 if they still are, as those of a policy that never learns.
+        The staleness of the newest weights is 0, and so is the staleness of a policy that never learns.
 
         Raises:
-            EngineError: if that is more than the experience plays ahead: new weights did not arrive.
+            EngineError: if staleness exceeds the steps played ahead: published weights did not reach the engine.
         """
         policy, version = self._policies[turn.role], turn.completion.versions[0]
         published = self._published.get(policy, ()) if self._allowed else ()
+        # Index of the first version published after the turn began: the turn's weights were the newest until then.
         following = bisect_right(published, version)
         steps = step - published[following] + 1 if following < len(published) else 0
         if steps > self._allowed:
@@ -44,7 +45,7 @@ class Staleness:
         return steps
 
     def metrics(self, turns: Iterable[Turn], step: int) -> Metrics:
-        """Return `role/NAME/staleness` and `staleness_max` of the roles whose policies learn."""
+        """Return `role/NAME/staleness` (mean) and `role/NAME/staleness_max` for each role whose policy learns."""
         ages: dict[str, list[int]] = {}
         for turn in turns if self._allowed else ():
             if turn.completion.prompt_ids and self._policies[turn.role] in self._published:

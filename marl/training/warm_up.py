@@ -1,7 +1,8 @@
 """Warm-up: uniformly random legal play, and the scenario in which a model learns to imitate it.
 
-From random weights reinforcement learning never finds the format of a game's answers. Imitation teaches that within
-seconds, and nothing about playing well. It is an ordinary scenario: recorded play and the learner `sft`.
+Reinforcement learning from random weights never discovers the format of a game's answers. Imitation of random play
+teaches the format within seconds, and nothing about good play. The warm-up is an ordinary scenario with recorded play
+and the learner `sft`.
 """
 
 from __future__ import annotations
@@ -12,72 +13,86 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from marl.core.graph import Trajectory
+from marl.core.seeds import seed_of
+from marl.core.types import Deal, Request
 from marl.engines.scripted import Random
-from marl.graph import Trajectory
-from marl.protocols import EngineConfig, WarmUp
+from marl.protocols import WarmUp
 from marl.scenario.schema import Scenario
-from marl.seeds import seed_of
 from marl.training.placement import make_simulator
-from marl.types import Deal, Request
 
 _EXAMPLES = 256
-"""Episodes of random play from whose texts a vocabulary of words is taken."""
+"""Number of random episodes from whose texts a word vocabulary is built."""
 
 
 def random_play(scenario: Scenario, episodes: int, seed: int) -> list[Trajectory]:
-    """Return episodes in which every role plays uniformly random legal moves: so many of each game, in turns."""
+    """Return `episodes` episodes of each game in which every role plays uniformly random legal moves.
+
+    Rule-based roles, such as verifiers, keep their own engines. The games take turns.
+    """
     players = dict.fromkeys(scenario.policies, Random().build(None))
     simulator = make_simulator(scenario, players | scenario.rule_engines(), seed)
-    names, seats = [f"random.{i}" for i in range(episodes)], _seats_by_name(scenario)
-    deals = [
-        Deal(f"{name}{game and '.'}{game}", name, seed_of(seed, name), seats[game], game=game)
-        for name in names
-        for game in seats
-    ]
+    seats = {game: view.seats for game, view in scenario.by_game().items()}
+    deals: list[Deal] = []
+    for number in range(episodes):
+        name = f"random.{number}"
+        for game, game_seats in seats.items():
+            episode = f"{name}.{game}" if game else name
+            deals.append(Deal(episode, name, seed_of(seed, name), game_seats, game=game))
     return simulator.play(deals)
-
-
-def _seats_by_name(scenario: Scenario) -> dict[str, dict[str, str]]:
-    return {name: view.seats for name, view in scenario.by_game().items()}
 
 
 @lru_cache(maxsize=1)
 def _examples(scenario_json: str, seed: int) -> list[Trajectory]:
-    # Remembered, since every policy of a scenario needs the same.
+    # Cached, as every policy of a scenario takes its vocabulary from the same episodes.
     return random_play(Scenario.model_validate_json(scenario_json), _EXAMPLES, seed)
 
 
 def corpus(scenario: Scenario, policies: Sequence[str], seed: int) -> set[str]:
-    """Return all texts that `policies` read and write in random play with this seed."""
+    """Return all prompts and answers of `policies` in random play."""
     roles = {name for name, role in scenario.roles.items() if role.policy in policies}
-    played = _examples(scenario.model_dump_json(), seed)
-    turns = [turn for trajectory in played for turn in trajectory.turns if turn.role in roles]
-    return {turn.completion.text for turn in turns} | {_prompt(turn.request) for turn in turns}
+    texts: set[str] = set()
+    for trajectory in _examples(scenario.model_dump_json(), seed):
+        for turn in trajectory.turns:
+            if turn.role in roles:
+                texts |= {turn.completion.text, _prompt(turn.request)}
+    return texts
 
 
 def _prompt(request: Request) -> str:
-    """Return a prompt as the template of tiny models writes it."""
+    """Return the prompt as the chat template of tiny models writes it."""
     tools = " ".join(json.loads(tool)["function"]["name"] for tool in request.tools)
     return "\n".join(filter(None, [tools, *(message.content for message in request.messages)]))
 
 
-def lesson(scenario: Scenario, policies: Sequence[str], settings: WarmUp, base: Path, recorded: Path) -> dict[str, Any]:
-    """Return the data of a scenario with the same game and roles, in which the model in `base` learns from `recorded`.
+def warm_up_scenario_data(
+    scenario: Scenario, policies: Sequence[str], settings: WarmUp, base: Path, recorded: Path
+) -> dict[str, Any]:
+    """Return the data of the warm-up scenario: same games and roles, learning from the episodes in `recorded`.
 
-    The first of `policies` learns the answers of all of them.
+    The model in `base` becomes the first of `policies`, and learns the answers of all of them.
     """
     data = scenario.play_data()
-    learner = {"kind": "sft", "lr": settings.lr, "schedule": "linear", "betas": [0.9, 0.99]}
-    pupil = {"model": {"kind": "pretrained", "path": str(base)}, "learner": learner}
-    seated = {role for seats in _seats_by_name(scenario).values() for role in seats.values()}
+    pupil = policies[0]
+    seated: set[str] = set()
+    for view in scenario.by_game().values():
+        seated |= {*view.seats.values()}
     data["roles"] = {name: role for name, role in data["roles"].items() if name in seated}
-    speaking = {role["policy"] for role in data["roles"].values()}
+    used_policies = {role["policy"] for role in data["roles"].values()}
     for role in data["roles"].values():
         role["trainable"] = role["policy"] in policies
-        role["policy"] = policies[0] if role["trainable"] else role["policy"]
-    engines = {name: scenario.policies[name].engine for name in scenario.policies if name in speaking - {*policies}}
+        if role["trainable"]:
+            role["policy"] = pupil
+    policy_data: dict[str, Any] = {}
+    for name, policy in scenario.policies.items():
+        if name in used_policies and name not in policies:
+            # As in `random_play`: rule-based policies keep their engine, all others play at random.
+            engine = policy.engine.model_dump(mode="json") if policy.engine.is_rule_based else {"kind": "random"}
+            policy_data[name] = {"engine": engine}
+    learner = {"kind": "sft", "lr": settings.lr, "schedule": "linear", "betas": [0.9, 0.99]}
+    policy_data[pupil] = {"model": {"kind": "pretrained", "path": str(base)}, "learner": learner}
     return data | {
-        "policies": {name: {"engine": _seat(engine)} for name, engine in engines.items()} | {policies[0]: pupil},
+        "policies": policy_data,
         "credit": {"baseline": {"kind": "none"}},
         "experience": {"kind": "recorded", "path": str(recorded)},
         "schedule": {
@@ -89,8 +104,3 @@ def lesson(scenario: Scenario, policies: Sequence[str], settings: WarmUp, base: 
         },
         "checkpoint": {"every": settings.steps, "trajectories": 0.0},
     }
-
-
-def _seat(engine: EngineConfig) -> dict[str, Any]:
-    """Return the engine of a policy that does not learn: its own if it answers by rule, as random play has it."""
-    return engine.model_dump(mode="json") if engine.rule_bound else {"kind": "random"}

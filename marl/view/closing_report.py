@@ -1,4 +1,4 @@
-"""Report of a run, printed when it ends."""
+"""Report of a run, printed when the run ends."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from statistics import fmean
 from typing import Any
 
 from marl.evaluation.evaluate import LEGAL_MASS, is_exact
-from marl.metrics.alarms import is_alarm
-from marl.metrics.summaries import held_out_measures, of_games
-from marl.runs.best_checkpoint import Best
-from marl.runs.checkpoint import whole
+from marl.metrics.alarms import is_alarm_metric
+from marl.metrics.trajectory_metrics import held_out_metrics, matching_metrics
+from marl.runs.best_checkpoint import BestTracker
+from marl.runs.checkpoint import intact_steps
 from marl.runs.run_folder import RunFolder
-from marl.scenario.schema import Evaluate
-from marl.view.curves import Curve, chart
+from marl.scenario.schema import EvaluationSettings
+from marl.view.curves import Curve, text_chart
 
 _TITLES = {
     "eval/nashconv": "NashConv",
@@ -30,34 +30,34 @@ _CREDIT_FIGURES = {
     "stopping_bias_t": "stopping bias t",
 }
 _BIASED = 4.0
-"""Absolute t value that chance alone hardly reaches."""
+"""Absolute t value above which chance is an unlikely explanation."""
 Row = Mapping[str, Any]
 
 
-def closing_report(folder: RunFolder, finished: bool, evaluate: Evaluate | None = None) -> str:
-    """Return the curve of the run's main figure, and lines on its figures, roles, credit, best checkpoint and alarms.
+def closing_report(folder: RunFolder, finished: bool, evaluate: EvaluationSettings | None = None) -> str:
+    """Return the report: the main metric's curve, then lines on metrics, roles, credit, the best checkpoint and alarms.
 
-    Figures are shown at the start and at the end (mean of the last tenth). One that was measured once is no result.
+    Each metric is shown at the first step and at the end (mean over the last tenth of the steps).
     """
     rows = list(folder.rows())
     titles = _titles(rows)
     curves = {name: curve for name in titles if (curve := [(r["step"], r[name]) for r in rows if name in r])}
     lines = [] if finished else [_stopped(folder, rows)]
-    if curves and len(drawn := next(iter(curves.values()))) > 1:
-        lines += ["", chart(drawn), ""]
+    if curves and len(main_curve := next(iter(curves.values()))) > 1:
+        lines += ["", text_chart(main_curve), ""]
     lines += _evaluations(rows, curves, titles)
     lines += _roles(rows)
     lines += _credit(rows)
-    lines += _best(folder, Best.of(evaluate or Evaluate(), rows), rows)
-    lines += alarms_of(rows)
+    lines += _best(folder, BestTracker.from_rows(evaluate or EvaluationSettings(), rows), rows)
+    lines += alarm_lines(rows)
     return "\n".join([*lines, f"run folder: {folder.path}"])
 
 
 def _stopped(folder: RunFolder, rows: Sequence[Row]) -> str:
-    """Return where a run was stopped, and from which checkpoint it can go on, if there is one."""
+    """Return the step at which the run stopped and the command that resumes it."""
     if not rows:
         return "stopped before the first step"
-    step, checkpoints = rows[-1]["step"], whole(folder.checkpoints)
+    step, checkpoints = rows[-1]["step"], intact_steps(folder.checkpoints)
     if not checkpoints:
         return f"stopped at step {step}, before the first checkpoint: --resume auto begins anew"
     newest = checkpoints[-1]
@@ -66,13 +66,13 @@ def _stopped(folder: RunFolder, rows: Sequence[Row]) -> str:
 
 
 def _titles(rows: Sequence[Row]) -> dict[str, str]:
-    """Return metric -> its title, in the order of the report."""
+    """Return metric -> title, in the order of the report."""
     names = {name: None for row in rows for name in row if name.startswith("eval/")}
     titles = {}
     for figure, title in _TITLES.items():
-        for name in of_games([figure], names):
+        for name in matching_metrics([figure], names):
             titles[name] = title if name == figure else f"{name.split('/')[1]}: {title}"
-    for name in held_out_measures(names):
+    for name in held_out_metrics(names):
         *game, scope, measure = name.split("/")[1:]
         titles[name] = f"{measure} on held-out starts" + (", greedy" if scope.endswith("greedy") else "")
         titles[name] = ": ".join([*game, titles[name]])
@@ -85,7 +85,7 @@ def _evaluations(rows: Sequence[Row], curves: Mapping[str, Curve], titles: Mappi
         if len(curve) == 1:
             yield f"{titles[name]} {curve[0][1]:.3f} at step {curve[0][0]}, measured once: nothing to compare it with"
             continue
-        # A run that was stopped may have been measured last before its last tenth.
+        # A stopped run may have no evaluation in its last tenth.
         end = fmean(_values(last, name) or [curve[-1][1]])
         note = ""
         if is_exact(name):
@@ -101,12 +101,12 @@ def _evaluations(rows: Sequence[Row], curves: Mapping[str, Curve], titles: Mappi
 
 
 def _legal_mass_of(name: str) -> str:
-    """Return the metric that says how far the exact figure `name` counts."""
+    """Return the metric with the legal probability mass behind the exact metric `name`."""
     return f"{name.rpartition('/')[0]}/legal_mass"
 
 
 def _roles(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each role that a model speaks for: its rewards and figures, at the first step and at the end."""
+    """Yield a line for each role of a model: rewards and statistics, at the first step and at the end."""
     names = {name: None for row in rows for name in row if name.startswith("role/")}
     for role in sorted({name.split("/")[1] for name in names if name.endswith("/entropy")}):
         rewards = [name for name in names if name.startswith(f"role/{role}/reward/")]
@@ -119,14 +119,14 @@ def _roles(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _credit(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the credit diagnostics of each judged role (mean of the last tenth), and a warning for each bad one."""
+    """Yield each role's credit diagnostics (mean over the last tenth of the steps), and a warning for each bad one."""
     names = {name for row in rows for name in row if name.startswith(("credit/", "game/")) and name.endswith("/zero")}
     for scope in sorted(name.removesuffix("/zero") for name in names):
         *game, _, role = scope.removeprefix("game/").split("/")
         role += f" in game {game[0]}" if game else ""
         figures = {title: _end(rows, f"{scope}/{name}") for name, title in _CREDIT_FIGURES.items()}
-        shown = [f"{title} {value:.3g}" for title, value in figures.items() if value is not None]
-        yield f"credit of role {role}: {', '.join(shown)}"
+        diagnostics = [f"{title} {value:.3g}" for title, value in figures.items() if value is not None]
+        yield f"credit of role {role}: {', '.join(diagnostics)}"
         if (pure := min(_values(rows, f"{scope}/purity"), default=1.0)) < 1:
             yield (
                 f"WARNING role {role}: purity {pure:.3g} in the worst step: turns were compared that do not have in "
@@ -145,7 +145,7 @@ def _last_tenth(rows: Sequence[Row]) -> list[Row]:
 
 
 def _end(rows: Sequence[Row], name: str) -> float | None:
-    """Return the mean of the last tenth, or the last value where that has none; None if there never was one."""
+    """Return the metric's mean over the last tenth of the steps, else its last value, or None if never measured."""
     values = _values(_last_tenth(rows), name) or _values(rows, name)[-1:]
     return fmean(values) if values else None
 
@@ -154,22 +154,27 @@ def _values(rows: Sequence[Row], name: str) -> list[float]:
     return [row[name] for row in rows if name in row]
 
 
-def _best(folder: RunFolder, best: Best, rows: Sequence[Row]) -> Iterator[str]:
-    # The first of two evaluations may be the better one; a single one is the best of nothing.
-    if best.step is None or sum(best.figure in row for row in rows) < 2:
+def _best(folder: RunFolder, best: BestTracker, rows: Sequence[Row]) -> Iterator[str]:
+    # A single evaluation has nothing to compare with.
+    if best.step is None or sum(best.metric in row for row in rows) < 2:
         return
     checkpoint = folder.checkpoints / f"{best.step:06d}"
-    place = str(checkpoint) if checkpoint.is_dir() else "its checkpoint is not kept" if best.step else "before training"
-    yield f"best {best.figure} {best.value:.3f} at step {best.step}: {place}"
-    if best.given_up:
-        yield best.why
+    if checkpoint.is_dir():
+        location = str(checkpoint)
+    else:
+        location = "its checkpoint is not kept" if best.step else "before training"
+    yield f"best {best.metric} {best.value:.3f} at step {best.step}: {location}"
+    if best.out_of_patience:
+        yield best.stop_message
 
 
-def alarms_of(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each alarm that held in these steps of a run."""
-    for name in sorted({name for row in rows for name in row if is_alarm(name)}):
+def alarm_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each alarm that was active in `rows`."""
+    for name in sorted({name for row in rows for name in row if is_alarm_metric(name)}):
         *game, _, role, kind = name.removeprefix("game/").split("/")
-        held = [row["step"] for row in rows if row.get(name)]
-        goes_on = ", to the end" if held[-1] == rows[-1]["step"] else ""
-        steps = f"step {held[0]}" if len(held) == 1 else f"{len(held)} steps from {held[0]} to {held[-1]}"
+        active_steps = [row["step"] for row in rows if row.get(name)]
+        goes_on = ", to the end" if active_steps[-1] == rows[-1]["step"] else ""
+        steps = f"step {active_steps[0]}"
+        if len(active_steps) > 1:
+            steps = f"{len(active_steps)} steps from {active_steps[0]} to {active_steps[-1]}"
         yield f"ALARM role {role}{f' in game {game[0]}' if game else ''}: {kind}, in {steps}{goes_on}"

@@ -1,6 +1,6 @@
-"""Recorded dialogues as text (`marl show`): what each turn was asked, said, was read as and earned.
+"""Recorded dialogues as text (`marl show`): each turn's prompt, answer, parsed move and credit.
 
-From a run's folder alone. Colours are of our own marks; what others wrote is shown as it is.
+Everything comes from the run's folder. Colours mark our own labels; control characters in recorded text are escaped.
 """
 
 from __future__ import annotations
@@ -13,95 +13,97 @@ from typing import Literal
 
 from rich.text import Text
 
-from marl.config import nearest
-from marl.graph import Trajectory
-from marl.judging.records import TurnRecord
+from marl.core.config import choices_hint
+from marl.core.graph import Trajectory
+from marl.core.types import Turn, TurnId
+from marl.credit_stage.records import TurnCreditRecord
+from marl.host.outside import escape_for_terminal
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
-from marl.text import for_terminal
-from marl.types import Turn, TurnId
-from marl.view.edges import sources_in_words
-from marl.view.verdicts import problem_of, readers_of, scores_of
+from marl.view.edge_text import describe_sources
+from marl.view.verifier_scores import problem_of, readers_by_other_agents, scores_of
 
 _HEAD, _TAIL = 400, 200
-"""Characters of a long text that are shown of its beginning and of its end."""
+"""Lengths of the displayed beginning and end of a long text [characters]."""
 _SOURCES = 6
-"""Most earlier turns that are named as those that led to a turn."""
+"""Maximum number of source turns named for a turn."""
 _LABEL = 10
-"""Width of the labels, in characters."""
+"""Width of the labels [characters]."""
 _CUT = {"length": "cut off at max_tokens", "overflow": "no answer: the prompt is too long", "aborted": "no answer"}
-"""Finish of a completion -> remark."""
+"""Finish reason of a completion -> remark."""
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Dialogues of a run that are to be shown."""
+class DialogueSelection:
+    """Selection of a run's dialogues for display."""
 
     step: int | None = None
-    """Recorded step; None: the newest."""
+    """Recorded step (default: the newest)."""
     role: str | None = None
-    """Only this role's turns; episodes are ordered by its rewards. None: every role."""
+    """Role whose turns are shown and whose rewards order the episodes (None: all roles)."""
     unreadable: bool = False
-    """Only turns in which no legal move could be read."""
+    """True shows only turns without a parsed legal move."""
     order: Literal["played", "best", "worst"] = "played"
-    """Order of episodes: as they were played, or by the sum of rewards."""
+    """Order of episodes: as played, or by the sum of rewards."""
     episodes: int = 3
-    """Most episodes that are shown."""
-    whole: bool = False
-    """Show all messages of the prompts, verifiers' own turns, and long texts uncut."""
+    """Maximum number of displayed episodes."""
+    full: bool = False
+    """True shows all prompt messages, the verifiers' own turns, and long texts in full."""
 
     def turns(self, trajectory: Trajectory) -> list[Turn]:
         """Return the selected turns of an episode."""
-        return [
-            turn
-            for turn in trajectory.turns
-            if self.role in (None, turn.role) and not (self.unreadable and turn.action is not None)
-        ]
+        turns = []
+        for turn in trajectory.turns:
+            if self.role in (None, turn.role) and not (self.unreadable and turn.action is not None):
+                turns.append(turn)
+        return turns
 
     def reward(self, trajectory: Trajectory) -> float:
-        """Return the sum of an episode's rewards, of the role or of all."""
+        """Return the sum of an episode's rewards to the selected role, or to all agents."""
         seats = trajectory.deal.seats
         return sum(reward.value for reward in trajectory.rewards if self.role in (None, seats.get(reward.agent)))
 
-    def pick(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """Return every episode with a selected turn, in order."""
+    def select(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """Return the episodes with at least one selected turn, in the chosen order."""
         matching = [trajectory for trajectory in trajectories if self.turns(trajectory)]
         if self.order == "played":
             return matching
         return sorted(matching, key=self.reward, reverse=self.order == "best")
 
 
-def dialogues(run: Path, selection: Selection) -> Iterator[Text]:
+def dialogue_lines(run: Path, selection: DialogueSelection) -> Iterator[Text]:
     """Yield the selected dialogues of a recorded step, line by line.
 
     Raises:
-        ScenarioError: if there is no run, nothing was recorded, or there is no such step or role.
+        ScenarioError: if the run, the step or the role does not exist, or no dialogue was recorded.
     """
     home = RunFolder(run)
     step = _chosen_step(home, selection.step)
-    trajectories = home.episodes(step)
+    trajectories = home.load_trajectories(step)
     _check_role(selection.role, trajectories)
-    chains = home.judgement(step).turns() if home.has_judgement(step) else {}
-    matching = selection.pick(trajectories)
-    yield Text(for_terminal(f"{run}: {_title(step, selection, len(trajectories), len(matching))}"), "bold")
+    chains = home.read_credit(step).turns() if home.has_credit(step) else {}
+    matching = selection.select(trajectories)
+    yield Text(escape_for_terminal(f"{run}: {_title(step, selection, len(trajectories), len(matching))}"), "bold")
     for trajectory in matching[: selection.episodes]:
         yield Text()
-        yield from dialogue(trajectory, selection, chains)
+        yield from episode_lines(trajectory, selection, chains)
     if matching and chains:
         name = f"{matching[0].id}:{selection.turns(matching[0])[0].id[1]}"
-        yield Text(for_terminal(f"\nmarl why {run} {name} explains an advantage; --whole shows everything"), "dim")
+        yield Text(
+            escape_for_terminal(f"\nmarl why {run} {name} explains an advantage; --whole shows everything"), "dim"
+        )
 
 
-def chosen_episodes(run: Path, selection: Selection) -> list[Trajectory]:
+def select_episodes(run: Path, selection: DialogueSelection) -> list[Trajectory]:
     """Return the selected episodes of a recorded step.
 
     Raises:
-        ScenarioError: as `dialogues`, and if no episode is selected.
+        ScenarioError: as `dialogue_lines`, or if no episode is selected.
     """
     home = RunFolder(run)
-    trajectories = home.episodes(_chosen_step(home, selection.step))
+    trajectories = home.load_trajectories(_chosen_step(home, selection.step))
     _check_role(selection.role, trajectories)
-    if not (chosen := selection.pick(trajectories)[: selection.episodes]):
+    if not (chosen := selection.select(trajectories)[: selection.episodes]):
         raise ScenarioError(f"{run}: none of the {len(trajectories)} episodes of this step has such a turn")
     return chosen
 
@@ -109,29 +111,32 @@ def chosen_episodes(run: Path, selection: Selection) -> list[Trajectory]:
 def _chosen_step(home: RunFolder, step: int | None) -> int:
     if not (home.path / "scenario.yaml").is_file():
         raise ScenarioError(f"{home.path}: no run here (no scenario.yaml)")
-    recorded = home.recorded()
+    recorded = home.recorded_steps()
     if not recorded:
         raise ScenarioError(
             f"{home.path}: no dialogues were recorded; the setting checkpoint.trajectories is the share of steps that "
             "are: `marl train SCENARIO checkpoint.trajectories=1` records every step"
         )
     if step is not None and step not in recorded:
-        near = " and ".join(map(str, sorted(sorted(recorded, key=lambda other: abs(other - step))[:2])))
+        nearest = " and ".join(map(str, sorted(sorted(recorded, key=lambda other: abs(other - step))[:2])))
         raise ScenarioError(
-            f"--step {step}: no dialogues of this step were recorded; nearest: {near} ({len(recorded)} recorded, from "
-            f"{recorded[0]} to {recorded[-1]}; checkpoint.trajectories is their share)"
+            f"--step {step}: no dialogues of this step were recorded; nearest: {nearest} ({len(recorded)} recorded, "
+            f"from {recorded[0]} to {recorded[-1]}; checkpoint.trajectories is their share)"
         )
     return recorded[-1] if step is None else step
 
 
 def _check_role(role: str | None, trajectories: Sequence[Trajectory]) -> None:
-    known = {name for trajectory in trajectories for name in trajectory.deal.seats.values()}
-    known |= {turn.role for trajectory in trajectories for turn in trajectory.turns}
-    if role is not None and role not in known:
-        raise ScenarioError(f"--role {role}: no such role in these dialogues; {nearest(role, known)}")
+    role_names: set[str] = set()
+    for trajectory in trajectories:
+        role_names.update(trajectory.deal.seats.values())
+        # A role may have a seat without a turn, or a turn without a seat.
+        role_names.update(turn.role for turn in trajectory.turns)
+    if role is not None and role not in role_names:
+        raise ScenarioError(f"--role {role}: no such role in these dialogues; {choices_hint(role, role_names)}")
 
 
-def _title(step: int, selection: Selection, episodes: int, matching: int) -> str:
+def _title(step: int, selection: DialogueSelection, episodes: int, matching: int) -> str:
     whose = f" of role {selection.role}" if selection.role else ""
     parts = [f"step {step}, {episodes} episodes"]
     if selection.unreadable:
@@ -140,12 +145,14 @@ def _title(step: int, selection: Selection, episodes: int, matching: int) -> str
     return "; ".join([*parts, f"shown: {min(matching, selection.episodes)}{order}"])
 
 
-def dialogue(trajectory: Trajectory, selection: Selection, chains: Mapping[TurnId, TurnRecord]) -> Iterator[Text]:
-    """Yield one episode: its problem, the selected turns and its rewards; `chains`: the turns that were judged."""
+def episode_lines(
+    trajectory: Trajectory, selection: DialogueSelection, chains: Mapping[TurnId, TurnCreditRecord]
+) -> Iterator[Text]:
+    """Yield one episode: its problem, the selected turns and its rewards. `chains` maps a turn to its credit."""
     measures = ", ".join(f"{name} {value:.4g}" for name, value in trajectory.findings.measures.items())
-    title = (for_terminal(f"episode {trajectory.id}"), "bold cyan")
-    game = for_terminal(f" of {trajectory.deal.game}" if trajectory.deal.game else "")
-    yield Text.assemble(title, game, for_terminal(f"  {measures}" if measures else ""))
+    title = (escape_for_terminal(f"episode {trajectory.id}"), "bold cyan")
+    game = escape_for_terminal(f" of {trajectory.deal.game}" if trajectory.deal.game else "")
+    yield Text.assemble(title, game, escape_for_terminal(f"  {measures}" if measures else ""))
     if trajectory.parent:
         yield _fact("left", f"episode {trajectory.parent[0]} before its turn {trajectory.parent[1]}")
     question, answer = problem_of(trajectory)
@@ -154,21 +161,23 @@ def dialogue(trajectory: Trajectory, selection: Selection, chains: Mapping[TurnI
     if answer:
         yield _fact("answer", _shorten(answer, selection))
     for turn in selection.turns(trajectory):
-        # A verifier's scores stand below the turn that it read.
-        if selection.whole or not scores_of(turn) or turn.role == selection.role:
+        # A verifier's scores are already shown below the turn it scored.
+        if selection.full or not scores_of(turn) or turn.role == selection.role:
             yield from _turn(turn, trajectory, selection, chains)
     yield from _rewards(trajectory, selection)
 
 
 def _turn(
-    turn: Turn, trajectory: Trajectory, selection: Selection, chains: Mapping[TurnId, TurnRecord]
+    turn: Turn, trajectory: Trajectory, selection: DialogueSelection, chains: Mapping[TurnId, TurnCreditRecord]
 ) -> Iterator[Text]:
-    yield Text.assemble((for_terminal(f"  {turn.id[1]} {turn.agent}"), "bold"), for_terminal(f"  {_speaker(turn)}"))
-    if sources := sources_in_words(turn, trajectory, None if selection.whole else _SOURCES):
+    yield Text.assemble(
+        (escape_for_terminal(f"  {turn.id[1]} {turn.agent}"), "bold"), escape_for_terminal(f"  {_speaker(turn)}")
+    )
+    if sources := describe_sources(turn, trajectory, None if selection.full else _SOURCES):
         yield _field("reads", sources, "dim")
-    messages = turn.request.messages if selection.whole else turn.request.messages[-1:]
+    messages = turn.request.messages if selection.full else turn.request.messages[-1:]
     for message in messages:
-        yield _field(message.role if selection.whole else "asked", _shorten(message.content, selection), "dim")
+        yield _field(message.role if selection.full else "asked", _shorten(message.content, selection), "dim")
     remark = _CUT.get(turn.completion.finish, "")
     text = _shorten(turn.completion.text, selection)
     yield _field("said", f"{text} [{remark}]" if remark else text, "cyan")
@@ -176,7 +185,7 @@ def _turn(
         yield _field("read as", "nothing: no legal move could be read", "red")
     else:
         yield _field("read as", _shorten(turn.action, selection))
-    for reader in readers_of(turn, trajectory):
+    for reader in readers_by_other_agents(turn, trajectory):
         for score in scores_of(reader):
             reason = f": {_shorten(score.why, selection)}" if score.why else ""
             yield _field("scored", f"{score.name} = {score.value:g} by {reader.agent}{reason}", "yellow")
@@ -185,7 +194,7 @@ def _turn(
 
 
 def _speaker(turn: Turn) -> str:
-    """Return the role, the policy and the version of its weights."""
+    """Return the turn's role, policy and weights version."""
     first, last = turn.completion.versions
     version = f"version {first}" if first == last else f"versions {first} to {last}"
     weights = f", {version}" if turn.completion.token_ids else ""
@@ -193,8 +202,8 @@ def _speaker(turn: Turn) -> str:
     return f"role {turn.role}, policy {turn.request.policy}{weights}{again}"
 
 
-def _rewards(trajectory: Trajectory, selection: Selection) -> Iterator[Text]:
-    """Yield what each agent was paid, by component."""
+def _rewards(trajectory: Trajectory, selection: DialogueSelection) -> Iterator[Text]:
+    """Yield the rewards of each agent, summed by component and cause."""
     totals: dict[tuple[str, str, str], float] = defaultdict(float)
     for reward in trajectory.rewards:
         if selection.role in (None, trajectory.deal.seats.get(reward.agent)):
@@ -209,16 +218,16 @@ def _colour(value: float) -> str:
     return "green" if value > 0 else "red" if value < 0 else ""
 
 
-def _shorten(text: str, selection: Selection) -> str:
-    """Return `text`, or its beginning and its end where it is long."""
+def _shorten(text: str, selection: DialogueSelection) -> str:
+    """Return `text`, shortened in the middle unless the selection asks for full texts."""
     left_out = len(text) - _HEAD - _TAIL
-    if selection.whole or left_out <= 0:
+    if selection.full or left_out <= 0:
         return text
     return f"{text[:_HEAD]} [... {left_out:,} characters ...] {text[-_TAIL:]}"
 
 
 def _fact(label: str, text: str, style: str = "") -> Text:
-    """Return a line about the whole episode."""
+    """Return a line about the episode."""
     return _labelled(f"  {label:<{_LABEL + 2}} ", text, style)
 
 
@@ -228,5 +237,5 @@ def _field(label: str, text: str, style: str = "") -> Text:
 
 
 def _labelled(label: str, text: str, style: str) -> Text:
-    """Return a text whose further lines stand as far to the right as its first, so that none passes for a label."""
-    return Text.assemble((label, "dim"), (for_terminal(text).replace("\n", f"\n{' ' * len(label)}"), style))
+    """Return `text` after a label, with later lines indented so that recorded text cannot imitate a label."""
+    return Text.assemble((label, "dim"), (escape_for_terminal(text).replace("\n", f"\n{' ' * len(label)}"), style))

@@ -1,16 +1,16 @@
-"""Placement of a run's parts in words: what lives where, and what it reserves."""
+"""Description of a distributed run's placement: processes, their work and their reserved resources."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from marl.engines.workers.settings import RuleConfig
+from marl.engines.workers.settings import WorkerEngineConfig
 from marl.scenario.cluster import ClusterConfig, amounts
 from marl.scenario.schema import Scenario
 
 
 def placement_lines(scenario: Scenario, settings: ClusterConfig) -> Iterator[str]:
-    """Yield lines about the parts of a run with `cluster`."""
+    """Yield lines that describe the processes of a run with `cluster`."""
     learning = [name for name, policy in scenario.policies.items() if policy.learner]
     here = [name for name in learning if name not in settings.learners]
     learners = f", learners of {', '.join(here)}" if here else ""
@@ -36,15 +36,15 @@ def _cluster(settings: ClusterConfig) -> str:
 
 def _simulators(scenario: Scenario, settings: ClusterConfig) -> str:
     engines = {name: policy.engine for name, policy in scenario.policies.items()}
-    workers = {name: engine for name, engine in engines.items() if isinstance(engine, RuleConfig)}
-    each = f"{amounts(settings.cpus, settings.gpus)} each" if settings.kind == "ray" else "in this process"
+    workers = {name: engine for name, engine in engines.items() if isinstance(engine, WorkerEngineConfig)}
+    resources = f"{amounts(settings.cpus, settings.gpus)} each" if settings.kind == "ray" else "in this process"
     sampling = [f"{name} ({engine.kind})" for name, engine in engines.items() if name not in workers]
-    text = f"{each}: games and engines of {', '.join(sampling)}"
+    text = f"{resources}: games and engines of {', '.join(sampling)}"
     if workers:
-        processes = [f"{name} ({_count(each.workers, 'process', 'processes')})" for name, each in workers.items()]
+        processes = [f"{name} ({_count(engine.workers, 'process', 'processes')})" for name, engine in workers.items()]
         text += f"; beside each, workers of {', '.join(processes)}, which reserve nothing of their own"
     return text
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"

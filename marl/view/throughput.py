@@ -1,4 +1,4 @@
-"""Speed of a run and the time that it will take, from its newest rows."""
+"""Speed of a run and remaining time, from its newest metric rows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WINDOW = 50
-"""Number of steps over which speeds are measured."""
-STAGES = ("play", "read", "judge", "learn", "publish", "record", "evaluate")
-"""Stages that do not overlap, in their order; each is timed as `time/STAGE`."""
+WINDOW_STEPS = 50
+"""Number of newest steps over which speeds are averaged."""
+STAGES = ("play", "read", "credit", "learn", "publish", "record", "evaluate")
+"""Sequential stages of a step, each timed as `time/STAGE`."""
 _WHOLE = ("time/step", "time/record", "time/evaluate")
-"""Metrics that add up to the time between two rows."""
+"""Metrics whose sum is the time between two rows."""
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -20,22 +20,22 @@ class Throughput:
     """Speed of a run over its newest steps."""
 
     step_s: float
-    """Mean time of a step, evaluation and recording included, in seconds."""
-    tokens_s: float
-    """Tokens that were sampled or scored a second, evaluation left out."""
-    episodes_s: float
-    """Episodes a second, evaluation left out."""
-    shares: Mapping[str, float]
-    """Stage -> its share of the time."""
+    """Mean duration of a step, including evaluation and recording [s]."""
+    tokens_per_s: float
+    """Tokens sampled or scored per second, without evaluations."""
+    episodes_per_s: float
+    """Episodes per second, without evaluations."""
+    time_shares: Mapping[str, float]
+    """Stage -> fraction of the time."""
 
     def remaining_s(self, steps: int) -> float:
-        """Return the time that this many steps will take, in seconds."""
+        """Return the expected duration of `steps` further steps [s]."""
         return self.step_s * max(0, steps)
 
 
-def throughput(rows: Rows) -> Throughput | None:
-    """Return the speed over the newest rows; None if none of them has times."""
-    recent = [row for row in rows[-WINDOW:] if "time/step" in row]
+def measure_throughput(rows: Rows) -> Throughput | None:
+    """Return the speed over the newest rows, or None if they contain no times."""
+    recent = [row for row in rows[-WINDOW_STEPS:] if "time/step" in row]
     elapsed_s = sum(map(_wall_s, recent))
     if elapsed_s <= 0:
         return None
@@ -50,10 +50,10 @@ def _wall_s(row: Mapping[str, Any]) -> float:
 
 
 def _tokens_s(rows: Rows) -> float:
-    """Return tokens a second. Rows count them from the run's start, so the first row only says where to begin."""
-    counted = [row for row in rows if "step/tokens" in row]
-    elapsed_s = sum(map(_wall_s, counted[1:]))
+    """Return tokens per second. `step/tokens` is cumulative, so the first row only serves as the reference."""
+    counting_rows = [row for row in rows if "step/tokens" in row]
+    elapsed_s = sum(map(_wall_s, counting_rows[1:]))
     if elapsed_s > 0:
-        return max(0.0, counted[-1]["step/tokens"] - counted[0]["step/tokens"]) / elapsed_s
-    first = [row for row in counted if row["step"] == 1]
+        return max(0.0, counting_rows[-1]["step/tokens"] - counting_rows[0]["step/tokens"]) / elapsed_s
+    first = [row for row in counting_rows if row["step"] == 1]
     return first[0]["step/tokens"] / _wall_s(first[0]) if first and _wall_s(first[0]) > 0 else 0.0

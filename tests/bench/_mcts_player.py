@@ -10,8 +10,8 @@ import numpy as np
 import pyspiel
 from open_spiel.python.algorithms.mcts import MCTSBot, RandomRolloutEvaluator
 
-from games.connect_four_board import COLUMNS
 from marl.engines.scripted import ScriptedConfig
+from marl.games.connect_four_board import COLUMNS
 
 
 class Mcts(ScriptedConfig):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from marl.core.types import Completion, Failure, Metrics, Reading, Request, Sample, Ticket, Turn
 from marl.protocols import EngineConfig, LearnerConfig, LearnerContext, ModelConfig, ModelContext, ModelSource
-from marl.types import Completion, Failure, Metrics, Reading, Request, Sample, Ticket, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor

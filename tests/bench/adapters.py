@@ -25,13 +25,13 @@ import numpy as np
 from _bench import parser, report, spread
 from torch import Tensor
 
-from games.base import TextGame, TextGameConfig
-from marl.protocols import Evidence, RoleConfig, View
+from marl.core.types import Message
+from marl.games.base import TextGame, TextGameConfig
+from marl.protocols import Evidence, PromptContext, RoleConfig
 from marl.scenario.load import validate
 from marl.training.build import build
 from marl.training.run import Run
-from marl.training.samples import collect
-from marl.types import Message
+from marl.training.samples import collect_samples
 
 AGENTS = ("planner", "solver")
 LEARNER = {"kind": "grpo", "lr": 1e-4}
@@ -65,13 +65,13 @@ class Relay(TextGame):
     def describe(self, agent: str) -> str:
         return self.texts[agent]
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return self.texts[agent]
 
     def together(self, agent: str) -> tuple[str, ...]:
         return AGENTS if self.at_once and agent == AGENTS[0] else (agent,)
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         self.shown.append(action)
         if len(self.shown) < 2:
             return AGENTS[1]
@@ -83,7 +83,7 @@ class Speaker(RoleConfig):
 
     kind: str = f"{__name__}:Speaker"
 
-    def messages(self, view: View) -> tuple[Message, ...]:
+    def messages(self, view: PromptContext) -> tuple[Message, ...]:
         return (Message("user", view.observation["text"]),)
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
@@ -123,8 +123,8 @@ def step(run: Run) -> None:
     """What the training loop does between two evaluations."""
     trajectories = run.experience.gather(run.step, run.deals, run.simulator)
     readings = run.read(trajectories)
-    judgement = run.judge(Evidence(trajectories, "relay", readings, run.simulator))
-    batches = collect(trajectories, judgement, run.scenario.roles, readings)
+    judgement = run.credit_stage(Evidence(trajectories, "relay", readings, run.simulator))
+    batches = collect_samples(trajectories, judgement, run.scenario.roles, readings)
     for name, learner in run.learners.items():
         learner.update(batches[name])
     for name in run.learners:

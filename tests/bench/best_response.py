@@ -18,12 +18,12 @@ from typing import Any
 
 from _bench import ROOT, parser, report, silent
 
-from marl.commands.best_response import Response
-from marl.commands.exploitability import walked
+from marl.commands.best_response import BestResponse
+from marl.commands.eval.exploitability import tabulate_strategy
 from marl.evaluation.game_tree import best_response, values
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import load
-from marl.training.session import RunStart, session
+from marl.training.session import RunStart, train_with_monitors
 
 FAST = ("lr=5.0e-3", "lr_end=5.0e-4")
 EPISODES = ("schedule.groups=64", "schedule.group_size=2")
@@ -31,9 +31,9 @@ EPISODES = ("schedule.groups=64", "schedule.group_size=2")
 
 def measured(target: str, folder: Path, steps: int, seed: int) -> dict[str, Any]:
     """Train a learner in each seat, and compare what it gains with what a best response does."""
-    response = Response.to(target, folder, policy=None, seats=(), game=None)
+    response = BestResponse.against(target, folder, policy=None, seats=(), game=None)
     response.train({seat: response.scenario(seat, steps, seed, EPISODES) for seat in response.seats})
-    tree, strategy = walked(response.frozen.scenario, response.frozen.entrants[0])
+    tree, strategy = tabulate_strategy(response.frozen.scenario, response.frozen.entrants[0])
     own = values(tree, strategy)
     seats = {}
     for seat in response.seats:
@@ -58,7 +58,7 @@ def main() -> None:
         folder = Path(temporary)
         fast = [f"policies.actor.learner.{setting}" for setting in FAST]
         run = load(given.scenario, [*fast, *EPISODES, f"schedule.steps={given.trained}", "evaluate.every=1000"])
-        session(run, folder / "trained", RunStart())
+        train_with_monitors(run, folder / "trained", RunStart())
         targets = {"untrained": str(given.scenario), "trained": str(folder / "trained")}
         figures = {
             name: {str(seed): measured(target, folder / f"{name}-{seed}", given.steps, seed) for seed in given.seeds}

@@ -245,7 +245,7 @@ def episodes(run: Path, steps: int) -> dict[str, int]:
     home = RunFolder(run)
     schedule = home.scenario().schedule
     rows = Counter(row["step"] for row in home.rows() if row["step"])
-    ids = Counter(episode.id for step in home.recorded() for episode in home.episodes(step))
+    ids = Counter(episode.id for step in home.recorded_steps() for episode in home.load_trajectories(step))
     dealt = {
         f"{step:06d}.{group}.{i}"
         for step in range(steps)
@@ -254,8 +254,8 @@ def episodes(run: Path, steps: int) -> dict[str, int]:
     }
     misplaced = [
         episode.id
-        for step in home.recorded()
-        for episode in home.episodes(step)
+        for step in home.recorded_steps()
+        for episode in home.load_trajectories(step)
         if int(episode.id.partition(".")[0]) != step - 1
     ]
     return {
@@ -286,7 +286,7 @@ def equal(one: Path, other: Path) -> dict[str, bool]:
     """Kind of a run's contents -> True if all bits are equal."""
     last = max((one / "checkpoints").iterdir()).name
     found = {"metrics": rows_of(one) == rows_of(other)}
-    for name in (f"checkpoints/{last}", "trajectories", "judgements"):
+    for name in (f"checkpoints/{last}", "trajectories", "credit"):
         mine, theirs = contents(one / name), contents(other / name)
         found[name.partition("/")[0]] = bool(mine) and mine == theirs
     return found

@@ -34,18 +34,18 @@ from _bench import parser, report, silent
 from _simulated import WIDTH, SimulatedEngine
 
 import marl
-from marl.cluster.placement import placement_of
-from marl.graph import Trajectory
+from marl.cluster.placement import open_placement
+from marl.core.graph import Trajectory
+from marl.core.types import Metrics
 from marl.rollout.base import EpisodeResult
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
 from marl.training.build import build
-from marl.types import Metrics
 
 SIZES = {"2M": 2, "15M": 14, "135M": 128}
 """Name -> matrices of 1024 by 1024 numbers of four bytes. An adapter is as small as the first."""
-STAGES = ("play", "read", "judge", "learn", "publish", "record")
+STAGES = ("play", "read", "credit", "learn", "publish", "record")
 
 
 def scenario(simulators: int, options: Any, parameters: int = WIDTH**2, **cluster: Any) -> Scenario:
@@ -88,7 +88,7 @@ def scaled(simulators: int, options: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, silent():
         assert marl.train(made, Path(folder) / "run", on_step=note)
         home = RunFolder(Path(folder) / "run")
-        steps = [home.episodes(step) for step in range(2, options.steps + 2)]
+        steps = [home.load_trajectories(step) for step in range(2, options.steps + 2)]
     engine = made.policies["actor"].engine
     assert isinstance(engine, SimulatedEngine)
     ideal = [max(waited(episode, engine) for episode in step) for step in steps]
@@ -121,7 +121,7 @@ def wire_bytes(episodes: Sequence[Trajectory]) -> int:
 def published(matrices: int, simulators: int, options: Any, repeats: int = 3) -> dict[str, Any]:
     """Return how long new weights of this size take."""
     made = scenario(simulators, options, matrices * WIDTH**2)
-    with placement_of(made) as placement:
+    with open_placement(made) as placement:
         run = build(made, placement)
         run.simulator.end_step()  # all have come up
         times: list[tuple[float, float]] = []

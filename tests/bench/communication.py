@@ -20,19 +20,19 @@ from typing import Any
 
 from _bench import parser, report, silent
 
-from games.communication import CommunicationConfig
-from marl.commands.evaluate import MeasuredPolicies, trained, untrained
+from marl.commands.eval.evaluate import EvaluatedPolicies, policies_of_run, policies_of_scenario
+from marl.core.graph import Trajectory
+from marl.core.statistics import interval, normal
 from marl.engines.scripted import Random
 from marl.evaluation.held_out import HeldOut
-from marl.graph import Trajectory
+from marl.games.communication import CommunicationConfig
 from marl.protocols import EngineConfig
-from marl.statistics import interval, normal
 
 MEASURES = ("success", "words", "edges", "choice_entropy")
 Figures = dict[str, list[float]]
 
 
-def game_of(policies: MeasuredPolicies) -> CommunicationConfig:
+def game_of(policies: EvaluatedPolicies) -> CommunicationConfig:
     game = policies.scenario.game
     if not isinstance(game, CommunicationConfig) or not game.controllers:
         raise SystemExit(f"game: {game.kind!r} has no controllers; choices: communication with controllers: true")
@@ -57,9 +57,9 @@ def tokens(turn: Any) -> int:
     return len(turn.completion.token_ids) if turn.completion.prompt_ids else 0
 
 
-def measured(policies: MeasuredPolicies, players: dict[str, EngineConfig], options: Any) -> dict[str, Figures]:
+def measured(policies: EvaluatedPolicies, players: dict[str, EngineConfig], options: Any) -> dict[str, Figures]:
     """Figures of the policies themselves (``), and with each player in the controllers' place."""
-    scenario, simulator, game = policies.scenario, policies.simulator(), game_of(policies)
+    scenario, simulator, game = policies.scenario, policies.load_simulator(), game_of(policies)
     chooser = scenario.roles[scenario.seats[game.choosers[0]]].policy
     casting = simulator.casting.greedy() if options.greedy else simulator.casting
     engines = {"": simulator.engines[chooser], **{name: player.build(None) for name, player in players.items()}}
@@ -78,16 +78,16 @@ def main() -> None:
     arguments.add_argument("--episodes", type=int, default=200)
     arguments.add_argument("--greedy", action="store_true")
     options = arguments.parse_args()
-    start = untrained(options.scenario, (), None, best=False)
+    start = policies_of_scenario(options.scenario, (), None, best=False)
     game = game_of(start)
     with silent():
         rows = measured(start, {"random": Random(), **game.opponents()}, options)
         rows["untrained"] = rows.pop("")
         for run in options.runs:
-            rows[run.name] = measured(trained(run, (), None, best=False), {}, options)[""]
+            rows[run.name] = measured(policies_of_run(run, (), None, best=False), {}, options)[""]
     table = dict(sorted(rows.items(), key=lambda row: row[1]["words"][1]))
-    exact = {name: each._asdict() for name, each in game.exact().items()} if game.is_exact else None
-    seeds = [trained(run, (), None, best=False).scenario.schedule.seed for run in options.runs]
+    exact = {name: each._asdict() for name, each in game.exact_outcomes().items()} if game.is_exact else None
+    seeds = [policies_of_run(run, (), None, best=False).scenario.schedule.seed for run in options.runs]
     settings = {"scenario": options.scenario.name, "episodes": options.episodes, "greedy": options.greedy}
     report({"played": table, "exact": exact}, options.out, seeds=seeds, **settings)
 

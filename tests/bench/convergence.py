@@ -25,10 +25,10 @@ import numpy as np
 from _bench import ROOT, parser, report
 
 import marl
-from marl.evaluation.game_tree import GameTree, Node, Strategy, grow, nash_conv
+from marl.evaluation.game_tree import GameTree, Node, Strategy, build_game_tree, nash_conv
 from marl.evaluation.mixtures import RunningMixture
 from marl.rollout.casting import RoleCasting
-from marl.view.curves import Point, draw
+from marl.view.curves import Point, save_curves
 
 SCALES = {"kuhn": 0.5, "leduc": 0.15, "liars_dice": 1.0}
 """Game -> factor of its rewards."""
@@ -91,7 +91,7 @@ class Table:
         self._at_N, self._next_NA, self._paid_N = np.array(self._at), np.array(self._next), np.array(self._paid)
 
     def _add(self, node: Node, paid: float) -> int:
-        index, paid = len(self._at), paid + node.paid.get(self.tree.agents[0], 0.0)
+        index, paid = len(self._at), paid + node.rewards.get(self.tree.agents[0], 0.0)
         self._at.append(-1 if node.situation is None else self._rows[node.situation])
         self._paid.append(paid)
         self._next.append([0] * self.legal.shape[1])
@@ -210,7 +210,7 @@ def curves(methods: Mapping[str, Sequence[Mapping[str, Any]]], steps: int) -> di
 def tabulated(game: str) -> Table:
     """Return the game of a scenario."""
     scenario = marl.load(ROOT / "scenarios" / f"{game}_self_play.yaml")
-    return Table(grow(scenario.game, RoleCasting(scenario.roles, 0), scenario.seats))
+    return Table(build_game_tree(scenario.game, RoleCasting(scenario.roles, 0), scenario.seats))
 
 
 def main() -> None:
@@ -230,7 +230,7 @@ def main() -> None:
         figures[game] = {"uniform": round(uniform, 4), "methods": runs}
     if given.picture:
         panels = {f"{game}: NashConv": curves(found["methods"], given.steps) for game, found in figures.items()}
-        draw(given.picture, panels)
+        save_curves(given.picture, panels)
     report(figures, given.out, seeds=given.seeds, steps=given.steps, episodes=EPISODES)
 
 

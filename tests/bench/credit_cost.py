@@ -25,26 +25,30 @@ from typing import Any
 
 from _bench import parser, report
 
-from marl.config import Sampling
-from marl.graph import Trajectory
-from marl.judging.judge import Judge
+from marl.core.config import Sampling
+from marl.core.graph import Trajectory
+from marl.core.types import Completion, Deal, Message, Reading, Request, Reward, Turn, TurnId
+from marl.credit_stage.stage import CreditStage
 from marl.protocols import Evidence
 from marl.scenario.schema import CreditConfig, CreditRule
-from marl.types import Completion, Deal, Message, Reading, Request, Reward, Turn, TurnId
 
 SEATS = {"planner": "planner", "solver": "solver", "critic": "critic", "verifier": "verifier"}
 TEAM = [["planner", "solver", "critic"]]
 TOKENS, LENGTH, GROUP = 16, 20, 8
-HIERARCHY = {"kind": "credit.assign.trajectory:Hierarchy"}
-PROCESS = {"kind": "credit.assign.process:Process", "rewards": ["step"], "discount": 0.9}
-GAE, CHAIN, GRAPH = "credit.assign.gae:Gae", "credit.assign.gae:ChainGae", "credit.assign.graph_gae:GraphGae"
+HIERARCHY = {"kind": "marl.credit.assign.hierarchical:HierarchicalAssign"}
+PROCESS = {"kind": "marl.credit.assign.process:Process", "rewards": ["step"], "discount": 0.9}
+GAE, CHAIN, GRAPH = (
+    "marl.credit.assign.gae:Gae",
+    "marl.credit.assign.gae:ChainGae",
+    "marl.credit.assign.graph_gae:GraphGae",
+)
 ASSIGN: dict[str, dict[str, Any]] = {
-    "outcome": {"kind": "credit.assign.outcome:Outcome"},
-    "outcome, to go": {"kind": "credit.assign.outcome:Outcome", "to_go": True},
-    "flow, each alone": {"kind": "credit.assign.outcome:Flow"},
-    "flow, one team": {"kind": "credit.assign.outcome:Flow", "teams": TEAM},
-    "uniform": {"kind": "credit.assign.outcome:Uniform"},
-    "last_speaker": {"kind": "credit.assign.outcome:LastSpeaker"},
+    "outcome": {"kind": "marl.credit.assign.reward_rules:Outcome"},
+    "outcome, to go": {"kind": "marl.credit.assign.reward_rules:Outcome", "to_go": True},
+    "flow, each alone": {"kind": "marl.credit.assign.reward_rules:Flow"},
+    "flow, one team": {"kind": "marl.credit.assign.reward_rules:Flow", "teams": TEAM},
+    "uniform": {"kind": "marl.credit.assign.reward_rules:Uniform"},
+    "last_speaker": {"kind": "marl.credit.assign.reward_rules:LastSpeaker"},
     "trajectory, copied": HIERARCHY,
     "trajectory, shared": HIERARCHY | {"agents": "equal", "calls": "reads", "discount": 0.9},
     "trajectory, to tokens": HIERARCHY | {"agents": "equal", "calls": "reads", "tokens": "surprise"},
@@ -59,17 +63,17 @@ ALONG_EDGES = ("flow, one team", "chain_gae, turn", "graph_gae, turn", "graph_ga
 LENGTHS = (10, 100, 1000, 10_000, 100_000)
 PEERS, WHITEN = "credit.baselines.group", "credit.baselines.whiten"
 BASELINES: dict[str, dict[str, Any]] = {
-    "none": {"kind": "credit.baselines.reinforce:Nothing"},
-    "group": {"kind": "credit.baselines.group:Group"},
-    "group, prompt": {"kind": "credit.baselines.group:Group", "like": "prompt"},
-    "group, problem": {"kind": "credit.baselines.group:Group", "like": "problem"},
-    "rloo": {"kind": "credit.baselines.group:RlooBaseline"},
-    "role_average": {"kind": "credit.baselines.reinforce:RoleAverage"},
+    "none": {"kind": "marl.credit.baselines.reinforce:NoBaseline"},
+    "group": {"kind": "marl.credit.baselines.group:Group"},
+    "group, prompt": {"kind": "marl.credit.baselines.group:Group", "like": "prompt"},
+    "group, problem": {"kind": "marl.credit.baselines.group:Group", "like": "problem"},
+    "rloo": {"kind": "marl.credit.baselines.group:RlooBaseline"},
+    "role_average": {"kind": "marl.credit.baselines.reinforce:RoleAverage"},
     "agent_turn_group": {"kind": f"{PEERS}:AgentTurnGroup"},
     "agent_group": {"kind": f"{PEERS}:AgentGroup"},
     "task_role": {"kind": f"{PEERS}:TaskRole"},
-    "joint": {"kind": "credit.baselines.group:Joint"},
-    "opo": {"kind": "credit.baselines.group:LengthWeighted"},
+    "joint": {"kind": "marl.credit.baselines.group:JointBaseline"},
+    "opo": {"kind": "marl.credit.baselines.group:OpoBaseline"},
     "whiten": {"kind": f"{WHITEN}:Whiten"},
     "whiten, start": {"kind": f"{WHITEN}:Whiten", "like": "start"},
     "decoupled": {"kind": f"{WHITEN}:Decoupled"},
@@ -87,7 +91,7 @@ def read(trajectories: Sequence[Trajectory]) -> Evidence:
         for turn in trajectory.turns:
             said = turn.completion.logprobs
             readings[turn.id] = Reading(said, said)
-    return Evidence(trajectories, "bench", readings, rules=frozenset({"verifier"}))
+    return Evidence(trajectories, "bench", readings, rule_based_roles=frozenset({"verifier"}))
 
 
 def episode(number: int, length: int = LENGTH) -> Trajectory:
@@ -124,7 +128,7 @@ def assigning(settings: dict[str, Any], evidence: Evidence, repeat: int) -> dict
     earned = assign(evidence)
     alone = timed(lambda: assign(evidence), repeat)
     compared = timed(lambda: baseline(evidence, earned), repeat)
-    judge = Judge(CreditConfig.model_validate({"assign": settings}))
+    judge = CreditStage(CreditConfig.model_validate({"assign": settings}))
     whole = timed(lambda: judge(evidence), repeat)
     return {name: round(s, 4) for name, s in (("alone", alone), ("with_group", alone + compared), ("judge", whole))}
 
@@ -132,8 +136,8 @@ def assigning(settings: dict[str, Any], evidence: Evidence, repeat: int) -> dict
 def comparing(settings: dict[str, Any], evidence: Evidence) -> Callable[[], object]:
     rule = CreditRule.model_validate({"assign": ASSIGN["outcome"], "baseline": settings})
     assign, baseline = rule.assign.build(), rule.baseline.build()
-    named = {n: assign(evidence.map_rewards(lambda t, n=n: t.paid_for(n))) for n in ("step", "outcome")}
-    told, earned = replace(evidence, named=named), assign(evidence)
+    named = {n: assign(evidence.transform_rewards(lambda t, n=n: t.with_rewards_named(n))) for n in ("step", "outcome")}
+    told, earned = replace(evidence, earned_by_reward=named), assign(evidence)
     return lambda: baseline(told, earned)
 
 

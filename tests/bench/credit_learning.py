@@ -36,8 +36,8 @@ from typing import Any, NamedTuple
 from _bench import ROOT, parser, report, silent
 
 import marl
+from marl.core.types import Metrics
 from marl.runs.run_folder import RunFolder
-from marl.types import Metrics
 
 BUDGET = 150_000
 EVALUATIONS = 24

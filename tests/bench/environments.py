@@ -29,12 +29,11 @@ from _bench import ROOT, parser, report
 SUPPORT = ROOT / "tests" / "support"
 sys.path.append(str(SUPPORT))
 
-from real_runs import Desk, Kill, outcome  # noqa: E402
-from wrapped_games import digest, faults, play, seats  # noqa: E402
-
-from marl.graph import read_trajectories  # noqa: E402
-from marl.parts import find  # noqa: E402
+from marl.core.graph import read_trajectories  # noqa: E402
+from marl.core.plugins import find_plugin  # noqa: E402
 from marl.protocols import GameConfig  # noqa: E402
+from tests.support.run_processes import RunWorkspace, SignalTrigger, outcome  # noqa: E402
+from tests.support.wrapped_game_play import determinism_faults, digest, play_randomly, seats  # noqa: E402
 
 RUNS = ROOT / "runs" / "environments"
 _CELL = "{{ 'x' if cell[0] else 'o' if cell[1] else '.' }}"
@@ -76,7 +75,7 @@ _GYM: dict[str, dict[str, Any]] = {
 }
 _VERIFIERS = {
     "kind": "verifiers_environment",
-    "env": "chat_environments:load_environment",
+    "env": "tests.support.third_party_environments:load_environment",
     "examples": ["4", "5"],
 }
 _CALLS = [f'{{"name": "guess", "arguments": {{"number": {number}}}}}' for number in (3, 7)]
@@ -86,7 +85,7 @@ _CHAT: dict[str, dict[str, Any]] = {
     "with a tool": {**_VERIFIERS, "settings": {"name": "doubling"}},
     "tools and get_reward": {
         "kind": "trl_environment",
-        "env": "chat_environments:GuessEnvironment",
+        "env": "tests.support.third_party_environments:GuessEnvironment",
         "examples": [*_CALLS, "done"],
     },
 }
@@ -142,7 +141,7 @@ def main() -> None:
 
 
 def config_of(settings: dict[str, Any]) -> GameConfig:
-    part = find("games", settings["kind"]).model_validate(settings)
+    part = find_plugin("games", settings["kind"]).model_validate(settings)
     assert isinstance(part, GameConfig)
     return part
 
@@ -150,7 +149,7 @@ def config_of(settings: dict[str, Any]) -> GameConfig:
 def measure(library: str, games: dict[str, dict[str, Any]], *, learns: bool) -> dict[str, Any]:
     """Return the turns of a random episode and of the model's in each game, and what is not as it must be."""
     configs = {name: config_of(settings) for name, settings in games.items()}
-    wrong = [f"{name}: {fault}" for name, config in configs.items() for fault in faults(config, 0)]
+    wrong = [f"{name}: {fault}" for name, config in configs.items() for fault in determinism_faults(config, 0)]
     elsewhere = _digests_elsewhere(library)
     wrong += [f"{name}: another process" for name, text in digests(games).items() if elsewhere[name] != text]
     left_out = {name: reason for name, reason in _TOO_LONG.items() if name in games}
@@ -160,7 +159,7 @@ def measure(library: str, games: dict[str, dict[str, Any]], *, learns: bool) -> 
         "learned": learns,
         "left_out": left_out if learns else {},
         "turns": {
-            name: {"random": len(play(config, 0).moves), "model": turns.get(_label(name), [])}
+            name: {"random": len(play_randomly(config, 0).moves), "model": turns.get(_label(name), [])}
             for name, config in configs.items()
         },
     }
@@ -171,14 +170,14 @@ def _learn(library: str, games: dict[str, dict[str, Any]], wrong: list[str]) -> 
     home = RUNS / library
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    alone, killed = (Desk(home / run, scenario(games)) for run in ("alone", "killed"))
+    alone, killed = (RunWorkspace(home / run, scenario(games)) for run in ("alone", "killed"))
     statuses = [
-        _status(alone.begin("--trust")),
-        _status(killed.begin("--trust", kill=Kill("open", "000002.jsonl"))),
-        _status(killed.begin("--trust", "--resume", "auto")),
+        _status(alone.start_training("--trust")),
+        _status(killed.start_training("--trust", kill=SignalTrigger("open", "000002.jsonl"))),
+        _status(killed.start_training("--trust", "--resume", "auto")),
     ]
     if statuses != [0, -9, 0]:
-        wrong.append(f"runs ended with {statuses}: {alone.said()[-300:]} {killed.said()[-300:]}")
+        wrong.append(f"runs ended with {statuses}: {alone.take_output()[-300:]} {killed.take_output()[-300:]}")
     elif outcome(alone.run) != outcome(killed.run):
         wrong.append("a killed and resumed run differs")
     return _turns(alone.run)
@@ -247,7 +246,7 @@ def _with_random_moves(game: dict[str, Any]) -> dict[str, Any]:
     """
     if game["kind"] in ("verifiers_environment", "trl_environment"):
         return game
-    listed = {"actions": sorted(set(play(config_of(game), 0).moves))} if game["kind"] == "textarena" else {}
+    listed = {"actions": sorted(set(play_randomly(config_of(game), 0).moves))} if game["kind"] == "textarena" else {}
     return game | listed | {"illegal": {"then": "random"}}
 
 
@@ -265,7 +264,7 @@ def survey(games: Iterator[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:
 def _attempt(settings: dict[str, Any]) -> str:
     """Return the reason why a random episode of at most 100 moves cannot be played; "" if it can."""
     try:
-        play(config_of(settings), 0, most=100)
+        play_randomly(config_of(settings), 0, most=100)
     except Exception as error:  # noqa: BLE001 (whatever somebody else's code raises is the result)
         text = f"{type(error).__name__}: {error}"
         return next((reason for mark, reason in _REASONS.items() if mark in text), " ".join(text.split())[:100])

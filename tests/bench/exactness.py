@@ -153,7 +153,7 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def _digests(run: Path) -> dict[str, str]:
-    folders = ("checkpoints", "trajectories", "judgements")
+    folders = ("checkpoints", "trajectories", "credit")
     files = [file for folder in folders for file in (run / folder).rglob("*") if file.is_file()]
     return {
         str(file.relative_to(run)): sha256(file.read_bytes()).hexdigest() for file in files if file.name not in _CLOCK

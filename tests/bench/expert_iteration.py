@@ -21,9 +21,9 @@ from typing import Any
 from _bench import ROOT, parser, report, silent
 
 import marl
-from marl.commands.evaluate import measure
-from marl.commands.simulators import untrained_policies
+from marl.commands.simulators import untrained_simulator
 from marl.runs.run_folder import RunFolder
+from tests.support.evaluated_runs import evaluate_run
 
 RUNS = ROOT / "runs" / "expert_iteration"
 SCENARIOS = {
@@ -44,7 +44,7 @@ def trained(arm: str, seed: int, steps: int) -> Path:
     if seconds.is_file() and RunFolder(folder).scenario() == scenario:
         return folder
     with silent():
-        untrained_policies(scenario)  # the warm-up, which all arms have in common, is cached
+        untrained_simulator(scenario)  # the warm-up, which all arms have in common, is cached
         began = time.process_time()
         if not marl.train(scenario, folder, overwrite=True):
             raise KeyboardInterrupt
@@ -60,7 +60,7 @@ def figures_of(arm: str, seed: int, steps: int, games: int) -> dict[str, Any]:
     figures: dict[str, Any] = {"arm": arm, "seed": seed, "steps": steps}
     figures |= {"cpu_seconds": round(seconds, 1), "tokens": last["step/tokens"]}
     for opponent, kinds in OPPONENTS.items() if games else ():
-        measured = measure(folder, opponent, games, None)
+        measured = evaluate_run(folder, opponent, games, None)
         names = [f"{opponent}/{kind}{bound}" for kind in kinds for bound in ("", "_low", "_high")]
         figures |= {name: round(measured[f"eval/{name}"], 4) for name in names}
     return figures

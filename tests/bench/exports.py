@@ -45,7 +45,8 @@ def main() -> None:
 def compared(folder: Path, steps: int, times: int) -> dict[str, Any]:
     """Return the figures of each way, for the whole run and for a tenth of it, and their ratios."""
     from page import enlarge
-    from page_runs import kuhn_run
+
+    from tests.support.recorded_runs import kuhn_run
 
     figures: dict[str, Any] = {}
     for name, many in (("tenth", steps // 10), ("whole", steps)):
@@ -75,10 +76,10 @@ def measured(way: Callable[[Path, Path], int], run: Path, out: Path) -> dict[str
 
 def export_data(run: Path, out: Path) -> int:
     """Export as the command does; return the number of turns."""
-    from marl.export.data_export import DataChoice
+    from marl.export.data_export import DataExportOptions
     from marl.export.data_export import export_data as export
 
-    return export(run, out, DataChoice("parquet")).rows["turns.parquet"]
+    return export(run, out, DataExportOptions("parquet")).rows["turns.parquet"]
 
 
 def from_list(run: Path, out: Path) -> int:
@@ -92,7 +93,7 @@ def from_list(run: Path, out: Path) -> int:
 
 def rows_of(file: Path, run: Path) -> Iterator[dict[str, Any]]:
     """Yield the turns of a step, each with what was judged of it."""
-    _, *judged = lines(run / "judgements" / file.name)
+    _, *judged = lines(run / "credit" / file.name)
     records = {tuple(turn["turn"]): turn for line in judged for turn in line["turns"]}
     for episode in lines(file):
         for turn in episode["turns"]:

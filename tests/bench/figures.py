@@ -21,8 +21,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from credit.validation.measure import MethodResult
-from credit.validation.report import method_table
+from marl.commands.credit_check.measure import MethodResult
+from marl.commands.credit_check.report import method_table
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench"

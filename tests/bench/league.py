@@ -40,20 +40,20 @@ from _bench import ROOT, parser, report
 
 import marl
 from marl.engines.transformers.settings import Transformers
-from marl.evaluation.evaluate import Opponents, match, move_probabilities, score
-from marl.evaluation.game_tree import GameTree, Strategy, grow, nash_conv
+from marl.evaluation.evaluate import Opponents, move_probabilities, play_match, score
+from marl.evaluation.game_tree import GameTree, Strategy, build_game_tree, nash_conv
 from marl.evaluation.mixtures import mixture
 from marl.experience.league.matchmaking import psro, uniform
-from marl.experience.league.payoff import Payoffs
+from marl.experience.league.results import Payoffs
 from marl.models.pretrained import PretrainedSource
 from marl.rollout.casting import RoleCasting
 from marl.runs import checkpoint
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Scenario
 from marl.training.build import build
-from marl.training.loop import Training
+from marl.training.loop import TrainingLoop
 from marl.training.placement import make_simulator
-from marl.training.restore import restore
+from marl.training.restore import restore_simulator
 
 RUNS = ROOT / "runs" / "league"
 MODES = {
@@ -93,7 +93,9 @@ def strategies(scenario: Scenario, tree: GameTree, folders: Sequence[Path]) -> l
 def payoffs(run: Path) -> Payoffs:
     """Return what members of the pool have won from each other, as the run knows it at its end."""
     known, folder = Payoffs(), RunFolder(run)
-    known.load_state_dict(checkpoint.read(folder.checkpoints, folder.latest()[0])[1]["experience"]["payoffs"])
+    known.load_state_dict(
+        checkpoint.read_checkpoint(folder.checkpoints, folder.latest_checkpoint()[0])[1]["experience"]["payoffs"]
+    )
     return known
 
 
@@ -102,7 +104,7 @@ def measured(mode: str, scenario: Scenario, run: Path, resume: bool) -> dict[str
     learning.whole_run(scenario, run, resume=resume)
     rows, steps = list(RunFolder(run).rows()), scenario.schedule.steps
     last = [(row["step"], row["eval/nashconv"]) for row in rows if "eval/nashconv" in row]
-    tree = grow(scenario.game, RoleCasting(scenario.roles, scenario.schedule.seed), scenario.seats)
+    tree = build_game_tree(scenario.game, RoleCasting(scenario.roles, scenario.schedule.seed), scenario.seats)
     folders = [folder for folder in members(run) if int(folder.name) < steps]  # the newest has played nobody
     played, names = strategies(scenario, tree, folders), [f"actor@{folder.name}" for folder in folders]
     curves = {"last": last, "average": [], "nash": []}
@@ -192,13 +194,13 @@ def tic_tac_toe(seed: int, given: Namespace) -> dict[str, Any]:
     """Train the league; return its usual figures, and the last policy's score against each member of its pool."""
     figures = learning.learn("tic_tac_toe_league", seed, given.budget, given.overrides, resume=given.resume)
     run = learning.RUNS / f"tic_tac_toe_league_{seed}"
-    scenario, simulator = restore(run)
+    scenario, simulator = restore_simulator(run)
     roles, both = dict.fromkeys(scenario.seats, scenario.roles["opponent"]), dict.fromkeys(scenario.seats, "player")
     measured = scenario.model_copy(update={"seats": both})
     against = {}
     for folder in members(run):
         opponents = Opponents(roles, {"actor": engine_of(folder)})
-        results = match(measured, simulator, opponents, episodes=GAMES, seed=seed)
+        results = play_match(measured, simulator, opponents, episodes=GAMES, seed=seed)
         found = score([value for returns in results.returns.values() for value in returns])
         against[folder.name] = [round(found[name], 3) for name in ("mean_low", "mean", "mean_high")]
     means = [mean for _, mean, _ in against.values()]
@@ -246,7 +248,7 @@ def one_arm(arm: str, budget: float) -> None:
     )
     folder = RunFolder(run)
     folder.create(scenario)
-    training = Training(build(scenario), folder, [])
+    training = TrainingLoop(build(scenario), folder, [])
     actor: Any = training.run.learners["actor"]
     for version in range(many):
         copy = run / "league" / "actor" / f"{version:06d}"
@@ -260,7 +262,7 @@ def one_arm(arm: str, budget: float) -> None:
     training.run.experience.load_state_dict(state | {"taken": {"actor": [*range(many)]}})
     loads = 0.0
     for _ in range(scenario.schedule.steps):
-        training._advance()
+        training.step()
         loads += training.run.experience.metrics()["league/loads"]
     size = sum(file.stat().st_size for file in (run / "league" / "actor" / "000000").glob("*.safetensors"))
     shutil.rmtree(run)

@@ -34,10 +34,10 @@ import torch
 from _bench import parser, report, silent, spread
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Advantage, Sample
 from marl.protocols import LearnerContext
-from marl.types import Advantage, Sample
-from trainers.settings.policy_gradient import Grpo
+from marl.trainers.policy_gradient.settings import Grpo
 
 GROUP = 8
 PEAK_FLOPS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}

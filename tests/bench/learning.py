@@ -28,16 +28,16 @@ from typing import Any
 from _bench import ROOT, parser, report, silent
 
 import marl
-from marl.commands.evaluate import measure
+from marl.core.graph import write_trajectories
 from marl.evaluation.evaluate import EXACT
-from marl.graph import write_trajectories
 from marl.models.tiny import Tiny
 from marl.protocols import WarmUp
 from marl.runs.run_folder import RunFolder
-from marl.scenario.games import shares
+from marl.scenario.games import game_shares
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.training.warm_up import corpus, lesson, random_play
+from marl.training.warm_up import corpus, random_play, warm_up_scenario_data
+from tests.support.evaluated_runs import evaluate_run
 
 GAMES_OF = {
     **{"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"},
@@ -118,7 +118,7 @@ def played(run: Path, task: str) -> dict[str, float]:
     wanted = {"random": ("win", "draw", "loss"), "minimax": ("draw", "loss")} if task.startswith("tic_tac_toe") else {}
     figures: dict[str, float] = {}
     for opponent, kinds in wanted.items():
-        found = measure(run, opponent, GAMES, None)
+        found = evaluate_run(run, opponent, GAMES, None)
         for kind in kinds:
             names = (kind, f"{kind}_low", f"{kind}_high")
             figures |= {f"{opponent}/{name}": found[f"eval/{opponent}/{name}"] for name in names}
@@ -212,7 +212,7 @@ def imitate(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     home = RUNS / f"sft_{seed}"
     home.mkdir(parents=True, exist_ok=True)
     write_trajectories(home / "recorded.jsonl.zst", random_play(team, settings.episodes, seed))
-    taught = validate(lesson(team, ("solver",), settings, base, home / "recorded.jsonl.zst"), "sft")
+    taught = validate(warm_up_scenario_data(team, ("solver",), settings, base, home / "recorded.jsonl.zst"), "sft")
     whole_run(taught, home / "run")
     return {"seed": seed, "steps": settings.steps, **learnt(list(RunFolder(home / "run").rows()))}
 
@@ -222,7 +222,7 @@ def together(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     file = ROOT / "scenarios" / "two_games.yaml"
     steps = max(1, round(marl.load(file, overrides).schedule.steps * budget))
     both = marl.load(file, [*overrides, f"schedule.seed={seed}", f"schedule.steps={steps}", "evaluate.keep_best=null"])
-    data, parts = both.model_dump(mode="json"), shares(both.games)
+    data, parts = both.model_dump(mode="json"), game_shares(both.games)
     figures: dict[str, Any] = {"seed": seed, "steps": steps}
     gains: dict[str, list[float]] = {name: [] for name in GOALS}
     for run, part in {"both": 1.0, **parts}.items():

@@ -50,11 +50,11 @@ def measured(options: argparse.Namespace) -> dict[str, float]:
     """One variant, in this process."""
     import torch
 
-    from trainers.forward import token_outputs as vocabulary
+    from marl.trainers.forward import token_outputs as vocabulary
 
     torch.set_num_threads(2)
     if VARIANTS[options.variant]:
-        vocabulary.AT_ONCE = 1 << 62
+        vocabulary.MAX_LOGIT_ENTRIES = 1 << 62
     learner = _learner(options)
     rng = random.Random(0)
     samples = [_sample(options, rng, number) for number in range(options.rows)]
@@ -73,7 +73,7 @@ def _learner(options: argparse.Namespace) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from marl.protocols import LearnerContext
-    from trainers.settings.policy_gradient import Grpo
+    from marl.trainers.policy_gradient.settings import Grpo
 
     class Source:
         def model(self) -> Any:
@@ -88,8 +88,8 @@ def _learner(options: argparse.Namespace) -> Any:
 
 
 def _sample(options: argparse.Namespace, rng: random.Random, number: int) -> Any:
-    from marl.config import Sampling
-    from marl.types import Advantage, Sample
+    from marl.core.config import Sampling
+    from marl.core.types import Advantage, Sample
 
     def words(many: int) -> tuple[int, ...]:
         return tuple(rng.randrange(options.vocabulary) for _ in range(many))

@@ -21,9 +21,9 @@ from _bench import ROOT, parser, report, silent, spread
 import marl
 
 KINDS = {
-    "vdn": "credit.assign.value_decomposition:Vdn",
-    "qmix": "credit.assign.value_decomposition:Qmix",
-    "coma": "credit.assign.value_decomposition:Coma",
+    "vdn": "marl.credit.assign.value_decomposition:Vdn",
+    "qmix": "marl.credit.assign.value_decomposition:Qmix",
+    "coma": "marl.credit.assign.value_decomposition:Coma",
 }
 WARM = 5
 
@@ -48,7 +48,7 @@ def milliseconds(found: list[dict[str, Any]], stage: str) -> list[float]:
 
 
 def figures(found: list[dict[str, Any]], plain_ms: float) -> dict[str, Any]:
-    stages = {stage: milliseconds(found, stage) for stage in ("step", "read", "judge")}
+    stages = {stage: milliseconds(found, stage) for stage in ("step", "read", "credit")}
     shares = [(j - plain_ms) / (s - r) for s, r, j in zip(*stages.values(), strict=True)]
     fit = {name: row for name, row in found[-1].items() if name.startswith("credit/") and "explained" in name}
     return {f"{stage}_ms": spread(values, 1) for stage, values in stages.items()} | {"share": spread(shares)} | fit
@@ -61,8 +61,8 @@ def main() -> None:
     options.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     chosen = options.parse_args()
     plain = rows(chosen.scenario, chosen.steps, "outcome")
-    plain_ms = statistics.median(milliseconds(plain, "judge"))
-    found: dict[str, Any] = {"outcome": {f"{s}_ms": spread(milliseconds(plain, s), 1) for s in ("step", "judge")}}
+    plain_ms = statistics.median(milliseconds(plain, "credit"))
+    found: dict[str, Any] = {"outcome": {f"{s}_ms": spread(milliseconds(plain, s), 1) for s in ("step", "credit")}}
     for kind in chosen.kinds:
         for features in ("hidden", "text"):
             assign = f"{{kind: '{KINDS[kind]}', features: {features}}}"

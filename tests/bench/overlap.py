@@ -44,8 +44,8 @@ def scenario(ahead: int, steps: int) -> dict[str, Any]:
     learner = {"kind": "grpo", "lr": 1e-3, "old": "read", "mismatch": {"kind": "tis"}, "epochs": 4}
     model = {"kind": "tiny", "hidden": 64, "layers": 2, "warm_up": {"steps": 250, "episodes": 1024, "lr": 3e-3}}
     words = {"prompt": "{{ observation }} sum", "sampling": {"max_tokens": 8}}
-    engine = {"kind": "slow_parts:LateAnswers", "median_s": 0.4, "sigma": 1.0, "places": 16}
-    check = {"kind": "slow_parts:SlowExact", "seconds": 0.2}
+    engine = {"kind": "tests.support.slow_plugins:LateAnswers", "median_s": 0.4, "sigma": 1.0, "places": 16}
+    check = {"kind": "tests.support.slow_plugins:SlowExact", "seconds": 0.2}
     return {
         "game": {
             "kind": "team",
@@ -91,7 +91,7 @@ def measured(ahead: int, steps: int) -> dict[str, Any]:
         **{"ahead": ahead, "steps_per_minute": round(60 * len(counted) / seconds, 2)},
         "step_s": round(seconds / len(counted), 3),
         "waits_s": mean("time/play"),
-        "learns_s": round(mean("time/read") + mean("time/judge") + mean("time/learn") + mean("time/publish"), 3),
+        "learns_s": round(mean("time/read") + mean("time/credit") + mean("time/learn") + mean("time/publish"), 3),
         "idle": mean("cluster/simulator_0/idle", "cluster/simulator_1/idle"),
         "success": mean("episode/measure/success"),
         **stale,

@@ -21,10 +21,10 @@ import torch
 from _bench import parser, report, spread
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from trainers.batching.batches import collate
-from trainers.batching.planner import BatchPlan, BatchPlanner
-from trainers.batching.rows import Row
-from trainers.forward.token_outputs import token_outputs
+from marl.trainers.batching.batches import collate
+from marl.trainers.batching.planner import BatchPlan, BatchPlanner
+from marl.trainers.batching.rows import Row
+from marl.trainers.forward.token_outputs import token_outputs
 
 VOCABULARY = 512
 MICRO_TOKENS = 32768
@@ -91,14 +91,14 @@ def compare(planner: BatchPlanner, model: Any, rows: list[Row], names: tuple[str
         "flops": round(predicted, 2),
         "of_predicted": round(measured / predicted, 2),
         "expected": round(slow.cost / fast.cost, 2),
-        "chosen": planner.fastest(rows).name,
+        "chosen": planner.fastest_plan(rows).layout,
         "seconds": {name: spread(list(times)) for name, times in zip(names, zip(*pairs, strict=True), strict=True)},
         "laying_out": round(_spent(makers[1]), 4),
     }
 
 
 def _maker(planner: BatchPlanner, rows: list[Row], name: str) -> Callable[[], BatchPlan]:
-    return lambda: planner.padded(rows) if name == "padded" else planner.packed(rows, name)
+    return lambda: planner.padded_plan(rows) if name == "padded" else planner.packed_plan(rows, name)
 
 
 def _spent(task: Callable[[], object]) -> float:

@@ -1,8 +1,8 @@
 """The page of a run with 100,000 recorded episodes: first view, one episode, filters, memory; and the size of a report.
 
 `marl view` runs as a process of its own and is asked over HTTP, as a browser asks. The run is made of hands of Kuhn
-poker (tests/support/page_runs.py), repeated under other names; its index is built while the first view is measured, and
-then again from the finished index.
+poker (tests/support/recorded_runs.py), repeated under other names; its index is built while the first view is measured,
+and then again from the finished index.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from _bench import ROOT, parser, report, spread
 
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT)]
 
-from page_runs import kuhn_run  # noqa: E402 (found on the path above)
-
 from marl.view.page.assets import LIBRARIES, MODULES, STYLES  # noqa: E402
+from tests.support.recorded_runs import kuhn_run  # noqa: E402 (found on the path above)
 
 EPISODES_A_STEP = 8
 ASKED = 200
@@ -53,9 +52,9 @@ def main() -> None:
 
 def enlarge(run: Path, steps: int, times: int) -> None:
     """Write the run's one step again and again, under the names that later steps and groups have."""
-    for kind in ("trajectories", "judgements"):
+    for kind in ("trajectories", "credit"):
         first = zstandard.ZstdDecompressor().decompressobj().decompress((run / kind / "000001.jsonl.zst").read_bytes())
-        head, lines = first.split(b"\n", 1) if kind == "judgements" else (b"", first)
+        head, lines = first.split(b"\n", 1) if kind == "credit" else (b"", first)
         for step in range(1, steps + 1):
             copies = [renamed(lines, step, copy) for copy in range(times)]
             heads = [renamed(head, step, 0) + b"\n"] if head else []

@@ -19,9 +19,9 @@ from _bench import ROOT
 from PIL import Image
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from marl.commands.page import OfflineRules
-from marl.view.page.filters import EpisodeFilter
-from marl.view.page.page_data import OpenRun, PageData
+from marl.commands.web_view import OfflineCredit
+from marl.view.page.episode_filter import EpisodeFilter
+from marl.view.page.page_data import PageApi, ServedRun
 from marl.view.page.server import PageServer
 
 OUT = ROOT / "tests" / "bench" / "results"
@@ -32,7 +32,7 @@ COLOURS = 64
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("runs", type=Path, nargs=3)
-    data = PageData(options.parse_args().runs, OfflineRules())
+    data = PageApi(options.parse_args().runs, OfflineCredit())
     for run in data.runs.values():
         run.index.update()
     with PageServer(data) as server, sync_playwright() as playwright:
@@ -43,7 +43,7 @@ def main() -> None:
         server.shutdown()
 
 
-def take_all(browser: Browser, url: str, runs: list[OpenRun]) -> None:
+def take_all(browser: Browser, url: str, runs: list[ServedRun]) -> None:
     debate = runs[2]
     first, second = siblings(debate)
     where = f"run={debate.name}&step={first[0]}&episode={first[1]}&turn=4"
@@ -54,7 +54,7 @@ def take_all(browser: Browser, url: str, runs: list[OpenRun]) -> None:
     take(browser, url, "phone", f"#/states?run={runs[0].name}", ".state", (390, 800), dark=True)
 
 
-def siblings(run: OpenRun) -> tuple[tuple[int, str], tuple[int, str]]:
+def siblings(run: ServedRun) -> tuple[tuple[int, str], tuple[int, str]]:
     """Return (step, episode) of two episodes of one group that were paid differently."""
     for entry in run.index.select(EpisodeFilter(), limit=200)[1]:
         for peer in run.index.select(EpisodeFilter(first=entry.step, last=entry.step, group=entry.group), limit=50)[1]:

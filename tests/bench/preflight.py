@@ -109,17 +109,17 @@ def measured(settings: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
 
 def _played(settings: dict[str, Any]) -> tuple[dict[str, float], float]:
     """Play, learn and save; return the greatest resident set of each stage, and the mean tokens of an answer."""
+    from marl.core.state import save_state
     from marl.scenario.load import validate
-    from marl.state import save_state
     from marl.training.build import build
-    from marl.training.samples import collect
+    from marl.training.samples import collect_samples
 
     peaks: dict[str, float] = {}
     run = build(validate(settings))
     with _peak(peaks, "play"):
         trajectories = run.experience.gather(0, run.deals, run.simulator)
     readings = run.read(trajectories)
-    samples = collect(trajectories, run.judged(trajectories, readings), run.scenario.roles, readings)
+    samples = collect_samples(trajectories, run.assign_credit(trajectories, readings), run.scenario.roles, readings)
     for version in range(2):
         with _peak(peaks, "learn"):
             run.update(samples)
@@ -157,14 +157,14 @@ def _status(name: str) -> float:
 def estimated(settings: dict[str, Any], answer: float) -> dict[str, float]:
     """GB of each stage, from settings, shapes, and the mean tokens of an answer."""
     from marl.evaluation.dry_run import dry_run
-    from marl.memory.estimate import estimate, sizes_of
+    from marl.memory.estimate import estimate, measure_sizes
     from marl.scenario.load import validate
 
     run = dry_run(validate(settings))
-    sizes = sizes_of(run)
-    work = {role: replace(load, answer=round(answer)) for role, load in sizes.work.items()}
-    needed = estimate(run.scenario, replace(sizes, work=work))
-    return {stage: needed.peak([stage]) / 1e9 for stage in STAGES}
+    sizes = measure_sizes(run)
+    work = {role: replace(load, max_completion_tokens=round(answer)) for role, load in sizes.workloads.items()}
+    needed = estimate(run.scenario, replace(sizes, workloads=work))
+    return {stage: needed.peak_bytes([stage]) / 1e9 for stage in STAGES}
 
 
 def compared(model: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any]:

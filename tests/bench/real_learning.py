@@ -14,15 +14,15 @@ from typing import Any
 from _bench import parser, report
 from learning import RUNS, learn, scenario
 
-from marl.commands.evaluate import trained
-from marl.commands.simulators import untrained_policies
+from marl.commands.eval.evaluate import policies_of_run
+from marl.commands.simulators import untrained_simulator
+from marl.core.graph import Trajectory
 from marl.evaluation.held_out import HeldOut
-from marl.graph import Trajectory
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Scenario
 from marl.view.curves import plot
-from marl.view.verdicts import problem_of
+from marl.view.verifier_scores import problem_of
 
 TASKS = ("smollm2_team", "smollm2_solver_only")
 DIALOGUES = 10
@@ -53,8 +53,8 @@ def measured(task: str, seed: int, budget: float, overrides: list[str]) -> dict[
     """Train one seed; return its figures, curves and dialogues after it."""
     figures = learn(task, seed, budget, overrides)
     run = RUNS / f"{task}_{seed}"
-    policies = trained(run, (), None, best=False)
-    return figures | {"curves": curve(run), "after": dialogues(policies.scenario, policies.simulator())}
+    policies = policies_of_run(run, (), None, best=False)
+    return figures | {"curves": curve(run), "after": dialogues(policies.scenario, policies.load_simulator())}
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
     given = line.parse_intermixed_args()
     runs = [measured(given.task, seed, given.budget, given.overrides) for seed in given.seeds]
     first = scenario(given.task, given.seeds[0], given.budget, given.overrides)
-    before = dialogues(first, untrained_policies(first))
+    before = dialogues(first, untrained_simulator(first))
     if given.picture:
         plot([RUNS / f"{given.task}_{seed}" for seed in given.seeds], CURVES[:1], given.picture)
     report({"runs": runs, "before": before}, given.out, seeds=given.seeds, scenario=given.task, budget=given.budget)

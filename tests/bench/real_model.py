@@ -43,10 +43,10 @@ from _bench import parser, report, silent, spread
 from train_vs_trl import quiet
 
 import marl
-from games.base import IllegalMove, TextGame, TextGameConfig
-from marl.places import cache_folder
+from marl.core.types import Metrics
+from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.host.paths import cache_folder
 from marl.scenario.load import validate
-from marl.types import Metrics
 
 RANK, LR = 16, 1e-5
 WORK = {"prompts": 8, "answers": 8, "tokens": 24}
@@ -76,13 +76,13 @@ class Sums(TextGame):
     def describe(self, agent: str) -> str:
         return self.question
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return self.question
 
     def start_key(self) -> str:
         return self.question
 
-    def move(self, action: str) -> Mapping[str, float]:
+    def apply_action(self, action: str) -> Mapping[str, float]:
         return {self.seats[0]: reward(action)}
 
 
@@ -90,7 +90,7 @@ class SumsConfig(TextGameConfig):
     kind: str = "real_model:SumsConfig"
 
     def build(self) -> Sums:
-        return Sums(("writer",), IllegalMove())
+        return Sums(("writer",), IllegalMoveHandling())
 
 
 class Clock:

@@ -26,16 +26,16 @@ from _bench import parser, report
 from torch.utils._python_dispatch import TorchDispatchMode
 from train_vs_trl import quiet
 
-from marl.config import Sampling
-from marl.engines.transformers.sampler import Sampler
+from marl.core.config import Sampling
+from marl.core.types import Advantage, Message, Request, Sample
+from marl.engines.transformers.engine import TransformersEngine
 from marl.engines.transformers.settings import Transformers
+from marl.host.paths import cache_folder
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.pretrained import Pretrained, PretrainedSource
-from marl.places import cache_folder
 from marl.protocols import LearnerContext
-from marl.types import Advantage, Message, Request, Sample
-from trainers.forward import token_outputs
-from trainers.settings.policy_gradient import Grpo
+from marl.trainers.forward import token_outputs
+from marl.trainers.policy_gradient.settings import Grpo
 
 RANK, ROWS, PROMPTS, TOKENS = 16, 32, 8, 16
 PRODUCTS = ("mm", "addmm", "linear", "matmul", "bmm")
@@ -112,7 +112,7 @@ def profiled(options: argparse.Namespace, dtype: Any) -> dict[str, Any]:
     )
     learner: Any = Grpo(fidelity=None).build(LearnerContext("solver", source, 10, 0))
     engine: Any = Transformers().build_shared({"solver": source})
-    assert isinstance(engine, Sampler)
+    assert isinstance(engine, TransformersEngine)
     config = learner.model.config
     head = config.vocab_size * config.hidden_size
     body = sum(p.numel() for p in learner.model.parameters() if not p.requires_grad) - head

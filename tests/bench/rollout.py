@@ -29,13 +29,13 @@ import torch
 import torch._dynamo
 from _bench import parser, report
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Message, Request
 from marl.engines.transformers.settings import Transformers
 from marl.engines.vllm.settings import VLLM
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
-from marl.types import Message, Request
 
 SHAPES = {
     "1.7M": {"hidden": 192, "layers": 4, "heads": 6, "kv_heads": 3, "head_dim": 32, "intermediate": 512},

@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from _bench import parser, report
 
-from marl.config import Sampling
-from marl.engines.transformers.policy_weights import SinglePolicy
-from marl.engines.transformers.sampler import Sampler
+from marl.core.config import Sampling
+from marl.core.types import Message, Request
+from marl.engines.transformers.engine import TransformersEngine
+from marl.engines.transformers.policy_weights import FullWeights
 from marl.engines.transformers.settings import Transformers
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
-from marl.types import Message, Request
 
 SETTINGS = Tiny(
     architecture="qwen3", hidden=192, layers=4, heads=6, kv_heads=3, head_dim=32, intermediate=512,
@@ -60,7 +60,7 @@ def works(rng: np.random.Generator) -> dict[str, Work]:
     }
 
 
-def ours(sampler: Sampler, work: Work) -> None:
+def ours(sampler: TransformersEngine, work: Work) -> None:
     """All requests are handed over at once."""
     for ticket, (prompt, length) in enumerate(zip(work.prompts, work.lengths, strict=True)):
         request = Request("actor", (Message("user", prompt),), Sampling(max_tokens=length), seed=ticket)
@@ -101,7 +101,7 @@ def measured(folder: Path, repeats: int) -> dict[str, dict[str, float]]:
     model.generation_config.eos_token_id = None
     figures: dict[str, dict[str, float]] = {}
     for name, work in works(np.random.default_rng(0)).items():
-        sampler = Sampler(SinglePolicy(model, checkpoint), tokenizer, Transformers(slots=work.slots))
+        sampler = TransformersEngine(FullWeights(model, checkpoint), tokenizer, Transformers(slots=work.slots))
         sampler._ends_E = np.array([], np.int64)
         times = [(seconds(lambda: ours(sampler, work)), seconds(lambda: theirs(model, tokenizer, work)))  # noqa: B023
                  for _ in range(repeats + 1)][1:]  # fmt: skip

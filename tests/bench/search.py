@@ -34,26 +34,26 @@ from _mcts_player import Mcts
 from open_spiel.python.algorithms.mcts import Evaluator, MCTSBot
 
 import marl
-from games.connect_four_players import AlphaBeta
-from games.kuhn_poker import Equilibrium
-from games.tic_tac_toe import EMPTY, TicTacToeConfig
-from marl.commands.evaluate import MeasuredPolicies, trained
-from marl.commands.simulators import untrained_policies
+from marl.commands.eval.evaluate import EvaluatedPolicies, policies_of_run
+from marl.commands.simulators import untrained_simulator
+from marl.core.types import Deal
 from marl.engines.scripted import Random, ScriptedConfig
-from marl.evaluation.evaluate import Opponents, exact, match
-from marl.evaluation.game_tree import grow
-from marl.evaluation.searching import exact_figures
+from marl.evaluation.evaluate import Opponents, exact, play_match
+from marl.evaluation.game_tree import build_game_tree
+from marl.evaluation.search_policy import exact_figures
+from marl.games.connect_four_search import ConnectFourAlphaBeta
+from marl.games.kuhn_poker import KuhnEquilibrium
+from marl.games.tic_tac_toe import EMPTY, TicTacToeConfig
 from marl.protocols import EngineConfig
 from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import load
 from marl.scenario.schema import Scenario
-from marl.search.planner import Evaluation, Leaf, search, search_all
-from marl.search.play import SearchPlayer, Seating
+from marl.search.mcts import Leaf, LeafEvaluation, search, search_all
+from marl.search.play import SearchPlayer, SearchSeats
 from marl.search.positions import SearchPosition
 from marl.search.settings import SearchSettings
 from marl.training.placement import make_simulator
-from marl.types import Deal
 
 SCENARIOS = ROOT / "scenarios"
 SIMULATIONS = 1000
@@ -70,9 +70,9 @@ class Stopwatch(Evaluator):
     def __init__(self) -> None:
         self.seconds, self.calls = 0.0, 0
 
-    def __call__(self, leaves: Sequence[Leaf]) -> list[Evaluation]:
+    def __call__(self, leaves: Sequence[Leaf]) -> list[LeafEvaluation]:
         began = time.process_time()
-        evaluations = [Evaluation(self._prior(len(leaf.position.moves)), (0.0, 0.0)) for leaf in leaves]
+        evaluations = [LeafEvaluation(self._prior(len(leaf.position.moves)), (0.0, 0.0)) for leaf in leaves]
         self.seconds, self.calls = self.seconds + time.process_time() - began, self.calls + len(leaves)
         return evaluations
 
@@ -136,7 +136,7 @@ def with_a_model(simulator: RolloutSimulator, scenario: Scenario, games: int, re
         episodes = [Episode(scenario.game.build(), deal, simulator.casting) for deal in deals]
         for episode in episodes:
             episode.new_requests()
-        player = SearchPlayer(simulator, settings, Seating(["player"], scenario.seats))
+        player = SearchPlayer(simulator, settings, SearchSeats(["player"], scenario.seats))
         before, began = simulator.tokens["eval"], time.process_time()
         player.decide(episodes)
         rates.append(games * settings.simulations / (time.process_time() - began))
@@ -144,11 +144,11 @@ def with_a_model(simulator: RolloutSimulator, scenario: Scenario, games: int, re
     return {"simulations_per_cpu_s": round(statistics.median(rates)), "tokens_per_simulation": round(fresh[-1], 2)}
 
 
-def draws(policies: MeasuredPolicies, games: int, settings: SearchSettings | None) -> dict[str, float]:
+def draws(policies: EvaluatedPolicies, games: int, settings: SearchSettings | None) -> dict[str, float]:
     """Return how often a policy draws against minimax and loses to it, with 95 % intervals, seats balanced."""
     scenario = policies.scenario
     opponents = Opponents.scripted(scenario, "minimax")
-    results = match(scenario, policies.simulator(), opponents, episodes=games, seed=0, search=settings)
+    results = play_match(scenario, policies.load_simulator(), opponents, episodes=games, seed=0, search=settings)
     figures = results.metrics("minimax")
     wanted = [f"minimax/{kind}{bound}" for kind in ("draw", "loss") for bound in ("", "_low", "_high")]
     return {name: round(figures[name], 4) for name in wanted}
@@ -161,7 +161,7 @@ def hidden(policy: ScriptedConfig, seeds: Sequence[int]) -> dict[str, Any]:
         scenario = marl.load(SCENARIOS / "kuhn_self_play.yaml", [f"schedule.seed={seed}"])
         simulator = make_simulator(scenario, {"actor": policy.build(None)})
         figures["with_search"].append(round(exact_figures(scenario, simulator, HIDDEN)["eval/nashconv"], 4))
-        tree = grow(scenario.game, simulator.casting, scenario.seats)
+        tree = build_game_tree(scenario.game, simulator.casting, scenario.seats)
         figures["without"] = round(exact(tree, simulator)["eval/nashconv"], 4)
     return figures
 
@@ -169,7 +169,7 @@ def hidden(policy: ScriptedConfig, seeds: Sequence[int]) -> dict[str, Any]:
 def tic_tac_toe(chosen: Namespace) -> None:
     """Measure how often a run's policy draws against minimax, alone and with search."""
     with silent():
-        run = empty_board(trained(chosen.run, (), None, best=False))
+        run = empty_board(policies_of_run(chosen.run, (), None, best=False))
         figures = {
             "policy": draws(run, 4 * chosen.games, None),
             "policy_with_search": draws(run, chosen.games, TRAINED),
@@ -179,23 +179,23 @@ def tic_tac_toe(chosen: Namespace) -> None:
     report(figures, chosen.out, seeds=[0], games=chosen.games, search=TRAINED.model_dump(mode="json"))
 
 
-def empty_board(policies: MeasuredPolicies) -> MeasuredPolicies:
+def empty_board(policies: EvaluatedPolicies) -> EvaluatedPolicies:
     """Return policies whose games begin with the empty board."""
     game = policies.scenario.game.model_copy(update={"openings": 0.0})
 
     def simulator() -> RolloutSimulator:
-        table = policies.simulator()
+        table = policies.load_simulator()
         table.games = {"": game}  # those of the run begin with its openings
         return table
 
-    return replace(policies, scenario=policies.scenario.model_copy(update={"game": game}), simulator=simulator)
+    return replace(policies, scenario=policies.scenario.model_copy(update={"game": game}), load_simulator=simulator)
 
 
 def connect_four(chosen: Namespace) -> None:
     """Measure a policy of connect four, alone and with search, against strong players."""
     opponents: dict[str, EngineConfig] = {
-        "alpha_beta_6": AlphaBeta(depth=6),
-        "perfect": AlphaBeta(depth=None),
+        "alpha_beta_6": ConnectFourAlphaBeta(depth=6),
+        "perfect": ConnectFourAlphaBeta(depth=None),
         "mcts_1000": Mcts(),
     }
     searches = {"policy": None} | {
@@ -203,7 +203,7 @@ def connect_four(chosen: Namespace) -> None:
         for many in chosen.simulations
     }
     with silent():
-        policies = empty_board(trained(chosen.run, (), None, best=False) if chosen.run else _random_four())
+        policies = empty_board(policies_of_run(chosen.run, (), None, best=False) if chosen.run else _random_four())
         figures: dict[str, Any] = {}
         for opponent, engine in opponents.items():
             for name, search_settings in searches.items():
@@ -214,21 +214,21 @@ def connect_four(chosen: Namespace) -> None:
     report(figures, chosen.out, seeds=[0], games=chosen.games, **board)
 
 
-def _random_four() -> MeasuredPolicies:
+def _random_four() -> EvaluatedPolicies:
     players = "policies={actor: {engine: {kind: random}}}"
     scenario = load(SCENARIOS / "connect_four_self_play.yaml", [players], to_train=False)
-    simulator = untrained_policies(scenario)
-    return MeasuredPolicies(scenario, None, lambda: simulator)
+    simulator = untrained_simulator(scenario)
+    return EvaluatedPolicies(scenario, None, lambda: simulator)
 
 
 def met(
-    policies: MeasuredPolicies, name: str, engine: EngineConfig, games: int, settings: SearchSettings | None
+    policies: EvaluatedPolicies, name: str, engine: EngineConfig, games: int, settings: SearchSettings | None
 ) -> dict[str, float]:
     """Return how often policies win, draw and lose against a player in the other seat, with 95 % intervals."""
     scenario = policies.scenario
     roles = {agent: scenario.roles[role].model_copy(update={"policy": name}) for agent, role in scenario.seats.items()}
-    results = match(
-        scenario, policies.simulator(), Opponents(roles, {name: engine}), episodes=games, seed=0, search=settings
+    results = play_match(
+        scenario, policies.load_simulator(), Opponents(roles, {name: engine}), episodes=games, seed=0, search=settings
     )
     figures = results.metrics(name)
     wanted = [f"{kind}{bound}" for kind in ("win", "draw", "loss") for bound in ("", "_low", "_high")]
@@ -254,20 +254,20 @@ def cost_and_play(chosen: Namespace) -> None:
     """Measure what a simulation costs, and what search adds to policies that know nothing, or to a run's."""
     scenario = marl.load(SCENARIOS / "tic_tac_toe_self_play.yaml", ["game.openings=0"])
     with silent():
-        simulator = untrained_policies(scenario)
-        start = MeasuredPolicies(scenario, None, lambda: simulator)
+        simulator = untrained_simulator(scenario)
+        start = EvaluatedPolicies(scenario, None, lambda: simulator)
         play = {
             "untrained": draws(start, 500, None),
             "untrained_search_uniform_prior": draws(start, chosen.games, PLAY),
         }
         if chosen.run:
-            run = trained(chosen.run, (), None, best=False)
+            run = policies_of_run(chosen.run, (), None, best=False)
             play |= {"trained": draws(run, 1000, None), "trained_search": draws(run, chosen.games, BY_POLICY)}
         figures = {
             **cost(chosen.repeats),
             "with_a_model": {n: with_a_model(simulator, scenario, n, 1) for n in (1, 8, 32)},
             "play": play,
-            "kuhn_poker": {"random": hidden(Random(), range(5)), "equilibrium": hidden(Equilibrium(), range(5))},
+            "kuhn_poker": {"random": hidden(Random(), range(5)), "equilibrium": hidden(KuhnEquilibrium(), range(5))},
         }
     play_settings = {"uniform_prior": PLAY.model_dump(mode="json"), "policy_prior": BY_POLICY.model_dump(mode="json")}
     settings = {"play": play_settings, "hidden": HIDDEN.model_dump(mode="json"), "games": chosen.games}

@@ -29,12 +29,12 @@ from typing import Any, ParamSpec, TypeVar
 from _bench import ROOT, parser, report, silent, spread
 
 import marl
+from marl.core.types import Metrics
 from marl.engines.transformers.settings import Transformers
 from marl.models.chat_template import Prompt
 from marl.protocols import LearnerContext, ModelSource
 from marl.scenario.schema import Scenario
-from marl.types import Metrics
-from trainers.settings.policy_gradient import Grpo
+from marl.trainers.policy_gradient.settings import Grpo
 
 SCENARIO = ROOT / "scenarios" / "kuhn_self_play.yaml"
 VARIANTS = {

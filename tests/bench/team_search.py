@@ -28,15 +28,15 @@ from typing import Any
 
 from _bench import parser, report, silent
 
-from marl.commands.simulators import untrained_policies
+from marl.commands.simulators import untrained_simulator
+from marl.core.graph import Trajectory
+from marl.core.statistics import paired_bootstrap, wilson
 from marl.evaluation.held_out import held_out_deals
-from marl.graph import Trajectory
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.search.ratings import CourseRating
+from marl.search.rollout_ratings import RolloutRating
 from marl.search.settings import TurnSearchSettings
-from marl.search.team_play import TeamSearch, TurnSearchResult
-from marl.statistics import paired_bootstrap, wilson
+from marl.search.turn_search import TurnSearch, TurnSearchResult
 
 BUDGETS = (64, 128, 192, 256)
 """Sampled tokens of a problem. A whole course takes 32; other budgets leave best-of-n a rest that it cannot use."""
@@ -117,8 +117,8 @@ def _row(results: Sequence[TurnSearchResult]) -> dict[str, Any]:
         "success": [round(bound, 4) for bound in (low, rate, high)],
         "tokens": round(fmean(result.tokens for result in results), 1),
         "prompt_tokens": round(fmean(result.prompt_tokens for result in results), 1),
-        "courses": round(fmean(len(result.courses) for result in results), 2),
-        "any_right": round(fmean(max(_successes(result.courses)) for result in results), 4),
+        "courses": round(fmean(len(result.rollouts) for result in results), 2),
+        "any_right": round(fmean(max(_successes(result.rollouts)) for result in results), 4),
     }
 
 
@@ -143,7 +143,7 @@ def measure(seeds: Sequence[int], problems: int, steps: int) -> dict[str, Any]:
     spent: dict[str, float] = defaultdict(float)
     for seed in seeds:
         scenario = team(seed, steps)
-        simulator = untrained_policies(scenario)
+        simulator = untrained_simulator(scenario)
         played = simulator.play(held_out_deals(scenario, seed, problems))
         firsts += played
         for (name, rating), (rule, more) in product(RATINGS.items(), RULES.items()):
@@ -152,7 +152,7 @@ def measure(seeds: Sequence[int], problems: int, steps: int) -> dict[str, Any]:
             if rule == "best_of_n" and name != "critic":  # the same courses, whatever they are rated by
                 results[name][rule] += [_rated(each, settings) for each in results["critic"][rule][-len(played) :]]
             else:
-                results[name][rule] += TeamSearch(simulator)(played, settings)
+                results[name][rule] += TurnSearch(simulator)(played, settings)
             spent[f"{name} {rule}"] += time.process_time() - start
     low, rate, high = wilson(sum(_successes(firsts)), len(firsts))
     return {
@@ -167,8 +167,8 @@ def measure(seeds: Sequence[int], problems: int, steps: int) -> dict[str, Any]:
 
 
 def _rated(result: TurnSearchResult, settings: TurnSearchSettings) -> TurnSearchResult:
-    rating = CourseRating(settings.by, settings.verdicts)
-    return replace(result, ratings=tuple(rating.of_course(course) for course in result.courses))
+    rating = RolloutRating(settings.by, settings.verdicts)
+    return replace(result, ratings=tuple(rating.rate(course) for course in result.rollouts))
 
 
 def _accuracy(courses: Sequence[Trajectory]) -> float:

@@ -38,13 +38,13 @@ from _bench import parser, report, silent, spread
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
-from games.base import IllegalMove, TextGame, TextGameConfig
+from marl.core.types import Metrics
+from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
+from marl.roles.base import BaseRole
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.types import Metrics
-from roles.base import BaseRole
 
 MODEL = Tiny(
     architecture="qwen3", hidden=192, layers=4, heads=6, kv_heads=3, head_dim=32, intermediate=512, vocabulary="bytes",
@@ -77,13 +77,13 @@ class Answer(TextGame):
     def describe(self, agent: str) -> str:
         return self.prompt
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return self.prompt
 
     def start_key(self) -> str:
         return self.prompt
 
-    def move(self, action: str) -> Mapping[str, float]:
+    def apply_action(self, action: str) -> Mapping[str, float]:
         return {self.seats[0]: reward(action)}
 
 
@@ -91,7 +91,7 @@ class AnswerConfig(TextGameConfig):
     kind: str = f"{__name__}:AnswerConfig"
 
     def build(self) -> Answer:
-        return Answer(("writer",), IllegalMove())
+        return Answer(("writer",), IllegalMoveHandling())
 
 
 class Writer(BaseRole):

@@ -23,20 +23,20 @@ from typing import Any
 
 from _bench import parser, report
 
-from credit.assign.outcome import Flow, Outcome
-from games.base import IllegalMove, TextGame, TextGameConfig
-from games.kuhn_poker import KuhnPokerConfig
-from marl.graph import Trajectory, write_trajectories
-from marl.judging.judge import Judge, Judgement
-from marl.metrics.summaries import summarize
+from marl.core.graph import Trajectory, write_trajectories
+from marl.core.seeds import seed_of
+from marl.core.types import Completion, Deal, Failure, Request, Ticket
+from marl.credit.assign.reward_rules import Flow, Outcome
+from marl.credit_stage.stage import CreditStage, StepCredit
+from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.metrics.trajectory_metrics import summarize
 from marl.protocols import Evidence, GameConfig
+from marl.roles.answering import PlayerRole
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import CreditConfig
-from marl.seeds import seed_of
-from marl.training.samples import collect
-from marl.types import Completion, Deal, Failure, Request, Ticket
-from roles.answering import PlayerRole
+from marl.training.samples import collect_samples
 
 AGENTS = ("player_0", "player_1")
 ROLES = {"player": PlayerRole(policy="actor")}
@@ -46,7 +46,7 @@ class Metronome(TextGame):
     """Two agents take turns, so many times, and are paid every time."""
 
     name = "metronome"
-    choices = ("turns",)
+    reset_options = ("turns",)
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         self.left = options["turns"]
@@ -55,18 +55,18 @@ class Metronome(TextGame):
     def describe(self, agent: str) -> str:
         return "tick or tock"
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return ""
 
     def start_key(self) -> str:
         return ""
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         self.left -= 1
         mover = self.agent_selection
         if not self.left:
             return {mover: 1.0}
-        self.pay({mover: 1.0})
+        self.add_rewards({mover: 1.0})
         return AGENTS[mover == AGENTS[0]]
 
 
@@ -74,7 +74,7 @@ class MetronomeConfig(TextGameConfig):
     kind: str = "metronome"
 
     def build(self) -> Metronome:
-        return Metronome(AGENTS, IllegalMove(), ("tick", "tock"))
+        return Metronome(AGENTS, IllegalMoveHandling(), ("tick", "tock"))
 
 
 class Instant:
@@ -110,7 +110,7 @@ def kuhn(steps: int) -> dict[str, float]:
     """Medians over steps."""
     engine = Instant()
     laid = table(KuhnPokerConfig(), engine)
-    judge = Judge(CreditConfig.model_validate({"baseline": {"kind": "group", "std": False}}))
+    judge = CreditStage(CreditConfig.model_validate({"baseline": {"kind": "group", "std": False}}))
     seats = dict.fromkeys(AGENTS, "player")
     stages: dict[str, list[float]] = {"play": [], "judge": [], "collect": [], "summarize": []}
     for step in range(steps + 1):
@@ -121,7 +121,7 @@ def kuhn(steps: int) -> dict[str, float]:
         marks.append(time.process_time())
         judgement = judge(Evidence(trajectories, "kuhn_poker"))
         marks.append(time.process_time())
-        samples = collect(trajectories, judgement, ROLES, {})
+        samples = collect_samples(trajectories, judgement, ROLES, {})
         marks.append(time.process_time())
         summarize(trajectories)
         marks.append(time.process_time())
@@ -160,7 +160,7 @@ def _learn(trajectories: Sequence[Trajectory]) -> None:
     earned = Outcome()(evidence)
     Outcome(to_go=True)(evidence)
     flow = Flow(teams=(AGENTS,))(evidence)
-    samples = collect(trajectories, Judgement(earned, flow, {}), ROLES, {})
+    samples = collect_samples(trajectories, StepCredit(earned, flow, {}), ROLES, {})
     assert len(samples["actor"]) == len(earned) == len(flow)
 
 

@@ -22,10 +22,10 @@ from typing import Any
 from _bench import ROOT, parser, report
 from _math_verify import MathVerifyAlone
 
+from marl.core.statistics import wilson
 from marl.engines.workers.pool import Job, JobResult, WorkerPool
 from marl.engines.workers.settings import encode_case
 from marl.protocols import VerifierConfig
-from marl.statistics import wilson
 
 TABLES = ROOT / "tests" / "games" / "verifiers"
 sys.path.append(str(TABLES))
@@ -60,7 +60,7 @@ def outcomes(table: Sequence[Row], checks: Sequence[VerifierConfig]) -> list[Out
     for row, check in zip(table, checks, strict=True):
         job = Job(names[check.model_dump_json()], encode_case(row.case), check.timeout_s)
         if not up:
-            _answer(pool, Job(job.part, encode_case(table[0].case), check.timeout_s))
+            _answer(pool, Job(job.plugin, encode_case(table[0].case), check.timeout_s))
         started = time.perf_counter()
         result = _answer(pool, job)
         found.append(Outcome(row, _accepted(result), result.error, time.perf_counter() - started))

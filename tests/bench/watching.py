@@ -19,10 +19,9 @@ from rich.console import Console
 
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT)]
 
-from page_runs import kuhn_run  # noqa: E402 (found on the path above)
-
-from marl.view.run_frame import Screenful, run_frame  # noqa: E402
-from marl.view.run_watch import RunWatch  # noqa: E402
+from marl.view.run_dashboard import TerminalSize, render_dashboard  # noqa: E402
+from marl.view.run_follower import RunFollower  # noqa: E402
+from tests.support.recorded_runs import kuhn_run  # noqa: E402 (found on the path above)
 
 LOOKS = 50
 
@@ -44,7 +43,7 @@ def measure(run: Path, rows: int, many: int) -> dict[str, object]:
         file.writelines(f"{json.dumps(row | {'step': step})}\n" for step in range(1, rows + 1))
     size = (run / "metrics.jsonl").stat().st_size
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    watch = RunWatch(run)
+    watch = RunFollower(run)
     first_s, later_s = cpu_s(lambda: look(watch)), []
     for step in range(rows + 1, rows + 1 + LOOKS):
         with (run / "metrics.jsonl").open("a") as file:
@@ -55,8 +54,10 @@ def measure(run: Path, rows: int, many: int) -> dict[str, object]:
     return figures | {"later_look_cpu_s": spread(later_s, 4), "memory_mib": round(grown / 2**10, 1)}
 
 
-def look(watch: RunWatch) -> None:
-    Console(file=io.StringIO(), width=120, force_terminal=True).print(run_frame(watch.look(), Screenful(120, 50)))
+def look(watch: RunFollower) -> None:
+    Console(file=io.StringIO(), width=120, force_terminal=True).print(
+        render_dashboard(watch.snapshot(), TerminalSize(120, 50))
+    )
 
 
 def cpu_s(task: Callable[[], object]) -> float:

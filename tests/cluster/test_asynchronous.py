@@ -12,28 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learning_samples import Plan, context, make
-from ray_clusters import local_cluster
-from real_runs import Desk, Kill, contents, ended, kuhn, rows
-from slow_parts import SlowLoss
 
-from marl.cluster.learner_group import LearnerGroup, Provision
-from marl.cluster.learner_worker import LearnerTask
+from marl.cluster.learner_group import LearnerGroup, LearnerResources
+from marl.cluster.learner_worker import LearnerSpec
 from marl.cluster.learners import ClusterLearners
-from marl.cluster.placement import PartitionedPlacement, RayPlacement
-from marl.graph import Trajectory
+from marl.cluster.placement import RayPlacement, ShardedPlacement
+from marl.core.graph import Trajectory
+from marl.core.types import Sample
 from marl.runs.run_folder import RunFolder
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
+from marl.trainers.policy_gradient.settings import Grpo
 from marl.training.placement import Placement
-from marl.training.session import RunStart, train
-from marl.types import Sample
-from trainers.settings.policy_gradient import Grpo
+from marl.training.session import RunStart, train_in_folder
+from tests.support.learning_samples import SamplePlan, context, make_samples
+from tests.support.ray_clusters import local_cluster
+from tests.support.run_processes import RunWorkspace, SignalTrigger, contents, exit_status, kuhn_scenario, metric_lines
+from tests.support.slow_plugins import SlowLoss
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 SCHEDULE = {"steps": 6, "groups": 6, "group_size": 4, "threads": 1}
-SLOW = {"kind": "slow_parts:SlowDecoding", "pause_s": 0.02}
+SLOW = {"kind": "tests.support.slow_plugins:SlowDecoding", "pause_s": 0.02}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def cluster() -> Iterator[None]:
 
 def scenario(experience: dict[str, Any] | str, **engine: Any) -> dict[str, Any]:
     """Kuhn poker, every episode on disk, with a correction for stale episodes."""
-    data = kuhn({"old": "read", "mismatch": {"kind": "tis"}, "fidelity": {"every": 2}}, schedule=SCHEDULE)
+    data = kuhn_scenario({"old": "read", "mismatch": {"kind": "tis"}, "fidelity": {"every": 2}}, schedule=SCHEDULE)
     data["policies"]["actor"] |= {"engine": engine} if engine else {}
     evaluate = {"every": 3, "nashconv": True, "against": {"random": 6}}
     return data | {"experience": experience, "evaluate": evaluate, "checkpoint": {"every": 2, "trajectories": 1.0}}
@@ -52,7 +52,7 @@ def scenario(experience: dict[str, Any] | str, **engine: Any) -> dict[str, Any]:
 
 def trained(data: dict[str, Any], folder: Path, placement: Placement) -> list[dict[str, Any]]:
     """Train; return a row of metrics for each step."""
-    assert train(validate(data), folder, RunStart(), [], placement=placement)
+    assert train_in_folder(validate(data), folder, RunStart(), [], placement=placement)
     return [row for row in RunFolder(folder).rows() if row["step"]]
 
 
@@ -67,7 +67,7 @@ def on_ray(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
 def episodes(folder: Path) -> dict[int, list[Trajectory]]:
     """Step -> its episodes, from disk."""
     home = RunFolder(folder)
-    return {step: home.episodes(step) for step in home.recorded()}
+    return {step: home.load_trajectories(step) for step in home.recorded_steps()}
 
 
 def each_once(steps: int) -> list[str]:
@@ -85,7 +85,7 @@ def test_without_staleness_a_queue_on_ray_gives_the_bits_of_rollouts(
 ) -> None:
     monkeypatch.setenv("MARL_CACHE", str(made))
     ahead = on_ray(scenario({"kind": "queue", "max_staleness": 0}), tmp_path / "queue")
-    plain = trained(scenario("rollouts"), tmp_path / "plain", PartitionedPlacement(2))
+    plain = trained(scenario("rollouts"), tmp_path / "plain", ShardedPlacement(2))
     clock = ("time/", "cluster/", "queue/")
     assert [{name: row[name] for name in row if not name.startswith(clock)} for row in ahead] == [
         {name: row[name] for name in row if not name.startswith(clock)} for row in plain
@@ -118,7 +118,7 @@ def test_simulators_of_one_process_play_ahead_by_as_many_steps(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     monkeypatch.setenv("MARL_CACHE", str(made))
-    table = trained(scenario({"kind": "queue", "max_staleness": ahead}), tmp_path / "run", PartitionedPlacement(2))
+    table = trained(scenario({"kind": "queue", "max_staleness": ahead}), tmp_path / "run", ShardedPlacement(2))
     assert names(tmp_path / "run") == each_once(6)
     stale = [row["role/player/staleness_max"] for row in table]
     assert stale[: ahead + 1] == [*range(ahead + 1)]  # the first step's wait plays all of them to their end
@@ -131,25 +131,27 @@ def test_a_run_killed_with_episodes_in_flight_goes_on_without_losing_or_repeatin
     (tmp_path / "cache").symlink_to(made)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     data = scenario({"kind": "queue", "max_staleness": 2}, **SLOW) | {"cluster": {"simulators": 2, "cpus": 0.1}}
-    desk = Desk(tmp_path, data)
-    assert ended(desk.begin(kill=Kill("call", "Training._learn", 4))) == -9, desk.said()
-    assert len(rows(desk.run)) == 4  # that before the first step, and three, two of them in a checkpoint
-    assert ended(desk.begin("--resume", "auto")) == 0, desk.said()
-    assert [json.loads(row)["step"] for row in rows(desk.run)] == [*range(7)]
+    desk = RunWorkspace(tmp_path, data)
+    assert exit_status(desk.start_training(kill=SignalTrigger("call", "TrainingLoop._learn", 4))) == -9, (
+        desk.take_output()
+    )
+    assert len(metric_lines(desk.run)) == 4  # that before the first step, and three, two of them in a checkpoint
+    assert exit_status(desk.start_training("--resume", "auto")) == 0, desk.take_output()
+    assert [json.loads(row)["step"] for row in metric_lines(desk.run)] == [*range(7)]
     assert names(desk.run) == each_once(6)
 
 
 def test_learners_of_two_policies_update_at_the_same_time(cluster: None) -> None:
     settings = Grpo(loss=SlowLoss(seconds=0.7), minibatches=2, merge=False)
     places = {name: replace(context(), policy=name) for name in ("planner", "solver")}
-    provision = Provision(cpus=0.5, start_s=300.0)
+    provision = LearnerResources(cpus=0.5, start_s=300.0)
     learners = ClusterLearners(
         {
-            name: LearnerGroup(LearnerTask(settings, place, 1, "ddp", 1, 60.0), provision)
+            name: LearnerGroup(LearnerSpec(settings, place, 1, "ddp", 1, 60.0), provision)
             for name, place in places.items()
         }
     )
-    samples = make(Plan(count=4))
+    samples = make_samples(SamplePlan(count=4))
     alone_s = min(update_s(learners, {"planner": samples}) for _ in range(2))
     both_s = min(update_s(learners, dict.fromkeys(places, samples)) for _ in range(2))
     assert alone_s > 1.4  # two minibatches

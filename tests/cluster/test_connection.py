@@ -9,14 +9,14 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
-from command_line import run_marl
-from paths import KUHN
 
 from marl.cluster.connection import connected
-from marl.cluster.placement import placement_of
-from marl.errors import EngineError
+from marl.cluster.placement import open_placement
+from marl.core.errors import EngineError
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import ScenarioError, load
+from tests.support.command_line import run_marl
+from tests.support.paths import KUHN
 
 ray = pytest.importorskip("ray")
 
@@ -87,6 +87,6 @@ def test_ray_that_is_missing_or_too_old_is_named_with_what_to_install(monkeypatc
         monkeypatch.setattr("marl.scenario.cluster.version", installed)
         with (
             pytest.raises(ScenarioError, match=rf"{message}; pip install 'marl-llm\[ray\]', or use kind: local"),
-            placement_of(scenario),
+            open_placement(scenario),
         ):
             pass

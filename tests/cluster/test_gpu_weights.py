@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from paths import KUHN
-from ray_clusters import local_cluster
 
 import marl
-from marl.cluster.gpu_weights import Lender, laid_out, on_one_gpu, opened, views
-from marl.cluster.weights import Publication, receive
+from marl.cluster.gpu_weights import GpuBufferPool, on_one_gpu, open_handle, plan_layout, views
+from marl.cluster.weight_transfer import PublishedWeights, receive
+from tests.support.paths import KUHN
+from tests.support.ray_clusters import local_cluster
 
 TENSORS = {
     "base": torch.arange(15, dtype=torch.float32).view(3, 5),
@@ -31,8 +31,8 @@ def equal(ours: Any, theirs: dict[str, torch.Tensor]) -> bool:
 
 
 def test_tensors_of_any_kind_lie_apart_in_the_same_bytes() -> None:
-    layout = laid_out(TENSORS)
-    memory = torch.zeros(layout[-1].first + layout[-1].size, dtype=torch.uint8)
+    layout = plan_layout(TENSORS)
+    memory = torch.zeros(layout[-1].offset + layout[-1].nbytes, dtype=torch.uint8)
     for (_, view), tensor in zip(views(layout, memory), TENSORS.values(), strict=True):
         view.copy_(tensor)
     assert equal(views(layout, memory), TENSORS)
@@ -42,8 +42,10 @@ def test_tensors_of_any_kind_lie_apart_in_the_same_bytes() -> None:
 def test_without_a_gpu_every_process_gets_the_same_bytes_as_they_were() -> None:
     stored: list[Any] = []
     tensors = {name: tensor.clone() for name, tensor in TENSORS.items()}
-    publication = Publication(tensors.items(), Lender(), lambda packed: stored.append(packed) or len(stored) - 1)
-    assert publication.towards(["GPU-1"]) == publication.towards([]) == 0
+    publication = PublishedWeights(
+        tensors.items(), GpuBufferPool(), lambda packed: stored.append(packed) or len(stored) - 1
+    )
+    assert publication.payload_for(["GPU-1"]) == publication.payload_for([]) == 0
     assert publication.stored_bytes == 15 * 4 + 7 * 2 + 8 + 5 * 8
     assert equal(receive(0, stored.__getitem__), TENSORS)
     assert not on_one_gpu(TENSORS)
@@ -54,12 +56,12 @@ class Reader:
     """A process that reads weights on its GPU."""
 
     def gpus(self) -> list[str]:
-        from marl.cluster.gpu_weights import gpus_here
+        from marl.cluster.gpu_weights import visible_gpus
 
-        return gpus_here()
+        return visible_gpus()
 
     def read(self, handle: Any) -> dict[str, torch.Tensor]:
-        return {name: tensor.cpu() for name, tensor in opened(handle)}
+        return {name: tensor.cpu() for name, tensor in open_handle(handle)}
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +77,18 @@ def test_processes_on_the_gpu_read_what_is_lent_there_and_nothing_else_is_copied
     readers = [cluster.remote(num_cpus=0.5, num_gpus=0.4)(Reader).remote() for _ in range(2)]
     gpus = cluster.get(readers[0].gpus.remote())
     tensors = {name: tensor.cuda() for name, tensor in TENSORS.items()}
-    lender, used = Lender(), set()
+    lender, used = GpuBufferPool(), set()
     for version in range(6):
         expected = {name: tensor.clone() for name, tensor in tensors.items()}
-        publication = Publication(tensors.items(), lender, cluster.put)
+        publication = PublishedWeights(tensors.items(), lender, cluster.put)
         for tensor in tensors.values():
             tensor += 1  # the learner goes on
-        handles = [publication.towards(gpus) for _ in readers]
-        used.add(publication._lent._memory.bytes.data_ptr())  # type: ignore[union-attr]
+        handles = [publication.payload_for(gpus) for _ in readers]
+        used.add(publication.on_gpu.buffer.bytes.data_ptr())  # type: ignore[union-attr]
         for read in cluster.get([reader.read.remote(handle) for reader, handle in zip(readers, handles, strict=True)]):
             assert equal(read.items(), expected), version
         assert publication.stored_bytes == 0
-        assert equal(receive(publication.towards(["another"]), cluster.get), expected)
+        assert equal(receive(publication.payload_for(["another"]), cluster.get), expected)
         assert publication.stored_bytes > 0
     assert len(used) == 2  # the one that is kept for late readers, and the next
 

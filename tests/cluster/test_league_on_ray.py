@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leagues import with_exploiter
-from ray_clusters import local_cluster
-from real_runs import contents
 
-from marl.cluster.placement import PartitionedPlacement, RayPlacement
+from marl.cluster.placement import RayPlacement, ShardedPlacement
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
 from marl.training.placement import Placement
-from marl.training.session import Callback, RunStart, train
+from marl.training.session import Callback, RunStart, train_in_folder
+from tests.support.league_scenarios import with_exploiter
+from tests.support.ray_clusters import local_cluster
+from tests.support.run_processes import contents
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 OF_PROCESSES = ("time/", "cluster/", "policy/actor/idle", "policy/actor/restarts")
@@ -35,19 +35,19 @@ def outcome(
 ) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
     """Return what a short league leaves: metrics that no clock decides, weights of the pool, episodes, judgements."""
     monitors = [Callback(lambda step, metrics: on_step(step))]
-    assert train(validate(with_exploiter()), folder, RunStart(), monitors, placement=placement)
+    assert train_in_folder(validate(with_exploiter()), folder, RunStart(), monitors, placement=placement)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     kept = [{name: value for name, value in row.items() if not name.startswith(OF_PROCESSES)} for row in rows]
-    return kept, contents(folder, "league", "trajectories", "judgements")
+    return kept, contents(folder, "league", "trajectories", "credit")
 
 
 def test_a_league_with_an_exploiter_and_a_lost_simulator_has_the_bits_of_one_in_this_process(tmp_path: Path) -> None:
-    rows, files = outcome(tmp_path / "here", PartitionedPlacement(2))
+    rows, files = outcome(tmp_path / "here", ShardedPlacement(2))
     settings = ClusterConfig(simulators=2, cpus=0.5, learners={"actor": 1}, learner_cpus=0.5)
     placement, notes = RayPlacement(settings), list[str]()
 
     def strike(step: int) -> None:
-        parts = placement.parts[-1]
+        parts = placement.shard_groups[-1]
         notes.extend(parts.take_notes())
         if step == 3:
             os.kill(int(parts.status()[0].place.rpartition(" ")[2]), signal.SIGKILL)

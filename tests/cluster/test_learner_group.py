@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 import torch
-from learner_groups import DoubleSource
-from learning_samples import Plan, context, make, sample, turn
-from ray_clusters import local_cluster
 from safetensors.torch import load_file
 
-from marl.cluster.learner_group import LearnerGroup, Provision, ReplacedLearner
-from marl.cluster.learner_worker import LearnerTask
-from marl.errors import NonFinite
+from marl.cluster.learner_group import LearnerGroup, LearnerResources, LearnerRestarted
+from marl.cluster.learner_worker import LearnerSpec
+from marl.core.errors import NonFiniteError
 from marl.protocols import DataParallel
-from trainers.settings.policy_gradient import Grpo
+from marl.trainers.policy_gradient.settings import Grpo
+from tests.support.data_parallel_processes import Float64Source
+from tests.support.learning_samples import SamplePlan, context, make_sample, make_samples, turn
+from tests.support.ray_clusters import local_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
@@ -36,18 +35,18 @@ def cluster() -> Iterator[None]:
 
 
 def group(size: int = 2, way: DataParallel = "ddp", policy: str = "actor", **provision: Any) -> LearnerGroup:
-    place = replace(context(source=DoubleSource()), policy=policy)
+    place = replace(context(source=Float64Source()), policy=policy)
     limits = {"deadline_s": 20.0, "start_s": 300.0, **provision}
-    return LearnerGroup(LearnerTask(SETTINGS, place, size, way, 1, 300.0), Provision(**limits))
+    return LearnerGroup(LearnerSpec(SETTINGS, place, size, way, 1, 300.0), LearnerResources(**limits))
 
 
 def alone() -> Any:
-    return SETTINGS.build(context(source=DoubleSource()))
+    return SETTINGS.build(context(source=Float64Source()))
 
 
 def learn(learner: Any, first: int, steps: int) -> None:
     for step in range(first, first + steps):
-        learner.update(make(Plan(count=20), seed=step))
+        learner.update(make_samples(SamplePlan(count=20), seed=step))
 
 
 def gap(one: Any, other: Any) -> float:
@@ -57,7 +56,7 @@ def gap(one: Any, other: Any) -> float:
 
 
 def process(learner: LearnerGroup, rank: int) -> int:
-    return ray.get(learner._workers[rank].__ray_call__.remote(lambda _: os.getpid()))
+    return int(learner.status()[rank].place.rpartition(" ")[2])
 
 
 def test_a_group_learns_reads_saves_and_fails_as_one_learner(tmp_path: Path) -> None:
@@ -70,8 +69,8 @@ def test_a_group_learns_reads_saves_and_fails_as_one_learner(tmp_path: Path) -> 
     assert [reading.logprobs for reading in ours.read(turns, frozenset({"logprobs"}))] == [
         pytest.approx(logprobs, rel=1e-9) for logprobs in read
     ]
-    with pytest.raises(NonFinite, match="policy 'actor'") as error:
-        ours.update([*make(Plan()), sample((1,), (2,), (-float("inf"),), turn=99)])
+    with pytest.raises(NonFiniteError, match="policy 'actor'") as error:
+        ours.update([*make_samples(SamplePlan()), make_sample((1,), (2,), (-float("inf"),), turn=99)])
     assert error.value.samples == (("episode", 99),)
     ours.save(tmp_path)
     stored, published = load_file(tmp_path / "model.safetensors"), dict(ours.publish())
@@ -80,7 +79,7 @@ def test_a_group_learns_reads_saves_and_fails_as_one_learner(tmp_path: Path) -> 
 
 
 def test_figures_of_tokens_come_from_all_processes_of_a_group() -> None:
-    ours, theirs, samples = group(), alone(), make(Plan(count=20))
+    ours, theirs, samples = group(), alone(), make_samples(SamplePlan(count=20))
     for learner in (ours, theirs):
         learner.token_figures = {}
         learner.update(samples)
@@ -116,7 +115,7 @@ def test_processes_that_die_or_hang_are_named_within_the_deadline_and_replaced_a
     faults = [(1, signal.SIGKILL, "has died, in 'update'"), (0, signal.SIGSTOP, hangs), (1, signal.SIGSTOP, hangs)]
     for step, (rank, number, what) in enumerate(faults, 1):
         os.kill(process(ours, rank), number)
-        with pytest.warns(ReplacedLearner, match=f"policy 'actor': process {rank} of 2 {what}"):
+        with pytest.warns(LearnerRestarted, match=f"policy 'actor': process {rank} of 2 {what}"):
             learn(ours, step, 1)
     assert gap(ours, theirs) == 0.0
     assert ours.restarts == len(faults)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from paths import KUHN
 
 import marl
-from marl.cluster.connection import expect_room
+from marl.cluster.connection import check_capacity
 from marl.protocols import LearnerConfig
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import ScenarioError
-from trainers.settings.policy_gradient import Grpo
-from trainers.settings.preferences import RewardModeling
-from trainers.settings.q_learning import QLearning
+from marl.trainers.policy_gradient.settings import Grpo
+from marl.trainers.q_learning.settings import QLearning
+from marl.trainers.reward_model.settings import RewardModeling
+from tests.support.paths import KUHN
 
 MACHINE = {"Alive": True, "NodeManagerAddress": "one", "Resources": {"CPU": 4.0}}
 
@@ -38,11 +38,11 @@ def test_a_learner_says_why_processes_cannot_share_it(settings: LearnerConfig, w
 
 
 def test_a_cluster_without_room_for_the_learners_says_so() -> None:
-    expect_room(ClusterConfig(learners={"actor": 3}), [MACHINE])
+    check_capacity(ClusterConfig(learners={"actor": 3}), [MACHINE])
     with pytest.raises(
         ScenarioError, match="4 processes of learners and 1 simulators take 5 CPU, but the cluster has 4"
     ):
-        expect_room(ClusterConfig(learners={"actor": 4}), [MACHINE])
+        check_capacity(ClusterConfig(learners={"actor": 4}), [MACHINE])
 
 
 def test_learners_without_ray_have_no_processes() -> None:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_runs import kuhn
 
-from marl.cluster.learner_group import ReplacedLearner
-from marl.cluster.placement import PartitionedPlacement, RayPlacement
+from marl.cluster.learner_group import LearnerRestarted
+from marl.cluster.placement import RayPlacement, ShardedPlacement
+from marl.core.types import Metrics
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
 from marl.training.placement import Placement
-from marl.training.session import Callback, RunStart, train
-from marl.types import Metrics
+from marl.training.session import Callback, RunStart, train_in_folder
+from tests.support.run_processes import kuhn_scenario
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -52,8 +52,8 @@ def rows_of(made: Path, folder: Path, placement: Placement, *monitors: Callback)
     schedule = {"steps": 7, "groups": 6, "group_size": 2, "threads": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(made))
-        scenario = validate(kuhn(schedule=schedule, checkpoint={"every": 7, "trajectories": 1.0}))
-        assert train(scenario, folder, RunStart(), list(monitors), placement=placement)
+        scenario = validate(kuhn_scenario(schedule=schedule, checkpoint={"every": 7, "trajectories": 1.0}))
+        assert train_in_folder(scenario, folder, RunStart(), list(monitors), placement=placement)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     theirs = ("time/", "cluster/", "policy/actor/restarts", "policy/actor/idle")
     return [{name: value for name, value in row.items() if not name.startswith(theirs)} for row in rows]
@@ -74,7 +74,7 @@ def test_a_run_goes_on_with_fewer_machines_and_takes_up_new_ones(cluster: Any, m
 
     def on_step(step: int, metrics: Metrics) -> None:
         simulators[step] = metrics.get("cluster/simulators", 0.0)  # step 0 is an evaluation
-        parts = placement.parts[-1]
+        parts = placement.shard_groups[-1]
         notes.extend(parts.take_notes())
         if step == 2:
             cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
@@ -85,7 +85,7 @@ def test_a_run_goes_on_with_fewer_machines_and_takes_up_new_ones(cluster: Any, m
                 assert time.monotonic() < until
                 time.sleep(0.2)
 
-    with closing(placement), pytest.warns(ReplacedLearner) as warned:
+    with closing(placement), pytest.warns(LearnerRestarted) as warned:
         rows = rows_of(made, tmp_path / "run", placement, Callback(on_step))
     said = "\n".join([*notes, *(str(warning.message) for warning in warned)])
     assert (simulators[2], simulators[4], simulators[7]) == (3, 2, 3), said
@@ -93,6 +93,6 @@ def test_a_run_goes_on_with_fewer_machines_and_takes_up_new_ones(cluster: Any, m
     assert "there was no room for it for 2 s (cluster.room_s)" in said
     assert "1 have come up within 2 s, and go on until there is room for all" in said
     assert "there is room for more processes again" in said
-    alone = rows_of(made, tmp_path / "alone", PartitionedPlacement(3))
+    alone = rows_of(made, tmp_path / "alone", ShardedPlacement(3))
     # With other batch mates, and gradients added up in another order, the last digits differ.
     assert rows[2:] == [pytest.approx(row, rel=1e-3, abs=1e-4) for row in alone[2:]]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from command_line import printed
-from paths import KUHN, ROOT, SCENARIOS
 
 import marl
 from marl.commands import cli
+from tests.support.command_line import marl_output
+from tests.support.paths import KUHN, ROOT, SCENARIOS
 
 EXAMPLES = ROOT / "marl" / "cluster" / "examples"
 README = ROOT / "marl" / "cluster" / "README.md"
@@ -40,11 +40,11 @@ def commands() -> list[list[str]]:
 def test_commands_of_the_examples_exist_with_all_their_options() -> None:
     scripts = pytest.importorskip("ray.scripts.scripts")
     ours: Any = typer.main.get_command(cli.app)
-    known = {"ray": scripts.cli.commands, "marl": ours.commands}
     words = commands()
     assert {tuple(each[:2]) for each in words} == {("ray", "start"), ("ray", "status"), ("marl", "train")}
     for program, name, *rest in words:
-        options = {option for parameter in known[program][name].params for option in parameter.opts}
+        command = scripts.cli.commands[name] if program == "ray" else ours.get_command(None, name)
+        options = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in rest if word.startswith("--")} <= options
         if program == "marl":
             marl.load(KUHN, [word for word in rest if word.startswith("cluster.") and "$" not in word])
@@ -75,7 +75,7 @@ def test_check_says_what_is_placed_where_and_what_it_reserves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["cluster.simulators=4", "cluster.cpus=0.5", "cluster.gpus=0.25", "cluster.learners.solver=2"]
-    text = printed(monkeypatch, capsys, "check", "--quick", SCENARIOS / "team_arithmetic.yaml", *more)
+    text = marl_output(monkeypatch, capsys, "check", "--quick", SCENARIOS / "team_arithmetic.yaml", *more)
     engines = "planner (transformers), solver (transformers), critic (transformers)"
     assert text.partition("\n\n")[2].splitlines() == [
         "placement  on a Ray cluster of the run's own, on this machine",
@@ -90,7 +90,7 @@ def test_check_says_what_is_placed_where_and_what_it_reserves(
 def test_check_says_that_simulators_of_kind_local_take_turns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = printed(monkeypatch, capsys, "check", "--quick", KUHN, "cluster={kind: local, simulators: 2}")
+    text = marl_output(monkeypatch, capsys, "check", "--quick", KUHN, "cluster={kind: local, simulators: 2}")
     assert text.partition("\n\n")[2].splitlines() == [
         "placement  all in this process, in turns",
         "  this process       deals, credit, checkpoints, learners of actor",

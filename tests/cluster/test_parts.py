@@ -3,40 +3,42 @@
 from __future__ import annotations
 
 import pytest
-from small_games import FunctionEngine, PenniesConfig, deal, random_move, table
 
-from games.kuhn_poker import KuhnPokerConfig
+from marl.core.graph import Trajectory
+from marl.core.types import Deal, Fork
 from marl.engines.scripted import Random
-from marl.experience.queue import PlayAhead
-from marl.graph import Trajectory
+from marl.experience.play_ahead import PlayAhead
+from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import GameConfig
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import GameError
-from marl.rollout.partition import PartitionedSimulator
-from marl.rollout.parts import LocalParts, SimulatorPart
+from marl.rollout.sharded_simulator import ShardedSimulator
+from marl.rollout.shards import LocalShardGroup, SimulatorShard
+from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import ScenarioError
-from marl.types import Deal, Fork
+from tests.support.small_games import FunctionEngine, PenniesConfig, make_deal, make_simulator, random_move
 
 GAME = KuhnPokerConfig()
 
 
 def divided(
-    count: int, game: GameConfig = GAME, *, newest_first: bool = True
-) -> tuple[PartitionedSimulator, list[FunctionEngine]]:
+    count: int, game: GameConfig = GAME, *, newest_first: bool = True, max_turns: int = 10_000
+) -> tuple[ShardedSimulator, list[FunctionEngine]]:
     engines = [FunctionEngine(random_move, newest_first=newest_first, batch=1) for _ in range(count)]
-    simulators = [table(game, engine) for engine in engines]
-    parts = LocalParts([SimulatorPart(simulator) for simulator in simulators])
-    return PartitionedSimulator({"": game}, simulators[0].casting, parts), engines
+    casting = make_simulator(game, engines[0]).casting
+    simulators = [RolloutSimulator(game, casting, {"actor": engine}, max_turns=max_turns) for engine in engines]
+    shards = LocalShardGroup([SimulatorShard(simulator) for simulator in simulators])
+    return ShardedSimulator({"": game}, casting, shards), engines
 
 
 def deals(count: int, step: int = 0) -> list[Deal]:
-    return [deal(f"{step}.{i}", GAME, seed=i) for i in range(count)]
+    return [make_deal(f"{step}.{i}", GAME, seed=i) for i in range(count)]
 
 
 def test_parts_play_the_episodes_of_one_simulator_in_the_order_of_their_deals() -> None:
     simulator, engines = divided(3)
-    alone = table(GAME, FunctionEngine(random_move))
+    alone = make_simulator(GAME, FunctionEngine(random_move))
     assert simulator.play(deals(20)) == alone.play(deals(20))
     assert simulator.tokens == alone.tokens
     assert min(len(engine.requests) for engine in engines) >= 12  # six or seven episodes of two turns or three each
@@ -44,12 +46,12 @@ def test_parts_play_the_episodes_of_one_simulator_in_the_order_of_their_deals() 
 
 def test_forks_and_questions_are_answered_in_parts_as_in_one() -> None:
     simulator, _ = divided(2)
-    alone = table(GAME, FunctionEngine(random_move))
+    alone = make_simulator(GAME, FunctionEngine(random_move))
     past = alone.play(deals(3))
     forks = [Fork(trajectory, 1, n=2) for trajectory in past]
-    assert simulator.branch(forks) == alone.branch(forks)
-    again = simulator.branch(forks)
-    assert again == alone.branch(forks)
+    assert simulator.play_forks(forks) == alone.play_forks(forks)
+    again = simulator.play_forks(forks)
+    assert again == alone.play_forks(forks)
     names = [trajectory.id for courses in again for trajectory in courses]
     assert names == [f"0.{i}~1..{n}" for i in range(3) for n in (3, 4)]
     requests = [turn.request for trajectory in past for turn in trajectory.turns]
@@ -69,11 +71,9 @@ def test_other_players_are_built_in_every_part_from_their_settings() -> None:
 
 def test_dropped_episodes_are_counted_over_all_parts() -> None:
     game = PenniesConfig(rounds=3)
-    simulator, _ = divided(2, game)
-    for part in simulator._ledger.parts._parts:  # type: ignore[attr-defined]
-        part._simulator._limits = part._simulator._limits.__class__(max_turns=2)
-    many = [deal(f"e{i}", game) for i in range(6)]
-    simulator.may_drop = 6
+    simulator, _ = divided(2, game, max_turns=2)
+    many = [make_deal(f"e{i}", game) for i in range(6)]
+    simulator.max_drops = 6
     assert simulator.play(many) == []
     assert simulator.dropped == 6
     with pytest.raises(GameError, match="6 episodes were dropped before this one"):
@@ -86,7 +86,7 @@ def by_step(step: int) -> list[Deal]:
 
 def test_a_queue_without_staleness_is_fresh_play() -> None:
     simulator, _ = divided(2)
-    queue, alone = PlayAhead(0), table(GAME, FunctionEngine(random_move))
+    queue, alone = PlayAhead(0), make_simulator(GAME, FunctionEngine(random_move))
     played: list[list[Trajectory]] = [queue.gather(step, by_step, simulator) for step in range(3)]
     assert played == [alone.play(by_step(step)) for step in range(3)]
 
@@ -119,8 +119,8 @@ def test_what_has_no_effect_without_processes_is_refused() -> None:
 def test_a_cluster_that_is_too_small_is_refused_with_what_its_machines_have() -> None:
     connection = pytest.importorskip("marl.cluster.connection")
     nodes = [{"NodeManagerAddress": f"10.0.0.{i}", "Resources": {"CPU": 3.0}} for i in range(2)]
-    connection.expect_room(ClusterConfig(simulators=2, cpus=2), nodes)
+    connection.check_capacity(ClusterConfig(simulators=2, cpus=2), nodes)
     with pytest.raises(ScenarioError, match=r"room for 2 \(10.0.0.0: 3 CPU; 10.0.0.1: 3 CPU\)"):
-        connection.expect_room(ClusterConfig(simulators=3, cpus=2), nodes)
+        connection.check_capacity(ClusterConfig(simulators=3, cpus=2), nodes)
     with pytest.raises(ScenarioError, match="1 of 1 CPU and 1 GPU each do not fit: there is room for 0"):
-        connection.expect_room(ClusterConfig(gpus=1), nodes)
+        connection.check_capacity(ClusterConfig(gpus=1), nodes)

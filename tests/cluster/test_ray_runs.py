@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_runs import contents, kuhn
 
-from marl.cluster.placement import PartitionedPlacement, RayPlacement
+from marl.cluster.placement import RayPlacement, ShardedPlacement
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
 from marl.training.placement import Placement
-from marl.training.session import Callback, RunStart, train
+from marl.training.session import Callback, RunStart, train_in_folder
+from tests.support.run_processes import contents, kuhn_scenario
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -45,7 +45,9 @@ def scenario(made: Path) -> Iterator[Scenario]:
     schedule = {"steps": 4, "groups": 6, "group_size": 4, "threads": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(made))
-        yield validate(kuhn(schedule=schedule, evaluate={"every": 4, "nashconv": True, "against": {"random": 6}}))
+        yield validate(
+            kuhn_scenario(schedule=schedule, evaluate={"every": 4, "nashconv": True, "against": {"random": 6}})
+        )
 
 
 def outcome(run: Path) -> Result:
@@ -60,14 +62,14 @@ def trained(
     scenario: Scenario, folder: Path, placement: Placement, on_step: Callable[[int], None] = lambda step: None
 ) -> Result:
     monitors = [Callback(lambda step, metrics: on_step(step))]
-    assert train(scenario, folder, RunStart(), monitors, placement=placement)
+    assert train_in_folder(scenario, folder, RunStart(), monitors, placement=placement)
     return outcome(folder)
 
 
 @pytest.fixture(scope="module")
 def whole(scenario: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Result:
     """What a run with two simulators in this process gives."""
-    return trained(scenario, tmp_path_factory.mktemp("local") / "run", PartitionedPlacement(2))
+    return trained(scenario, tmp_path_factory.mktemp("local") / "run", ShardedPlacement(2))
 
 
 def on_ray(scenario: Scenario, folder: Path, wound: dict[int, int]) -> tuple[Result, list[str]]:
@@ -76,7 +78,7 @@ def on_ray(scenario: Scenario, folder: Path, wound: dict[int, int]) -> tuple[Res
     notes: list[str] = []
 
     def strike(step: int) -> None:
-        parts = placement.parts[-1]
+        parts = placement.shard_groups[-1]
         notes.extend(parts.take_notes())
         if step in wound:
             os.kill(int(parts.status()[0].place.rpartition(" ")[2]), wound[step])

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 import yaml
-from paths import ROOT
-from real_runs import kuhn
+
+from tests.support.paths import ROOT
+from tests.support.run_processes import kuhn_scenario
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -103,7 +104,7 @@ def test_a_run_over_two_hosts_is_that_of_one(
 ) -> None:
     monkeypatch.setenv("MARL_CACHE", str(made))
     schedule = {"steps": 3, "groups": 6, "group_size": 2, "threads": 1}
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(kuhn(schedule=schedule, evaluate={"every": 3})))
+    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(kuhn_scenario(schedule=schedule, evaluate={"every": 3})))
     alone = marl_train(tmp_path / "alone", "cluster={kind: local, simulators: 2}")
     # Either host has room for two of the four processes.
     placed = ("cluster.simulators=2", "cluster.learners={actor: 2}", "cluster.start_s=100")

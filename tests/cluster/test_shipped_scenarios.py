@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from paths import KUHN, SCENARIOS
-from ray_clusters import local_cluster
-from real_runs import contents
 from safetensors.torch import load_file
 
 import marl
+from tests.support.paths import KUHN, SCENARIOS
+from tests.support.ray_clusters import local_cluster
+from tests.support.run_processes import contents
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 TEAM = SCENARIOS / "team_arithmetic.yaml"
@@ -60,7 +60,7 @@ def weights(run: Path, policy: str) -> torch.Tensor:
 def test_a_scenario_learns_the_same_bits_on_the_cluster(name: str, tmp_path: Path) -> None:
     ours, here = trained(name, tmp_path / "ray", *ON_RAY), trained(name, tmp_path / "here", *HERE)
     assert rows(ours) == rows(here)
-    of_episodes = [contents(run, "trajectories", "judgements") for run in (ours, here)]
+    of_episodes = [contents(run, "trajectories", "credit") for run in (ours, here)]
     assert of_episodes[0] == of_episodes[1]
     for policy in ("actor",) if name == "kuhn" else ("planner", "solver", "critic"):
         assert torch.equal(weights(ours, policy), weights(here, policy))

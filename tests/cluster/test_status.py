@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 
 from marl.commands.status import status_lines
-from marl.rollout.base import PartStatus
-from marl.runs.status import FILE, Activity, read_status, status_written
+from marl.rollout.base import ProcessStatus
+from marl.runs.status import STATUS_FILE, RunActivity, read_status, writing_status
 from marl.scenario.load import ScenarioError
 
-LEARNER = PartStatus("learner of policy 'actor', process 0", "node2, process 8", "idle", 80.0, 0)
-PLAYING = Activity(
-    3, 50, "play", 100.0, (PartStatus("simulator 0", "node1, process 7", "idle", 90.0, 4, 2),), (LEARNER,)
+LEARNER = ProcessStatus("learner of policy 'actor', process 0", "node2, process 8", "idle", 80.0, 0)
+PLAYING = RunActivity(
+    3, 50, "play", 100.0, (ProcessStatus("simulator 0", "node1, process 7", "idle", 90.0, 4, 2),), (LEARNER,)
 )
 
 
 def test_a_status_is_read_while_the_run_goes_on_and_after_it_ended(tmp_path: Path) -> None:
-    with status_written(tmp_path, lambda: PLAYING):
+    with writing_status(tmp_path, lambda: PLAYING):
         running = read_status(tmp_path)
     assert running.activity == read_status(tmp_path).activity == PLAYING
     assert (running.ended, read_status(tmp_path).ended) == (False, True)
 
 
 def test_a_run_that_died_says_what_it_did_last(tmp_path: Path) -> None:
-    with status_written(tmp_path, lambda: PLAYING):
+    with writing_status(tmp_path, lambda: PLAYING):
         died = read_status(tmp_path)
     run, simulator, learner = status_lines(died, died.written + 60)
     assert run.startswith("step 3 of 50, silent for 60 s: it has died")
@@ -35,7 +35,7 @@ def test_a_run_that_died_says_what_it_did_last(tmp_path: Path) -> None:
 
 
 def test_an_error_that_ends_a_run_is_in_its_status(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), status_written(tmp_path, lambda: PLAYING):
+    with pytest.raises(ZeroDivisionError), writing_status(tmp_path, lambda: PLAYING):
         raise ZeroDivisionError("in step 4")
     assert read_status(tmp_path).problem == "ZeroDivisionError: in step 4"
     assert read_status(tmp_path).ended
@@ -44,6 +44,6 @@ def test_an_error_that_ends_a_run_is_in_its_status(tmp_path: Path) -> None:
 def test_a_status_that_is_missing_or_damaged_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="no run was trained here"):
         read_status(tmp_path)
-    (tmp_path / FILE).write_text("{")
+    (tmp_path / STATUS_FILE).write_text("{")
     with pytest.raises(ScenarioError, match="damaged"):
         read_status(tmp_path)

@@ -10,11 +10,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from real_runs import Desk, ended, rows
 
 from marl.commands.status import status_lines
-from marl.runs.checkpoint import steps
+from marl.runs.checkpoint import checkpoint_steps
 from marl.runs.status import read_status
+from tests.support.run_processes import RunWorkspace, exit_status, metric_lines
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -23,27 +23,29 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 def after(step: int, run: Path, process: BaseProcess) -> int:
     """The number of the process, as soon as so many steps are done."""
     until = time.monotonic() + 300
-    while not (run / "metrics.jsonl").exists() or len(rows(run)) - 1 < step:
+    while not (run / "metrics.jsonl").exists() or len(metric_lines(run)) - 1 < step:
         assert process.is_alive()
         assert time.monotonic() < until
         time.sleep(0.1)
     return int(process.pid or 0)
 
 
-def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_one_that_was_killed_says_what_it_did(desk: Desk) -> None:
+def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_one_that_was_killed_says_what_it_did(
+    desk: RunWorkspace,
+) -> None:
     cluster = {"simulators": 2, "cpus": 0.5}
     schedule = desk.scenario["schedule"] | {"steps": 60}
     desk = replace(desk, scenario=desk.scenario | {"cluster": cluster, "schedule": schedule})
-    first = desk.begin()
+    first = desk.start_training()
     os.kill(after(2, desk.run, first), signal.SIGTERM)
-    assert ended(first) == 130, desk.said()
-    done = steps(desk.run / "checkpoints")[-1]
-    assert 2 <= done == len(rows(desk.run)) - 1 < 60  # step 0 has a row, too
+    assert exit_status(first) == 130, desk.take_output()
+    done = checkpoint_steps(desk.run / "checkpoints")[-1]
+    assert 2 <= done == len(metric_lines(desk.run)) - 1 < 60  # step 0 has a row, too
     status = read_status(desk.run)
     assert next(status_lines(status, status.written)).startswith(f"step {done} of 60, ended 0 s ago")
-    second = desk.begin("--resume", "auto")
+    second = desk.start_training("--resume", "auto")
     os.kill(after(done + 4, desk.run, second), signal.SIGKILL)
-    assert ended(second) == -signal.SIGKILL
+    assert exit_status(second) == -signal.SIGKILL
     status = read_status(desk.run)
     run, *simulators = status_lines(status, status.written + 60)
     assert "silent for 60 s: it has died" in run

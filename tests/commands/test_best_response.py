@@ -7,30 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import SCENARIOS
-from real_runs import Desk
 
-from marl.commands.best_response import Response
-from marl.commands.exploitability import walked
+from marl.commands.best_response import BestResponse
+from marl.commands.eval.exploitability import tabulate_strategy
 from marl.evaluation.evaluate import Evaluator
 from marl.evaluation.game_tree import nash_conv
 from marl.runs.checkpoint import CheckpointError
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.training.build import build
+from tests.support.paths import SCENARIOS
+from tests.support.run_processes import RunWorkspace
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, whole: Desk) -> None:
+def cache(monkeypatch: pytest.MonkeyPatch, whole: RunWorkspace) -> None:
     monkeypatch.setenv("MARL_CACHE", str(whole.path / "cache"))
 
 
-def respond(target: object, folder: Path, *seats: str, policy: str | None = None) -> Response:
-    return Response.to(str(target), folder, policy=policy, seats=seats, game=None)
+def respond(target: object, folder: Path, *seats: str, policy: str | None = None) -> BestResponse:
+    return BestResponse.against(str(target), folder, policy=policy, seats=seats, game=None)
 
 
-def test_a_learner_takes_one_seat_and_the_run_stays_as_it_was_in_the_other(whole: Desk, tmp_path: Path) -> None:
-    last = RunFolder(whole.run).latest()[0]
+def test_a_learner_takes_one_seat_and_the_run_stays_as_it_was_in_the_other(whole: RunWorkspace, tmp_path: Path) -> None:
+    last = RunFolder(whole.run).latest_checkpoint()[0]
     scenario = respond(whole.run, tmp_path).scenario("player_1", 5, 3, ["schedule.groups=2"])
     assert scenario.seats == {"player_0": "player_0", "player_1": "responder"}
     assert {name: role.policy for name, role in scenario.roles.items()} == {
@@ -61,7 +61,7 @@ def test_who_never_learnt_is_answered_by_a_policy_that_can(tmp_path: Path) -> No
 
 def test_a_frozen_tiny_model_is_the_one_that_its_own_scenario_makes(tmp_path: Path) -> None:
     response = respond(SCENARIOS / "kuhn_self_play.yaml", tmp_path)
-    tree, strategy = walked(response.frozen.scenario, response.frozen.entrants[0])
+    tree, strategy = tabulate_strategy(response.frozen.scenario, response.frozen.entrants[0])
     run = build(response.scenario("player_1", 1, 0, []))
     # Before it learns anything, the learner is the frozen player, too.
     figures = Evaluator(run.scenario, run.simulator)(0)
@@ -77,14 +77,16 @@ def test_a_frozen_tiny_model_is_the_one_that_its_own_scenario_makes(tmp_path: Pa
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_trained(
-    whole: Desk, tmp_path: Path, target: str, seat: str, says: str
+    whole: RunWorkspace, tmp_path: Path, target: str, seat: str, says: str
 ) -> None:
     with pytest.raises((ScenarioError, CheckpointError), match=says):
         respond(target.replace("RUN", str(whole.run)), tmp_path, seat)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_trains_goes_on_and_writes_bounds_with_intervals(run: Any, whole: Desk, tmp_path: Path) -> None:
+def test_the_command_trains_goes_on_and_writes_bounds_with_intervals(
+    run: Any, whole: RunWorkspace, tmp_path: Path
+) -> None:
     out = tmp_path / "responses"
     command = ("best-response", whole.run, "--steps", 2, "--episodes", 6, "--out", out, "schedule.groups=2")
     status, said, complaint = run(*command)
@@ -96,7 +98,7 @@ def test_the_command_trains_goes_on_and_writes_bounds_with_intervals(run: Any, w
     assert found["best_response/exploitability"] == pytest.approx(both / 2)
     assert found["best_response/nashconv_low"] <= both <= found["best_response/nashconv_high"]
     measured = {row["step"]: row.get("eval/nashconv") for row in RunFolder(whole.run).rows()}
-    assert found["exact/nashconv"] == pytest.approx(measured[RunFolder(whole.run).latest()[0]])
+    assert found["exact/nashconv"] == pytest.approx(measured[RunFolder(whole.run).latest_checkpoint()[0]])
     assert "lower bounds" in said
     # Again: the runs are complete, so nothing is trained, and the same starts give the same figures.
     assert run(*command)[0] == 0

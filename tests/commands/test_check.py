@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from paths import KUHN, ROOT, SCENARIOS
+
+from tests.support.paths import KUHN, ROOT, SCENARIOS
 
 KUHN_PLAN = """\
 scenarios/kuhn_self_play.yaml: fine; game kuhn_poker, trains actor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -12,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from jsonschema import Draft202012Validator
-from paths import ROOT
 
 import marl
-from marl.graph import read_trajectories
-from marl.parts import GROUPS, names
+from marl.commands import cli
+from marl.commands.command_group import COMMANDS
+from marl.core.graph import read_trajectories
+from marl.core.plugins import GROUPS, known_kinds
+from tests.support.paths import ROOT
 
 KUHN = ROOT / "scenarios" / "kuhn_self_play.yaml"
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -45,12 +49,10 @@ def test_check_notes_what_is_no_error_but_rarely_meant(run: Any) -> None:
         assert "note" not in run("check", KUHN, to_go, f"credit.baseline={other}")[1]
 
 
-def test_check_notes_kinds_that_were_renamed_and_other_commands_warn_of_them_in_one_line(run: Any) -> None:
-    message = "kind 'leave_one_out' of baselines is now called 'rloo'\n"
-    status, out, _ = run("check", "--quick", KUHN, "credit.baseline=leave_one_out")
-    assert (status, out.splitlines(keepends=True)[1:]) == (0, [f"note: {message}"])
-    done = python("-m", "marl", "play", KUHN, "credit.baseline=leave_one_out", "--random")
-    assert (done.returncode, done.stderr) == (0, f"marl: {message}")
+def test_a_kind_that_was_renamed_is_refused_with_its_new_name(run: Any) -> None:
+    status, _, errors = run("check", "--quick", KUHN, "credit.baseline=leave_one_out")
+    assert status == 2
+    assert "kind 'leave_one_out' of baselines is now called 'rloo'" in errors
 
 
 def test_a_quick_check_loads_no_heavy_library() -> None:
@@ -83,8 +85,8 @@ def test_a_broken_scenario_is_a_message_and_status_2_and_no_traceback() -> None:
     assert done.stdout == ""
     assert done.stderr.split("\n") == [
         f"marl: {KUHN}: 2 problems",
-        f"  game.kind: unknown kind 'tic_tac_to'; did you mean 'tic_tac_toe'? choices: {', '.join(names('games'))}, or "
-        "an import path 'package.module:Name'",
+        "  game.kind: unknown kind 'tic_tac_to'; did you mean 'tic_tac_toe'? "
+        f"choices: {', '.join(known_kinds('games'))}, or an import path 'package.module:Name'",
         "  schedule.steps: must be greater than 0 (got -1)",
         "",
     ]
@@ -129,6 +131,66 @@ def test_what_cannot_be_done_is_said_with_status_2(run: Any, words: list[object]
     assert "Traceback" not in complaint
 
 
+@pytest.mark.parametrize(
+    ("words", "spelling"),
+    [
+        (["RUN", "--suite", "suite.yaml"], "write `marl eval suite SUITE.yaml TARGET`"),
+        (["RUN", "--transfer=other.yaml"], "write `marl eval transfer RUN SCENARIO.yaml`"),
+        (["--cross-play", "RUN", "random"], "write `marl eval cross-play PLAYER PLAYER`"),
+        (["--exploitability", "RUN"], "write `marl eval exploitability PLAYER`"),
+        (
+            ["cross-play", "RUN", "--rating", "glicko"],
+            "leave it out: ratings of `marl eval cross-play` are Elo",
+        ),
+    ],
+)
+def test_former_options_of_eval_are_refused_with_the_new_spelling(run: Any, words: list[str], spelling: str) -> None:
+    status, said, complaint = run("eval", *words)
+    assert (status, said) == (2, "")
+    assert complaint.startswith("marl: marl eval --")
+    assert complaint.endswith(f": no such option any more; {spelling}\n")
+
+
+def test_each_subcommand_of_eval_has_its_own_help(run: Any) -> None:
+    for name, option in (
+        ("run", "--search"),
+        ("suite", "--against"),
+        ("transfer", "--best"),
+        ("cross-play", "--budget"),
+    ):
+        status, said, _ = run("eval", name, "--help")
+        assert (status, option in said) == (0, True)
+    assert "--search" not in run("eval", "suite", "--help")[1]
+    assert "--budget" not in run("eval", "exploitability", "--help")[1]
+
+
+def test_the_list_of_commands_has_the_first_paragraph_of_each_commands_help() -> None:
+    group: Any = typer.main.get_command(cli.app)
+    for name, (_, line) in COMMANDS.items():
+        command = group.get_command(None, name)
+        first_paragraph = " ".join((command.help or "").split("\n\n")[0].split())
+        assert (command.name, line) == (name, first_paragraph)
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    code = """
+import sys
+from marl.commands.cli import main
+sys.argv = ["marl", "--help"]
+try:
+    main()
+except SystemExit as left:
+    assert not left.code
+print([name for name in sys.modules if name.startswith("marl.commands.") or name in ("torch", "numpy")])
+"""
+    done = python("-c", code)
+    loaded = {f"marl.commands.{name}" for name in ("cli", "command_group", "consent")}
+    # The credit check is found by its entry point, whose help is in its module.
+    loaded |= {"marl.commands.credit_check", "marl.commands.credit_check.command"}
+    assert "best-response" in done.stdout, done.stderr
+    assert set(ast.literal_eval(done.stdout.splitlines()[-1])) == loaded
+
+
 def test_overrides_reach_any_depth(run: Any) -> None:
     status, said, _ = run(
         "check", "--quick", KUHN, "game={kind: nim}", "evaluate={}", "policies.actor.learner.magnet=null"
@@ -148,7 +210,9 @@ def test_overrides_reach_any_depth(run: Any) -> None:
 def test_list_names_every_part_with_one_line(run: Any) -> None:
     _, said, _ = run("list")
     lines = [line.split(maxsplit=2) for line in said.splitlines()]
-    assert [(group, kind) for group, kind, _ in lines] == [(group, kind) for group in GROUPS for kind in names(group)]
+    assert [(group, kind) for group, kind, _ in lines] == [
+        (group, kind) for group in GROUPS for kind in known_kinds(group)
+    ]
     assert all(text for _, _, text in lines)
 
 

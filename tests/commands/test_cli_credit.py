@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_runs import Desk
 
 from marl.runs.run_folder import RunFolder
-from marl.training.rejudge import Rejudge, ranges
+from marl.training.recompute_credit import CreditRecomputation, ranges
+from tests.support.run_processes import RunWorkspace
 
 
 @pytest.fixture
-def step(whole: Desk) -> int:
+def step(whole: RunWorkspace) -> int:
     """A step of the run whose trajectories were recorded."""
-    return RunFolder(whole.run).recorded()[-1]
+    return RunFolder(whole.run).recorded_steps()[-1]
 
 
-def test_a_table_names_every_role_and_agent(run: Any, whole: Desk, step: int) -> None:
+def test_a_table_names_every_role_and_agent(run: Any, whole: RunWorkspace, step: int) -> None:
     status, said, complaint = run("credit", whole.run, "--with", "outcome/none")
     assert (status, complaint) == (0, "")
     title, _, rule, headings, first, second, tokens = said.splitlines()
@@ -28,7 +28,7 @@ def test_a_table_names_every_role_and_agent(run: Any, whole: Desk, step: int) ->
     assert rule == "outcome/none"
     assert headings.split()[:6] == ["role", "agent", "turns", "earned", "std", "advantage"]
     assert headings.split()[6:] == ["std", "zero", "conserved", "purity", "bias", "t"]
-    paid = [t.returns["player_1"] for t in Rejudge(whole.run, step).trajectories if len(t.turns) > 1]
+    paid = [t.returns["player_1"] for t in CreditRecomputation(whole.run, step).trajectories if len(t.turns) > 1]
     rows = [line.split() for line in (first, second)]
     assert [row[:2] for row in rows] == [["player", "player_0"], ["player", "player_1"]]
     # player_1 takes one turn, the second, in every hand in which the first move could be read.
@@ -37,7 +37,7 @@ def test_a_table_names_every_role_and_agent(run: Any, whole: Desk, step: int) ->
     assert tokens == "tokens spent by credit: 0"
 
 
-def test_without_a_rule_it_is_the_runs_own(run: Any, whole: Desk, step: int) -> None:
+def test_without_a_rule_it_is_the_runs_own(run: Any, whole: RunWorkspace, step: int) -> None:
     status, said, _ = run("credit", whole.run, "--step", step)
     assert status == 0
     rows = [json.loads(line) for line in (whole.run / "metrics.jsonl").read_text().splitlines()]
@@ -49,14 +49,14 @@ def test_without_a_rule_it_is_the_runs_own(run: Any, whole: Desk, step: int) -> 
     assert 0 <= zero <= 1
 
 
-def test_options_may_come_first_and_the_command_may_be_named(run: Any, whole: Desk) -> None:
+def test_options_may_come_first_and_the_command_may_be_named(run: Any, whole: RunWorkspace) -> None:
     plain = run("credit", whole.run, "--with", "flow")
     assert plain[0] == 0
     assert run("credit", "--with", "flow", whole.run) == plain
     assert run("credit", "judge", whole.run, "--with", "flow") == plain
 
 
-def test_a_rule_with_settings_is_written_in_yaml_as_it_stands_under_assign(run: Any, whole: Desk) -> None:
+def test_a_rule_with_settings_is_written_in_yaml_as_it_stands_under_assign(run: Any, whole: RunWorkspace) -> None:
     status, said, _ = run("credit", whole.run, "--with", "{kind: flow, decay: .5}")
     whole_rule = run("credit", whole.run, "--with", "{assign: {kind: flow, decay: .5}}")[1]
     assert status == 0
@@ -65,10 +65,10 @@ def test_a_rule_with_settings_is_written_in_yaml_as_it_stands_under_assign(run: 
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".csv"])
-def test_every_turn_is_written(run: Any, whole: Desk, tmp_path: Path, step: int, ending: str) -> None:
+def test_every_turn_is_written(run: Any, whole: RunWorkspace, tmp_path: Path, step: int, ending: str) -> None:
     out = tmp_path / f"turns{ending}"
     status, said, _ = run("credit", whole.run, "--with", "flow/none", "--step", step, "--out", out)
-    again = Rejudge(whole.run, step)
+    again = CreditRecomputation(whole.run, step)
     credit = again("flow/none").credit()
     assert (status, said.splitlines()[-1]) == (0, f"{out}: {len(credit)} turns")
     text = out.read_text()
@@ -81,7 +81,7 @@ def test_every_turn_is_written(run: Any, whole: Desk, tmp_path: Path, step: int,
         assert not row["tokens"]
 
 
-def test_rules_are_compared_by_role(run: Any, whole: Desk) -> None:
+def test_rules_are_compared_by_role(run: Any, whole: RunWorkspace) -> None:
     flow = "{assign: {kind: flow, decay: 0.5}, baseline: none}"
     status, said, complaint = run("credit", "compare", whole.run, "--with", "outcome/none", "--with", flow)
     assert (status, complaint) == (0, "")
@@ -95,7 +95,7 @@ def test_rules_are_compared_by_role(run: Any, whole: Desk) -> None:
     assert float(row[6]) > 0
 
 
-def test_one_rule_is_compared_with_the_runs_own(run: Any, whole: Desk) -> None:
+def test_one_rule_is_compared_with_the_runs_own(run: Any, whole: RunWorkspace) -> None:
     own = "{assign: outcome, baseline: {kind: group, std: false}}"
     status, said, _ = run("credit", "compare", whole.run, "--with", own)
     assert status == 0
@@ -108,7 +108,7 @@ def test_help_shows_the_default_command(run: Any) -> None:
     assert status == 0
     assert "judge" in said
     assert "compare" in said
-    assert "The command when none is named" in " ".join(said.replace("│", " ").split())
+    assert "The default subcommand" in " ".join(said.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,10 @@ def test_help_shows_the_default_command(run: Any) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done_is_said_with_status_2(run: Any, whole: Desk, words: list[str], message: str) -> None:
+def test_what_cannot_be_done_is_said_with_status_2(
+    run: Any, whole: RunWorkspace, words: list[str], message: str
+) -> None:
     status, _, complaint = run(*(str(whole.run) if word == "RUN" else word for word in words))
     assert status == 2
-    assert message.replace("STEPS", ranges(RunFolder(whole.run).recorded())) in complaint
+    assert message.replace("STEPS", ranges(RunFolder(whole.run).recorded_steps())) in complaint
     assert "Traceback" not in complaint

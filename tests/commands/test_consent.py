@@ -15,10 +15,10 @@ from pydantic import BaseModel
 
 import marl
 from marl.commands import cli, consent
-from marl.parts import GROUPS, find, names
-from marl.places import FILE_FIELDS
+from marl.core.plugins import GROUPS, find_plugin, known_kinds
+from marl.host.paths import FILE_FIELDS
 from marl.scenario.schema import Scenario
-from marl.scenario.trust import MODEL_FIELDS, Folder, is_installed, reaches
+from marl.scenario.trust import MODEL_FIELDS, ScenarioFolder, external_accesses, is_installed
 
 NIM: Mapping[str, Any] = {
     "game": "nim",
@@ -110,7 +110,7 @@ def test_a_module_in_the_scenarios_folder_needs_none(home: Home, monkeypatch: py
 def test_a_hidden_folder_is_not_the_scenarios(home: Home) -> None:
     (home.own / ".ssh").mkdir()
     (home.own / ".ssh" / "key").write_text("secret")
-    assert not Folder(home.own).holds(home.own / ".ssh" / "key")
+    assert not ScenarioFolder(home.own).holds(home.own / ".ssh" / "key")
     assert home.run("check", home.write(game={"kind": "taboo", "file": str(home.own / ".ssh" / "key")})) == 2
 
 
@@ -131,24 +131,24 @@ def test_kinds_of_a_package_that_lies_in_the_working_folder_need_consent(
     points = "[marl.games]\nnimble = innocent_5:Mine\n"
     (home.other / "innocent-1.0.dist-info" / "entry_points.txt").write_text(points)
     monkeypatch.setattr(sys, "path", [*sys.path, str(home.other)])
-    from marl import parts
+    from marl.core import plugins
     from marl.scenario import trust
 
-    for cached in (parts._installed, trust._outside_kinds):
+    for cached in (plugins._installed, trust._outside_kinds):
         cached.cache_clear()
     try:
         assert home.run("check", home.write(game="nimble")) == 2
         assert not home.trace.exists()
     finally:
-        for cached in (parts._installed, trust._outside_kinds):
+        for cached in (plugins._installed, trust._outside_kinds):
             cached.cache_clear()
 
 
 def test_what_no_rule_has_seen_is_stopped_where_it_would_be_imported(home: Home) -> None:
     place = home.module(home.other, "elsewhere_6")
     sys.path.append(str(home.other))
-    with consent.consent_needed(), pytest.raises(ValueError, match="reaches outside"):
-        find("games", place)
+    with consent.require_consent(), pytest.raises(ValueError, match="reaches outside"):
+        find_plugin("games", place)
     assert not home.trace.exists()
     sys.path.remove(str(home.other))
 
@@ -217,7 +217,7 @@ def test_a_run_that_a_scenario_builds_on_is_looked_into(home: Home, capsys: pyte
 
 def test_runs_that_build_on_each_other_in_a_circle_come_to_an_end(home: Home) -> None:
     run = run_folder(home, policies={"actor": {"model": {"kind": "trained", "run": "run", "policy": "actor"}}})
-    assert reaches({"model": {"run": str(run)}}, home.own)
+    assert external_accesses({"model": {"run": str(run)}}, home.own)
 
 
 def test_a_models_folder_needs_consent_only_if_it_may_hold_code(home: Home) -> None:
@@ -226,15 +226,15 @@ def test_a_models_folder_needs_consent_only_if_it_may_hold_code(home: Home) -> N
     (model / "config.json").write_text("{}")
     (model / "model.safetensors").write_bytes(b"")
     data = {"policies": {"actor": {"model": str(model)}}}
-    assert [reach.needs_consent for reach in reaches(data, home.own)] == [False]
+    assert [reach.needs_consent for reach in external_accesses(data, home.own)] == [False]
     for name in ("pytorch_model.bin", "modeling.py"):
         (model / name).write_bytes(b"")
-        assert [reach.needs_consent for reach in reaches(data, home.own)] == [True]
+        assert [reach.needs_consent for reach in external_accesses(data, home.own)] == [True]
         (model / name).unlink()
     (model / "config.json").unlink()
-    assert [reach.needs_consent for reach in reaches(data, home.own)] == [True]
+    assert [reach.needs_consent for reach in external_accesses(data, home.own)] == [True]
     (model / "model.gguf").write_bytes(b"GGUF")
-    assert [reach.needs_consent for reach in reaches(data, home.own)] == [False]
+    assert [reach.needs_consent for reach in external_accesses(data, home.own)] == [False]
 
 
 ENGINE = {"kind": "openai", "model": "m"}
@@ -257,7 +257,7 @@ ENGINE = {"kind": "openai", "model": "m"}
 def test_variables_go_to_other_machines_only_with_consent(
     home: Home, url: str, key: Mapping[str, Any], needs_consent: bool
 ) -> None:
-    (reach,) = reaches({"engine": {**ENGINE, "base_url": url, **key}}, home.own)
+    (reach,) = external_accesses({"engine": {**ENGINE, "base_url": url, **key}}, home.own)
     assert reach.needs_consent == needs_consent
     assert ("environment variable" in str(reach)) == (key != {"key_env": None})
 
@@ -288,7 +288,7 @@ def test_nothing_that_needs_consent_is_left_out_of_the_list(home: Home, capsys: 
 
 
 def test_a_long_rule_on_the_command_line_is_no_file(home: Home) -> None:
-    with consent.consent_needed() as agreed:
+    with consent.require_consent() as agreed:
         agreed.check(NIM, "--with " + "x" * 5000, ())
 
 
@@ -302,10 +302,10 @@ def fields_of_files() -> set[str]:
     """Return the names of fields of installed parts that name files, by their type or by their name."""
     found: set[str] = set()
     for group in GROUPS:
-        for kind in names(group):
+        for kind in known_kinds(group):
             found |= {
                 name
-                for name, field in find(group, kind).model_fields.items()
+                for name, field in find_plugin(group, kind).model_fields.items()
                 if "Path" in str(field.annotation) or name.endswith(("path", "file", "folder", "run"))
             }
     return found

@@ -1,4 +1,4 @@
-"""`marl eval --cross-play`: a real run's checkpoints, a model's folder, scenarios and scripted players meet."""
+"""`marl eval cross-play`: a real run's checkpoints, a model's folder, scenarios and scripted players meet."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import SCENARIOS
-from real_runs import Desk
 
-from marl.commands.cross_play import CrossPlay
-from marl.commands.entrants import roster
-from marl.runs.checkpoint import whole as whole_steps
+from marl.commands.eval.cross_play import CrossPlayRun
+from marl.commands.eval.players import read_roster
+from marl.runs.checkpoint import intact_steps as whole_steps
 from marl.runs.run_folder import RunFolder
+from tests.support.paths import SCENARIOS
+from tests.support.run_processes import RunWorkspace
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, whole: Desk) -> None:
+def cache(monkeypatch: pytest.MonkeyPatch, whole: RunWorkspace) -> None:
     monkeypatch.setenv("MARL_CACHE", str(whole.path / "cache"))
 
 
 def test_all_kinds_of_players_meet_and_the_file_holds_what_the_table_shows(
-    run: Any, whole: Desk, tmp_path: Path
+    run: Any, whole: RunWorkspace, tmp_path: Path
 ) -> None:
-    snapshot = shutil.copytree(RunFolder(whole.run).policies(8) / "actor", tmp_path / "league" / "actor" / "000008")
+    snapshot = shutil.copytree(
+        RunFolder(whole.run).policies_folder(8) / "actor", tmp_path / "league" / "actor" / "000008"
+    )
     out = tmp_path / "cross.json"
     players = [f"{whole.run}@all", whole.path / "scenario.yaml", snapshot, "nash", "random"]
-    status, said, complaint = run("eval", "--cross-play", *players, "--episodes", 5, "--out", out)
+    status, said, complaint = run("eval", "cross-play", *players, "--episodes", 5, "--out", out)
     assert (status, complaint) == (0, "")
     written = json.loads(out.read_text(), parse_constant=pytest.fail)
     checkpoints = [f"{whole.run}@{step:06d}" for step in whole_steps(RunFolder(whole.run).checkpoints)]
@@ -43,24 +45,9 @@ def test_all_kinds_of_players_meet_and_the_file_holds_what_the_table_shows(
     assert column[last] == column[written["players"].index(str(snapshot))]
 
 
-def test_ratings_can_be_glickos_of_the_same_games(run: Any, whole: Desk, tmp_path: Path) -> None:
+def test_pairs_that_the_file_holds_are_not_played_again(run: Any, whole: RunWorkspace, tmp_path: Path) -> None:
     out = tmp_path / "cross.json"
-    players = (whole.run, "nash", "random", "--budget", 60, "--out", out)
-    status, said, complaint = run("eval", "--cross-play", *players, "--rating", "glicko")
-    assert (status, complaint) == (0, "")
-    assert "Glicko-2" in said
-    rated = json.loads(out.read_text())["ratings"]
-    assert [sorted(each) for each in rated] == [["deviation", "rating", "volatility"]] * 3
-    assert all(each["deviation"] < 350 for each in rated)  # nobody is as unknown as at first
-    again = run("eval", "--cross-play", *players)[1]
-    assert "Elo" in again
-    refused = run("eval", whole.run, "--rating", "glicko")[2]
-    assert refused == "marl: --rating glicko has no effect without --cross-play\n"
-
-
-def test_pairs_that_the_file_holds_are_not_played_again(run: Any, whole: Desk, tmp_path: Path) -> None:
-    out = tmp_path / "cross.json"
-    first = ("eval", "--cross-play", whole.run, "nash", "random", "--budget", 12, "--out", out)
+    first = ("eval", "cross-play", whole.run, "nash", "random", "--budget", 12, "--out", out)
     assert run(*first)[0] == 0
     before = json.loads(out.read_text())
     key = next(iter(before["meetings"]))
@@ -74,17 +61,17 @@ def test_pairs_that_the_file_holds_are_not_played_again(run: Any, whole: Desk, t
     assert 7.0 not in [mean for row in json.loads(out.read_text())["matrix"]["mean"] for mean in row]
 
 
-def test_what_was_played_before_an_interruption_is_kept(whole: Desk, tmp_path: Path) -> None:
-    met = roster([str(whole.run), "nash", "random"])
+def test_what_was_played_before_an_interruption_is_kept(whole: RunWorkspace, tmp_path: Path) -> None:
+    met = read_roster([str(whole.run), "nash", "random"])
     out = tmp_path / "cross.json"
-    play = CrossPlay.of(met, episodes=2, budget=None, seed=0, out=out)
+    play = CrossPlayRun.from_roster(met, episodes=2, budget=None, seed=0, out=out)
 
     def stopped(engines: Any) -> Any:
         if any(policy.startswith("random") for policy in engines):
             raise KeyboardInterrupt
         return play.tournament.simulator(engines)
 
-    halted = CrossPlay(type(play.tournament)(met.scenario, met.entrants, 1, 0, stopped), out)
+    halted = CrossPlayRun(type(play.tournament)(met.scenario, met.entrants, 1, 0, stopped), out)
     with pytest.raises(KeyboardInterrupt):
         halted()
     assert len(json.loads(out.read_text())["meetings"]) == 1
@@ -96,7 +83,7 @@ def test_what_was_played_before_an_interruption_is_kept(whole: Desk, tmp_path: P
     [
         (["nash", "random"], "nash random: nobody says what is played; name one of RUN, "),
         (["RUN", "nsh"], "nsh: no player of this name; choices: nash, random, RUN, RUN@STEP"),
-        (["RUN"], "--cross-play: 1 players and 2 seats that are played for; it takes two of both"),
+        (["RUN"], "cross-play: 1 players and 2 seats that are played for; it takes two of both"),
         (["RUN", "RUN"], "given more than once"),
         (["RUN", "RUN@000099"], "checkpoint"),
         (["RUN", "random", "--policy", "critic"], "--policy critic: no such policy; choices: actor"),
@@ -107,19 +94,19 @@ def test_what_was_played_before_an_interruption_is_kept(whole: Desk, tmp_path: P
     ],
 )
 def test_what_is_wrong_is_said_with_the_choices_before_a_weight_is_loaded(
-    run: Any, whole: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
+    run: Any, whole: RunWorkspace, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
 ) -> None:
-    monkeypatch.setattr("marl.commands.entrants.restore", lambda *_: pytest.fail("weights were loaded"))
-    status, said, complaint = run("eval", "--cross-play", *[word.replace("RUN", str(whole.run)) for word in words])
+    monkeypatch.setattr("marl.commands.eval.players.restore_simulator", lambda *_: pytest.fail("weights were loaded"))
+    status, said, complaint = run("eval", "cross-play", *[word.replace("RUN", str(whole.run)) for word in words])
     assert says in complaint
     assert (status > 0, said) == (True, "")
 
 
 def test_exploitability_of_checkpoints_is_what_their_run_measured_and_mixtures_follow(
-    run: Any, whole: Desk, tmp_path: Path
+    run: Any, whole: RunWorkspace, tmp_path: Path
 ) -> None:
     out = tmp_path / "exact.json"
-    status, said, complaint = run("eval", "--exploitability", f"{whole.run}@all", "nash", "--out", out)
+    status, said, complaint = run("eval", "exploitability", f"{whole.run}@all", "nash", "--out", out)
     assert (status, complaint) == (0, "")
     found = json.loads(out.read_text())["figures"]
     measured = {row["step"]: row.get("eval/nashconv") for row in RunFolder(whole.run).rows()}
@@ -130,11 +117,12 @@ def test_exploitability_of_checkpoints_is_what_their_run_measured_and_mixtures_f
 
 
 def test_a_game_that_cannot_be_walked_has_no_exact_figures_and_options_of_one_measurement_are_refused(
-    run: Any, whole: Desk
+    run: Any, whole: RunWorkspace
 ) -> None:
-    status, _, complaint = run("eval", "--exploitability", SCENARIOS / "taboo.yaml")
+    status, _, complaint = run("eval", "exploitability", SCENARIOS / "taboo.yaml")
     assert status == 2
     assert "game 'taboo' is too large to be walked" in complaint
     assert "marl best-response RUN" in complaint
-    status, _, complaint = run("eval", "--cross-play", whole.run, "random", "--against", "nash")
-    assert (status, complaint) == (2, "marl: --against has no effect with several players\n")
+    status, _, complaint = run("eval", "cross-play", whole.run, "random", "--against", "nash")
+    assert status == 2
+    assert "No such option: --against" in complaint

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from marl.commands.cli import app
-from marl.commands.health import findings, trainable
+from marl.commands.machine_findings import check_scenario, machine_findings
 from marl.commands.self_test import self_test
 
 
 def test_all_topics_are_looked_at_and_nothing_is_wrong_on_a_machine_that_runs_the_tests() -> None:
-    found = list(findings())
+    found = list(machine_findings())
     topics = {each.topic for each in found}
     assert topics >= {
         "python",
@@ -34,7 +34,7 @@ def test_all_topics_are_looked_at_and_nothing_is_wrong_on_a_machine_that_runs_th
 
 
 def test_what_is_missing_comes_with_the_command_that_installs_it() -> None:
-    for each in findings():
+    for each in machine_findings():
         if each.topic in ("ray", "gguf", "tracking", "data", "bitsandbytes") and each.state == "absent":
             assert each.advice == f"pip install 'marl-llm[{each.topic}]'"
 
@@ -49,9 +49,9 @@ def test_a_folder_that_cannot_be_written_is_wrong(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_scenario_that_cannot_be_trained_here_is_wrong_with_its_reasons() -> None:
-    fine = trainable(Path("scenarios/nim_self_play.yaml"), ())
+    fine = check_scenario(Path("scenarios/nim_self_play.yaml"), ())
     assert (fine.state, fine.text) == ("ok", "scenarios/nim_self_play.yaml can be trained here")
-    lacking = trainable(Path("scenarios/nim_self_play.yaml"), ["policies.actor.model=no/such/folder/at/all"])
+    lacking = check_scenario(Path("scenarios/nim_self_play.yaml"), ["policies.actor.model=no/such/folder/at/all"])
     assert lacking.state == "wrong"
     assert "no/such/folder/at/all" in lacking.text
 

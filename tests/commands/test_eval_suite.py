@@ -1,4 +1,4 @@
-"""`marl eval --suite`: a bare model's folder, a run and a scenario on several tasks and games, and two compared."""
+"""`marl eval suite`: a bare model's folder, a run and a scenario on several tasks and games, and two compared."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import SCENARIOS
-from real_runs import Desk
 
-from marl.commands.suite import contestant, read_suite
+from marl.commands.eval.suite import read_suite, suite_player
 from marl.evaluation.suite import Suite
 from marl.evaluation.suite_play import ProblemScores, suite_figures, suite_gains
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
+from tests.support.paths import SCENARIOS
+from tests.support.run_processes import RunWorkspace
 
 SUITE = SCENARIOS / "suites" / "arithmetic.yaml"
 TEAM = SCENARIOS / "team_arithmetic.yaml"
@@ -39,7 +39,7 @@ schedule: {steps: 1, groups: 1, group_size: 1}
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, whole: Desk) -> None:
+def cache(monkeypatch: pytest.MonkeyPatch, whole: RunWorkspace) -> None:
     monkeypatch.setenv("MARL_CACHE", str(whole.path / "cache"))
 
 
@@ -65,7 +65,7 @@ def figures(said: str) -> dict[str, list[float]]:
 
 def test_any_models_folder_takes_tasks_and_games_without_a_learner(run: Any, bare: Path, tmp_path: Path) -> None:
     suite, out = written(tmp_path, MIXED), tmp_path / "before.json"
-    status, said, complaint = run("eval", bare, "--suite", suite, "--out", out)
+    status, said, complaint = run("eval", "suite", suite, bare, "--out", out)
     assert (status, complaint) == (0, "")
     measured = figures(said)
     # Random bytes name no move: the refusal of Kuhn's seat costs a bet, and no sum is right.
@@ -76,33 +76,33 @@ def test_any_models_folder_takes_tasks_and_games_without_a_learner(run: Any, bar
     assert "eval/kuhn/maj@4" not in measured, "a game between several has no answer to vote for"
     answers = json.loads(out.read_text(), parse_constant=pytest.fail)["answers"]
     assert [len(problem["scores"]) for problem in answers["kuhn"]] == [4] * 6
-    status, said, _ = run("eval", bare, "--suite", suite, "--against", out)
+    status, said, _ = run("eval", "suite", suite, bare, "--against", out)
     gains = {name: bounds for name, bounds in figures(said).items() if name.startswith("gain/")}
     assert {*map(tuple, gains.values())} == {(0.0, 0.0, 0.0)}, "the same problems and seeds give the same answers"
-    status, _, complaint = run("eval", bare, "--suite", written(tmp_path, MIXED + "seed: 1\n"), "--against", out)
+    status, _, complaint = run("eval", "suite", written(tmp_path, MIXED + "seed: 1\n"), bare, "--against", out)
     assert (status, complaint) == (2, f"marl: --against {out}: measured on another suite: seed: 0 -> 1\n")
 
 
-def test_a_run_is_compared_with_the_scenario_that_it_began_from(run: Any, whole: Desk, tmp_path: Path) -> None:
+def test_a_run_is_compared_with_the_scenario_that_it_began_from(run: Any, whole: RunWorkspace, tmp_path: Path) -> None:
     suite = written(tmp_path, "{tests: {own: {}, nash: {against: nash}}, problems: 20, samples: 4}")
-    status, said, _ = run("eval", whole.run, "--suite", suite, "--against", whole.path / "scenario.yaml")
+    status, said, _ = run("eval", "suite", suite, whole.run, "--against", whole.path / "scenario.yaml")
     assert status == 0
-    last, first = figures(said), figures(run("eval", whole.path / "scenario.yaml", "--suite", suite)[1])
+    last, first = figures(said), figures(run("eval", "suite", suite, whole.path / "scenario.yaml")[1])
     assert last["eval/own/mean"][0] == pytest.approx(0), "in self-play a zero-sum game pays nothing"
     for name in ("nash/mean", "nash/pass@1", "nash/tokens"):
         gain, *bounds = last[f"gain/{name}"]
         assert gain == pytest.approx(last[f"eval/{name}"][0] - first[f"eval/{name}"][0], abs=2e-4)
         assert bounds[0] <= gain <= bounds[1]
-    checkpoint = RunFolder(whole.run).policies(RunFolder(whole.run).latest()[0]) / "actor"
+    checkpoint = RunFolder(whole.run).policies_folder(RunFolder(whole.run).latest_checkpoint()[0]) / "actor"
     told = written(tmp_path, "{tests: {kuhn: {game: kuhn_poker, roles: {player: {kind: player, policy: measured}}}}}")
     for target in (whole.run, checkpoint):
-        found = contestant(str(target), read_suite(told)).play(Suite.model_validate(read_suite(told)))
+        found = suite_player(str(target), read_suite(told)).play(Suite.model_validate(read_suite(told)))
         assert len(found["kuhn"]) == 100
 
 
 def test_scripted_players_need_neither_weights_nor_a_learner_and_win(run: Any, tmp_path: Path) -> None:
     suite = written(tmp_path, "{tests: {nim: {against: random}}, problems: 40, samples: 2}")
-    status, said, complaint = run("eval", written(tmp_path, PERFECT, "perfect.yaml"), "--suite", suite)
+    status, said, complaint = run("eval", "suite", suite, written(tmp_path, PERFECT, "perfect.yaml"))
     assert (status, complaint) == (0, "")
     mean, low, _ = figures(said)["eval/nim/mean"]
     assert mean > low > 0.5, "it loses only from the few starts that are lost"
@@ -128,7 +128,7 @@ def test_two_are_compared_problem_by_problem() -> None:
 def test_the_shipped_suite_fits_the_team_and_any_model(bare: Path) -> None:
     suite = read_suite(SUITE)
     for target, answering in ((TEAM, "critic"), (bare, "solver")):
-        tables = {name: contestant(str(target), suite).table(name, test) for name, test in suite.tests.items()}
+        tables = {name: suite_player(str(target), suite).table(name, test) for name, test in suite.tests.items()}
         assert {table.answering for table in tables.values()} == {answering}
         assert all(not policy.learner for table in tables.values() for policy in table.scenario.policies.values())
     held_out = tables["two_digits"].scenario.game.held_out(1000)
@@ -136,7 +136,7 @@ def test_the_shipped_suite_fits_the_team_and_any_model(bare: Path) -> None:
 
 
 def test_of_several_games_each_test_takes_the_one_that_it_names_or_fits() -> None:
-    suite, measured = read_suite(SCENARIOS / "suites" / "small_games.yaml"), contestant(str(TWO), read_suite(SUITE))
+    suite, measured = read_suite(SCENARIOS / "suites" / "small_games.yaml"), suite_player(str(TWO), read_suite(SUITE))
     tables = {name: measured.table(name, test) for name, test in suite.tests.items()}
     games = {name: (table.scenario.game.kind, table.test.against) for name, table in tables.items()}
     assert games == {
@@ -185,7 +185,7 @@ def test_a_faulty_suite_is_refused_by_field_value_and_choices(
 ) -> None:
     def played() -> None:
         suite = read_suite(written(tmp_path, text))
-        contestant(str(bare), suite).play(suite)
+        suite_player(str(bare), suite).play(suite)
 
     with pytest.raises(ScenarioError) as caught:
         played()
@@ -195,22 +195,18 @@ def test_a_faulty_suite_is_refused_by_field_value_and_choices(
 def test_who_cannot_take_a_suite_is_refused_before_anything_is_loaded(run: Any, bare: Path, tmp_path: Path) -> None:
     suite = written(tmp_path, MIXED)
     refused = {
-        ("eval", SCENARIOS / "nim_self_play.yaml"): "tests.sums.task: game 'nim' of what is measured has no task",
-        ("eval", bare, "--step", 3): "--step 3 names a checkpoint, and",
-        ("eval", bare, "--episodes", 3): "--episodes 3 has no effect with --suite",
-        (
-            "eval",
-            bare,
-            "model.dtyp=float32",
-        ): "policies.measured.model.dtyp: unknown field 'dtyp'; did you mean 'dtype'",
-        ("eval", tmp_path / "nobody"): "no run, no scenario, and neither a model's folder",
-        ("eval", bare, "--against", suite.with_suffix(".json")): "not figures of a suite, as",
+        (SCENARIOS / "nim_self_play.yaml",): "tests.sums.task: game 'nim' of what is measured has no task",
+        (bare, "--step", 3): "--step 3 names a checkpoint, and",
+        (bare, "--episodes", 3): "No such option: --episodes",
+        (bare, "model.dtyp=float32"): "policies.measured.model.dtyp: unknown field 'dtyp'; did you mean 'dtype'",
+        (tmp_path / "nobody",): "no run, no scenario, and neither a model's folder",
+        (bare, "--against", suite.with_suffix(".json")): "not figures of a suite, as",
     }
     for arguments, problem in refused.items():
-        status, _, complaint = run(*arguments, "--suite", suite)
+        status, _, complaint = run("eval", "suite", suite, *arguments)
         assert (status, problem in complaint) == (2, True), complaint
     told = written(tmp_path, "{tests: {a: {task: arithmetic, roles: {solver: {kind: solver, policy: measured}}}}}")
-    status, _, complaint = run("eval", TEAM, "--suite", told)
+    status, _, complaint = run("eval", "suite", told, TEAM)
     assert (status, "several policies; say which one is measured; choices: critic, planner, solver" in complaint) == (
         2,
         True,

@@ -11,25 +11,25 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import printed
 from peft import AutoPeftModelForCausalLM
-from real_runs import kuhn, tiny
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
-from marl.export.weights import copy_out, learnt, merge_out
+from marl.export.saved_policy import copy_policy, find_saved_policy, merge_policy
 from marl.models.adapter import Adapter
 from marl.models.pretrained import Pretrained
 from marl.runs.checkpoint import CheckpointError
 from marl.runs.trained_model import Trained
-from marl.scenario.checks import absent
+from marl.scenario.checks import missing_requirements
 from marl.scenario.load import ScenarioError, validate
 from marl.training.build import build
-from marl.training.restore import restore
+from marl.training.restore import restore_simulator
+from tests.support.command_line import marl_output
+from tests.support.run_processes import kuhn_scenario, tiny_model
 
 LEARNER = {"kind": "grpo", "lr": 1e-2}
-MADE: Any = tiny(warm_up={"steps": 5, "episodes": 32, "batch": 8, "lr": 2e-2})
+MADE: Any = tiny_model(warm_up={"steps": 5, "episodes": 32, "batch": 8, "lr": 2e-2})
 
 
 def adapter(**settings: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def adapter(**settings: Any) -> dict[str, Any]:
 def duel(student: dict[str, Any], teacher: dict[str, Any], steps: int = 1) -> dict[str, Any]:
     """A student who learns, and a teacher who does not."""
     roles = {name: {"kind": "player", "policy": name, "sampling": {"max_tokens": 6}} for name in ("student", "teacher")}
-    return kuhn(
+    return kuhn_scenario(
         seats={"player_0": "student", "player_1": "teacher"},
         roles=roles,
         policies={"student": {"model": student, "learner": LEARNER}, "teacher": {"model": teacher}},
@@ -69,7 +69,7 @@ def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a whole model."""
     run = tmp_path_factory.mktemp("runs") / "whole"
     assert marl.train(
-        validate(kuhn(schedule={"steps": 1, "groups": 2, "group_size": 2, "threads": 1}, evaluate={})), run
+        validate(kuhn_scenario(schedule={"steps": 1, "groups": 2, "group_size": 2, "threads": 1}, evaluate={})), run
     )
     return run
 
@@ -92,7 +92,7 @@ def weights(run: Path, step: int = 1) -> dict[str, torch.Tensor]:
 
 def test_a_run_goes_on_from_another_runs_adapter_on_the_same_base(first: Path, tmp_path: Path) -> None:
     scenario = validate(duel(going_on(first), going_on(first), steps=2))
-    assert absent(scenario) == []
+    assert missing_requirements(scenario) == []
     begun = build(scenario)
     assert begun.simulator.engines["student"] is begun.simulator.engines["teacher"]
     published: Any = begun.learners["student"].publish()
@@ -102,21 +102,21 @@ def test_a_run_goes_on_from_another_runs_adapter_on_the_same_base(first: Path, t
     settings = json.loads((tmp_path / "second/checkpoints/000002/policies/student/adapter_config.json").read_text())
     assert settings["use_dora"]
     assert settings["r"] == 4
-    assert restore(tmp_path / "second")[0] == scenario
+    assert restore_simulator(tmp_path / "second")[0] == scenario
     # Without the first run, it is the teacher alone that is missing.
     moved = first.rename(first.with_name("moved"))
     try:
         with pytest.raises(ValueError, match=rf"policy 'teacher': model '{first}': no run in"):
-            restore(tmp_path / "second")
+            restore_simulator(tmp_path / "second")
     finally:
         moved.rename(first)
 
 
 def test_a_base_that_is_gone_is_named(first: Path, cache: Path) -> None:
-    base = Path(str(learnt(first, None).base))
+    base = Path(str(find_saved_policy(first, None).base))
     hidden = base.rename(base.with_name("hidden"))
     try:
-        [problem] = Trained(**going_on(first)).missing()
+        [problem] = Trained(**going_on(first)).unmet_requirements()
     finally:
         hidden.rename(base)
     assert str(base) in problem
@@ -125,25 +125,25 @@ def test_a_base_that_is_gone_is_named(first: Path, cache: Path) -> None:
 
 def test_an_adapter_is_no_base_of_another(first: Path) -> None:
     model = {"kind": "adapter", "base": going_on(first)}
-    problems = absent(validate(duel(model, adapter())))
+    problems = missing_requirements(validate(duel(model, adapter())))
     assert any("base: is an adapter itself" in problem and "marl export" in problem for problem in problems)
 
 
 def test_a_policy_that_was_not_trained_is_said_to_have_stayed(first: Path) -> None:
-    [problem] = Trained(**going_on(first, policy="teacher")).missing()
+    [problem] = Trained(**going_on(first, policy="teacher")).unmet_requirements()
     assert "trains no policy 'teacher', which stays as it is there" in problem
     assert problem.endswith("choices: student")
 
 
 def test_best_without_a_measure_says_what_to_give(first: Path) -> None:
-    [problem] = Trained(**going_on(first, step="best")).missing()
+    [problem] = Trained(**going_on(first, step="best")).unmet_requirements()
     assert "it has no evaluate.keep_best" in problem
 
 
 def test_a_relative_base_is_saved_by_its_absolute_path(
     first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(str(learnt(first, None).base), tmp_path / "models" / "base")
+    shutil.copytree(str(find_saved_policy(first, None).base), tmp_path / "models" / "base")
     monkeypatch.chdir(tmp_path)
     model = {"kind": "adapter", "base": "./models/base", "rank": 2}
     assert marl.train(validate(duel(model, model)), tmp_path / "run")
@@ -164,9 +164,9 @@ def test_a_relative_base_is_saved_by_its_absolute_path(
 def test_an_adapter_is_exported_with_the_base_that_was_made_for_it(
     first: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exported = copy_out(learnt(first, "student"), tmp_path / "out")
+    exported = copy_policy(find_saved_policy(first, "student"), tmp_path / "out")
     assert exported.base == str(tmp_path / "out" / "base")
-    merged = merge_out(learnt(first, "student"), tmp_path / "merged")
+    merged = merge_policy(find_saved_policy(first, "student"), tmp_path / "merged")
     assert (merged.base, merged.adapter) == (None, None)
     monkeypatch.chdir("/")
     hidden = cache.rename(cache.with_name("away"))
@@ -181,33 +181,33 @@ def test_an_adapter_is_exported_with_the_base_that_was_made_for_it(
 
 
 def test_a_whole_model_is_exported_as_it_is(whole: Path, tmp_path: Path) -> None:
-    exported = copy_out(learnt(whole, None, 1), tmp_path / "out")
+    exported = copy_policy(find_saved_policy(whole, None, 1), tmp_path / "out")
     assert (exported.policy, exported.step, exported.loader) == ("actor", 1, "AutoModelForCausalLM")
     same = load_file(whole / "checkpoints/000001/policies/actor/model.safetensors")
     assert load_file(tmp_path / "out" / "model.safetensors").keys() == same.keys()
     with pytest.raises(ScenarioError, match=r"'actor' of .* is a whole model: there is nothing to merge"):
-        merge_out(learnt(whole, None), tmp_path / "merged")
+        merge_policy(find_saved_policy(whole, None), tmp_path / "merged")
 
 
 def test_an_adapter_of_tied_layers_is_not_merged_into_nonsense(first: Path, cache: Path, tmp_path: Path) -> None:
     model = adapter(targets=["lm_head", "q_proj"])
     assert marl.train(validate(duel(model, adapter())), tmp_path / "run")
     with pytest.raises(ValueError, match="cannot be merged: its adapter changes lm_head"):
-        merge_out(learnt(tmp_path / "run", None), tmp_path / "out")
+        merge_policy(find_saved_policy(tmp_path / "run", None), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_exported_is_said_and_leaves_nothing(first: Path, tmp_path: Path) -> None:
     for policy, problem in (("teacher", r"trains no policy 'teacher' \(it has no learner"), ("studnt", "did you mean")):
         with pytest.raises(ScenarioError, match=problem):
-            learnt(first, policy)
+            find_saved_policy(first, policy)
     with pytest.raises(ValueError, match="has no checkpoint of step 7; there are: 000001"):
-        learnt(first, None, 7)
+        find_saved_policy(first, None, 7)
     with pytest.raises(ScenarioError, match="exists already"):
-        copy_out(learnt(first, None), tmp_path)
-    inside = learnt(first, None).folder / "out"
+        copy_policy(find_saved_policy(first, None), tmp_path)
+    inside = find_saved_policy(first, None).folder / "out"
     with pytest.raises(ScenarioError, match="lies in the checkpoint"):
-        copy_out(learnt(first, None), inside)
+        copy_policy(find_saved_policy(first, None), inside)
     assert not inside.exists()
     assert not list(tmp_path.iterdir())
 
@@ -216,7 +216,7 @@ def test_the_command_prints_how_to_load_it(
     first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    what, how = printed(monkeypatch, capsys, "export", first, "--out", "out", "--merge").splitlines()
+    what, how = marl_output(monkeypatch, capsys, "export", first, "--out", "out", "--merge").splitlines()
     assert what == f"out: policy student of {first}, step 1"
     exec(how)
 
@@ -228,4 +228,4 @@ def test_a_damaged_checkpoint_is_not_exported(first: Path, tmp_path: Path) -> No
     data[-1] ^= 1
     file.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"adapter_model.safetensors has changed"):
-        learnt(copied, None)
+        find_saved_policy(copied, None)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 import marl
 from marl.commands.cli import app
-from marl.commands.starter import read_data
+from marl.commands.starter import inspect_data
 
 
 def new(*arguments: str) -> Result:
@@ -50,17 +50,17 @@ def test_a_file_of_ones_own_is_read_by_its_columns_and_verified_as_numbers(tmp_p
 def test_answers_that_are_no_numbers_are_compared_as_texts(tmp_path: Path) -> None:
     file = tmp_path / "colours.jsonl"
     file.write_text('{"input": "grass", "output": "green"}\n{"input": "snow", "output": "white as milk"}\n')
-    data = read_data(file)
+    data = inspect_data(file)
     assert (data.numeric, data.longest, data.held_out) == (False, 3, 1)
 
 
 def test_unknown_columns_are_named_with_those_there_are(tmp_path: Path) -> None:
     file = sums(tmp_path, "left", "right")
     with pytest.raises(ValueError, match=r"--question: no column of .* has a usual name .*; choices: left, right"):
-        read_data(file)
+        inspect_data(file)
     with pytest.raises(ValueError, match=r"--answer rihgt: not every row of .* has it; .*right"):
-        read_data(file, "left", "rihgt")
-    assert read_data(file, "left", "right").question == "left"
+        inspect_data(file, "left", "rihgt")
+    assert inspect_data(file, "left", "right").question == "left"
 
 
 def test_a_model_of_ones_own_gets_no_settings_that_only_tiny_ones_need(tmp_path: Path) -> None:

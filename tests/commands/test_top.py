@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from page_runs import HOSTILE, kuhn_run
-from real_runs import Desk
+
+from tests.support.recorded_runs import HOSTILE, kuhn_run
+from tests.support.run_processes import RunWorkspace
 
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _DEADLINE_S = 120.0
@@ -133,7 +134,7 @@ def test_the_terminal_is_restored_however_top_is_left(how: str, run: Path) -> No
 
 
 @pytest.mark.slow
-def test_training_on_a_terminal_shows_progress_roles_and_an_episode(desk: Desk) -> None:
+def test_training_on_a_terminal_shows_progress_roles_and_an_episode(desk: RunWorkspace) -> None:
     file = desk.path / "scenario.yaml"
     file.write_text(yaml.safe_dump(desk.scenario))
     cache = str(desk.path / "cache")

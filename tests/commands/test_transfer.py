@@ -1,30 +1,32 @@
-"""`marl eval RUN --transfer SCENARIO`: what was learnt in one scenario, measured in others."""
+"""`marl eval transfer RUN SCENARIO`: what was learnt in one scenario, measured in others."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_runs import Desk
-from two_games import two_games
 
 from marl.runs.run_folder import RunFolder
+from tests.support.run_processes import RunWorkspace
+from tests.support.two_game_scenarios import two_games
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, whole: Desk) -> None:
+def cache(monkeypatch: pytest.MonkeyPatch, whole: RunWorkspace) -> None:
     monkeypatch.setenv("MARL_CACHE", str(whole.path / "cache"))
 
 
-def test_a_run_is_measured_in_other_scenarios_before_and_after_training(run: Any, whole: Desk, tmp_path: Path) -> None:
+def test_a_run_is_measured_in_other_scenarios_before_and_after_training(
+    run: Any, whole: RunWorkspace, tmp_path: Path
+) -> None:
     other, out = tmp_path / "other.yaml", tmp_path / "figures.json"
     other.write_text(json.dumps(two_games()))
     own = whole.path / "scenario.yaml"
-    status, said, complaint = run("eval", whole.run, "--transfer", own, "--transfer", other, "--out", out)
+    status, said, complaint = run("eval", "transfer", whole.run, own, other, "--out", out)
     assert status == 0, complaint
     rows = list(RunFolder(whole.run).rows())
     # In its own scenario the policies are those of the run's first and last evaluation.
-    last = next(row for row in rows if row["step"] == RunFolder(whole.run).latest()[0])
+    last = next(row for row in rows if row["step"] == RunFolder(whole.run).latest_checkpoint()[0])
     cells = [line.split() for line in said.splitlines()]
     assert ["scenario", "eval/nashconv", f"{rows[0]['eval/nashconv']:.4f}", f"{last['eval/nashconv']:.4f}"] in cells
     assert {cell[1] for cell in cells if cell[0] == "other"} >= {"eval/kuhn/nashconv", "eval/nim/nashconv"}
@@ -32,7 +34,7 @@ def test_a_run_is_measured_in_other_scenarios_before_and_after_training(run: Any
     assert figures[str(other)]["before"]["eval/kuhn/nashconv"] == pytest.approx(rows[0]["eval/nashconv"])
 
 
-def test_what_cannot_be_transferred_is_named(run: Any, whole: Desk, tmp_path: Path) -> None:
+def test_what_cannot_be_transferred_is_named(run: Any, whole: RunWorkspace, tmp_path: Path) -> None:
     own = whole.path / "scenario.yaml"
-    assert f"--transfer {own}: {own} is a scenario; give the folder of a run" in run("eval", own, "--transfer", own)[2]
-    assert "no such file" in run("eval", whole.run, "--transfer", tmp_path / "none.yaml")[2]
+    assert f"transfer {own}: {own} is a scenario; give the folder of a run" in run("eval", "transfer", own, own)[2]
+    assert "no such file" in run("eval", "transfer", whole.run, tmp_path / "none.yaml")[2]

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from by_hand import episode, evidence
-from detailed_episodes import episode_of, numbers
-from small_games import FunctionEngine, deal, random_move, table
 from torch import Tensor
 
-from credit.assign.gae import Gae
-from credit.assign.outcome import Outcome
-from credit.baselines.group import AgentTurnGroup, Group, LengthWeighted, RlooBaseline
-from credit.baselines.reinforce import Greedy
-from credit.baselines.whiten import Decoupled, Whiten
-from games.kuhn_poker import KuhnPokerConfig
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import Advantage, Credit, Reading
+from marl.credit.assign.gae import Gae
+from marl.credit.assign.reward_rules import Outcome
+from marl.credit.baselines.group import AgentTurnGroup, Group, OpoBaseline, RlooBaseline
+from marl.credit.baselines.reinforce import Greedy
+from marl.credit.baselines.whiten import GdpoBaseline, WhitenBaseline
+from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import Baseline
-from marl.types import Advantage, Credit, Reading
+from tests.support.detailed_handmade_episodes import detailed_episode, numbers
+from tests.support.handmade_episodes import make_episode, make_evidence
+from tests.support.small_games import FunctionEngine, make_deal, make_simulator, random_move
 
 algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed (.ci/peers.txt)")
 
@@ -44,11 +44,12 @@ def at_the_end(paid_B: Tensor) -> Tensor:
 def ours(baseline: Baseline, paid_B: Tensor, **named: Tensor) -> list[float]:
     """One turn an episode, groups by start."""
     episodes = [
-        episode_of(f"{i}", "a", start=f"{g}", lengths=[many], prompts=[(int(g),)])
+        detailed_episode(f"{i}", "a", start=f"{g}", lengths=[many], prompts=[(int(g),)])
         for i, (g, many) in enumerate(zip(GROUPS, LENGTHS, strict=True))
     ]
     alone = {name: as_credit(values) for name, values in named.items()}
-    return list(numbers(baseline(replace(evidence(*episodes), named=alone), as_credit(paid_B))[0]).values())
+    evidence = replace(make_evidence(*episodes), earned_by_reward=alone)
+    return list(numbers(baseline(evidence, as_credit(paid_B))[0]).values())
 
 
 def as_credit(paid_B: Tensor) -> Credit:
@@ -82,13 +83,13 @@ def test_rloo(verls: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_opo(seed: int) -> None:
     expected, _ = algos.compute_opo_outcome_advantage(at_the_end(paid(seed)), MASK, GROUPS)
-    assert ours(LengthWeighted(), paid(seed)) == pytest.approx(first(expected), rel=1e-9)
+    assert ours(OpoBaseline(), paid(seed)) == pytest.approx(first(expected), rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_reinforce_plus_plus_baseline(seed: int) -> None:
     expected, _ = algos.compute_reinforce_plus_plus_baseline_outcome_advantage(at_the_end(paid(seed)), MASK, GROUPS)
-    assert ours(Whiten(like="start"), paid(seed)) == pytest.approx(first(expected), rel=1e-6, abs=1e-8)
+    assert ours(WhitenBaseline(like="start"), paid(seed)) == pytest.approx(first(expected), rel=1e-6, abs=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -104,16 +105,16 @@ def test_gdpo(seed: int) -> None:
         non_tensor_batch={name: values.numpy() for name, values in named.items()},
         batch={"prompts": prompts, "attention_mask": torch.cat([torch.ones_like(prompts), MASK], 1).long()},
     )
-    verl = Decoupled(weights=weights, unit="token", guard="variance", epsilon=1e-8, group_epsilon=1e-6)
+    verl = GdpoBaseline(weights=weights, unit="token", guard="variance", epsilon=1e-8, group_epsilon=1e-6)
     # verl scores in float32 here.
     assert ours(verl, paid(seed), **named) == pytest.approx(first(expected), rel=1e-5, abs=1e-5)
 
 
 def test_remax() -> None:
     kuhn = KuhnPokerConfig()
-    simulator = table(kuhn, FunctionEngine(bold))
-    episodes = simulator.play([deal(f"{i}", kuhn, i, cards=cards) for i, cards in enumerate(("KQ", "QK", "JQ"))])
-    seen = replace(evidence(*episodes), simulator=simulator)
+    simulator = make_simulator(kuhn, FunctionEngine(bold))
+    episodes = simulator.play([make_deal(f"{i}", kuhn, i, cards=cards) for i, cards in enumerate(("KQ", "QK", "JQ"))])
+    seen = replace(make_evidence(*episodes), simulator=simulator)
     credit, _ = Greedy()(seen, Outcome()(seen))
     # Bet and called, the pot is 2 each: what verl is told that a greedy answer was paid.
     for trajectory, greedy in zip(episodes, (2.0, -2.0, -2.0), strict=True):
@@ -155,14 +156,14 @@ def test_gae_skips_what_others_said_between(seed: int, gamma: float, lam: float)
 
 def read(speakers: str, values: Any, reward: float) -> Any:
     """An episode of one reward at its end for `a`, whose values a critic read."""
-    whole = episode("e", speakers, [("a", reward, len(speakers) - 1)])
+    whole = make_episode("e", speakers, [("a", reward, len(speakers) - 1)])
     made = Trajectory(whole.deal, whole.start)
     made.rewards, made.end = whole.rewards, whole.end
     for turn, row in zip(whole.turns, values, strict=True):
         completion = replace(turn.completion, token_ids=tuple(range(len(row))))
         made.add(replace(turn, completion=completion), whole.graph.pred[turn.id])
     readings = {t.id: Reading((), values=tuple(row.tolist())) for t, row in zip(made.turns, values, strict=True)}
-    return replace(evidence(made), readings=readings)
+    return replace(make_evidence(made), readings=readings)
 
 
 def test_where_verl_is_not_followed() -> None:
@@ -171,6 +172,6 @@ def test_where_verl_is_not_followed() -> None:
     theirs, _ = algos.compute_grpo_outcome_advantage(rewards, torch.ones(9, 1), index)
     assert theirs[0].item() > 0.02
     assert theirs[8].item() == pytest.approx(0.3)
-    episodes = [episode_of(f"{i}", "a", start=f"{group}") for i, group in enumerate(index)]
-    credit, _ = Group()(evidence(*episodes), {(f"{i}", 0): Advantage(0.3) for i in range(9)})
+    episodes = [detailed_episode(f"{i}", "a", start=f"{group}") for i, group in enumerate(index)]
+    credit, _ = Group()(make_evidence(*episodes), {(f"{i}", 0): Advantage(0.3) for i in range(9)})
     assert set(numbers(credit).values()) == {0.0}

@@ -6,25 +6,25 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from by_hand import episode, evidence, worths
-from paths import KUHN
 
 import marl
-from credit.assign.outcome import Flow
-from credit.assign.process import Process
-from credit.assign.teams import Team
-from credit.assign.trajectory import Hierarchy
-from credit.mixing.rounds import rounds
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.credit.assign.hierarchical import HierarchicalAssign
+from marl.credit.assign.process import Process
+from marl.credit.assign.reward_rules import Flow
+from marl.credit.assign.teams import Team
+from marl.credit.mixing.rounds import rounds
 from marl.protocols import Evidence
 from marl.scenario.load import ScenarioError
+from tests.support.handmade_episodes import advantages_of, make_episode, make_evidence
+from tests.support.paths import KUHN
 
 TEAM = (("a", "b", "c"),)
 
 
 def mixed() -> Trajectory:
     """c (turn 2) was told of a's words, heard b's, and b's opened its gate; b is gated by a."""
-    whole = episode("e", "abc", [("c", 8.0, 2)])
+    whole = make_episode("e", "abc", [("c", 8.0, 2)])
     made = Trajectory(whole.deal, whole.start)
     made.rewards, made.end = whole.rewards, whole.end
     kinds: list[dict[int, tuple[Any, ...]]] = [{}, {0: ("gated",)}, {0: ("told",), 1: ("heard", "gated")}]
@@ -36,7 +36,7 @@ def mixed() -> Trajectory:
 def test_flow_passes_back_along_the_chosen_kinds() -> None:
     def flow(**settings: Any) -> list[float]:
         t = mixed()
-        return worths(Flow(decay=0.5, teams=TEAM, **settings).build()(evidence(t)), t)
+        return advantages_of(Flow(decay=0.5, teams=TEAM, **settings).build()(make_evidence(t)), t)
 
     assert flow() == [2.0, 2.0, 8.0]
     assert flow(along=("heard",)) == [0.0, 4.0, 8.0]
@@ -53,7 +53,7 @@ def test_turns_count_by_the_readers_of_the_chosen_kinds() -> None:
     alone.rewards = [replace(t.rewards[0], agent="a")]
 
     def reads(**settings: Any) -> list[float]:
-        return worths(Hierarchy(calls="reads", **settings).build()(evidence(alone)), alone)
+        return advantages_of(HierarchicalAssign(calls="reads", **settings).build()(make_evidence(alone)), alone)
 
     assert reads() == pytest.approx([8 * 2 / 5, 8 * 2 / 5, 8 / 5])
     assert reads(along=("told",)) == pytest.approx([8 * 2 / 4, 8 / 4, 8 / 4])
@@ -70,7 +70,7 @@ def test_a_verdict_is_of_the_last_turn_that_its_seat_read_in_the_chosen_ways() -
         judged = Trajectory(replace(t.deal, seats=seats), t.start)
         judged.__dict__.update({**t.__dict__, "deal": judged.deal, "rewards": []})
         rule = Process(scores={"verifier": ("correct",)}, **settings).build()
-        credit = rule(Evidence([judged], "a_game", rules=frozenset({"verifier"})))
+        credit = rule(Evidence([judged], "a_game", rule_based_roles=frozenset({"verifier"})))
         return [credit["e", place].value for place in (0, 1)]
 
     assert scored() == [0.0, 1.0]
@@ -91,6 +91,6 @@ def test_rounds_are_counted_along_the_chosen_kinds() -> None:
 
 def test_unknown_kinds_and_none_are_refused() -> None:
     with pytest.raises(ScenarioError, match=r"credit\.assign\.along"):
-        marl.load(KUHN, ["credit.assign={kind: 'credit.assign.outcome:Flow', along: [overheard]}"])
+        marl.load(KUHN, ["credit.assign={kind: 'marl.credit.assign.reward_rules:Flow', along: [overheard]}"])
     with pytest.raises(ScenarioError, match=r"credit\.assign\.along"):
-        marl.load(KUHN, ["credit.assign={kind: 'credit.assign.outcome:Flow', along: []}"])
+        marl.load(KUHN, ["credit.assign={kind: 'marl.credit.assign.reward_rules:Flow', along: []}"])

@@ -6,20 +6,20 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from by_hand import earned, episode, evidence, worths
 from trl.trainer.utils import nanstd
 
-from credit.assign.outcome import Outcome
-from credit.baselines.group import Group
-from credit.baselines.reinforce import Nothing, RoleAverage
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.credit.assign.reward_rules import Outcome
+from marl.credit.baselines.group import Group
+from marl.credit.baselines.reinforce import NoBaseline, RoleAverage
+from tests.support.handmade_episodes import advantages_of, make_episode, make_evidence, uniform_credit
 
 
 def group_of(*returns: float, baseline: Group | None = None, start: str = "s") -> list[float]:
     """The advantages of one group of single-turn episodes."""
-    episodes = [episode(f"{i}", "a", start=start) for i in range(len(returns))]
-    credit, _ = (baseline or Group())(evidence(*episodes), earned(episodes, *returns))
-    return [worths(credit, t)[0] for t in episodes]
+    episodes = [make_episode(f"{i}", "a", start=start) for i in range(len(returns))]
+    credit, _ = (baseline or Group())(make_evidence(*episodes), uniform_credit(episodes, *returns))
+    return [advantages_of(credit, t)[0] for t in episodes]
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------
@@ -38,16 +38,16 @@ def test_returns_that_differ_by_the_order_of_adding_are_equal() -> None:
 
 
 def test_a_constant_group_of_episodes_of_different_lengths_is_exactly_0() -> None:
-    episodes = [episode(f"{n}", "a" * n) for n in (1, 3, 6, 10)]
-    credit, metrics = Group()(evidence(*episodes), earned(episodes, 0.1, 0.1, 0.1, 0.1))
+    episodes = [make_episode(f"{n}", "a" * n) for n in (1, 3, 6, 10)]
+    credit, metrics = Group()(make_evidence(*episodes), uniform_credit(episodes, 0.1, 0.1, 0.1, 0.1))
     assert {advantage.value for advantage in credit.values()} == {0.0}
     assert metrics == {"credit/groups": 1.0, "credit/degenerate_groups": 1.0}
 
 
 def test_who_has_no_peers_gets_0_and_is_counted() -> None:
-    episodes = [episode("0", "a", start="s"), episode("1", "a", start="t"), episode("2", "a", start="t")]
-    credit, metrics = Group()(evidence(*episodes), earned(episodes, 5.0, 1.0, 2.0))
-    assert worths(credit, episodes[0]) == [0.0]
+    episodes = [make_episode("0", "a", start="s"), make_episode("1", "a", start="t"), make_episode("2", "a", start="t")]
+    credit, metrics = Group()(make_evidence(*episodes), uniform_credit(episodes, 5.0, 1.0, 2.0))
+    assert advantages_of(credit, episodes[0]) == [0.0]
     assert metrics == {"credit/groups": 2.0, "credit/degenerate_groups": 0.5}
 
 
@@ -71,11 +71,11 @@ def test_advantages_are_trls(seed: int) -> None:
 
 
 def test_episodes_with_the_same_start_are_compared_agent_by_agent_whatever_their_seed() -> None:
-    episodes = [episode(f"{i}", "abab", start="s" if i < 2 else "t") for i in range(4)]
+    episodes = [make_episode(f"{i}", "abab", start="s" if i < 2 else "t") for i in range(4)]
     for i, t in enumerate(episodes):
-        t.rewards = episode(t.id, "abab", [("a", float(i), 3), ("b", -10.0 * i, 3)]).rewards
-    credit, _ = Group(std=False)(evidence(*episodes), Outcome()(evidence(*episodes)))
-    assert [worths(credit, t) for t in episodes] == [
+        t.rewards = make_episode(t.id, "abab", [("a", float(i), 3), ("b", -10.0 * i, 3)]).rewards
+    credit, _ = Group(std=False)(make_evidence(*episodes), Outcome()(make_evidence(*episodes)))
+    assert [advantages_of(credit, t) for t in episodes] == [
         [-0.5, 5.0, -0.5, 5.0],
         [0.5, -5.0, 0.5, -5.0],
         [-0.5, 5.0, -0.5, 5.0],
@@ -84,36 +84,36 @@ def test_episodes_with_the_same_start_are_compared_agent_by_agent_whatever_their
 
 
 def test_an_episode_counts_once_however_many_turns_it_has() -> None:
-    episodes = [episode("short", "a"), episode("long", "aaaaaaaaa")]
-    credit, _ = Group(std=False)(evidence(*episodes), earned(episodes, 1.0, 3.0))
-    assert worths(credit, episodes[0]) == [-1.0]
-    assert worths(credit, episodes[1]) == [1.0] * 9
+    episodes = [make_episode("short", "a"), make_episode("long", "aaaaaaaaa")]
+    credit, _ = Group(std=False)(make_evidence(*episodes), uniform_credit(episodes, 1.0, 3.0))
+    assert advantages_of(credit, episodes[0]) == [-1.0]
+    assert advantages_of(credit, episodes[1]) == [1.0] * 9
 
 
 def test_roles_in_the_same_seat_are_not_compared() -> None:
-    episodes = [episode(f"{i}", "a", seats={"a": role}) for i, role in enumerate(("x", "x", "y", "y"))]
-    credit, _ = Group(std=False)(evidence(*episodes), earned(episodes, 0.0, 2.0, 10.0, 30.0))
-    assert [worths(credit, t)[0] for t in episodes] == [-1.0, 1.0, -10.0, 10.0]
+    episodes = [make_episode(f"{i}", "a", seats={"a": role}) for i, role in enumerate(("x", "x", "y", "y"))]
+    credit, _ = Group(std=False)(make_evidence(*episodes), uniform_credit(episodes, 0.0, 2.0, 10.0, 30.0))
+    assert [advantages_of(credit, t)[0] for t in episodes] == [-1.0, 1.0, -10.0, 10.0]
 
 
 def test_like_prompt_compares_equal_prompts_only() -> None:
     episodes = [
-        episode("0", "aa", prompts=[(1,), (7, 7)]),
-        episode("1", "aa", prompts=[(1,), (8,)]),
-        episode("2", "aa", prompts=[(1,), (7, 7)]),
+        make_episode("0", "aa", prompts=[(1,), (7, 7)]),
+        make_episode("1", "aa", prompts=[(1,), (8,)]),
+        make_episode("2", "aa", prompts=[(1,), (7, 7)]),
     ]
-    credit, metrics = Group(like="prompt", std=False)(evidence(*episodes), earned(episodes, 0.0, 3.0, 6.0))
-    assert [worths(credit, t) for t in episodes] == [[-3.0, -3.0], [0.0, 0.0], [3.0, 3.0]]
+    credit, metrics = Group(like="prompt", std=False)(make_evidence(*episodes), uniform_credit(episodes, 0.0, 3.0, 6.0))
+    assert [advantages_of(credit, t) for t in episodes] == [[-3.0, -3.0], [0.0, 0.0], [3.0, 3.0]]
     assert metrics == {"credit/groups": 3.0, "credit/degenerate_groups": pytest.approx(1 / 3)}
 
 
 def test_turns_that_were_not_judged_stay_so_and_do_not_count() -> None:
-    episodes = [episode(f"{i}", "ab") for i in range(3)]
-    worth = earned(episodes, 1.0, 2.0, 60.0)
+    episodes = [make_episode(f"{i}", "ab") for i in range(3)]
+    worth = uniform_credit(episodes, 1.0, 2.0, 60.0)
     for turn in episodes[2].turns:
         del worth[turn.id]
     del worth["0", 1]
-    credit, _ = Group(std=False)(evidence(*episodes), worth)
+    credit, _ = Group(std=False)(make_evidence(*episodes), worth)
     assert {turn: advantage.value for turn, advantage in credit.items()} == {
         ("0", 0): -0.5,
         ("1", 0): 0.5,
@@ -132,15 +132,15 @@ def stopping() -> list[tuple[float, float, Trajectory]]:
 
     `stop` ends it and pays 0. `continue` pays 1 at once and asks again; then either answer costs 1 and ends it.
     """
-    outcomes = [(STOP, -CONTINUE, episode("stop", "a", [("a", 0.0, 0)]))]
+    outcomes = [(STOP, -CONTINUE, make_episode("stop", "a", [("a", 0.0, 0)]))]
     for chance, score in ((CONTINUE, 1 - CONTINUE), (STOP, -CONTINUE)):
-        t = episode(f"on {score}", "aa", [("a", 1.0, 0), ("a", -1.0, 1)])
+        t = make_episode(f"on {score}", "aa", [("a", 1.0, 0), ("a", -1.0, 1)])
         outcomes.append((CONTINUE * chance, (1 - CONTINUE) + score, t))
     return outcomes
 
 
 def renamed(t: Trajectory, name: str) -> Trajectory:
-    return episode(name, [turn.agent for turn in t.turns], [(r.agent, r.value, r.turn[1]) for r in t.rewards])
+    return make_episode(name, [turn.agent for turn in t.turns], [(r.agent, r.value, r.turn[1]) for r in t.rewards])
 
 
 @pytest.mark.parametrize("std", [True, False])
@@ -152,10 +152,10 @@ def test_deciding_when_to_stop_gets_no_gradient_where_stopping_makes_no_differen
     for (p, g, first), (q, h, second), x, y in product(stopping(), stopping(), (-noise, noise), (-noise, noise)):
         pair = [renamed(first, "0"), renamed(second, "1")]
         for t, off in zip(pair, (x, y), strict=True):
-            extra = episode(t.id, [turn.agent for turn in t.turns], [("a", off, len(t.turns) - 1)])
+            extra = make_episode(t.id, [turn.agent for turn in t.turns], [("a", off, len(t.turns) - 1)])
             t.rewards += extra.rewards
-        credit, _ = Group(std=std)(evidence(*pair), Outcome()(evidence(*pair)))
-        gradient += p * q / 4 * (g * worths(credit, pair[0])[0] + h * worths(credit, pair[1])[0])
+        credit, _ = Group(std=std)(make_evidence(*pair), Outcome()(make_evidence(*pair)))
+        gradient += p * q / 4 * (g * advantages_of(credit, pair[0])[0] + h * advantages_of(credit, pair[1])[0])
         total += p * q / 4
     assert total == pytest.approx(1)
     assert gradient == pytest.approx(0, abs=1e-12)
@@ -173,41 +173,41 @@ RAE = {
 
 @pytest.mark.parametrize("order", RAE)
 def test_role_averages_are_the_published_ones(order: str) -> None:
-    episodes = [episode(f"{i}", "a") for i in range(5)]
+    episodes = [make_episode(f"{i}", "a") for i in range(5)]
     average = RoleAverage.model_validate({"order": order}).build()
-    credit, _ = average(evidence(*episodes), earned(episodes, *REWARDS))
-    assert [worths(credit, t)[0] for t in episodes] == pytest.approx(RAE[order], abs=5e-7)
+    credit, _ = average(make_evidence(*episodes), uniform_credit(episodes, *REWARDS))
+    assert [advantages_of(credit, t)[0] for t in episodes] == pytest.approx(RAE[order], abs=5e-7)
 
 
 def test_the_two_orders_differ_by_the_factor_alpha() -> None:
-    episodes = [episode(f"{i}", "a") for i in range(5)]
+    episodes = [make_episode(f"{i}", "a") for i in range(5)]
     each = []
     for order in RAE:
         average = RoleAverage.model_validate({"order": order, "alpha": 0.8}).build()
-        credit, _ = average(evidence(*episodes), earned(episodes, *REWARDS))
-        each.append(np.array([worths(credit, t)[0] for t in episodes]))
+        credit, _ = average(make_evidence(*episodes), uniform_credit(episodes, *REWARDS))
+        each.append(np.array([advantages_of(credit, t)[0] for t in episodes]))
     assert each[0] == pytest.approx(0.8 * each[1], rel=1e-12)
 
 
 def test_role_averages_go_on_after_a_restart() -> None:
-    episodes = [episode(f"{i}", "ab") for i in range(5)]
+    episodes = [make_episode(f"{i}", "ab") for i in range(5)]
     whole, before, after = (RoleAverage().build() for _ in range(3))
-    credit, _ = whole(evidence(*episodes), earned(episodes, *REWARDS))
-    before(evidence(*episodes[:2]), earned(episodes[:2], *REWARDS[:2]))
+    credit, _ = whole(make_evidence(*episodes), uniform_credit(episodes, *REWARDS))
+    before(make_evidence(*episodes[:2]), uniform_credit(episodes[:2], *REWARDS[:2]))
     after.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    rest, metrics = after(evidence(*episodes[2:]), earned(episodes[2:], *REWARDS[2:]))
+    rest, metrics = after(make_evidence(*episodes[2:]), uniform_credit(episodes[2:], *REWARDS[2:]))
     assert rest == {turn: worth for turn, worth in credit.items() if turn in rest}
     assert set(metrics) == {"credit/average/a_game/player/a", "credit/average/a_game/player/b"}
 
 
 def test_each_role_and_seat_has_an_average_of_its_own_that_learns_once_an_episode() -> None:
-    t = episode("0", "abaa", [("a", 1.0, 3), ("b", -1.0, 3)], seats={"a": "x", "b": "y"})
+    t = make_episode("0", "abaa", [("a", 1.0, 3), ("b", -1.0, 3)], seats={"a": "x", "b": "y"})
     average = RoleAverage(alpha=0.9).build()
-    average(evidence(t), Outcome()(evidence(t)))
+    average(make_evidence(t), Outcome()(make_evidence(t)))
     assert average.state_dict()["means"] == {"a_game/x/a": pytest.approx(0.1), "a_game/y/b": pytest.approx(-0.1)}
 
 
 def test_compared_with_nothing_a_turn_keeps_what_it_earned() -> None:
-    t = episode("0", "ab")
-    worth = earned([t], 3.0)
-    assert Nothing()(evidence(t), worth) == (worth, {})
+    t = make_episode("0", "ab")
+    worth = uniform_credit([t], 3.0)
+    assert NoBaseline()(make_evidence(t), worth) == (worth, {})

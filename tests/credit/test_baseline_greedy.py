@@ -4,15 +4,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from by_hand import evidence, worths
-from small_games import FunctionEngine, PenniesConfig, deal, random_move, table
 
-from credit.assign.outcome import Outcome
-from credit.baselines.reinforce import Greedy
-from games.kuhn_poker import KuhnPokerConfig
-from marl.judging.judge import Judge
+from marl.core.types import Request
+from marl.credit.assign.reward_rules import Outcome
+from marl.credit.baselines.reinforce import Greedy
+from marl.credit_stage.stage import CreditStage
+from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.scenario.schema import CreditConfig
-from marl.types import Request
+from tests.support.handmade_episodes import advantages_of, make_evidence
+from tests.support.small_games import FunctionEngine, PenniesConfig, make_deal, make_simulator, random_move
 
 KUHN = KuhnPokerConfig()
 CARDS = ("KQ", "KQ", "JQ")
@@ -26,19 +26,19 @@ def bold(request: Request) -> str:
 
 
 def played(voice: FunctionEngine) -> tuple[Any, list[Any]]:
-    simulator = table(KUHN, voice)
-    return simulator, simulator.play([deal(f"{i}", KUHN, i, cards=cards) for i, cards in enumerate(CARDS)])
+    simulator = make_simulator(KUHN, voice)
+    return simulator, simulator.play([make_deal(f"{i}", KUHN, i, cards=cards) for i, cards in enumerate(CARDS)])
 
 
 def test_what_the_greedy_episode_pays_is_subtracted() -> None:
     # Bet and called, the pot is 2 each: K wins 2 against Q; J loses 2 to it.
     simulator, episodes = played(FunctionEngine(bold))
-    seen = replace(evidence(*episodes), simulator=simulator)
+    seen = replace(make_evidence(*episodes), simulator=simulator)
     earned = Outcome()(seen)
     credit, metrics = Greedy()(seen, earned)
     for t, first in zip(episodes, (2.0, 2.0, -2.0), strict=True):
         greedy = {"player_0": first, "player_1": -first}
-        assert worths(credit, t) == [earned[turn.id].value - greedy[turn.agent] for turn in t.turns]
+        assert advantages_of(credit, t) == [earned[turn.id].value - greedy[turn.agent] for turn in t.turns]
     assert metrics == {"credit/greedy/player": 0.0}  # a zero-sum game
 
 
@@ -51,7 +51,7 @@ def test_one_episode_is_played_from_each_start_and_its_tokens_are_credits() -> N
 
     simulator, episodes = played(FunctionEngine(noted))
     temperatures.clear()
-    seen = replace(evidence(*episodes), simulator=simulator)
+    seen = replace(make_evidence(*episodes), simulator=simulator)
     Greedy()(seen, Outcome()(seen))
     # Two starts, in each a bet and a call; two tokens each.
     assert temperatures == [0.0] * 4
@@ -60,23 +60,23 @@ def test_one_episode_is_played_from_each_start_and_its_tokens_are_credits() -> N
 
 def test_options_and_seats_of_the_start_are_kept() -> None:
     game = PenniesConfig()
-    simulator = table(game, FunctionEngine(bold))
-    episodes = simulator.play([deal(f"{i}", game, i) for i in range(4)])
+    simulator = make_simulator(game, FunctionEngine(bold))
+    episodes = simulator.play([make_deal(f"{i}", game, i) for i in range(4)])
     assert {t.start for t in episodes} == {""}
-    seen = replace(evidence(*episodes), simulator=simulator)
+    seen = replace(make_evidence(*episodes), simulator=simulator)
     credit, _ = Greedy()(seen, Outcome()(seen))
     # Heads twice: player_0 wins 1.
     for t in episodes:
         returns = t.returns
-        assert worths(credit, t) == [returns["player_0"] - 1, returns["player_1"] + 1]
+        assert advantages_of(credit, t) == [returns["player_0"] - 1, returns["player_1"] + 1]
 
 
 def test_the_greedy_episode_is_paid_in_the_scale_of_the_rule() -> None:
     simulator, episodes = played(FunctionEngine(bold))
-    settings = {"assign": {"kind": "outcome"}, "baseline": {"kind": "credit.baselines.reinforce:Greedy"}}
+    settings = {"assign": {"kind": "outcome"}, "baseline": {"kind": "marl.credit.baselines.reinforce:Greedy"}}
     one, half = (
-        Judge(CreditConfig.model_validate({**settings, "scale": scale}))(
-            replace(evidence(*episodes), simulator=simulator)
+        CreditStage(CreditConfig.model_validate({**settings, "scale": scale}))(
+            replace(make_evidence(*episodes), simulator=simulator)
         )
         for scale in (1.0, 0.5)
     )
@@ -86,4 +86,4 @@ def test_the_greedy_episode_is_paid_in_the_scale_of_the_rule() -> None:
 def test_without_a_simulator_it_says_what_is_missing() -> None:
     _, episodes = played(FunctionEngine(bold))
     with pytest.raises(ValueError, match=r"'greedy' plays an episode from each start, but .* no simulator; choices: "):
-        Greedy()(evidence(*episodes), Outcome()(evidence(*episodes)))
+        Greedy()(make_evidence(*episodes), Outcome()(make_evidence(*episodes)))

@@ -8,16 +8,24 @@ from operator import mul
 
 import numpy as np
 import pytest
-from by_hand import earned, evidence
-from detailed_episodes import episode_of, numbers, sibling, worth
 
-from credit.assign.outcome import Outcome
-from credit.baselines.group import AgentGroup, AgentTurnGroup, Group, Joint, LengthWeighted, RlooBaseline, TaskRole
-from credit.baselines.reinforce import Nothing, RoleAverage
-from credit.baselines.whiten import Decoupled, Whiten
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import Advantage, Credit, Reward
+from marl.credit.assign.reward_rules import Outcome
+from marl.credit.baselines.group import (
+    AgentGroup,
+    AgentTurnGroup,
+    Group,
+    JointBaseline,
+    OpoBaseline,
+    RlooBaseline,
+    TaskRole,
+)
+from marl.credit.baselines.reinforce import NoBaseline, RoleAverage
+from marl.credit.baselines.whiten import GdpoBaseline, WhitenBaseline
 from marl.protocols import Baseline, BaselineConfig
-from marl.types import Advantage, Credit, Reward
+from tests.support.detailed_handmade_episodes import detailed_episode, forked_episode, numbers, worth
+from tests.support.handmade_episodes import make_evidence, uniform_credit
 
 DIVIDING = {
     "group": Group(epsilon=0),
@@ -27,29 +35,29 @@ DIVIDING = {
     "agent turn": AgentTurnGroup(epsilon=0),
     "agent turn, problem": AgentTurnGroup(like="problem", epsilon=0),
     "agent": AgentGroup(epsilon=0),
-    "joint std": Joint(std=True, epsilon=0),
+    "joint std": JointBaseline(std=True, epsilon=0),
     "loo whiten": RlooBaseline(whiten=True, whiten_epsilon=0),
-    "decoupled": Decoupled(epsilon=0, group_epsilon=0),
-    "decoupled verl": Decoupled(unit="token", guard="variance", epsilon=0, group_epsilon=0),
-    "whiten groups": Whiten(like="start", epsilon=0),
-    "whiten groups ms-swift": Whiten(like="start", unit="sequence", guard="std", centre=False, epsilon=0),
-    "whiten groups OpenRLHF": Whiten(like="start", ddof=0, guard="clamp", epsilon=0),
+    "decoupled": GdpoBaseline(epsilon=0, group_epsilon=0),
+    "decoupled verl": GdpoBaseline(unit="token", guard="variance", epsilon=0, group_epsilon=0),
+    "whiten groups": WhitenBaseline(like="start", epsilon=0),
+    "whiten groups ms-swift": WhitenBaseline(like="start", unit="sequence", guard="std", centre=False, epsilon=0),
+    "whiten groups OpenRLHF": WhitenBaseline(like="start", ddof=0, guard="clamp", epsilon=0),
 }
 """Within groups, with a division."""
 PLAIN = {
     "group mean": Group(std=False),
     "loo": RlooBaseline(),
-    "opo": LengthWeighted(),
-    "joint": Joint(),
-    "joint loo": Joint(against="leave_one_out", common="sum"),
-    "joint max": Joint(against="max"),
-    "joint round": Joint(per="round"),
+    "opo": OpoBaseline(),
+    "joint": JointBaseline(),
+    "joint loo": JointBaseline(against="leave_one_out", common="sum"),
+    "joint max": JointBaseline(against="max"),
+    "joint round": JointBaseline(per="round"),
 }
 """Within groups, without one."""
 WIDE = {
-    "whiten": Whiten(epsilon=0),
-    "whiten by role": Whiten(over="role", epsilon=0),
-    "whiten sequences": Whiten(unit="sequence", guard="std", epsilon=0),
+    "whiten": WhitenBaseline(epsilon=0),
+    "whiten by role": WhitenBaseline(over="role", epsilon=0),
+    "whiten sequences": WhitenBaseline(unit="sequence", guard="std", epsilon=0),
     "task": TaskRole(epsilon=0),
 }
 """Across the whole step."""
@@ -60,7 +68,7 @@ ALL = {**GROUPED, **WIDE}
 def step(groups: int = 3, size: int = 4) -> list[Trajectory]:
     """Groups of episodes of two agents, who are asked the same in each group."""
     return [
-        episode_of(
+        detailed_episode(
             f"{g}.{i}",
             "ab",
             start=f"s{g}",
@@ -75,27 +83,27 @@ def step(groups: int = 3, size: int = 4) -> list[Trajectory]:
 
 
 def judge(baseline: Baseline, episodes: list[Trajectory], assigned: Credit) -> dict:
-    seen = replace(evidence(*episodes), named={"outcome": assigned})
+    seen = replace(make_evidence(*episodes), earned_by_reward={"outcome": assigned})
     return numbers(baseline(seen, assigned)[0])
 
 
 def drawn(episodes: list[Trajectory], seed: int = 0) -> Credit:
     rng = random.Random(seed)
-    return earned(episodes, *(rng.choice([0.0, 0.25, 1.0, -2.0]) + rng.random() / 8 for _ in episodes))
+    return uniform_credit(episodes, *(rng.choice([0.0, 0.25, 1.0, -2.0]) + rng.random() / 8 for _ in episodes))
 
 
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("value", [0.0, 0.1, 0.3, 0.7, 1 / 3, float(np.float32(0.1)), float(np.float32(0.7)), -1e20])
 def test_where_all_are_worth_the_same_everybody_gets_exactly_0(kind: str, value: float) -> None:
     episodes = step()
-    assert set(judge(ALL[kind].build(), episodes, earned(episodes, *[value] * len(episodes))).values()) == {0.0}
+    assert set(judge(ALL[kind].build(), episodes, uniform_credit(episodes, *[value] * len(episodes))).values()) == {0.0}
 
 
 @pytest.mark.parametrize("kind", GROUPED)
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.7])
 def test_a_constant_group_gets_exactly_0_whatever_the_other_groups_do(kind: str, value: float) -> None:
     episodes = step()
-    assigned = drawn(episodes) | earned(episodes[4:8], *[value] * 4)
+    assigned = drawn(episodes) | uniform_credit(episodes[4:8], *[value] * 4)
     advantages = judge(GROUPED[kind].build(), episodes, assigned)
     assert {advantages[turn.id] for t in episodes[4:8] for turn in t.turns} == {0.0}
     assert any(advantages.values())
@@ -112,7 +120,7 @@ def test_who_has_no_peers_gets_exactly_0(kind: str) -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_one_episode_alone_is_judged_without_a_division_by_0(kind: str) -> None:
     [alone] = step(1, 1)
-    advantages = judge(ALL[kind].build(), [alone], earned([alone], 0.3))
+    advantages = judge(ALL[kind].build(), [alone], uniform_credit([alone], 0.3))
     assert set(advantages) == {turn.id for turn in alone.turns}
     assert not any(advantages.values())
     assert judge(ALL[kind].build(), [], {}) == {}
@@ -152,7 +160,7 @@ def test_only_those_that_divide_do_without_the_unit_of_rewards(kind: str, factor
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 def test_a_number_that_is_not_finite_is_left_for_the_learner_to_refuse(kind: str, bad: float) -> None:
     episodes = step()
-    assigned = drawn(episodes) | earned(episodes[:1], bad)
+    assigned = drawn(episodes) | uniform_credit(episodes[:1], bad)
     advantages = judge(ALL[kind].build(), episodes, assigned)
     broken = [advantages[turn.id] for turn in episodes[0].turns]
     assert not any(map(math.isfinite, broken))
@@ -168,7 +176,7 @@ def test_numbers_for_tokens_are_shifted_and_scaled_like_their_turn(kind: str) ->
         turn: Advantage(w.value, (w.value,) * len(turns[turn].completion.token_ids), (9.0,))
         for turn, w in plain.items()
     }
-    seen = replace(evidence(*episodes), named={"outcome": assigned})
+    seen = replace(make_evidence(*episodes), earned_by_reward={"outcome": assigned})
     credit, _ = ALL[kind].build()(seen, assigned)
     for turn, advantage in credit.items():
         assert advantage.tokens == pytest.approx((advantage.value,) * len(assigned[turn].tokens), abs=1e-12)
@@ -176,31 +184,31 @@ def test_numbers_for_tokens_are_shifted_and_scaled_like_their_turn(kind: str) ->
 
 
 def test_tokens_of_a_turn_keep_their_differences() -> None:
-    episodes = [episode_of(f"{i}", "a", lengths=[2]) for i in range(2)]
+    episodes = [detailed_episode(f"{i}", "a", lengths=[2]) for i in range(2)]
     assigned = {("0", 0): Advantage(2.0, (1.5, 2.5)), ("1", 0): Advantage(4.0, (4.0, 5.0))}
     # Mean 3, deviation of 2 and 4 with ddof 1: sqrt(2).
-    credit, _ = Group(epsilon=0)(evidence(*episodes), assigned)
+    credit, _ = Group(epsilon=0)(make_evidence(*episodes), assigned)
     assert [credit[f"{i}", 0].tokens for i in range(2)] == [
         pytest.approx((-1.5 / 2**0.5, -0.5 / 2**0.5)),
         pytest.approx((1 / 2**0.5, 2 / 2**0.5)),
     ]
     # Averages of the past: 0 before the first episode, (1 - 0.75) 2 = 0.5 before the second.
-    credit, _ = RoleAverage(alpha=0.75).build()(evidence(*episodes), assigned)
+    credit, _ = RoleAverage(alpha=0.75).build()(make_evidence(*episodes), assigned)
     assert [credit[f"{i}", 0].tokens for i in range(2)] == [(1.5, 2.5), (3.5, 4.5)]
-    assert Nothing()(evidence(*episodes), assigned)[0] == assigned
+    assert NoBaseline()(make_evidence(*episodes), assigned)[0] == assigned
 
 
 def test_tokens_of_equal_turns_get_exactly_0() -> None:
-    episodes = [episode_of(f"{i}", "a", lengths=[2]) for i in range(2)]
+    episodes = [detailed_episode(f"{i}", "a", lengths=[2]) for i in range(2)]
     assigned = {(f"{i}", 0): Advantage(0.1, (0.0, 0.2)) for i in range(2)}
-    credit, _ = Group()(evidence(*episodes), assigned)
+    credit, _ = Group()(make_evidence(*episodes), assigned)
     assert {advantage.tokens for advantage in credit.values()} == {(0.0, 0.0)}
 
 
 def test_batch_deviation_is_that_of_all_worths_of_the_step() -> None:
     # Worths 0, 2 and 4, 10: means 1 and 7; all of them: mean 4, squares 16 + 4 + 0 + 36 = 56, variance 56 / 3.
-    episodes = [episode_of(f"{i}", "a", start=f"{i // 2}") for i in range(4)]
-    credit, _ = Group(std="batch", epsilon=0.5)(evidence(*episodes), earned(episodes, 0, 2, 4, 10))
+    episodes = [detailed_episode(f"{i}", "a", start=f"{i // 2}") for i in range(4)]
+    credit, _ = Group(std="batch", epsilon=0.5)(make_evidence(*episodes), uniform_credit(episodes, 0, 2, 4, 10))
     deviation = (56 / 3) ** 0.5 + 0.5
     assert list(numbers(credit).values()) == pytest.approx([x / deviation for x in (-1, 1, -3, 3)], rel=1e-12)
 
@@ -209,7 +217,7 @@ def test_batch_deviation_is_that_of_all_worths_of_the_step() -> None:
 def test_seats_that_answer_by_rule_are_no_peers(kind: str) -> None:
     episodes = step()
     assigned = drawn(episodes)
-    seen = replace(evidence(*episodes), named={"outcome": assigned}, rules=frozenset({"y"}))
+    seen = replace(make_evidence(*episodes), earned_by_reward={"outcome": assigned}, rule_based_roles=frozenset({"y"}))
     alone = {turn.id for t in episodes for turn in t.turns if turn.role == "x"}
     alone_assigned = {turn: worth for turn, worth in assigned.items() if turn in alone}
     credit, _ = ALL[kind].build()(seen, assigned)
@@ -237,10 +245,10 @@ def test_peers_are_those_whose_worth_makes_a_difference(kind: str) -> None:
     # Each turn's worth is changed in its turn; whose advantage then changes must be a peer of that turn.
     episodes = step(2, 3)
     assigned = drawn(episodes)
-    seen = replace(evidence(*episodes), named={"outcome": assigned})
+    seen = replace(make_evidence(*episodes), earned_by_reward={"outcome": assigned})
     peers = ALL[kind].peers(seen, assigned)
     assert peers is not None
-    assert peers.like == LIKE.get(kind, "start")
+    assert peers.shared_property == LIKE.get(kind, "start")
     assert sorted(chain(*peers.groups)) == sorted(assigned)
     if kind in ("group batch", "loo whiten", *(kind for kind in ALL if kind.startswith(("whiten g", "decoupled")))):
         return  # their last step is no comparison with peers: it divides by what all differ
@@ -255,21 +263,21 @@ def test_peers_are_those_whose_worth_makes_a_difference(kind: str) -> None:
 
 
 def test_only_those_that_take_peers_ask_for_groups() -> None:
-    compares = {kind for kind, baseline in ALL.items() if baseline.compares}
+    compares = {kind for kind, baseline in ALL.items() if baseline.needs_groups}
     assert compares == set(GROUPED)
 
 
 def test_what_the_rule_declares_is_so() -> None:
     # Beside the first turn, episodes part: the second turns' prompts differ.
-    episodes = [episode_of(f"{i}", "aa", prompts=[(1,), (2, i)], problems=["p", "q"]) for i in range(3)]
-    assigned = earned(episodes, 1.0, 2.0, 4.0)
+    episodes = [detailed_episode(f"{i}", "aa", prompts=[(1,), (2, i)], problems=["p", "q"]) for i in range(3)]
+    assigned = uniform_credit(episodes, 1.0, 2.0, 4.0)
     turns = {turn.id: turn for t in episodes for turn in t.turns}
-    for baseline in (Group(like="prompt"), AgentTurnGroup(), Joint(per="round")):
-        peers = baseline.peers(evidence(*episodes), assigned)
+    for baseline in (Group(like="prompt"), AgentTurnGroup(), JointBaseline(per="round")):
+        peers = baseline.peers(make_evidence(*episodes), assigned)
         assert sorted(map(len, peers.groups)) == [1, 1, 1, 3]
         assert all(len({turns[t].completion.prompt_ids for t in group}) == 1 for group in peers.groups)
-    for baseline in (Group(), AgentGroup(), Joint()):
-        assert [len(group) for group in baseline.peers(evidence(*episodes), assigned).groups] == [6]
+    for baseline in (Group(), AgentGroup(), JointBaseline()):
+        assert [len(group) for group in baseline.peers(make_evidence(*episodes), assigned).groups] == [6]
 
 
 # --- the stopping bias -----------------------------------------------------------------------------------------------
@@ -285,7 +293,7 @@ NOISE = (-0.5, 0.5)
 
 
 def course(name: str, moves: tuple[str, ...], off: float) -> Trajectory:
-    made = episode_of(name, "a" * len(moves), prompts=[(1,), (2,)][: len(moves)], problems=["p"] * len(moves))
+    made = detailed_episode(name, "a" * len(moves), prompts=[(1,), (2,)][: len(moves)], problems=["p"] * len(moves))
     paid = [*OVER[moves][:-1], OVER[moves][-1] + off]
     made.rewards = [Reward("a", value, turn.id) for value, turn in zip(paid, made.turns, strict=True)]
     return made
@@ -296,7 +304,7 @@ def gradient(baseline: Baseline, to_go: bool) -> float:
     total = 0.0
     for (one, other), (x, y) in product(product(OVER, OVER), product(NOISE, NOISE)):
         pair = [course("0", one, x), course("1", other, y)]
-        assigned = Outcome(to_go=to_go)(evidence(*pair))
+        assigned = Outcome(to_go=to_go)(make_evidence(*pair))
         advantages = judge(baseline, pair, assigned)
         slopes = [(move == "continue") - CHANCES["continue"] for move in (*one, *other)]
         chance = math.prod(CHANCES[move] for move in (*one, *other)) / 4
@@ -326,20 +334,20 @@ def test_returns_to_go_do_pay_against_the_mean_of_whole_episodes() -> None:
 
 def fork_of_three() -> tuple[list[Trajectory], Credit]:
     """Two turns each; the first one is shared, the second ones are candidates with one prompt."""
-    past = episode_of("0", "ab", prompts=[(1,), (2,)])
-    rest = [episode_of(f"{i}", "ab", prompts=[(1,), (2,)]) for i in (1, 2)]
+    past = detailed_episode("0", "ab", prompts=[(1,), (2,)])
+    rest = [detailed_episode(f"{i}", "ab", prompts=[(1,), (2,)]) for i in (1, 2)]
     assigned = worth({"0": [3.0, 1.0]}) | {("1", 1): Advantage(2.0), ("2", 1): Advantage(6.0)}
-    return [past, *(sibling(past, 1, course) for course in rest)], assigned
+    return [past, *(forked_episode(past, 1, course) for course in rest)], assigned
 
 
 @pytest.mark.parametrize(
     "baseline",
-    [Group(like="prompt", std=False), AgentTurnGroup(std=False), Joint(per="round", teams=(("a",), ("b",)))],
+    [Group(like="prompt", std=False), AgentTurnGroup(std=False), JointBaseline(per="round", teams=(("a",), ("b",)))],
     ids=["prompt", "agent turn", "joint"],
 )
 def test_candidates_are_compared_and_what_they_share_enters_once(baseline: BaselineConfig) -> None:
     episodes, assigned = fork_of_three()
-    credit, metrics = baseline.build()(evidence(*episodes), assigned)
+    credit, metrics = baseline.build()(make_evidence(*episodes), assigned)
     # Candidates 1, 2, 6 have mean 3; the shared turn has no peers.
     assert numbers(credit) == {("0", 0): 0.0, ("0", 1): -2.0, ("1", 1): -1.0, ("2", 1): 3.0}
     assert metrics == {"credit/groups": 2.0, "credit/degenerate_groups": 0.5}
@@ -347,15 +355,15 @@ def test_candidates_are_compared_and_what_they_share_enters_once(baseline: Basel
 
 def test_a_turn_that_all_inherited_has_no_others() -> None:
     episodes, assigned = fork_of_three()
-    credit, _ = RlooBaseline()(evidence(*episodes), assigned)
+    credit, _ = RlooBaseline()(make_evidence(*episodes), assigned)
     # 1 - (2 + 6) / 2, 2 - (1 + 6) / 2, 6 - (1 + 2) / 2
     assert numbers(credit) == {("0", 0): 0.0, ("0", 1): -3.0, ("1", 1): -1.5, ("2", 1): 4.5}
 
 
 def test_a_turn_that_some_inherited_is_compared_with_the_others() -> None:
     episodes, assigned = fork_of_three()
-    other = episode_of("3", "ab", prompts=[(1,), (3,)])
+    other = detailed_episode("3", "ab", prompts=[(1,), (3,)])
     assigned |= worth({"3": [5.0, 9.0]})
-    credit, _ = RlooBaseline()(evidence(*episodes, other), assigned)
+    credit, _ = RlooBaseline()(make_evidence(*episodes, other), assigned)
     # Agent a: the shared turn is worth 3 in three episodes, of which none may count for it; the other episode's is 5.
     assert (credit["0", 0].value, credit["3", 0].value) == (-2.0, 2.0)

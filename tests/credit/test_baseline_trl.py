@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import evidence
-from detailed_episodes import episode_of
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 from trl.trainer.utils import nanstd
 
-from credit.baselines.group import Group, RlooBaseline
-from credit.baselines.whiten import Decoupled
+from marl.core.types import Advantage, Credit
+from marl.credit.baselines.group import Group, RlooBaseline
+from marl.credit.baselines.whiten import GdpoBaseline
 from marl.protocols import Baseline
-from marl.types import Advantage, Credit
+from tests.support.detailed_handmade_episodes import detailed_episode
+from tests.support.handmade_episodes import make_evidence
 
 PROMPTS, SIZE, REWARDS = 3, 5, 2
 
@@ -57,9 +57,9 @@ def rloo(rewards: Tensor, normalize: bool) -> Tensor:
 
 def ours(baseline: Baseline, rewards: Tensor, weights: Tensor) -> list[float]:
     """Single turns, a group for each prompt; the named rewards are what each would have earned alone."""
-    episodes = [episode_of(f"{i}", "a", start=f"{i // SIZE}", lengths=[1 + i]) for i in range(len(rewards))]
+    episodes = [detailed_episode(f"{i}", "a", start=f"{i // SIZE}", lengths=[1 + i]) for i in range(len(rewards))]
     assigned = {(f"{i}", 0): Advantage(total) for i, total in enumerate((rewards * weights).sum(1).tolist())}
-    credit, _ = baseline(replace(evidence(*episodes), named=alone(rewards)), assigned)
+    credit, _ = baseline(replace(make_evidence(*episodes), earned_by_reward=alone(rewards)), assigned)
     return [credit[f"{i}", 0].value for i in range(len(rewards))]
 
 
@@ -99,7 +99,7 @@ def test_rloo(seed: int, whiten: bool) -> None:
 def test_decoupled(seed: int) -> None:
     rewards, weights = drawn(seed)
     expected = grpo(rewards, weights, multi_objective_aggregation="normalize_then_sum")
-    baseline = Decoupled(weights={"r0": 1.0, "r1": 0.5})
+    baseline = GdpoBaseline(weights={"r0": 1.0, "r1": 0.5})
     assert ours(baseline, rewards, weights) == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-6)
 
 
@@ -107,5 +107,5 @@ def test_decoupled_leaves_out_turns_that_a_reward_says_nothing_of() -> None:
     rewards, weights = drawn(7)
     rewards[SIZE + 1, 0] = torch.nan
     expected = grpo(rewards, weights, multi_objective_aggregation="normalize_then_sum")
-    baseline = Decoupled(weights={"r0": 1.0, "r1": 0.5})
+    baseline = GdpoBaseline(weights={"r0": 1.0, "r1": 0.5})
     assert ours(baseline, rewards, weights) == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-6)

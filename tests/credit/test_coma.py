@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import episode
-from by_hand import evidence as by_hand
 from pydantic import ValidationError
-from small_games import FunctionEngine, deal, table
 
-from credit.assign.value_decomposition import Coma
-from credit.mixing.networks import counterfactual
-from games.simultaneous import MatrixConfig, TwoStepConfig
+from marl.core.graph import Trajectory
+from marl.core.state import load_state, save_state
+from marl.core.types import Failure, Reading, Request, TurnId
+from marl.credit.assign.value_decomposition import Coma
+from marl.credit.mixing.networks import counterfactual
 from marl.engines.scripted import Random, Tabular
-from marl.graph import Trajectory
+from marl.games.matrix_games import MatrixConfig, TwoStepConfig
 from marl.protocols import EngineConfig, Evidence
 from marl.rollout.simulator import RolloutSimulator
-from marl.state import load_state, save_state
-from marl.types import Failure, Reading, Request, TurnId
+from tests.support.handmade_episodes import make_episode
+from tests.support.handmade_episodes import make_evidence as by_hand
+from tests.support.small_games import FunctionEngine, make_deal, make_simulator
 
 TRUTH = {"aa": (-0.5, -0.5), "ab": (-3.5, 0.5), "ba": (0.5, -3.5), "bb": (3.5, 3.5)}
 """Of [[0, 1], [1, 8]] with uniform policies: GROUND_TRUTHS.md."""
@@ -31,8 +31,8 @@ FIT = {"lr": 1e-2, "updates": 200, "memory": 1}
 
 
 def play(engine: EngineConfig, episodes: int, game: Any = GAME) -> tuple[RolloutSimulator, list[Trajectory]]:
-    simulator = table(game, engine.build(None))
-    return simulator, simulator.play([deal(f"{i}", game) for i in range(episodes)])
+    simulator = make_simulator(game, engine.build(None))
+    return simulator, simulator.play([make_deal(f"{i}", game) for i in range(episodes)])
 
 
 def coma(**settings: Any) -> Any:
@@ -126,7 +126,7 @@ def saying(texts: list[str], name: str = "e", prompts: list[int] | None = None) 
     episodes = []
     for i, text in enumerate(texts):
         prompt = prompts[i] if prompts else 1
-        t = episode(f"{name}{i}", "ab", [("a", float(len(text)), 1)], prompts=[(prompt,), (2, i)])
+        t = make_episode(f"{name}{i}", "ab", [("a", float(len(text)), 1)], prompts=[(prompt,), (2, i)])
         t.turns = [
             replace(u, completion=replace(u.completion, text=x)) for u, x in zip(t.turns, (text, "y"), strict=True)
         ]
@@ -165,7 +165,7 @@ def test_new_answers_are_drawn_where_they_are_asked_for_and_cost_tokens() -> Non
         requests.append(request)
         return "x" if len(requests) % 2 else Failure("aborted", "busy")
 
-    simulator = table(GAME, FunctionEngine(say))
+    simulator = make_simulator(GAME, FunctionEngine(say))
     episodes = saying(["x", "x x x"] * 2)
     for t in episodes:
         t.turns = [replace(turn, role="player") for turn in t.turns]
@@ -186,7 +186,7 @@ def test_new_answers_are_drawn_where_they_are_asked_for_and_cost_tokens() -> Non
 
 
 def test_whom_nobody_answers_gets_nothing_to_compare_with() -> None:
-    simulator = table(GAME, FunctionEngine(lambda request: Failure("aborted", "gone")))
+    simulator = make_simulator(GAME, FunctionEngine(lambda request: Failure("aborted", "gone")))
     episodes = saying(["x", "x x x"])
     credit = coma(alternatives="resample", samples=1)(Evidence(episodes, "a_game", simulator=simulator))
     assert {worth.value for worth in credit.values()} == {0.0}

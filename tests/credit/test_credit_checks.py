@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from paths import KUHN
 
 import marl
 from marl.scenario.load import ScenarioError
+from tests.support.paths import KUHN
 
 
 def problems(*overrides: str) -> list[str]:
@@ -16,7 +16,7 @@ def problems(*overrides: str) -> list[str]:
 
 
 def test_a_baseline_by_name_is_refused_beside_an_assign_with_a_state() -> None:
-    vdn, decoupled = "credit.assign.value_decomposition:Vdn", "credit.baselines.whiten:Decoupled"
+    vdn, decoupled = "marl.credit.assign.value_decomposition:Vdn", "marl.credit.baselines.whiten:GdpoBaseline"
     both = f"{{assign: {{kind: '{vdn}', teams: [[player_0], [player_1]]}}, baseline: {{kind: '{decoupled}'}}}}"
     message = (
         f"credit.baseline: '{decoupled}' asks what each named reward alone would earn, which "
@@ -32,22 +32,22 @@ def test_a_baseline_by_name_is_refused_beside_an_assign_with_a_state() -> None:
 
 
 def test_a_rule_beside_that_needs_what_no_learner_reads_is_refused() -> None:
-    [problem] = problems("credit.compare.critic={baseline: {kind: 'credit.baselines.value:Value'}}")
+    [problem] = problems("credit.compare.critic={baseline: {kind: 'marl.credit.baselines.value:Value'}}")
     assert problem.startswith(
-        "credit.compare.critic: 'outcome' and 'credit.baselines.value:Value' need values of what role"
+        "credit.compare.critic: 'outcome' and 'marl.credit.baselines.value:Value' need values of what role"
     )
 
 
 def test_a_rule_that_nobody_learns_by_must_find_its_values_all_the_same() -> None:
     # Imitation learns from no credit, but every rule judges every step.
-    gae, imitates = "credit={assign: {kind: 'credit.assign.gae:Gae'}}", "policies.actor.learner={kind: sft}"
-    needs = "'credit.assign.gae:Gae' and 'group' need values, which no learner here reads"
+    gae, imitates = "credit={assign: {kind: 'marl.credit.assign.gae:Gae'}}", "policies.actor.learner={kind: sft}"
+    needs = "'marl.credit.assign.gae:Gae' and 'group' need values, which no learner here reads"
     [problem] = problems(gae, imitates)
     assert problem.startswith(f"credit: {needs} ('sft'), and nobody learns by this rule")
     own = "credit.roles.player={assign: outcome, baseline: role_average}"
     [problem] = problems(gae, own)
     assert problem.startswith(f"credit: {needs} ('grpo'), and nobody learns by this rule")
-    marl.load(KUHN, [imitates, "credit={assign: {kind: 'credit.assign.gae:Gae', values: none}}"])
+    marl.load(KUHN, [imitates, "credit={assign: {kind: 'marl.credit.assign.gae:Gae', values: none}}"])
 
 
 def test_a_rule_beside_that_compares_needs_somebody_to_compare_with() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_teams import small
 
 import marl
-from marl.graph import Trajectory, read_trajectories
-from marl.state import load_state
+from marl.core.graph import Trajectory, read_trajectories
+from marl.core.state import load_state
+from tests.support.small_team_scenarios import small_scenario
 
 EASY = "game.task={kind: arithmetic, numbers: [1, 6], train: 8, held_out: 4}"
 PROCESS = (
@@ -34,7 +34,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
 
 def trained(changes: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[Trajectory]]:
     """Metrics and episodes of the last step."""
-    scenario = small("solver_critic", EASY, *changes, "credit.baseline={kind: none}")
+    scenario = small_scenario("solver_critic", EASY, *changes, "credit.baseline={kind: none}")
     assert marl.train(scenario, folder)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return rows[-1], list(read_trajectories(folder / "trajectories" / "000002.jsonl.zst"))
@@ -61,4 +61,4 @@ def test_learnt_weights_go_on_from_a_checkpoint_and_credit_sums_to_what_was_paid
     assert row["credit/vdn/loss"] > 0
     [folder] = (tmp_path / "checkpoints").iterdir()
     state = load_state(folder / "state")
-    assert list(state["judge"]["default"]["assign"]) == ["calls"]
+    assert list(state["credit"][""]["default"]["assign"]) == ["calls"]

@@ -9,13 +9,13 @@ import sys
 import numpy as np
 import pytest
 import torch
-from by_hand import earned, episode, evidence, worths
 
-from credit.assign.gae import Discount, Later
-from credit.assign.gae import gae as gae_of_moments
-from credit.baselines.group import Group, LengthWeighted, RlooBaseline
-from credit.functions import gae, gdpo, grpo, opo, rloo, whiten
+from marl.credit.assign.gae import Bootstrap, Discount
+from marl.credit.assign.gae import gae as gae_of_moments
+from marl.credit.baselines.group import Group, OpoBaseline, RlooBaseline
+from marl.credit.functions import gae, gdpo, grpo, opo, rloo, whiten
 from marl.protocols import BaselineConfig
+from tests.support.handmade_episodes import advantages_of, make_episode, make_evidence, uniform_credit
 
 
 def drawn(seed: int, many: int = 24) -> tuple[list[float], list[str], list[int]]:
@@ -55,16 +55,16 @@ def test_advantages_in_groups_are_verls(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_advantages_are_those_of_the_baselines_on_episodes(seed: int) -> None:
     scores, groups, _ = drawn(seed)
-    played = [episode(f"e{i}", "a", start=group) for i, group in enumerate(groups)]
+    played = [make_episode(f"e{i}", "a", start=group) for i, group in enumerate(groups)]
 
     def judged(baseline: BaselineConfig) -> list[float]:
-        credit, _ = baseline.build()(evidence(*played), earned(played, *scores))
-        return [worths(credit, each)[0] for each in played]
+        credit, _ = baseline.build()(make_evidence(*played), uniform_credit(played, *scores))
+        return [advantages_of(credit, each)[0] for each in played]
 
     assert grpo(scores, groups) == pytest.approx(judged(Group()), abs=1e-12)
     assert grpo(scores, groups, std=False) == pytest.approx(judged(Group(std=False)), abs=1e-12)
     assert rloo(scores, groups) == pytest.approx(judged(RlooBaseline()), abs=1e-12)
-    assert opo(scores, groups, [1] * len(scores)) == pytest.approx(judged(LengthWeighted()), abs=1e-12)
+    assert opo(scores, groups, [1] * len(scores)) == pytest.approx(judged(OpoBaseline()), abs=1e-12)
 
 
 def test_gdpo_lets_no_loud_reward_drown_a_quiet_one() -> None:
@@ -84,7 +84,7 @@ def test_whitened_scores_have_mean_0_and_spread_1() -> None:
 
 def test_gae_takes_its_options_by_name() -> None:
     rewards, values = [0.0, 1.0, 0.5], [0.2, 0.4, 0.1]
-    expected = gae_of_moments(rewards, values, Discount(0.9, 0.8), Later(0.7))
+    expected = gae_of_moments(rewards, values, Discount(0.9, 0.8), Bootstrap(0.7))
     assert gae(rewards, values, gamma=0.9, lam=0.8, next_value=0.7) == expected
 
 
@@ -98,5 +98,5 @@ def test_arguments_of_different_lengths_are_named() -> None:
 
 
 def test_scores_are_compared_without_loading_torch() -> None:
-    code = "import sys, credit.functions; sys.exit('torch' in sys.modules)"
+    code = "import sys, marl.credit.functions; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,22 +9,22 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from credit.assign.gae import OVER, Discount, Later, bi_level_gae, gae
+from marl.credit.assign.gae import TERMINAL, Bootstrap, Discount, bi_level_gae, gae
 
-NOTHING = Later(Fraction(0), Fraction(0))  # type: ignore[arg-type]
+NOTHING = Bootstrap(Fraction(0), Fraction(0))  # type: ignore[arg-type]
 """The end of an episode, in exact numbers."""
 
 
-def drawn(seed: int, n: int) -> tuple[list[Fraction], list[Fraction], Discount, Later]:
+def drawn(seed: int, n: int) -> tuple[list[Fraction], list[Fraction], Discount, Bootstrap]:
     """Exact rewards, values, discount and bootstrap value."""
     rng = random.Random(seed)
     rewards, values = ([Fraction(rng.randint(-9, 9), rng.randint(1, 9)) for _ in range(n)] for _ in range(2))
     discount = Discount(Fraction(rng.randint(0, 7), 7), Fraction(rng.randint(0, 5), 5))  # type: ignore[arg-type]
-    return rewards, values, discount, Later(Fraction(rng.randint(-5, 5), 3), Fraction(0))  # type: ignore[arg-type]
+    return rewards, values, discount, Bootstrap(Fraction(rng.randint(-5, 5), 3), Fraction(0))  # type: ignore[arg-type]
 
 
 def defined(
-    rewards: Sequence[Fraction], values: Sequence[Fraction], discount: Discount, later: Later
+    rewards: Sequence[Fraction], values: Sequence[Fraction], discount: Discount, later: Bootstrap
 ) -> list[Fraction]:
     """A_k = sum over j >= k of (gamma lambda)^(j - k) delta_j, each sum on its own (Schulman et al. 2016, eq. 16)."""
     gamma, lam = Fraction(discount.gamma), Fraction(discount.lam)
@@ -60,7 +60,7 @@ def test_three_tokens_by_hand() -> None:
     # gamma 1/2, lambda 1/2; r = 0, 0, 8; V = 2, 4, 6. delta = 0, -1, 2; A3 = 2, A2 = -1 + 2/4, A1 = 0 - .5/4.
     assert gae([0, 0, 8], [2, 4, 6], Discount(0.5, 0.5)) == [-0.125, -0.5, 2.0]
     # Truncated, with 4 to come: delta3 = 8 + 2 - 6 = 4; A2 = -1 + 1, A1 = 0.
-    assert gae([0, 0, 8], [2, 4, 6], Discount(0.5, 0.5), Later(4.0)) == [0.0, 0.0, 4.0]
+    assert gae([0, 0, 8], [2, 4, 6], Discount(0.5, 0.5), Bootstrap(4.0)) == [0.0, 0.0, 4.0]
 
 
 def test_no_moments_have_no_advantages() -> None:
@@ -135,7 +135,7 @@ def test_bi_level_gae_discounts_inside_a_turn_with_the_tokens_own_gamma_and_lamb
 
 def test_a_truncated_episode_goes_on_at_the_level_of_turns() -> None:
     # A3 = 8 + 10/2 - 6 = 7; A2 = 0 + 7/2 = 3.5; A1 = 3.5 + 3.5/2 = 5.25; inside: differences of V are added.
-    advantages = bi_level_gae(REWARDS, VALUES, ENDS, Discount(), Discount(0.5, 1.0), Later(10.0))
+    advantages = bi_level_gae(REWARDS, VALUES, ENDS, Discount(), Discount(0.5, 1.0), Bootstrap(10.0))
     assert advantages == [6.25, 5.25, 3.5, 9.0, 8.0, 7.0]
 
 
@@ -167,4 +167,4 @@ def test_where_nothing_is_discounted_the_two_levels_are_plain_gae(seed: int) -> 
 
 
 def test_the_end_is_worth_nothing_by_default() -> None:
-    assert OVER == NOTHING == (0, 0)
+    assert TERMINAL == NOTHING == (0, 0)

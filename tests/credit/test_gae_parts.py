@@ -8,21 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from by_hand import Paid, episode, worths
-from real_runs import kuhn, tiny
 
-from credit.assign.gae import ChainGae, Gae
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import Advantage, Credit, Reading, TurnId
+from marl.credit.assign.gae import ChainGae, Gae
 from marl.protocols import Evidence
 from marl.scenario.load import ScenarioError, validate
-from marl.types import Advantage, Credit, Reading, TurnId
+from tests.support.handmade_episodes import TimedRewards, advantages_of, make_episode
+from tests.support.run_processes import kuhn_scenario, tiny_model
 
 Floats = tuple[float, ...]
 
 
-def read_turns(agents: str, values: Sequence[Floats], paid: Paid = (), name: str = "e", **more: Any) -> Evidence:
+def read_turns(
+    agents: str, values: Sequence[Floats], paid: TimedRewards = (), name: str = "e", **more: Any
+) -> Evidence:
     """An episode whose turns have as many tokens as there are values; () for one that nobody reads."""
-    return read_episode(episode(name, agents, paid, **more), values)
+    return read_episode(make_episode(name, agents, paid, **more), values)
 
 
 def read_episode(whole: Trajectory, values: Sequence[Floats]) -> Evidence:
@@ -59,7 +61,7 @@ def test_an_agents_tokens_follow_one_another_whatever_was_said_between() -> None
 def test_what_is_paid_belongs_to_ones_own_last_turn_before_it_and_what_comes_first_to_nobody() -> None:
     evidence = read_turns("bab", [(0,), (0,), (0,)], [("a", 1.0, 0), ("b", 2.0, 1), ("a", 4.0, 2), ("b", 8.0, 2)])
     credit = judged(Gae(lam=0.0), evidence)
-    assert worths(credit, evidence.trajectories[0]) == [2.0, 4.0, 8.0]
+    assert advantages_of(credit, evidence.trajectories[0]) == [2.0, 4.0, 8.0]
 
 
 def test_at_the_level_of_turns_a_turn_is_one_action_from_the_state_before_it() -> None:
@@ -95,7 +97,7 @@ LEVELS = ("token", "turn", "bi_level")
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_truncated_episode_goes_on_with_the_value_read_after_its_last_token(level: Any) -> None:
-    whole = episode("e", "aa", [("a", 1.0, 1)])
+    whole = make_episode("e", "aa", [("a", 1.0, 1)])
     whole.end = "truncated"
     evidence = read_episode(whole, [(0.0,), (0.5,)])
     [_, last] = [turn.id for turn in whole.turns]
@@ -110,14 +112,14 @@ def test_roles_that_answer_by_rule_are_judged_by_nobody() -> None:
     evidence = read_turns(
         "ava", [(0,), (0,), (0,)], [("v", 5.0, 1), ("a", 1.0, 1)], seats={"a": "solver", "v": "verifier"}
     )
-    evidence = replace(evidence, rules=frozenset({"verifier"}))
+    evidence = replace(evidence, rule_based_roles=frozenset({"verifier"}))
     for part in (Gae(), ChainGae()):
         assert set(judged(part, evidence)) == {("e", 0), ("e", 2)}
     assert of(judged(Gae(lam=0.0), evidence), 0).value == 1.0, "the verdict's reward belongs to what it judged"
 
 
 def test_a_turn_that_forks_inherited_is_judged_where_it_was_said() -> None:
-    whole = episode("e", "aa", [("a", 1.0, 1)])
+    whole = make_episode("e", "aa", [("a", 1.0, 1)])
     fork = Trajectory(replace(whole.deal, episode="f"), whole.start, whole.turns[1].id)
     fork.add(whole.turns[0], ())
     fork.add(replace(whole.turns[1], id=("f", 1)), [whole.turns[0].id])
@@ -144,7 +146,7 @@ def test_a_chain_of_three_agents_turn_by_turn_by_hand() -> None:
     # V = 1, 4, 3 (the first of each turn), gamma 1, lambda 0: what each adds to what the next one expects.
     evidence = read_turns("abc", [(1, 2), (4,), (3, 5)], [("a", 8.0, 2)])
     credit = judged(ChainGae(level="turn", lam=0.0), evidence)
-    assert worths(credit, evidence.trajectories[0]) == [3.0, -1.0, 5.0]
+    assert advantages_of(credit, evidence.trajectories[0]) == [3.0, -1.0, 5.0]
     assert [of(credit, k).returns for k in range(3)] == [(4.0,), (3.0,), (8.0,)]
 
 
@@ -153,7 +155,7 @@ def test_rewards_enter_at_the_teams_last_token_or_where_they_were_paid() -> None
     evidence = read_turns("abab", [(0,)] * 4, paid)
     for where, worth in {"last": [0.0, 0.0, 0.0, 12.0], "paid": [2.0, 4.0, 0.0, 6.0]}.items():
         credit = judged(ChainGae(lam=0.0, rewards=where), evidence)
-        assert worths(credit, evidence.trajectories[0]) == worth
+        assert advantages_of(credit, evidence.trajectories[0]) == worth
 
 
 def test_teams_have_chains_of_their_own_and_share_what_common_says() -> None:
@@ -161,7 +163,7 @@ def test_teams_have_chains_of_their_own_and_share_what_common_says() -> None:
     evidence = read_turns("acba", [(0,)] * 4, paid)
     for common, team in {"sum": 6.0, "mean": 3.0}.items():
         credit = judged(ChainGae(teams=(("a", "b"),), common=common), evidence)
-        assert worths(credit, evidence.trajectories[0]) == [team, 10.0, team, team]
+        assert advantages_of(credit, evidence.trajectories[0]) == [team, 10.0, team, team]
 
 
 @pytest.mark.parametrize("level", ["token", "turn"])
@@ -184,7 +186,7 @@ def test_what_a_speaker_adds_is_paid_to_it_and_sums_to_what_the_team_got_beyond_
     values = [(0.3,), (0.1,), (0.7,), (0.6,)]
     evidence = read_turns("abca", values, [("b", 1.0, 3)])
     credit = judged(ChainGae(lam=0.0), evidence)
-    assert sum(worths(credit, evidence.trajectories[0])) == pytest.approx(1.0 - 0.3)
+    assert sum(advantages_of(credit, evidence.trajectories[0])) == pytest.approx(1.0 - 0.3)
 
 
 @pytest.mark.parametrize("part", [Gae(lam=0.0), ChainGae(lam=0.0, rewards="paid")])
@@ -234,21 +236,24 @@ TEAMS = [["player_0"], ["player_1"]]
     ("credit", "parts"),
     [
         (
-            {"assign": {"kind": "credit.assign.gae:Gae"}, "baseline": {"kind": "none"}},
-            "'credit.assign.gae:Gae' and 'none'",
+            {"assign": {"kind": "marl.credit.assign.gae:Gae"}, "baseline": {"kind": "none"}},
+            "'marl.credit.assign.gae:Gae' and 'none'",
         ),
         (
-            {"assign": {"kind": "credit.assign.gae:ChainGae", "teams": TEAMS}, "baseline": {"kind": "none"}},
-            "'credit.assign.gae:ChainGae' and 'none'",
+            {"assign": {"kind": "marl.credit.assign.gae:ChainGae", "teams": TEAMS}, "baseline": {"kind": "none"}},
+            "'marl.credit.assign.gae:ChainGae' and 'none'",
         ),
-        ({"baseline": {"kind": "credit.baselines.value:Value"}}, "'outcome' and 'credit.baselines.value:Value'"),
+        (
+            {"baseline": {"kind": "marl.credit.baselines.value:Value"}},
+            "'outcome' and 'marl.credit.baselines.value:Value'",
+        ),
     ],
 )
 def test_a_learner_without_a_critic_is_refused_before_a_weight_is_loaded(credit: dict[str, Any], parts: str) -> None:
     message = f"credit: {parts} need values of what role 'player' says, but its learner 'grpo' reads hidden, logprobs"
     with pytest.raises(ScenarioError, match=message):
-        validate(kuhn(credit=credit))
+        validate(kuhn_scenario(credit=credit))
     for part in credit.values():
-        if part["kind"].startswith("credit."):
+        if part["kind"].startswith("marl.credit."):
             part |= {"values": "own"} | ({} if "value" in part["kind"] else {"level": "turn"})
-    assert validate(kuhn(credit=credit, policies={"actor": {"model": tiny(), "learner": "grpo"}}))
+    assert validate(kuhn_scenario(credit=credit, policies={"actor": {"model": tiny_model(), "learner": "grpo"}}))

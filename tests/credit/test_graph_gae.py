@@ -12,14 +12,14 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from by_hand import Paid, episode, worths
-from credit_graphs import random_episode
 
-from credit.assign.gae import ChainGae, Gae
-from credit.assign.graph_gae import Ancestry, GraphGae
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import EdgeKind, Reading, SourceSpan, TurnId
+from marl.credit.assign.gae import ChainGae, Gae
+from marl.credit.assign.graph_gae import Ancestry, GraphGae
 from marl.protocols import Evidence
-from marl.types import EdgeKind, Mark, Reading, TurnId
+from tests.support.credit_graphs import random_episode
+from tests.support.handmade_episodes import TimedRewards, advantages_of, make_episode
 
 Floats = tuple[float, ...]
 Edges = Mapping[tuple[int, int], Collection[EdgeKind]]
@@ -39,8 +39,8 @@ def rewired(whole: Trajectory, edges: Collection[tuple[int, int]] | Edges) -> Tr
     return made
 
 
-def graph(agents: str, edges: Collection[tuple[int, int]] | Edges, paid: Paid = (), **more: Any) -> Trajectory:
-    return rewired(episode("e", agents, paid, **more), edges)
+def graph(agents: str, edges: Collection[tuple[int, int]] | Edges, paid: TimedRewards = (), **more: Any) -> Trajectory:
+    return rewired(make_episode("e", agents, paid, **more), edges)
 
 
 def seen(trajectory: Trajectory, values: Sequence[Floats | float | None], **more: Any) -> Evidence:
@@ -110,24 +110,24 @@ def test_a_fork_and_a_join_by_hand() -> None:
     # A(b) = 5 - 2 + 3/2 = 9/2; A(p) = (6 + 2)/2 - 4 + (1/2 + 9/2)/4 = 5/4.
     evidence = seen(graph("pabj", FORK_JOIN, [("j", 8.0, 3)]), [4.0, 6.0, 2.0, 5.0])
     credit = GraphGae(lam=0.5, level="turn").build()(evidence)
-    assert worths(credit, evidence.trajectories[0]) == [1.25, 0.5, 4.5, 3.0]
+    assert advantages_of(credit, evidence.trajectories[0]) == [1.25, 0.5, 4.5, 3.0]
     assert [credit["e", place].returns for place in range(4)] == [(5.25,), (6.5,), (6.5,), (8.0,)]
     # Equal parts: A(j) = 3; A(a) = 5/2 - 6 + 3/4 = -11/4; A(b) = 5/2 - 2 + 3/4 = 5/4; both are read by nobody but j,
     # so A(p) = 6 + 2 - 4 + (-11/4 + 5/4)/2 = 13/4.
     credit = GraphGae(lam=0.5, level="turn", share="equal").build()(evidence)
-    assert worths(credit, evidence.trajectories[0]) == [3.25, -2.75, 1.25, 3.0]
+    assert advantages_of(credit, evidence.trajectories[0]) == [3.25, -2.75, 1.25, 3.0]
 
 
 def test_siblings_do_not_see_one_another_as_a_chain_does() -> None:
     # With lambda 0, the chain credits a with V(b) - V(a) although b never read a; the graph with what j expects.
     evidence = seen(graph("pabj", FORK_JOIN, [("j", 8.0, 3)]), [4.0, 6.0, 2.0, 5.0])
-    assert worths(ChainGae(lam=0.0).build()(evidence), evidence.trajectories[0])[1] == 2 - 6
-    assert worths(GraphGae(lam=0.0).build()(evidence), evidence.trajectories[0])[1] == 5 - 6
+    assert advantages_of(ChainGae(lam=0.0).build()(evidence), evidence.trajectories[0])[1] == 2 - 6
+    assert advantages_of(GraphGae(lam=0.0).build()(evidence), evidence.trajectories[0])[1] == 5 - 6
 
 
 def matrices(t: Trajectory, judged: list[TurnId], share: str, along: Collection[EdgeKind]) -> np.ndarray:
     """W from networkx: the transitive reduction of who read whom; along `self`, each agent's turns are in line."""
-    dag = nx.DiGraph((source, reader) for source, reader in t.graph.edges if t.kinds(source, reader) & set(along))
+    dag = nx.DiGraph((source, reader) for source, reader in t.graph.edges if t.edge_kinds(source, reader) & set(along))
     dag.add_nodes_from(judged)
     for agent in "abcv" if "self" in along else "":
         own = [turn.id for turn in t.turns if turn.agent == agent]
@@ -149,7 +149,9 @@ def test_on_any_graph_it_solves_the_linear_system_of_temporal_differences(seed: 
     expected = np.linalg.solve(np.eye(len(ids)) - gamma * lam * weights, deltas)
     part = GraphGae(gamma=gamma, lam=lam, level="turn", rewards="paid", share=share, along=along)
     evidence = seen(t, values.tolist())
-    assert worths(part.build()(evidence), evidence.trajectories[0]) == pytest.approx(expected.tolist(), rel=1e-12)
+    assert advantages_of(part.build()(evidence), evidence.trajectories[0]) == pytest.approx(
+        expected.tolist(), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -170,7 +172,7 @@ def test_with_lambda_1_values_cancel_so_that_everybody_gets_the_teams_return_min
 
 def kept_bytes(turns: int) -> int:
     """Return the memory that the order of an episode takes in which each turn reads the three before."""
-    whole = episode("e", ("abcd" * turns)[:turns])
+    whole = make_episode("e", ("abcd" * turns)[:turns])
     made = Trajectory(whole.deal, whole.start)
     for place, turn in enumerate(whole.turns):
         made.add(turn, [read.id for read in whole.turns[max(0, place - 3) : place]])
@@ -198,15 +200,15 @@ def ancestors(t: Trajectory, judged: Sequence[TurnId]) -> list[set[TurnId]]:
 def test_parts_by_tokens_are_those_of_the_prompt_that_were_made_from_each() -> None:
     whole = graph("pabj", FORK_JOIN, [("j", 8.0, 3)])
     join = whole.turns[3]
-    marks = tuple(Mark(("e", place), kind, 0, 0, 1) for place, kind in ((1, "heard"), (2, "told"), (1, "gated")))
+    marks = tuple(SourceSpan(("e", place), kind, 0, 0, 1) for place, kind in ((1, "heard"), (2, "told"), (1, "gated")))
     request = replace(join.request, marks=marks)
     whole.turns[3] = replace(
         join, request=request, completion=replace(join.completion, mark_tokens=((0, 6), (6, 8), (0, 9)))
     )
     evidence = seen(whole, [0.0, 0.0, 0.0, 0.0])
-    assert worths(GraphGae(share="tokens").build()(evidence), evidence.trajectories[0]) == [8.0, 6.0, 2.0, 8.0]
+    assert advantages_of(GraphGae(share="tokens").build()(evidence), evidence.trajectories[0]) == [8.0, 6.0, 2.0, 8.0]
     heard = GraphGae(share="tokens", along=("heard",))
-    assert worths(heard.build()(evidence), evidence.trajectories[0]) == [8.0, 8.0, 0.0, 8.0]
+    assert advantages_of(heard.build()(evidence), evidence.trajectories[0]) == [8.0, 8.0, 0.0, 8.0]
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------
@@ -216,10 +218,10 @@ def test_a_turn_that_nobody_reads_is_an_end_of_its_own() -> None:
     # w is read by nobody. At the end the team's 8 come in after it, too; where they were paid, it led to nothing.
     evidence = seen(graph("awb", [(0, 2)], [("b", 8.0, 2)]), [1.0, 2.0, 4.0])
     last, paid = (GraphGae(lam=0.0, rewards=where).build()(evidence) for where in ("last", "paid"))
-    assert worths(last, evidence.trajectories[0]) == [3.0, 6.0, 4.0]
-    assert worths(paid, evidence.trajectories[0]) == [3.0, -2.0, 4.0]
+    assert advantages_of(last, evidence.trajectories[0]) == [3.0, 6.0, 4.0]
+    assert advantages_of(paid, evidence.trajectories[0]) == [3.0, -2.0, 4.0]
     parts = GraphGae(lam=0.0, share="equal").build()(evidence)
-    assert worths(parts, evidence.trajectories[0]) == [3.0, 4 - 2, 4 - 4]
+    assert advantages_of(parts, evidence.trajectories[0]) == [3.0, 4 - 2, 4 - 4]
 
 
 def test_turns_without_values_pass_on_and_their_payments_belong_to_what_they_read() -> None:
@@ -227,7 +229,7 @@ def test_turns_without_values_pass_on_and_their_payments_belong_to_what_they_rea
     edges = [(0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 5)]
     seats = {"p": "x", "a": "x", "b": "x", "v": "verifier", "w": "verifier", "j": "x"}
     whole = graph("pabvwj", edges, [("a", 2.0, 3), ("b", 6.0, 4), ("j", 8.0, 5)], seats=seats)
-    evidence = seen(whole, [0.0, 0.0, 0.0, None, None, 0.0], rules=frozenset({"verifier"}))
+    evidence = seen(whole, [0.0, 0.0, 0.0, None, None, 0.0], rule_based_roles=frozenset({"verifier"}))
     credit = GraphGae(gamma=0.5, rewards="paid").build()(evidence)
     assert {place: credit["e", place].value for place in (0, 1, 2, 5)} == {
         5: 8.0,
@@ -249,7 +251,7 @@ def test_teams_have_graphs_of_their_own_and_the_others_are_the_world() -> None:
     # a asks o, who is in no team, and b hears the answer: b follows a.
     evidence = seen(graph("aob", [(0, 1), (1, 2)], [("b", 4.0, 2), ("o", 9.0, 2)]), [1.0, 2.0, 3.0])
     credit = GraphGae(lam=0.0, teams=(("a", "b"),)).build()(evidence)
-    assert worths(credit, evidence.trajectories[0]) == [3 - 1, 9 - 2, 4 - 3]
+    assert advantages_of(credit, evidence.trajectories[0]) == [3 - 1, 9 - 2, 4 - 3]
 
 
 def test_in_a_truncated_episode_every_end_goes_on_with_its_own_value() -> None:
@@ -259,7 +261,7 @@ def test_in_a_truncated_episode_every_end_goes_on_with_its_own_value() -> None:
     read = {("e", place): Reading((), values=(0.0,), next_value=value) for place, value in ((1, 2.0), (2, 6.0))}
     evidence = replace(evidence, readings={**evidence.readings, **read})
     credit = GraphGae(gamma=0.5).build()(evidence)
-    assert worths(credit, evidence.trajectories[0]) == [(2 + 4) / 2 / 2, 1 + 2 / 2, 1 + 6 / 2]
+    assert advantages_of(credit, evidence.trajectories[0]) == [(2 + 4) / 2 / 2, 1 + 2 / 2, 1 + 6 / 2]
 
 
 def test_episodes_without_judged_turns_or_readings_are_no_trouble() -> None:

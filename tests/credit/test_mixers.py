@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from by_hand import episode
-from by_hand import evidence as by_hand
-from joint_moves import every_course, paid, whole
 from pydantic import ValidationError
-from small_games import CircleConfig, FunctionEngine, deal, random_move, table
 
-from credit.assign.value_decomposition import Decomposition, Qmix, Vdn
-from credit.mixing.mixer import Mixer
-from credit.mixing.networks import RoundBatch
-from games.simultaneous import MatrixConfig, TwoStepConfig
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.state import load_state, save_state
+from marl.core.types import Fork, Reading, TurnId
+from marl.credit.assign.value_decomposition import Decomposition, Qmix, Vdn
+from marl.credit.mixing.decomposition import DecompositionRule
+from marl.credit.mixing.networks import RoundBatch
+from marl.games.matrix_games import MatrixConfig, TwoStepConfig
 from marl.models.mixers import QmixMixer, VdnMixer
 from marl.protocols import Evidence, GameConfig
-from marl.state import load_state, save_state
-from marl.types import Fork, Reading, TurnId
+from tests.support.enumerated_rollouts import all_rollouts, exhaustive_evidence, team_return
+from tests.support.handmade_episodes import make_episode
+from tests.support.handmade_episodes import make_evidence as by_hand
+from tests.support.small_games import CircleConfig, FunctionEngine, make_deal, make_simulator, random_move
 
 SEEDS = range(5)
 MIXERS: list[type[Decomposition]] = [Vdn, Qmix]
@@ -31,17 +31,19 @@ MIXERS: list[type[Decomposition]] = [Vdn, Qmix]
 FIT = {"updates": 300, "target_every": 25, "memory": 1}
 
 
-def fitted(kind: type[Decomposition], game: GameConfig, seed: int, **settings: Any) -> tuple[Mixer, Evidence]:
+def fitted(
+    kind: type[Decomposition], game: GameConfig, seed: int, **settings: Any
+) -> tuple[DecompositionRule, Evidence]:
     part = kind(features="text", common="mean", **{"fit": FIT, "rest": "drop", **settings}).build()
-    assert isinstance(part, Mixer)
-    evidence = whole(game, seed)
+    assert isinstance(part, DecompositionRule)
+    evidence = exhaustive_evidence(game, seed)
     part(evidence)
     return part, evidence
 
 
-def move_utilities(part: Mixer, evidence: Evidence) -> dict[TurnId, dict[str, float]]:
+def move_utilities(part: DecompositionRule, evidence: Evidence) -> dict[TurnId, dict[str, float]]:
     """Turn -> move -> Q of that move in its place."""
-    fitted, played = part.fitted(evidence), part.rounds(evidence)
+    fitted, played = part.get_networks(evidence), part.rounds(evidence)
     record, turns = fitted.encoder(played, evidence.readings, options=True)
     with torch.no_grad():
         q = fitted.networks.move_utilities(RoundBatch(record))[record.turns >= 0].tolist()
@@ -51,7 +53,7 @@ def move_utilities(part: Mixer, evidence: Evidence) -> dict[TurnId, dict[str, fl
     }
 
 
-def greedy(part: Mixer, evidence: Evidence) -> float:
+def greedy(part: DecompositionRule, evidence: Evidence) -> float:
     """What is paid if every agent makes the move that its own utility prefers."""
     utilities = move_utilities(part, evidence)
 
@@ -59,7 +61,7 @@ def greedy(part: Mixer, evidence: Evidence) -> float:
         return all(max(of := utilities[turn.id], key=of.__getitem__) == turn.action for turn in course.turns)
 
     [course] = filter(preferred, evidence.trajectories)
-    return paid(course)
+    return team_return(course)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -93,7 +95,7 @@ def test_where_a_monotonic_mix_cannot_tell_what_pays_both_settle_for_less(
     # Slow enough for QMIX to stay where pymarl's does. With longer steps it leaves the additive fit of the climbing
     # game for a better one in some seeds, whose best move pays 6.
     assert greedy(*fitted(kind, game, seed, fit=FIT | {"updates": 400, "lr": 1e-3})) == reached
-    assert max(map(paid, every_course(game))) > reached
+    assert max(map(team_return, all_rollouts(game))) > reached
 
 
 @pytest.mark.parametrize("preset", ["qmix_2b", "climbing", "additive"])
@@ -135,7 +137,7 @@ def test_q_tot_of_qmix_never_falls_when_a_utility_rises() -> None:
 def test_a_marginal_is_what_q_tot_loses_without_the_utility(mixer: VdnMixer | QmixMixer) -> None:
     q, v, state = torch.randn(20, 3), torch.randn(20, 3), torch.randn(20, 5)
     q[:5, 1] = v[:5, 1] = 0  # nobody at that seat
-    marginals = mixer.marginals(q, v, state)
+    marginals = mixer.counterfactual_gaps(q, v, state)
     for agent in range(3):
         without = q.clone()
         without[:, agent] = v[:, agent]
@@ -150,7 +152,7 @@ def pairs(step: int = 0, many: int = 64) -> list[Trajectory]:
     """At once, `a` says one of two things, on which all depends, and `b` one of two, on which nothing does."""
     episodes = []
     for i in range(many):
-        t = episode(f"{step}.{i}", "ab", [("a", float(i % 2), 1)], start=f"{step}")
+        t = make_episode(f"{step}.{i}", "ab", [("a", float(i % 2), 1)], start=f"{step}")
         t.graph.clear_edges()
         texts = [("left", "right")[i % 2], ("up", "down")[i // 2 % 2]]
         t.turns = [replace(u, completion=replace(u.completion, text=x)) for u, x in zip(t.turns, texts, strict=True)]
@@ -186,7 +188,7 @@ def test_a_turn_on_which_nothing_depends_earns_next_to_nothing(kind: type[Decomp
 @pytest.mark.parametrize("kind", MIXERS)
 def test_a_round_without_some_of_the_agents_is_mixed_of_the_others(kind: type[Decomposition]) -> None:
     game = CircleConfig(rounds=3)
-    played = table(game, FunctionEngine(random_move)).play([deal(f"{i}", game, i) for i in range(40)])
+    played = make_simulator(game, FunctionEngine(random_move)).play([make_deal(f"{i}", game, i) for i in range(40)])
     assert {len(t.turns) for t in played} > {3, 6}
     credit = kind(features="text").build()(Evidence(played, "circle"))
     assert set(credit) == {turn.id for t in played for turn in t.turns}
@@ -205,24 +207,24 @@ def test_teams_are_judged_by_what_they_are_paid_themselves() -> None:
 
 
 def test_seats_that_answer_by_rule_earn_nothing() -> None:
-    t = episode("e", "abc", [("a", 1.0, 2)], seats={"a": "x", "b": "x", "c": "check"})
-    credit = Qmix().build()(Evidence([t], "a_game", rules=frozenset({"check"})))
+    t = make_episode("e", "abc", [("a", 1.0, 2)], seats={"a": "x", "b": "x", "c": "check"})
+    credit = Qmix().build()(Evidence([t], "a_game", rule_based_roles=frozenset({"check"})))
     assert set(credit) == {turn.id for turn in t.turns[:2]}
 
 
 def test_an_inherited_turn_is_judged_where_it_was_said() -> None:
     game = CircleConfig(rounds=2)
-    simulator = table(game, FunctionEngine(random_move))
-    [past] = simulator.play([deal("e", game, 3)])
-    courses = [past, *simulator.branch([Fork(past, 1, n=3)])[0]]
+    simulator = make_simulator(game, FunctionEngine(random_move))
+    [past] = simulator.play([make_deal("e", game, 3)])
+    courses = [past, *simulator.play_forks([Fork(past, 1, n=3)])[0]]
     part = Qmix(features="text", rounds="turns", rest="drop").build()
-    assert isinstance(part, Mixer)
+    assert isinstance(part, DecompositionRule)
     credit = part(Evidence(courses, "circle"))
     alone = []
     for course in courses:
         evidence = Evidence([course], "circle")
-        record, turns = part.fitted(evidence).record(part.rounds(evidence), evidence)
-        marginals = part.judge(part.fitted(evidence), evidence, record, turns)
+        record, turns = part.get_networks(evidence).encode(part.rounds(evidence), evidence)
+        marginals = part.credit(part.get_networks(evidence), evidence, record, turns)
         alone.append(float(marginals[0, 0]))
     assert len(set(alone)) > 1
     assert credit[past.turns[0].id].value == pytest.approx(alone[0], abs=1e-5)
@@ -291,4 +293,4 @@ def test_who_was_not_at_the_table_cannot_sit_down_later() -> None:
     part = Vdn().build()
     part(by_hand(*pairs()))
     with pytest.raises(ValueError, match=r"turn .*: 'c' as 'player' was not at the table before; agents: a, b; roles"):
-        part(by_hand(episode("e", "abc")))
+        part(by_hand(make_episode("e", "abc")))

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from by_hand import episode, evidence, worths
-from real_runs import kuhn
 
-from credit.assign.gae import ChainGae, Gae
-from credit.assign.outcome import Outcome
-from credit.baselines.value import Value
-from credit.own_values import WIDTH, OwnValues, Ridge
+from marl.core.state import load_state, save_state
+from marl.core.types import Reading, Reward
+from marl.credit.assign.gae import ChainGae, Gae
+from marl.credit.assign.reward_rules import Outcome
+from marl.credit.baselines.ridge_values import WIDTH, RidgeRegression, RidgeValues
+from marl.credit.baselines.value import Value
 from marl.evaluation.evaluate import move_probabilities
-from marl.evaluation.game_tree import Node, Situation, grow
+from marl.evaluation.game_tree import InformationState, Node, build_game_tree
 from marl.protocols import Evidence
 from marl.scenario.load import validate
-from marl.state import load_state, save_state
 from marl.training.build import build
 from marl.training.run import Run
-from marl.types import Reading, Reward
+from tests.support.handmade_episodes import advantages_of, make_episode, make_evidence
+from tests.support.run_processes import kuhn_scenario
 
 # --- the regression ---------------------------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ def by_the_hat_matrix(x: np.ndarray, y: np.ndarray, penalty: float) -> tuple[flo
 @pytest.mark.parametrize("seed", range(3))
 def test_the_fit_is_the_ridge_regression_that_cross_validation_prefers(seed: int, noise: float) -> None:
     x, y = data(seed, noise=noise)
-    ridge = Ridge(x.shape[1])
+    ridge = RidgeRegression(x.shape[1])
     for part in (slice(0, 20), slice(20, 60)):
         ridge.learn(x[part], y[part])
     fits = [by_the_hat_matrix(x.numpy(), np.array(y), penalty) for penalty in np.logspace(-2, 9, 23)]
@@ -63,29 +63,29 @@ def test_the_fit_is_the_ridge_regression_that_cross_validation_prefers(seed: int
 
 def test_without_a_signal_everything_is_worth_about_the_mean() -> None:
     rng = np.random.default_rng(0)
-    ridge, x, y = Ridge(40), torch.tensor(rng.normal(size=(300, 40))), rng.normal(5.0, 1.0, size=300)
+    ridge, x, y = RidgeRegression(40), torch.tensor(rng.normal(size=(300, 40))), rng.normal(5.0, 1.0, size=300)
     ridge.learn(x, y.tolist())
     assert np.std(ridge.predict(torch.tensor(rng.normal(size=(500, 40))))) < 0.2
 
 
 def test_few_examples_are_not_learnt_by_heart() -> None:
     x, y = data(0, n=8, width=30, noise=1.0)
-    ridge = Ridge(30)
+    ridge = RidgeRegression(30)
     ridge.learn(x, y)
-    one, single = Ridge(30), y[:1]
+    one, single = RidgeRegression(30), y[:1]
     one.learn(x[:1], single)
     assert np.std(ridge.predict(x)) < np.std(y)
     assert one.predict(x) == pytest.approx(single * 8)
 
 
 def test_no_prediction_leaves_the_range_of_what_was_seen() -> None:
-    ridge, x = Ridge(1), torch.linspace(0, 1, 50, dtype=torch.float64)[:, None]
+    ridge, x = RidgeRegression(1), torch.linspace(0, 1, 50, dtype=torch.float64)[:, None]
     ridge.learn(x, x[:, 0].tolist())
     assert ridge.predict(torch.tensor([[-9.0], [0.5], [9.0]]).double()) == pytest.approx([0.0, 0.5, 1.0], abs=1e-3)
 
 
 def test_what_was_learnt_earlier_counts_forget_times_as_much() -> None:
-    ridge, nothing = Ridge(0), torch.zeros(1, 0, dtype=torch.float64)
+    ridge, nothing = RidgeRegression(0), torch.zeros(1, 0, dtype=torch.float64)
     for y in (1.0, 2.0, 4.0):
         ridge.learn(nothing, [y], forget=0.5)
     assert ridge.predict(nothing) == pytest.approx([(0.25 * 1 + 0.5 * 2 + 4) / 1.75])
@@ -99,7 +99,7 @@ def step(seed: int, episodes: int = 32, width: int = 8, paid: Mapping[int, float
     rng = torch.Generator().manual_seed(seed)
     made, readings = [], {}
     for index in range(episodes):
-        one = episode(f"{seed}.{index}", "aba", seats={"a": "reader", "b": "partner"})
+        one = make_episode(f"{seed}.{index}", "aba", seats={"a": "reader", "b": "partner"})
         for turn in one.turns[::2]:
             readings[turn.id] = Reading((-0.5,), hidden=torch.randn(2, width, generator=rng))
         worth = (paid or {}).get(index, float(readings[one.turns[0].id].hidden[0, 0]))
@@ -118,7 +118,7 @@ def judged(part: Any, at: Any, seen: Evidence) -> dict[Any, float]:
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.kind)
 def test_before_the_first_step_everything_is_worth_0(part: Any) -> None:
-    source, seen = OwnValues(0.9), step(0)
+    source, seen = RidgeValues(0.9), step(0)
     assert set(source.values(seen).values()) == {(0.0,)}
     if part.kind != "chain_gae":
         assert judged(part, part.build(), seen) == {turn: one.value for turn, one in Outcome()(seen).items()}
@@ -217,20 +217,20 @@ def test_what_a_state_holds_does_not_change_when_learning_goes_on() -> None:
 
 def exact(run: Run) -> dict[tuple[str, str], float]:
     """(agent, information state) -> what the agent can expect there, by walking every history of Kuhn poker."""
-    tree = grow(run.scenario.game, run.simulator.casting, run.scenario.seats)
+    tree = build_game_tree(run.scenario.game, run.simulator.casting, run.scenario.seats)
     situations = list(tree.requests)
     strategy = dict(zip(situations, move_probabilities(run.simulator, list(tree.requests.values())), strict=True))
-    sums: dict[Situation, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    sums: dict[InformationState, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def walk(node: Node, reach: float, agent: str) -> float:
         """Return the expected pay of `agent` from here on; fill the sums."""
-        paid = node.paid.get(agent, 0.0)
+        paid = node.rewards.get(agent, 0.0)
         if node.situation is None:
             return paid
         chances = strategy[node.situation]
         branches = [(chances[move], child) for move, child in node.moves.items()]
-        if node.refused:
-            branches.append((1 - sum(chances.values()), node.refused))
+        if node.after_illegal:
+            branches.append((1 - sum(chances.values()), node.after_illegal))
         later = sum(chance * walk(child, reach * chance, agent) for chance, child in branches)
         if node.situation.agent == agent:
             sums[node.situation][0] += reach
@@ -247,10 +247,10 @@ def exact(run: Run) -> dict[tuple[str, str], float]:
 def kuhn_run(made: Path) -> Iterator[tuple[Run, list[Evidence]]]:
     """Steps of self-play of a real tiny model that does not learn meanwhile, and what was read of them."""
     schedule = {"steps": 1, "groups": 128, "group_size": 4, "threads": 1}
-    credit = {"baseline": {"kind": "credit.baselines.value:Value", "values": "own"}}
+    credit = {"baseline": {"kind": "marl.credit.baselines.value:Value", "values": "own"}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(made))
-        run = build(validate(kuhn(credit=credit, schedule=schedule)))
+        run = build(validate(kuhn_scenario(credit=credit, schedule=schedule)))
         played = [run.experience.gather(index, run.deals, run.simulator) for index in range(8)]
         yield run, [run.evidence(one, run.read(one)) for one in played]
 
@@ -281,14 +281,14 @@ def test_a_run_reads_what_its_rule_needs_and_reports_how_well_it_foretells(
 ) -> None:
     run, steps = kuhn_run
     for seen in steps[:3]:
-        judgement = run.judge(seen)
+        judgement = run.credit_stage(seen)
     # With the true values it would be 0.22 (the variance of returns that information states explain).
     assert 0.1 < judgement.metrics["credit/explained_variance/player"] < 0.3
 
 
 def test_evidence_without_readings_has_running_means() -> None:
-    past = episode("e", "ab", [("a", 1.0, 1)])
+    past = make_episode("e", "ab", [("a", 1.0, 1)])
     at = Value(values="own").build()
     for _ in range(2):
-        credit, _ = at(evidence(past), Outcome()(evidence(past)))
-    assert worths(credit, past) == [0.5, -0.5]
+        credit, _ = at(make_evidence(past), Outcome()(make_evidence(past)))
+    assert advantages_of(credit, past) == [0.5, -0.5]

@@ -7,13 +7,13 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from small_games import deal, table
 
-from credit.assign.value_decomposition import Coma, FittedAssign, Qmix, Vdn
-from games.hint import HintConfig
+from marl.credit.assign.value_decomposition import Coma, FittedAssign, Qmix, Vdn
 from marl.engines.scripted import Tabular
+from marl.games.hint import HintConfig
 from marl.protocols import Evidence
 from marl.rollout.simulator import RolloutSimulator
+from tests.support.small_games import make_deal, make_simulator
 
 SAYS = {"red": {"one": 0.8, "two": 0.2}, "green": {"one": 0.2, "two": 0.8}}
 GUESSES = {"one": {"red": 0.7, "green": 0.3}, "two": {"red": 0.3, "green": 0.7}}
@@ -22,8 +22,10 @@ GUESSES = {"one": {"red": 0.7, "green": 0.3}, "two": {"red": 0.3, "green": 0.7}}
 @cache
 def steps() -> tuple[RolloutSimulator, list[Evidence]]:
     game = HintConfig()
-    simulator = table(game, Tabular(table=SAYS | GUESSES).build(None))
-    played = [simulator.play([deal(f"{step}.{i}", game, 1000 * step + i) for i in range(128)]) for step in range(3)]
+    simulator = make_simulator(game, Tabular(table=SAYS | GUESSES).build(None))
+    played = [
+        simulator.play([make_deal(f"{step}.{i}", game, 1000 * step + i) for i in range(128)]) for step in range(3)
+    ]
     return simulator, [Evidence(trajectories, "hint", simulator=simulator) for trajectories in played]
 
 

@@ -10,36 +10,38 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from by_hand import Paid, episode, worths
-from credit_graphs import forked, random_episode
 from pydantic import ValidationError
-from sums import team, team_deal, team_simulator
 
-from credit.assign.combining import AgentRewards, SourceWeights, normalised, prime_paper, prime_released
-from credit.assign.outcome import Uniform
-from credit.assign.process import Process, paid_on_the_way
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import Credit, Reward
+from marl.credit.assign.process import Process, process_rewards
+from marl.credit.assign.process_formulas import AgentRewards, SourceWeights, normalised, prime_paper, prime_released
+from marl.credit.assign.reward_rules import Uniform
 from marl.protocols import Evidence
 from marl.scenario.load import explain
-from marl.types import Credit, Reward
+from tests.support.addition_task import team_config, team_deal, team_simulator
+from tests.support.credit_graphs import fork_episode, random_episode
+from tests.support.handmade_episodes import TimedRewards, advantages_of, make_episode
 
 RULES = frozenset({"verifier"})
 
 
-def paid(name: str, agents: str, process: Mapping[int, float], outcome: Paid = (), start: str = "s") -> Trajectory:
+def paid(
+    name: str, agents: str, process: Mapping[int, float], outcome: TimedRewards = (), start: str = "s"
+) -> Trajectory:
     """Who speaks is paid `process` for its turn, and `outcome`s for the whole."""
-    t = episode(name, agents, outcome, start=start)
+    t = make_episode(name, agents, outcome, start=start)
     t.rewards += [Reward(agents[turn], value, (name, turn), "step") for turn, value in process.items()]
     return t
 
 
 def credit(t: Sequence[Trajectory], **settings: Any) -> Credit:
-    return Process(**{"rewards": ("step",), **settings}).build()(Evidence(t, "a_game", rules=RULES))
+    return Process(**{"rewards": ("step",), **settings}).build()(Evidence(t, "a_game", rule_based_roles=RULES))
 
 
 def rows(t: Sequence[Trajectory], **settings: Any) -> list[list[float]]:
     judged = credit(t, **settings)
-    return [worths(judged, each) for each in t]
+    return [advantages_of(judged, each) for each in t]
 
 
 def three() -> list[Trajectory]:
@@ -56,17 +58,17 @@ def three() -> list[Trajectory]:
 
 def test_a_payment_is_for_the_payees_own_last_turn() -> None:
     # The verifier speaks last and pays a and b; c is paid before it ever spoke, which is for none of its turns.
-    t = episode("e", "abcv", [("a", 9.0, 3)], seats={"a": "x", "b": "x", "c": "x", "v": "verifier"})
+    t = make_episode("e", "abcv", [("a", 9.0, 3)], seats={"a": "x", "b": "x", "c": "x", "v": "verifier"})
     t.rewards += [Reward("a", 1.0, ("e", 3), "step"), Reward("b", 2.0, ("e", 3), "step")]
     t.rewards += [Reward("a", 4.0, ("e", 0), "step"), Reward("c", 8.0, ("e", 1), "step")]
-    assert paid_on_the_way(t, ["step", "none"]) == {"step": {("e", 0): 5.0, ("e", 1): 2.0}, "none": {}}
+    assert process_rewards(t, ["step", "none"]) == {"step": {("e", 0): 5.0, ("e", 1): 2.0}, "none": {}}
     judged = credit([t], teams=(("a", "b"),))
     assert {turn[1]: advantage.value for turn, advantage in judged.items()} == {0: 14.0, 1: 11.0, 2: 0.0}
 
 
 def test_without_process_rewards_it_is_the_outcome_of_the_team() -> None:
     t = random_episode(0)
-    seen = Evidence([t], "a_game", rules=RULES)
+    seen = Evidence([t], "a_game", rule_based_roles=RULES)
     assert Process(rewards=("never",)).build()(seen) == Uniform()(seen)
 
 
@@ -94,7 +96,7 @@ def test_rewards_of_several_names_count_by_their_weights() -> None:
 @pytest.mark.parametrize("combine", ["sum", "max_abs"])
 def test_an_inherited_turn_is_judged_where_it_was_said(combine: str) -> None:
     past = paid("e", "aa", {0: 1.0, 1: 1.0}, [("a", 1.0, 1)])
-    branch = forked(past, 1, "f", "a", [("a", 4.0, 1)])
+    branch = fork_episode(past, 1, "f", "a", [("a", 4.0, 1)])
     branch.rewards.append(Reward("a", 1.0, ("e", 0), "step"))
     first, second, other = (2.0, 1.0, 0.0) if combine == "sum" else (1.0, 0.5, 0.0)
     judged = credit([past, branch], combine=combine)
@@ -278,9 +280,11 @@ def test_the_papers_prime_without_discount_sums_to_0_over_first_turns_of_equally
 SEATS = {"a": "solver", "b": "solver", "v": "verifier"}
 
 
-def scored(agents: str, answers: Mapping[int, str], outcome: Paid = (), seats: Mapping[str, str] = SEATS) -> Trajectory:
+def scored(
+    agents: str, answers: Mapping[int, str], outcome: TimedRewards = (), seats: Mapping[str, str] = SEATS
+) -> Trajectory:
     """Everybody hears everybody; the turns in `answers` say these texts."""
-    played = episode("e", agents, outcome, seats=seats)
+    played = make_episode("e", agents, outcome, seats=seats)
     made = Trajectory(played.deal, played.start)
     for turn in played.turns:
         completion = replace(turn.completion, text=answers.get(turn.id[1], "5"))
@@ -295,7 +299,7 @@ def scores(**values: float) -> str:
 
 def by_turn(t: Trajectory, **settings: Any) -> dict[int, float]:
     credit = Process(**{"scores": {"verifier": ("right",)}, "discount": 0.0, **settings}).build()(
-        Evidence([t], "a_game", rules=RULES)
+        Evidence([t], "a_game", rule_based_roles=RULES)
     )
     return {turn[1]: advantage.value for turn, advantage in credit.items()}
 
@@ -315,7 +319,7 @@ def test_scores_are_sources_like_rewards_with_weights_and_an_order() -> None:
     settings = {"scores": {"verifier": ("right", "form")}, "weights": {"form": 10.0, "outcome": 0.5}}
     assert by_turn(t, **settings) == {0: 1 + 20 + 0.5 * 11.0, 2: 0.5 * 11.0}, "a reward of that name is the outcome's"
     rule = Process(scores={"verifier": ("right", "form")}).build()
-    rule(Evidence([t], "a_game", rules=RULES))
+    rule(Evidence([t], "a_game", rule_based_roles=RULES))
     assert rule.metrics() == {"credit/process/right": 1 / 2, "credit/process/form": 2 / 2}
 
 
@@ -332,11 +336,11 @@ def test_a_seat_that_read_nothing_new_scores_the_same_turn_again() -> None:
 
 
 def test_at_a_real_table_each_solver_gets_its_own_verdict() -> None:
-    game = team({"role": "solver", "n": 2}, {"role": "verifier", "verifies": "solver", "scores": ["correct"]})
+    game = team_config({"role": "solver", "n": 2}, {"role": "verifier", "verifies": "solver", "scores": ["correct"]})
     table = team_simulator(game, lambda request: "4" if request.seed % 2 else "5")
     episodes = table.play([team_deal(game, f"e{i}") for i in range(8)])
     rule = Process(scores={"verifier": ("correct",)}, combine="prime_paper").build()
-    credit = rule(Evidence(episodes, "team", rules=RULES))
+    credit = rule(Evidence(episodes, "team", rule_based_roles=RULES))
     right = [turn.action == "4" for t in episodes for turn in t.turns if turn.role == "solver"]
     assert 0 < sum(right) < len(right)
     assert rule.metrics() == {"credit/process/correct": sum(right) / len(right)}
@@ -393,7 +397,7 @@ def test_settings_survive_being_written_down() -> None:
     rule = Process.model_validate({"rewards": ["step"], "scores": {"verifier": ["form"]}})
     assert rule.sources == ["step", "form"]
     assert Process.model_validate(rule.model_dump(mode="json")) == rule
-    assert list(rule.missing()) == []
+    assert list(rule.unmet_requirements()) == []
     assert Process.model_json_schema()
 
 

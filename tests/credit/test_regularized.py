@@ -5,14 +5,14 @@ from math import log
 
 import numpy as np
 import pytest
-from by_hand import episode, worths
-from real_runs import kuhn
 
-from credit.assign.regularized import Rnad
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import Reading, TurnId
+from marl.credit.assign.rnad import Rnad
 from marl.protocols import Evidence
 from marl.scenario.load import ScenarioError, validate
-from marl.types import Reading, TurnId
+from tests.support.handmade_episodes import advantages_of, make_episode
+from tests.support.run_processes import kuhn_scenario
 
 
 def read(trajectory: Trajectory, ratios: dict[int, float]) -> dict[TurnId, Reading]:
@@ -22,19 +22,19 @@ def read(trajectory: Trajectory, ratios: dict[int, float]) -> dict[TurnId, Readi
 
 def test_a_turn_pays_for_its_agents_way_from_the_reference_and_is_paid_for_the_opponents() -> None:
     # Perolat et al. 2022: r_i - eta log(pi_i / ref_i) + eta log(pi_-i / ref_-i), summed from the turn on.
-    played = episode("e", "abab", [("a", 3.0, 3), ("b", -3.0, 3)])
+    played = make_episode("e", "abab", [("a", 3.0, 3), ("b", -3.0, 3)])
     given = Evidence([played], "game", read(played, {0: 1.0, 1: 2.0, 2: -4.0, 3: 0.5}))
     a, b = 3.0, -3.0
     expected = [a - 1 + 2 + 4 + 0.5, b - 2 - 4 - 0.5, a + 4 + 0.5, b - 0.5]
     by_half = [paid + (whole - paid) / 2 for paid, whole in zip((a, b, a, b), expected, strict=True)]
-    assert worths(Rnad(eta=1.0)(given), played) == pytest.approx(expected)
-    assert worths(Rnad(eta=0.5)(given), played) == pytest.approx(by_half)
+    assert advantages_of(Rnad(eta=1.0)(given), played) == pytest.approx(expected)
+    assert advantages_of(Rnad(eta=0.5)(given), played) == pytest.approx(by_half)
 
 
 def test_who_is_not_read_costs_nothing_and_several_opponents_share() -> None:
-    played = episode("e", "abc", [("c", 1.0, 2)])
+    played = make_episode("e", "abc", [("c", 1.0, 2)])
     given = Evidence([played], "game", read(played, {0: 1.0, 2: 3.0}))
-    assert worths(Rnad(eta=1.0)(given), played) == pytest.approx([-1 + 1.5, 1.5, 1 - 3])
+    assert advantages_of(Rnad(eta=1.0)(given), played) == pytest.approx([-1 + 1.5, 1.5, 1 - 3])
 
 
 PAYOFF = np.array([[0.0, -1.0, 2.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
@@ -58,7 +58,7 @@ def test_nothing_is_to_be_gained_in_the_equilibrium_of_the_transformed_game(eta:
     plays, readings = {}, dict[TurnId, Reading]()
     for row, column in product(range(3), range(3)):
         won = PAYOFF[row, column]
-        plays[row, column] = played = episode(f"{row}{column}", "ab", [("a", won, 1), ("b", -won, 1)])
+        plays[row, column] = played = make_episode(f"{row}{column}", "ab", [("a", won, 1), ("b", -won, 1)])
         ratios = [log(policies[player, move] / reference[player, move]) for player, move in ((0, row), (1, column))]
         readings |= read(played, dict(enumerate(ratios)))
     credit = Rnad(eta=eta)(Evidence(list(plays.values()), "game", readings))
@@ -78,4 +78,4 @@ def test_it_wants_a_reference_read_and_is_known_to_judge_turns_apart() -> None:
 def test_a_learner_without_a_reference_is_told_to_have_one() -> None:
     told = r"credit: .*Rnad' and 'group' need reference .* give policies\.actor\.learner a `reference`"
     with pytest.raises(ScenarioError, match=told):
-        validate(kuhn(credit={"assign": {"kind": "credit.assign.regularized:Rnad"}}))
+        validate(kuhn_scenario(credit={"assign": {"kind": "marl.credit.assign.rnad:Rnad"}}))

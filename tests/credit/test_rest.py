@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from by_hand import evidence
 from test_mixers import pairs
 
-from credit.assign.value_decomposition import Coma, FittedAssign, Qmix, Vdn
+from marl.credit.assign.value_decomposition import Coma, FittedAssign, Qmix, Vdn
+from tests.support.handmade_episodes import make_evidence
 
 LEARNT = {"updates": 300, "lr": 1e-2, "memory": 1}
 UNLEARNT = {"updates": 1, "lr": 1e-9}
@@ -14,7 +14,7 @@ UNLEARNT = {"updates": 1, "lr": 1e-9}
 def credit(kind: type[FittedAssign], fit: dict[str, float], rest: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What was paid, and what `a`, on whose word it depends, and `b`, who has no part in it, earned in each episode."""
     episodes = pairs()
-    credit_of = kind(features="text", rest=rest, fit=fit).build()(evidence(*episodes))  # type: ignore[arg-type]
+    credit_of = kind(features="text", rest=rest, fit=fit).build()(make_evidence(*episodes))  # type: ignore[arg-type]
     a, b = (np.array([credit_of[t.turns[seat].id].value for t in episodes]) for seat in (0, 1))
     return np.array([t.returns.get("a", 0.0) for t in episodes]), a, b
 

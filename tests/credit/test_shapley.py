@@ -8,16 +8,23 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from other_courses import assigned, at_once, by_agent, episodes, saying, scripted
 from pydantic import ValidationError
-from small_games import CircleConfig, FunctionEngine, deal, random_move, table
 
-from credit.assign.counterfactual import Shapley
-from credit.assign.shapley import Coalition, arcs, random_circles, sampled_shapley_values, shapley_values, subsets
-from games.hint import HintConfig
-from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
-from marl.types import Credit, Failure, Request
-from roles.answering import PlayerRole
+from marl.core.types import Credit, Failure, Request
+from marl.credit.assign.counterfactual import Shapley
+from marl.credit.assign.shapley import Coalition, arcs, random_circles, sampled_shapley_values, shapley_values, subsets
+from marl.games.hint import HintConfig
+from marl.games.matrix_games import CoalitionConfig, MatrixConfig, TwoStepConfig
+from marl.roles.answering import PlayerRole
+from tests.support.counterfactual_rollouts import (
+    assign_credit,
+    episodes,
+    first_advantages,
+    fixed_moves_engine,
+    play_joint_move,
+    scripted_simulator,
+)
+from tests.support.small_games import CircleConfig, FunctionEngine, make_deal, make_simulator, random_move
 
 COMMON: dict[str, Any] = {"common": "mean", "default": "out"}
 """The coalition game pays all alike; who is muted stays out."""
@@ -39,9 +46,9 @@ TABLES: dict[str, tuple[dict[str, Any], Sequence[float]]] = {
 def test_published_values_come_out_of_real_play_without_a_token(name: str) -> None:
     settings, known = TABLES[name]
     game = CoalitionConfig(**settings)
-    simulator, trajectory = at_once(game, ["in"] * len(known))
+    simulator, trajectory = play_joint_move(game, ["in"] * len(known))
     spent = dict(simulator.tokens)
-    credit, metrics = assigned(Shapley(**COMMON), simulator, trajectory)
+    credit, metrics = assign_credit(Shapley(**COMMON), simulator, trajectory)
     assert [credit[turn.id].value for turn in trajectory.turns] == pytest.approx(known, abs=1e-12)
     assert dict(simulator.tokens) == spent
     assert metrics == {"credit/plays": 2 ** len(known) - 1, "credit/standard_error": 0.0, "credit/nobody": 0.0}
@@ -49,15 +56,15 @@ def test_published_values_come_out_of_real_play_without_a_token(name: str) -> No
 
 @pytest.mark.parametrize("name", ["and", "or"])
 def test_three_whose_bits_are_joined_share_alike(name: str) -> None:
-    simulator, trajectory = at_once(MatrixConfig(table=name), "bbb")
-    credit, _ = assigned(Shapley(common="mean", default="a"), simulator, trajectory)
+    simulator, trajectory = play_joint_move(MatrixConfig(table=name), "bbb")
+    credit, _ = assign_credit(Shapley(common="mean", default="a"), simulator, trajectory)
     assert [credit[turn.id].value for turn in trajectory.turns] == pytest.approx([1 / 3] * 3, abs=1e-12)
 
 
 def test_who_does_what_the_absent_do_is_worth_nothing() -> None:
     game = CoalitionConfig(preset="glove")
-    simulator, trajectory = at_once(game, ["in", "out", "in"])
-    credit, _ = assigned(Shapley(**COMMON), simulator, trajectory)
+    simulator, trajectory = play_joint_move(game, ["in", "out", "in"])
+    credit, _ = assign_credit(Shapley(**COMMON), simulator, trajectory)
     assert [credit[turn.id].value for turn in trajectory.turns] == pytest.approx([1 / 2, 0, 1 / 2], abs=1e-12)
 
 
@@ -66,11 +73,13 @@ def test_values_sum_to_what_all_are_worth_minus_what_nobody_is(seed: int) -> Non
     rng = random.Random(seed)
     agents = rng.randint(2, 6)
     game = CoalitionConfig(values=tuple(rng.uniform(-5, 5) for _ in range(2**agents)))
-    simulator, trajectory = at_once(game, ["in"] * agents)
-    credit, metrics = assigned(Shapley(**COMMON), simulator, trajectory)
+    simulator, trajectory = play_joint_move(game, ["in"] * agents)
+    credit, metrics = assign_credit(Shapley(**COMMON), simulator, trajectory)
     paid = trajectory.returns["agent_0"]
     assert metrics["credit/nobody"] == pytest.approx((game.values or ())[0], abs=1e-12)
-    assert sum(by_agent(credit, trajectory).values()) == pytest.approx(paid - metrics["credit/nobody"], abs=1e-9)
+    assert sum(first_advantages(credit, trajectory).values()) == pytest.approx(
+        paid - metrics["credit/nobody"], abs=1e-9
+    )
 
 
 def test_it_is_the_mean_marginal_contribution_over_all_orders() -> None:
@@ -102,20 +111,20 @@ def ten() -> dict[Coalition, float]:
 
 
 def test_random_orders_come_close_to_the_exact_values_of_ten_agents() -> None:
-    simulator, trajectory = at_once(CoalitionConfig(values=ten_values()), ["in"] * 10)
+    simulator, trajectory = play_joint_move(CoalitionConfig(values=ten_values()), ["in"] * 10)
     spent = dict(simulator.tokens)
     exact = {f"agent_{player}": value for player, value in shapley_values(TEN, ten()).items()}
     rule = Shapley(**COMMON, orders=6)
-    credit, metrics = assigned(rule, simulator, trajectory, seed=11)
-    values = by_agent(credit, trajectory)
+    credit, metrics = assign_credit(rule, simulator, trajectory, seed=11)
+    values = first_advantages(credit, trajectory)
     assert sum(values.values()) == pytest.approx(trajectory.returns["agent_0"] - metrics["credit/nobody"], abs=1e-9)
     errors = [abs(value - exact[agent]) for agent, value in values.items()]
     assert 0 < max(errors) <= 4 * metrics["credit/standard_error"], "what is stated is the mean error of the ten"
     assert 0.4 <= fmean(errors) / metrics["credit/standard_error"] <= 1.6
     assert metrics["credit/plays"] < 6 * 10 * 9 + 1, "what circles have in common is played once"
     assert dict(simulator.tokens) == spent
-    assert assigned(rule, simulator, trajectory, seed=11)[0] == credit
-    assert assigned(rule, simulator, trajectory, seed=12)[0] != credit
+    assert assign_credit(rule, simulator, trajectory, seed=11)[0] == credit
+    assert assign_credit(rule, simulator, trajectory, seed=12)[0] != credit
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -168,9 +177,9 @@ def test_those_who_are_all_alike_get_the_same_from_any_circle(quota: int) -> Non
 
 def test_up_to_exact_agents_all_coalitions_are_played_and_above_it_orders_are_drawn() -> None:
     game = CoalitionConfig(values=tuple(float(c**2 % 7) for c in range(16)))
-    simulator, trajectory = at_once(game, ["in"] * 4)
-    random_move, few = assigned(Shapley(**COMMON, exact=3, orders=60), simulator, trajectory)
-    whole, all_ = assigned(Shapley(**COMMON, exact=4), simulator, trajectory)
+    simulator, trajectory = play_joint_move(game, ["in"] * 4)
+    random_move, few = assign_credit(Shapley(**COMMON, exact=3, orders=60), simulator, trajectory)
+    whole, all_ = assign_credit(Shapley(**COMMON, exact=4), simulator, trajectory)
     assert few["credit/standard_error"] > 0 == all_["credit/standard_error"]
     assert few["credit/plays"] == all_["credit/plays"] == 15, "no coalition is played twice"
     assert random_move != whole
@@ -190,12 +199,12 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 def test_every_turn_gets_its_agents_value_or_an_equal_share_of_it() -> None:
     game = TwoStepConfig()
     voice = FunctionEngine(lambda request: (request.options or {})["b"])
-    simulator = table(game, voice)
-    [trajectory] = simulator.play([deal("e", game)])
+    simulator = make_simulator(game, voice)
+    [trajectory] = simulator.play([make_deal("e", game)])
     # All b: 8. Without agent_0 the game goes to 2A: 7, as with nobody. Without agent_1, row b of 2B: 1.
     known = {"agent_0": (8 - 7 + 1 - 7) / 2, "agent_1": (8 - 1 + 7 - 7) / 2}
-    copied, _ = assigned(Shapley(common="mean", default="a"), simulator, trajectory)
-    shared, metrics = assigned(Shapley(common="mean", default="a", split="equal"), simulator, trajectory)
+    copied, _ = assign_credit(Shapley(common="mean", default="a"), simulator, trajectory)
+    shared, metrics = assign_credit(Shapley(common="mean", default="a", split="equal"), simulator, trajectory)
     assert [copied[turn.id].value for turn in trajectory.turns] == [known[turn.agent] for turn in trajectory.turns]
     assert [shared[turn.id].value for turn in trajectory.turns] == [known[turn.agent] / 2 for turn in trajectory.turns]
     assert sum(worth.value for worth in shared.values()) == 8 - metrics["credit/nobody"] == 1
@@ -210,11 +219,11 @@ def test_those_who_hear_the_muted_answer_anew_and_are_paid_for_in_tokens() -> No
             return "[one]"
         return "[red]" if "word one" in request.messages[-1].content else "[green]"
 
-    simulator = table(game, FunctionEngine(say))
-    [trajectory] = simulator.play([deal("e", game, symbol="red")])
+    simulator = make_simulator(game, FunctionEngine(say))
+    [trajectory] = simulator.play([make_deal("e", game, symbol="red")])
     assert trajectory.returns == {"speaker": 1.0, "guesser": 1.0}
     rule = Shapley(common="mean", default={"speaker": "two", "guesser": "green"})
-    credit, metrics = assigned(rule, simulator, trajectory)
+    credit, metrics = assign_credit(rule, simulator, trajectory)
     # v(both) = 1; whoever is left out, green is guessed: 0.
     assert [credit[turn.id].value for turn in trajectory.turns] == [0.5, 0.5]
     assert simulator.tokens["credit"] == 2, "only the guesser, once, when the speaker is muted"
@@ -223,10 +232,10 @@ def test_those_who_hear_the_muted_answer_anew_and_are_paid_for_in_tokens() -> No
 
 def test_a_coalition_that_is_played_more_often_is_worth_the_mean() -> None:
     game = HintConfig()
-    simulator = scripted(game)
+    simulator = scripted_simulator(game)
     [trajectory] = episodes(simulator, game, 1, symbol="red")
     rule = Shapley(common="mean", default={"speaker": "one", "guesser": "red"}, samples=200)
-    credit, metrics = assigned(rule, simulator, trajectory)
+    credit, metrics = assign_credit(rule, simulator, trajectory)
     assert metrics["credit/plays"] == 600
     speaker, guesser = (credit[turn.id].value for turn in trajectory.turns)
     paid = trajectory.returns["speaker"]
@@ -239,14 +248,14 @@ def test_only_the_named_roles_are_players_and_the_others_are_always_there() -> N
     game = CoalitionConfig(values=(0, 1, 10, 15, 100, 105, 120, 127))
     roles = {f"agent_{place}": f"role_{place}" for place in range(3)}
     cast = {role: PlayerRole(policy="actor") for role in roles.values()}
-    simulator = table(game, saying(dict.fromkeys(roles, "in")), **cast)
-    [trajectory] = simulator.play([replace(deal("e", game), seats=roles)])
-    credit, metrics = assigned(Shapley(**COMMON, roles=("role_0", "role_1")), simulator, trajectory)
+    simulator = make_simulator(game, fixed_moves_engine(dict.fromkeys(roles, "in")), **cast)
+    [trajectory] = simulator.play([replace(make_deal("e", game), seats=roles)])
+    credit, metrics = assign_credit(Shapley(**COMMON, roles=("role_0", "role_1")), simulator, trajectory)
     # With agent_2 always in, nobody is worth 100, agent_0 105, agent_1 120, both 127.
     assert by_agent_of(credit) == {0: (5 + 7) / 2, 1: (20 + 22) / 2}
     assert metrics == {"credit/plays": 3, "credit/standard_error": 0.0, "credit/nobody": 100.0}
     with pytest.raises(ValueError, match=r"roles: 'role_3' can earn nothing here; did you mean .*role_0"):
-        assigned(Shapley(**COMMON, roles=("role_3",)), simulator, trajectory)
+        assign_credit(Shapley(**COMMON, roles=("role_3",)), simulator, trajectory)
 
 
 def by_agent_of(credit: Credit) -> dict[int, float]:
@@ -256,18 +265,18 @@ def by_agent_of(credit: Credit) -> dict[int, float]:
 
 def test_teams_are_divided_separately_and_who_took_no_turn_is_no_player() -> None:
     game = CircleConfig(rounds=1)
-    simulator = table(game, FunctionEngine(lambda request: "[stay]"))
-    [trajectory] = simulator.play([deal("e", game)])
+    simulator = make_simulator(game, FunctionEngine(lambda request: "[stay]"))
+    [trajectory] = simulator.play([make_deal("e", game)])
     rule = Shapley(teams=(("player_0", "player_1"),), default="quit")
-    credit, metrics = assigned(rule, simulator, trajectory)
+    credit, metrics = assign_credit(rule, simulator, trajectory)
     # Who quits in the first round is paid 1 instead of 10: each adds 9 to its own team's worth, whoever else is there.
     assert [credit[turn.id].value for turn in trajectory.turns] == [9.0, 9.0, 9.0]
     assert metrics["credit/plays"] == 3 + 1
     assert metrics["credit/nobody"] == (2 + 1) / 2
-    first = table(game, FunctionEngine(lambda request: Failure("aborted", "gone")))
-    [broken] = first.play([deal("e", game)])
+    first = make_simulator(game, FunctionEngine(lambda request: Failure("aborted", "gone")))
+    [broken] = first.play([make_deal("e", game)])
     assert [turn.agent for turn in broken.turns] == ["player_0"], "a forfeit"
-    credit, metrics = assigned(Shapley(default="quit"), first, broken)
+    credit, metrics = assign_credit(Shapley(default="quit"), first, broken)
     assert list(credit) == [broken.turns[0].id]
     assert metrics["credit/plays"] == 1
 
@@ -277,7 +286,7 @@ def test_the_same_step_is_judged_the_same_way_again() -> None:
     rule = Shapley(common="mean", samples=3, default={"speaker": "one", "guesser": "red"})
     judged = []
     for newest_first in (False, True):
-        simulator = table(game, FunctionEngine(random_move, newest_first=newest_first, batch=2 * newest_first))
-        judged.append(assigned(rule, simulator, *episodes(simulator, game, 20)))
+        simulator = make_simulator(game, FunctionEngine(random_move, newest_first=newest_first, batch=2 * newest_first))
+        judged.append(assign_credit(rule, simulator, *episodes(simulator, game, 20)))
     assert judged[0] == judged[1]
     assert rule.build().state_dict() == {}

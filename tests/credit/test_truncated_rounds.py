@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import episode
 
-from credit.assign.value_decomposition import Coma, FittedAssign, Qmix, Vdn
-from credit.mixing.fitted import FittedRule, lambda_returns
-from credit.mixing.networks import RoundBatch
-from credit.mixing.records import Record
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.credit.assign.value_decomposition import Coma, FittedAssign, Qmix, Vdn
+from marl.credit.mixing.fitted_rule import FittedRule, lambda_returns
+from marl.credit.mixing.networks import RoundBatch
+from marl.credit.mixing.round_tensors import RoundTensors
 from marl.protocols import Evidence
+from tests.support.handmade_episodes import make_episode
 
 RULES: list[type[FittedAssign]] = [Coma, Vdn, Qmix]
 FIT = {"updates": 60, "lr": 3e-2, "target_every": 5, "memory": 1, "width": 16}
@@ -23,7 +23,7 @@ QUICK = {**FIT, "updates": 1}
 
 def course(name: str, turns: int, paid: float, *, cut: bool) -> Trajectory:
     """An episode of one agent, whose third turn is paid; one that is cut ends before it."""
-    t = episode(name, "a" * turns, [("a", paid, turns - 1)] if turns == 3 else [])
+    t = make_episode(name, "a" * turns, [("a", paid, turns - 1)] if turns == 3 else [])
     texts = ["go", "on", f"end {paid:g}"][:turns]
     t.turns = [replace(u, completion=replace(u.completion, text=x)) for u, x in zip(t.turns, texts, strict=True)]
     t.end = "truncated" if cut else "terminated"
@@ -35,15 +35,17 @@ def courses() -> list[Trajectory]:
     return [course(f"{i}", 3 - i % 2, 1.0, cut=bool(i % 2)) for i in range(8)]
 
 
-def judged(kind: type[FittedAssign], steps: int = 2, **settings: Any) -> tuple[FittedRule[Any], Record, list[float]]:
+def judged(
+    kind: type[FittedAssign], steps: int = 2, **settings: Any
+) -> tuple[FittedRule[Any], RoundTensors, list[float]]:
     """Return the rule after a few steps, its record, and its value of each round."""
     rule = kind.model_validate({"features": "text", "fit": FIT, "lam": 1.0, **settings}).build()
     assert isinstance(rule, FittedRule)
     evidence = Evidence(courses(), "a_game")
     for _ in range(steps):
         rule(evidence)
-    fitted = rule.fitted(evidence)
-    record, _ = fitted.record(rule.rounds(evidence), evidence)
+    fitted = rule.get_networks(evidence)
+    record, _ = fitted.encode(rule.rounds(evidence), evidence)
     with torch.no_grad():
         return rule, record, fitted.networks.total(RoundBatch(record)).tolist()
 
@@ -97,9 +99,6 @@ def test_a_step_in_which_every_episode_is_cut_in_its_first_round_fits_nothing(ki
     assert f"credit/{name}/explained" not in rule.metrics()
 
 
-def test_records_of_earlier_versions_were_cut_nowhere() -> None:
+def test_records_come_back_from_their_state_with_the_rounds_that_were_cut() -> None:
     _, record, _ = judged(Vdn, 1, truncated="bootstrap", fit=QUICK)
-    state = record.state_dict()
-    assert torch.equal(Record.from_state(state).cut, record.cut)
-    del state["cut"]
-    assert not Record.from_state(state).cut.any()
+    assert torch.equal(RoundTensors.from_state(record.state_dict()).cut, record.cut)

@@ -1,6 +1,6 @@
 """Tiny models for the tests of this room."""
 
-from asking import serve
-from tiny_models import bytewise, one_thread, words
+from tests.support.openai_clients import start_server
+from tests.support.tiny_models import bytewise, one_thread, words
 
-__all__ = ["bytewise", "one_thread", "serve", "words"]
+__all__ = ["bytewise", "one_thread", "start_server", "words"]

@@ -11,17 +11,24 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_helpers import adapted, bits, noise, saved, serving, speaking
-from engine_helpers import answers, ask, engine, plain_logprobs
 from peft import AutoPeftModelForCausalLM, PeftModel
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from marl.engines.transformers.sampler import Sampler
+from marl.core.types import Completion, Request
+from marl.engines.transformers.engine import TransformersEngine
 from marl.models import lora
 from marl.models.adapter import AdapterSource
 from marl.models.lora import adapter_tensors
 from marl.models.pretrained import PretrainedSource
-from marl.types import Completion, Request
+from tests.support.lora_adapters import (
+    adapted,
+    build_sampler,
+    merged_model,
+    random_adapter_weights,
+    tensor_bytes,
+    write_adapter,
+)
+from tests.support.transformers_engines import answers, ask, engine, plain_logprobs
 
 FEW = ("q_proj", "down_proj")
 
@@ -36,10 +43,16 @@ def team(base: PretrainedSource) -> dict[str, AdapterSource]:
     }
 
 
-def taught(sources: dict[str, AdapterSource], **settings: Any) -> tuple[Sampler, dict[str, dict[str, torch.Tensor]]]:
+def taught(
+    sources: dict[str, AdapterSource], **settings: Any
+) -> tuple[TransformersEngine, dict[str, dict[str, torch.Tensor]]]:
     """One engine for all of them, and the weights that all but the frozen one were given."""
-    sampler = serving(*sources.values(), **settings)
-    weights = {policy: noise(sources[policy], seed) for seed, policy in enumerate(sources) if policy != "frozen"}
+    sampler = build_sampler(*sources.values(), **settings)
+    weights = {
+        policy: random_adapter_weights(sources[policy], seed)
+        for seed, policy in enumerate(sources)
+        if policy != "frozen"
+    }
     for policy, tensors in weights.items():
         sampler.load_weights(policy, tensors.items(), 1)
     return sampler, weights
@@ -56,7 +69,7 @@ def questions(policies: dict[str, AdapterSource], count: int = 24, **more: Any) 
 
 
 def model_of(policy: str, sources: dict[str, AdapterSource], weights: dict[str, dict[str, torch.Tensor]]) -> Any:
-    return speaking(sources[policy], weights[policy]) if policy in weights else sources[policy].model()
+    return merged_model(sources[policy], weights[policy]) if policy in weights else sources[policy].model()
 
 
 def test_rows_of_all_policies_say_what_peft_says_of_each(bytewise: PretrainedSource) -> None:
@@ -74,7 +87,7 @@ def test_a_mixed_batch_says_what_engines_of_their_own_say(bytewise: PretrainedSo
     requests = questions(sources, 40)
     mixed = answers(sampler, requests)
     for policy, source in sources.items():
-        alone = serving(source)
+        alone = build_sampler(source)
         if policy in weights:
             alone.load_weights(policy, weights[policy].items(), 1)
         mine = [number for number, request in enumerate(requests) if request.policy == policy]
@@ -97,7 +110,7 @@ def test_forced_texts_are_scored_by_the_policy_that_is_asked(bytewise: Pretraine
 def test_an_adapter_without_weights_says_what_the_base_says(bytewise: PretrainedSource) -> None:
     requests = [ask("hello", seed=seed, max_tokens=9) for seed in range(12)]
     for one, other in zip(
-        answers(serving(adapted(bytewise)), requests), answers(engine(bytewise), requests), strict=True
+        answers(build_sampler(adapted(bytewise)), requests), answers(engine(bytewise), requests), strict=True
     ):
         assert one.token_ids == other.token_ids
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-6)
@@ -122,12 +135,12 @@ def test_a_saved_folder_says_the_same_in_peft_in_transformers_and_merged(
     bytewise: PretrainedSource, tmp_path: Path, targets: Any
 ) -> None:
     source = adapted(bytewise, "solver", rank=4, targets=targets)
-    weights = noise(source, 1)
-    folder = saved(source, weights, tmp_path / "adapter")
+    weights = random_adapter_weights(source, 1)
+    folder = write_adapter(source, weights, tmp_path / "adapter")
     files = {path.name for path in folder.iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= files
     assert "model.safetensors" not in files
-    sampler = serving(source)
+    sampler = build_sampler(source)
     sampler.load_weights("solver", folder, 2)
     requests = questions({"solver": source}, 6)
     completions = answers(sampler, requests)
@@ -145,15 +158,15 @@ def test_a_saved_folder_says_the_same_in_peft_in_transformers_and_merged(
 
 
 def test_a_folder_that_was_saved_is_where_another_adapter_starts(bytewise: PretrainedSource, tmp_path: Path) -> None:
-    weights = noise(adapted(bytewise), 3)
-    folder = saved(adapted(bytewise), weights, tmp_path / "adapter")
+    weights = random_adapter_weights(adapted(bytewise), 3)
+    folder = write_adapter(adapted(bytewise), weights, tmp_path / "adapter")
     again = adapted(bytewise, path=str(folder))
-    assert bits(adapter_tensors(again.model())) == bits(weights)
+    assert tensor_bytes(adapter_tensors(again.model())) == tensor_bytes(weights)
 
 
 def test_the_base_is_in_memory_once(bytewise: PretrainedSource) -> None:
     sources = team(bytewise)
-    sampler = serving(*sources.values())
+    sampler = build_sampler(*sources.values())
     learners = [source.model() for source in sources.values()]
     places = Counter(
         (tensor.data_ptr(), tensor.numel())
@@ -169,7 +182,7 @@ def test_the_base_is_in_memory_once(bytewise: PretrainedSource) -> None:
 def test_a_base_that_nobody_holds_is_forgotten(bytewise: PretrainedSource) -> None:
     alone = replace(bytewise, policy="", attention="eager")
     source = adapted(alone)
-    sampler = serving(source)
+    sampler = build_sampler(source)
     assert alone in lora._BASES
     del source, sampler
     gc.collect()
@@ -179,14 +192,14 @@ def test_a_base_that_nobody_holds_is_forgotten(bytewise: PretrainedSource) -> No
 def test_loading_one_policys_weights_moves_no_other_byte(bytewise: PretrainedSource) -> None:
     sources = team(bytewise)
     sampler, _ = taught(sources)
-    base = bits(dict(sources["solver"].base.named_parameters()))
-    before = [bits(sampler.policy_weights.tensors(policy)) for policy in sources]
+    base = tensor_bytes(dict(sources["solver"].base.named_parameters()))
+    before = [tensor_bytes(sampler.policy_weights.tensors(policy)) for policy in sources]
     requests = [replace(ask("hello", seed=seed), policy=name) for seed in range(3) for name in sources]
     completions = answers(sampler, requests)
-    sampler.load_weights("planner", noise(sources["planner"], 99).items(), 2)
-    after = [bits(sampler.policy_weights.tensors(policy)) for policy in sources]
+    sampler.load_weights("planner", random_adapter_weights(sources["planner"], 99).items(), 2)
+    after = [tensor_bytes(sampler.policy_weights.tensors(policy)) for policy in sources]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, True, True]
-    assert bits(dict(sources["solver"].base.named_parameters())) == base
+    assert tensor_bytes(dict(sources["solver"].base.named_parameters())) == base
     for request, one, other in zip(requests, completions, answers(sampler, requests), strict=True):
         if request.policy == "planner":
             assert one.token_ids != other.token_ids
@@ -198,11 +211,11 @@ def test_loading_one_policys_weights_moves_no_other_byte(bytewise: PretrainedSou
 
 def test_weights_that_arrive_midway_are_noted_for_their_policy_alone(bytewise: PretrainedSource) -> None:
     sources = {name: adapted(bytewise, name) for name in ("solver", "planner")}
-    sampler = serving(*sources.values(), slots=2)
+    sampler = build_sampler(*sources.values(), slots=2)
     for ticket, policy in enumerate(("solver", "planner", "solver", "planner")):
         sampler.submit(ticket, replace(ask("x", seed=ticket, max_tokens=4), policy=policy))
     completions = dict(sampler.step(0))
-    sampler.load_weights("solver", noise(sources["solver"], 1).items(), 5)
+    sampler.load_weights("solver", random_adapter_weights(sources["solver"], 1).items(), 5)
     for _ in range(20):
         completions.update(sampler.step(0))
     versions = [
@@ -221,7 +234,7 @@ def test_a_prompt_is_read_once_by_each_policy(bytewise: PretrainedSource, monkey
 
 
 def test_who_has_no_adapter_here_is_refused(bytewise: PretrainedSource) -> None:
-    sampler = serving(adapted(bytewise, "solver"), adapted(bytewise, "planner"))
+    sampler = build_sampler(adapted(bytewise, "solver"), adapted(bytewise, "planner"))
     with pytest.raises(ValueError, match=r"'critic' has no adapter here.*solver, planner"):
         sampler.submit(0, replace(ask("x"), policy="critic"))
     with pytest.raises(ValueError, match="critic"):
@@ -242,31 +255,31 @@ def test_weights_that_do_not_fit_change_nothing(
     bytewise: PretrainedSource, edit: Any, error: Any, message: str
 ) -> None:
     source = adapted(bytewise, "solver")
-    sampler = serving(source, adapted(bytewise, "planner"))
-    before = bits(sampler.policy_weights.tensors("solver"))
-    tensors = noise(source, 1)
+    sampler = build_sampler(source, adapted(bytewise, "planner"))
+    before = tensor_bytes(sampler.policy_weights.tensors("solver"))
+    tensors = random_adapter_weights(source, 1)
     edit(tensors)
     with pytest.raises(error, match=message):
         sampler.load_weights("solver", tensors.items(), 1)
     assert sampler.policy_weights.versions == [0, 0]
-    assert bits(sampler.policy_weights.tensors("solver")) == before
+    assert tensor_bytes(sampler.policy_weights.tensors("solver")) == before
 
 
 def test_adapters_are_float32_on_a_base_that_is_not(bytewise: PretrainedSource) -> None:
     source = adapted(replace(bytewise, dtype="bfloat16", device="cpu"), "solver")
     assert {tensor.dtype for tensor in adapter_tensors(source.model()).values()} == {torch.float32}
-    sampler, weights = serving(source), noise(source, 1)
+    sampler, weights = build_sampler(source), random_adapter_weights(source, 1)
     sampler.load_weights("solver", weights.items(), 1)
     requests = questions({"solver": source}, 4)
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
-        expected = plain_logprobs(speaking(source, weights), completion, request.sampling)
+        expected = plain_logprobs(merged_model(source, weights), completion, request.sampling)
         assert completion.logprobs == pytest.approx(expected, abs=0.1)
 
 
 def test_first_weights_depend_on_the_seed_alone(bytewise: PretrainedSource) -> None:
     def first(seed: int, before: int) -> dict[str, bytes]:
         torch.manual_seed(before)
-        return bits(adapter_tensors(adapted(bytewise, seed=seed).model()))
+        return tensor_bytes(adapter_tensors(adapted(bytewise, seed=seed).model()))
 
     assert first(1, 1) == first(1, 2)
     assert first(1, 1) != first(2, 1)
@@ -296,7 +309,7 @@ def test_layers_that_cannot_be_adapted_are_named(bytewise: PretrainedSource, tar
 def test_what_is_wrong_with_a_folder_is_said(
     bytewise: PretrainedSource, tmp_path: Path, spoil: dict[str, Any], message: str
 ) -> None:
-    folder = saved(adapted(bytewise), noise(adapted(bytewise), 1), tmp_path / "adapter")
+    folder = write_adapter(adapted(bytewise), random_adapter_weights(adapted(bytewise), 1), tmp_path / "adapter")
     weights, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
     if "cut" in spoil:
         weights.write_bytes(weights.read_bytes()[: spoil["cut"]])
@@ -305,14 +318,14 @@ def test_what_is_wrong_with_a_folder_is_said(
     elif spoil.keys() & {"peft_type", "use_dora", "use_rslora", "rank_pattern"}:
         config.write_text(json.dumps(json.loads(config.read_text()) | spoil))
     settings = {"path": str(folder)} | {key: spoil[key] for key in spoil if key in ("path", "rank", "alpha")}
-    [problem] = adapted(bytewise, **settings).adapter.missing()
+    [problem] = adapted(bytewise, **settings).adapter.unmet_requirements()
     assert problem.startswith("path: ")
     assert message.replace("\\", "") in problem
 
 
 def test_a_folder_made_for_other_layers_is_refused(bytewise: PretrainedSource, tmp_path: Path) -> None:
     few = adapted(bytewise, targets=FEW)
-    folder = saved(few, noise(few, 1), tmp_path / "adapter")
+    folder = write_adapter(few, random_adapter_weights(few, 1), tmp_path / "adapter")
     with pytest.raises(ValueError, match=r"policy 'actor': adapter on .*missing: .*k_proj"):
         adapted(bytewise, path=str(folder)).model()
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import answers, ask, plain_logprobs, raw_answers, sampler_of
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -23,11 +22,12 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from marl.engines.transformers import network
-from marl.engines.transformers.policy_weights import SinglePolicy
-from marl.engines.transformers.sampler import Sampler
+from marl.engines.transformers import model_runner
+from marl.engines.transformers.engine import TransformersEngine
+from marl.engines.transformers.policy_weights import FullWeights
 from marl.engines.transformers.settings import Transformers
 from marl.models.pretrained import PretrainedSource
+from tests.support.transformers_engines import answers, ask, plain_logprobs, raw_answers, sampler_of
 
 SMALL: dict[str, Any] = {
     "vocab_size": 259,
@@ -61,12 +61,12 @@ def model_of(config: PreTrainedConfig) -> Any:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-@pytest.mark.parametrize("saved", [network._SAVED, 0], ids=["whole prompts", "what prompts share once"])
+@pytest.mark.parametrize("saved", [model_runner._SAVED, 0], ids=["whole prompts", "what prompts share once"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cached_rows_agree_with_a_plain_forward(
     family: str, saved: float, bytewise: PretrainedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "_SAVED", saved)
+    monkeypatch.setattr(model_runner, "_SAVED", saved)
     model = model_of(FAMILIES[family])
     sampler = sampler_of(model, bytewise, slots=3)
     requests = [ask("w" * (1 + seed % 5 * 4), seed=seed, max_tokens=4 + seed * 2) for seed in range(10)]
@@ -118,8 +118,8 @@ def test_a_context_beyond_the_models_is_refused(bytewise: PretrainedSource) -> N
 
 def test_a_vocabulary_that_the_model_lacks_is_refused(bytewise: PretrainedSource) -> None:
     with pytest.raises(ValueError, match="259"):
-        Sampler(
-            SinglePolicy(model_of(LlamaConfig(**SMALL | {"vocab_size": 100})), bytewise),
+        TransformersEngine(
+            FullWeights(model_of(LlamaConfig(**SMALL | {"vocab_size": 100})), bytewise),
             bytewise.tokenizer(),
             Transformers(),
         )
@@ -128,6 +128,6 @@ def test_a_vocabulary_that_the_model_lacks_is_refused(bytewise: PretrainedSource
 def test_without_a_chat_template_messages_are_joined_by_newlines(bytewise: PretrainedSource) -> None:
     tokenizer = bytewise.tokenizer()
     tokenizer.chat_template = None
-    sampler = Sampler(SinglePolicy(model_of(FAMILIES["llama"]), bytewise), tokenizer, Transformers())
+    sampler = TransformersEngine(FullWeights(model_of(FAMILIES["llama"]), bytewise), tokenizer, Transformers())
     [answer] = raw_answers(sampler, [ask("hi", max_tokens=1)])
     assert tokenizer.decode(answer.prompt_ids) == "hi\n"  # type: ignore[union-attr]

@@ -8,15 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_helpers import adapted, bits, noise, saved, serving, speaking
-from engine_helpers import answers, ask, plain_logprobs
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
 
+from marl.core.types import Request
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.lora import adapter_layers, adapter_tensors, unadapted_base
 from marl.models.pretrained import PretrainedSource
-from marl.types import Request
+from tests.support.lora_adapters import (
+    adapted,
+    build_sampler,
+    merged_model,
+    random_adapter_weights,
+    tensor_bytes,
+    write_adapter,
+)
+from tests.support.transformers_engines import answers, ask, plain_logprobs
 
 SIZES: dict[str, Any] = {"vocab_size": 259, "eos_token_id": 1, "bos_token_id": 1, "initializer_range": 0.15}
 BASES = {
@@ -62,7 +69,7 @@ def questions(policies: list[str], count: int = 20, **more: Any) -> list[Request
 
 def moved(source: AdapterSource, seed: int) -> dict[str, torch.Tensor]:
     """Weights with which it matters; magnitudes stay positive."""
-    first, off = adapter_tensors(source.model()), noise(source, seed)
+    first, off = adapter_tensors(source.model()), random_adapter_weights(source, seed)
     return {
         name: tensor.detach() * (1 + off[name]) if "magnitude" in name else 0.5 * off[name]
         for name, tensor in first.items()
@@ -72,7 +79,7 @@ def moved(source: AdapterSource, seed: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("more", [{}, {"forced": "some text"}], ids=["sampled", "forced"])
 def test_rows_of_all_kinds_say_what_peft_says_of_each(base: Any, more: dict[str, Any]) -> None:
     sources = team(*base)
-    sampler = serving(*sources.values(), slots=7)
+    sampler = build_sampler(*sources.values(), slots=7)
     weights = {name: moved(source, seed) for seed, (name, source) in enumerate(sources.items())}
     for version in (1, 2):  # lengths are taken anew with new weights
         for name, tensors in weights.items():
@@ -80,14 +87,14 @@ def test_rows_of_all_kinds_say_what_peft_says_of_each(base: Any, more: dict[str,
     requests = questions(list(sources), **more)
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
         name = request.policy
-        model = speaking(sources[name], {n: t * 2 if "lora_A" in n else t for n, t in weights[name].items()})
+        model = merged_model(sources[name], {n: t * 2 if "lora_A" in n else t for n, t in weights[name].items()})
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=1e-5), name
 
 
 def test_a_new_dora_says_what_the_base_says(base: Any) -> None:
     source = adapted(base[0], use_dora=True, targets=base[1])
     requests = questions(["actor"], 6)
-    for request, completion in zip(requests, answers(serving(source), requests), strict=True):
+    for request, completion in zip(requests, answers(build_sampler(source), requests), strict=True):
         assert completion.logprobs == pytest.approx(
             plain_logprobs(base[0].model(), completion, request.sampling), abs=1e-5
         )
@@ -97,11 +104,11 @@ def test_a_new_dora_says_what_the_base_says(base: Any) -> None:
 def test_folders_hold_all_of_it(base: Any, name: str, tmp_path: Path) -> None:
     source = team(*base)[name]
     weights = moved(source, 3)
-    folder = saved(source, weights, tmp_path / "adapter")
+    folder = write_adapter(source, weights, tmp_path / "adapter")
     again = replace(source, adapter=source.adapter.model_copy(update={"path": folder}))
-    assert not list(again.adapter.missing())
-    assert bits(adapter_tensors(again.model())) == bits(weights)
-    sampler = serving(source)
+    assert not list(again.adapter.unmet_requirements())
+    assert tensor_bytes(adapter_tensors(again.model())) == tensor_bytes(weights)
+    sampler = build_sampler(source)
     sampler.load_weights(name, folder, 1)
     peft = PeftModel.from_pretrained(base[0].model(), str(folder)).eval()
     requests = questions([name], 4)
@@ -118,7 +125,7 @@ def test_the_base_comes_back_out_of_an_adapter_that_changes_nothing(base: Any) -
         assert {p.data_ptr() for p in alone.parameters()} == shared
         ids = torch.tensor([[3, 5, 7, 11]])
         assert torch.equal(alone(ids).logits, base[0].model()(ids).logits)
-        assert unadapted_base(speaking(source, moved(source, 1))) is None
+        assert unadapted_base(merged_model(source, moved(source, 1))) is None
 
 
 def test_a_dora_on_a_bfloat16_base_changes_nothing_at_first(bytewise: PretrainedSource) -> None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from q_samples import network, request
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Completion, Request
 from marl.engines.epsilon_greedy.engine import EpsilonGreedyEngine, epsilon_greedy
-from marl.types import Completion, Request
+from tests.support.q_samples import network, request
 
 
 def engine_with(epsilon: float) -> EpsilonGreedyEngine:

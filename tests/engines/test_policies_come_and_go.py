@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_helpers import adapted, noise, serving, speaking
-from engine_helpers import answers, ask, engine, plain_logprobs
 
+from marl.core.types import Completion, Request
 from marl.engines.openai.settings import OpenAI
 from marl.engines.scripted import Human, Random
-from marl.engines.transformers.sampler import Sampler
+from marl.engines.transformers.engine import TransformersEngine
 from marl.models.adapter import AdapterSource
 from marl.models.pretrained import PretrainedSource
-from marl.types import Completion, Request
+from tests.support.lora_adapters import adapted, build_sampler, merged_model, random_adapter_weights
+from tests.support.transformers_engines import answers, ask, engine, plain_logprobs
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "lora": {"rank": 3, "alpha": 5, "targets": ("q_proj", "down_proj", "lm_head")},
@@ -27,10 +27,10 @@ def team(base: PretrainedSource) -> dict[str, AdapterSource]:
     return {"solver": adapted(base, "solver", rank=4), "planner": adapted(base, "planner", use_dora=True, rank=2)}
 
 
-def serve_taught(sources: dict[str, AdapterSource], **settings: Any) -> Sampler:
-    sampler = serving(*sources.values(), **settings)
+def serve_taught(sources: dict[str, AdapterSource], **settings: Any) -> TransformersEngine:
+    sampler = build_sampler(*sources.values(), **settings)
     for seed, (policy, source) in enumerate(sources.items()):
-        sampler.load_weights(policy, noise(source, seed).items(), 1)
+        sampler.load_weights(policy, random_adapter_weights(source, seed).items(), 1)
     return sampler
 
 
@@ -41,7 +41,7 @@ def requests_of(policies: tuple[str, ...], count: int, length: int) -> list[Requ
     ]
 
 
-def drain(sampler: Sampler, completions: dict[int, Any], tickets: range) -> None:
+def drain(sampler: TransformersEngine, completions: dict[int, Any], tickets: range) -> None:
     for _ in range(1000):
         if completions.keys() >= set(tickets):
             return
@@ -66,7 +66,7 @@ def test_an_adapter_comes_and_goes_and_others_in_flight_say_the_same(bytewise: P
         sampler.submit(ticket, request)
     completions = dict(sampler.step(0))
     sampler.add_policy("guest", guest)
-    weights = noise(guest, 7)
+    weights = random_adapter_weights(guest, 7)
     sampler.load_weights("guest", weights.items(), 3)
     for ticket, request in enumerate(late, start=100):
         sampler.submit(ticket, request)
@@ -75,7 +75,7 @@ def test_an_adapter_comes_and_goes_and_others_in_flight_say_the_same(bytewise: P
     sampler.remove_policy("guest")
     drain(sampler, completions, range(12))
     expect_same([completions[ticket] for ticket in range(12)], undisturbed)
-    model = speaking(guest, weights)
+    model = merged_model(guest, weights)
     for ticket in range(100, 108, 2):
         assert completions[ticket].versions == (3, 3)
         expected = plain_logprobs(model, completions[ticket], late[0].sampling)

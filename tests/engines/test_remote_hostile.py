@@ -16,13 +16,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from asking import Serve, answers, ask, engine, settings
-from bad_server import Act, Visit, chat, says, sends
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.errors import EndpointError
+from marl.core.types import Completion, Failure, Message, Request, Usage
 from marl.engines.openai.client import _retry_after
-from marl.errors import EndpointError
-from marl.types import Completion, Failure, Message, Request, Usage
+from tests.support.misbehaving_servers import Act, RequestHandler, chat, replies_with_bytes, replies_with_text
+from tests.support.openai_clients import Serve, build_endpoint, collect_answers, endpoint_settings, make_request
 
 MIB = 2**20
 BOMB = gzip.compress(bytes(MIB)) * 512
@@ -30,20 +30,23 @@ BOMB = gzip.compress(bytes(MIB)) * 512
 KEY = "sk-proj-Q7+tz/4Lw9=xB2mN8vR5"
 
 
-def skipping(serve: Serve, *acts: Act, **more: Any) -> Completion | Failure:
+def skipping(start_server: Serve, *acts: Act, **more: Any) -> Completion | Failure:
     """Return what becomes of a request that may be given up."""
-    [answer] = answers(engine(serve(*acts), on_failure="skip", **{"retries": 0, "timeout_s": 8.0, **more}), ask())
+    [answer] = collect_answers(
+        build_endpoint(start_server(*acts), on_failure="skip", **{"retries": 0, "timeout_s": 8.0, **more}),
+        make_request(),
+    )
     return answer
 
 
-def reason(serve: Serve, *acts: Act, **more: Any) -> str:
-    answer = skipping(serve, *acts, **more)
+def reason(start_server: Serve, *acts: Act, **more: Any) -> str:
+    answer = skipping(start_server, *acts, **more)
     assert isinstance(answer, Failure)
     return answer.reason
 
 
-def text(serve: Serve, *acts: Act, **more: Any) -> str:
-    answer = skipping(serve, *acts, **more)
+def text(start_server: Serve, *acts: Act, **more: Any) -> str:
+    answer = skipping(start_server, *acts, **more)
     assert isinstance(answer, Completion)
     return answer.text
 
@@ -66,21 +69,23 @@ def _status(name: str) -> int:
 
 
 @pytest.mark.parametrize("status", [200, 400, 500])
-def test_a_packed_bomb_is_never_unpacked(status: int, serve: Serve) -> None:
+def test_a_packed_bomb_is_never_unpacked(status: int, start_server: Serve) -> None:
     said: list[str] = []
-    grown = peak_growth(lambda: said.append(reason(serve, sends(BOMB, status, content_encoding="gzip"))))
+    grown = peak_growth(
+        lambda: said.append(reason(start_server, replies_with_bytes(BOMB, status, content_encoding="gzip")))
+    )
     assert "the body is packed ('gzip'), although that was not asked for" in said[0]
     assert grown < 100 * MIB
 
 
-def test_no_packed_answer_is_asked_for(serve: Serve) -> None:
-    server = serve(says())
-    answers(engine(server), ask())
+def test_no_packed_answer_is_asked_for(start_server: Serve) -> None:
+    server = start_server(replies_with_text())
+    collect_answers(build_endpoint(server), make_request())
     assert server.headers[0]["accept-encoding"] == "identity"
 
 
 def pours_with(status: int) -> Act:
-    def pours(visit: Visit) -> None:
+    def pours(visit: RequestHandler) -> None:
         visit.send_response(status)
         visit.send_header("transfer-encoding", "chunked")
         visit.end_headers()
@@ -91,45 +96,45 @@ def pours_with(status: int) -> Act:
 
 
 @pytest.mark.parametrize("status", [200, 302, 400, 429, 500])
-def test_a_body_without_end_is_cut_off_whatever_its_status(status: int, serve: Serve) -> None:
+def test_a_body_without_end_is_cut_off_whatever_its_status(status: int, start_server: Serve) -> None:
     said: list[str] = []
-    grown = peak_growth(lambda: said.append(reason(serve, pours_with(status))))
+    grown = peak_growth(lambda: said.append(reason(start_server, pours_with(status))))
     assert "more than 16 MiB, beginning with '    " in said[0]
     assert len(said[0]) < 500
     assert grown < 150 * MIB
 
 
-def floods_headers(visit: Visit) -> None:
+def floods_headers(visit: RequestHandler) -> None:
     visit.send_response(200)
     while not visit.server.over.is_set():
         visit.wfile.write(b"x-more: " + b"a" * 4000 + b"\r\n")
 
 
-def floods_one_header(visit: Visit) -> None:
+def floods_one_header(visit: RequestHandler) -> None:
     visit.wfile.write(b"HTTP/1.1 200 OK\r\nx-more: ")
     while not visit.server.over.is_set():
         visit.wfile.write(b"a" * 2**16)
 
 
-def floods_interim_responses(visit: Visit) -> None:
+def floods_interim_responses(visit: RequestHandler) -> None:
     while not visit.server.over.is_set():
         visit.wfile.write(b"HTTP/1.1 102 Processing\r\n\r\n" * 100)
 
 
 @pytest.mark.parametrize("flood", [floods_headers, floods_one_header, floods_interim_responses])
-def test_a_flood_before_the_body_ends_within_the_deadline_and_without_memory(flood: Act, serve: Serve) -> None:
+def test_a_flood_before_the_body_ends_within_the_deadline_and_without_memory(flood: Act, start_server: Serve) -> None:
     said: list[str] = []
-    grown = peak_growth(lambda: said.append(reason(serve, flood, timeout_s=1.0)))
+    grown = peak_growth(lambda: said.append(reason(start_server, flood, timeout_s=1.0)))
     assert "the connection failed" in said[0] or "no answer within 1 s" in said[0]
     assert len(said[0]) < 1000
     assert grown < 100 * MIB
 
 
-def test_cookies_are_not_carried_back(serve: Serve) -> None:
-    server = serve(sends(chat(), set_cookie="a=" + "b" * 4000))
-    mate = engine(server)
+def test_cookies_are_not_carried_back(start_server: Serve) -> None:
+    server = start_server(replies_with_bytes(chat(), set_cookie="a=" + "b" * 4000))
+    mate = build_endpoint(server)
     for _ in range(2):
-        answers(mate, ask())
+        collect_answers(mate, make_request())
     assert "cookie" not in server.headers[1]
 
 
@@ -156,24 +161,24 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_that_is_no_chat_completion_is_a_request_given_up_and_no_more(name: str, serve: Serve) -> None:
+def test_a_body_that_is_no_chat_completion_is_a_request_given_up_and_no_more(name: str, start_server: Serve) -> None:
     body, why = BODIES[name]
-    server = serve(sends(body), says("and on"))
-    mate = engine(server, on_failure="skip", retries=0, timeout_s=8.0)
+    server = start_server(replies_with_bytes(body), replies_with_text("and on"))
+    mate = build_endpoint(server, on_failure="skip", retries=0, timeout_s=8.0)
     started = time.monotonic()
-    [failure] = answers(mate, ask())
+    [failure] = collect_answers(mate, make_request())
     assert time.monotonic() - started < 5.0
     assert isinstance(failure, Failure)
     assert re.search(why, failure.reason), failure.reason
     assert len(failure.reason) < 600
-    [answer] = answers(mate, ask())
+    [answer] = collect_answers(mate, make_request())
     assert isinstance(answer, Completion)
     assert answer.text == "and on"
 
 
-def test_the_first_of_several_choices_counts_and_repeated_fields_are_the_last_ones(serve: Serve) -> None:
+def test_the_first_of_several_choices_counts_and_repeated_fields_are_the_last_ones(start_server: Serve) -> None:
     body = b'{"choices": [], "choices": [{"message": {"content": "x", "content": "first"}}, {"message": {}}]}'
-    assert text(serve, sends(body)) == "first"
+    assert text(start_server, replies_with_bytes(body)) == "first"
 
 
 @pytest.mark.parametrize(
@@ -186,26 +191,28 @@ def test_the_first_of_several_choices_counts_and_repeated_fields_are_the_last_on
     ],
 )
 def test_a_usage_that_cannot_be_counted_does_not_discard_an_answer_and_counts_as_the_most_it_may_be(
-    usage: str, serve: Serve
+    usage: str, start_server: Serve
 ) -> None:
-    mate = engine(serve(sends(chat("fine", usage=None)[:-1] + b', "usage": ' + usage.encode() + b"}")))
-    [answer] = answers(mate, ask())
+    mate = build_endpoint(
+        start_server(replies_with_bytes(chat("fine", usage=None)[:-1] + b', "usage": ' + usage.encode() + b"}"))
+    )
+    [answer] = collect_answers(mate, make_request())
     assert isinstance(answer, Completion)
     assert answer.text == "fine"
     assert answer.usage is not None
     assert (answer.usage.completion_tokens, answer.usage.tries) == (9, 1)
 
 
-def test_a_usage_of_whole_numbers_that_are_written_as_fractions_counts(serve: Serve) -> None:
-    mate = engine(serve(sends(chat(usage=(3.0, 2.0)))))
-    [answer] = answers(mate, ask())
+def test_a_usage_of_whole_numbers_that_are_written_as_fractions_counts(start_server: Serve) -> None:
+    mate = build_endpoint(start_server(replies_with_bytes(chat(usage=(3.0, 2.0)))))
+    [answer] = collect_answers(mate, make_request())
     assert answer.usage == Usage(3, 2, tries=1)
 
 
 @pytest.mark.parametrize("logprobs", ["NaN", "-Infinity", "1e999", '{"content": [{"logprob": NaN}]}', '"x"'])
-def test_fields_that_are_not_needed_may_hold_anything(logprobs: str, serve: Serve) -> None:
+def test_fields_that_are_not_needed_may_hold_anything(logprobs: str, start_server: Serve) -> None:
     body = chat("fine").replace(b'"index"', b'"logprobs": ' + logprobs.encode() + b', "index"')
-    assert text(serve, sends(body)) == "fine"
+    assert text(start_server, replies_with_bytes(body)) == "fine"
 
 
 def call(arguments: str, name: str = "python") -> bytes:
@@ -217,24 +224,24 @@ def call(arguments: str, name: str = "python") -> bytes:
     [DEEP, "[" * 150 + "]" * 150, '{"a":' * 20_000, "9" * 10**6, '{"x": 1e999}', '{"x": NaN}', "\x00", ""],
     ids=["deep", "closed", "objects", "integer", "infinite", "nan", "null", "empty"],
 )
-def test_arguments_that_no_reader_survives_are_text_for_the_role_to_see(arguments: str, serve: Serve) -> None:
-    said = text(serve, sends(call(arguments)))
+def test_arguments_that_no_reader_survives_are_text_for_the_role_to_see(arguments: str, start_server: Serve) -> None:
+    said = text(start_server, replies_with_bytes(call(arguments)))
     assert json.loads(said.removeprefix("<tool_call>").removesuffix("</tool_call>")) == {
         "name": "python",
         "arguments": arguments,
     }
 
 
-def test_lone_surrogates_in_text_names_and_arguments_become_replacement_characters(serve: Serve) -> None:
-    assert text(serve, sends(chat("half \ud83d"))) == "half \ufffd"
-    assert text(serve, sends(chat("whole \U0001f600"))) == "whole \U0001f600"
-    said = text(serve, sends(call(r'{"code": "\udc00"}', name="\ud800")))
+def test_lone_surrogates_in_text_names_and_arguments_become_replacement_characters(start_server: Serve) -> None:
+    assert text(start_server, replies_with_bytes(chat("half \ud83d"))) == "half \ufffd"
+    assert text(start_server, replies_with_bytes(chat("whole \U0001f600"))) == "whole \U0001f600"
+    said = text(start_server, replies_with_bytes(call(r'{"code": "\udc00"}', name="\ud800")))
     assert said == r'<tool_call>{"name": "\ufffd", "arguments": {"code": "\ufffd"}}</tool_call>'
 
 
-def test_lone_surrogates_of_a_prompt_are_sent_as_replacement_characters(serve: Serve) -> None:
-    server = serve(says())
-    answers(engine(server), Request("mate", (Message("user", "half \ud83d"),), Sampling()))
+def test_lone_surrogates_of_a_prompt_are_sent_as_replacement_characters(start_server: Serve) -> None:
+    server = start_server(replies_with_text())
+    collect_answers(build_endpoint(server), Request("mate", (Message("user", "half \ud83d"),), Sampling()))
     assert server.bodies[0]["messages"] == [{"role": "user", "content": "half \ufffd"}]
 
 
@@ -273,66 +280,74 @@ ECHOES = {
 
 @pytest.mark.parametrize("status", [200, 401, 500])
 @pytest.mark.parametrize("echo", ECHOES)
-def test_no_piece_of_the_key_survives_in_a_message(echo: str, status: int, serve: Serve, keyed: str) -> None:
-    said = reason(serve, sends(ECHOES[echo].encode(), status), key_env=keyed)
+def test_no_piece_of_the_key_survives_in_a_message(echo: str, status: int, start_server: Serve, keyed: str) -> None:
+    said = reason(start_server, replies_with_bytes(ECHOES[echo].encode(), status), key_env=keyed)
     assert "(the key)" in said
     assert not pieces(said)
 
 
-def test_no_piece_of_the_key_survives_in_messages_about_connections_and_redirects(serve: Serve, keyed: str) -> None:
-    def breaks_protocol(visit: Visit) -> None:
+def test_no_piece_of_the_key_survives_in_messages_about_connections_and_redirects(
+    start_server: Serve, keyed: str
+) -> None:
+    def breaks_protocol(visit: RequestHandler) -> None:
         visit.wfile.write(b"HTTP/1.1 " + KEY.encode() + b" OK\r\n\r\n")
 
-    moved = sends(b"", 307, location=f"http://127.0.0.1:1/?key={KEY}")
-    packed = sends(b"", content_encoding=KEY)
+    moved = replies_with_bytes(b"", 307, location=f"http://127.0.0.1:1/?key={KEY}")
+    packed = replies_with_bytes(b"", content_encoding=KEY)
     for act in (breaks_protocol, moved, packed):
-        assert not pieces(reason(serve, act, key_env=keyed))
+        assert not pieces(reason(start_server, act, key_env=keyed))
 
 
-def test_an_answer_that_echoes_the_key_does_not_pass_it_on(serve: Serve, keyed: str) -> None:
-    assert text(serve, says(f"my key is {KEY}"), key_env=keyed) == "my key is (the key)"
+def test_an_answer_that_echoes_the_key_does_not_pass_it_on(start_server: Serve, keyed: str) -> None:
+    assert text(start_server, replies_with_text(f"my key is {KEY}"), key_env=keyed) == "my key is (the key)"
 
 
 def test_a_short_key_that_may_be_a_word_leaves_answers_as_they_are(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
+    start_server: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MATE_KEY", "EMPTY")
-    assert text(serve, says("the set is EMPTY"), key_env="MATE_KEY") == "the set is EMPTY"
+    assert text(start_server, replies_with_text("the set is EMPTY"), key_env="MATE_KEY") == "the set is EMPTY"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_not_followed_and_the_key_stays(status: int, serve: Serve, keyed: str) -> None:
-    elsewhere = serve(says("stolen"))
-    server = serve(sends(b"", status, location=f"{elsewhere.url}/chat/completions"))
+def test_redirects_are_not_followed_and_the_key_stays(status: int, start_server: Serve, keyed: str) -> None:
+    elsewhere = start_server(replies_with_text("stolen"))
+    server = start_server(replies_with_bytes(b"", status, location=f"{elsewhere.url}/chat/completions"))
     with pytest.raises(EndpointError, match=rf"in 1 try; the last: HTTP {status}: redirected to 'http.*not followed"):
-        answers(engine(server, key_env=keyed), ask())
+        collect_answers(build_endpoint(server, key_env=keyed), make_request())
     assert not elsewhere.bodies
 
 
-def test_the_key_is_in_no_representation_of_the_engine(serve: Serve, keyed: str) -> None:
-    mate = engine(serve(says()), key_env=keyed)
+def test_the_key_is_in_no_representation_of_the_engine(start_server: Serve, keyed: str) -> None:
+    mate = build_endpoint(start_server(replies_with_text()), key_env=keyed)
     client: Any = mate._client
-    parts = [mate, client, *vars(mate).values(), *vars(client).values(), settings(serve(says()), key_env=keyed)]
+    parts = [
+        mate,
+        client,
+        *vars(mate).values(),
+        *vars(client).values(),
+        endpoint_settings(start_server(replies_with_text()), key_env=keyed),
+    ]
     assert not pieces(" ".join(map(repr, parts)))
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nfeed", "sm\u00f6rg\u00e5s", " ", "\x1b[2J"])
 def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(
-    key: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    key: str, start_server: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MATE_KEY", key)
     with pytest.raises(ValueError, match=r"'MATE_KEY' holds signs that a header of HTTP cannot have$"):
-        settings(serve(says()), key_env="MATE_KEY").build(None)
+        endpoint_settings(start_server(replies_with_text()), key_env="MATE_KEY").build(None)
 
 
-def test_debug_logs_of_the_http_libraries_do_not_show_the_key(serve: Serve) -> None:
+def test_debug_logs_of_the_http_libraries_do_not_show_the_key(start_server: Serve) -> None:
     code = f"""
 import logging
 logging.basicConfig(level=0)
-from marl.config import Sampling
+from marl.core.config import Sampling
 from marl.engines.openai.settings import OpenAI
-from marl.types import Message, Request
-mate = OpenAI(base_url={serve(says()).url!r}, model="m", key_env="MATE_KEY").build(None)
+from marl.core.types import Message, Request
+mate = OpenAI(base_url={start_server(replies_with_text()).url!r}, model="m", key_env="MATE_KEY").build(None)
 mate.submit(0, Request("mate", (Message("user", "x"),), Sampling()))
 assert mate.step(5.0)
 """

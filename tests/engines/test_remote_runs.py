@@ -8,21 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_server import Act, Server, Visit, breaks_off, never, says, sends, serving
-from paths import PLUG_IN
-from small_games import FunctionEngine, random_move
 
 import marl
-from games.kuhn_poker import KuhnPokerConfig
+from marl.core.errors import EndpointError
+from marl.core.graph import read_trajectories
+from marl.core.types import Completion, Deal, Failure, Ticket, Usage
 from marl.engines.openai.settings import OpenAI
-from marl.errors import EndpointError
-from marl.graph import read_trajectories
+from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import Engine
+from marl.roles.answering import PlayerRole
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
-from marl.types import Completion, Deal, Failure, Ticket, Usage
-from roles.answering import PlayerRole
+from tests.support.misbehaving_servers import (
+    Act,
+    RequestHandler,
+    Server,
+    drops_connection,
+    never_replies,
+    replies_with_bytes,
+    replies_with_text,
+    serving,
+)
+from tests.support.paths import PLUG_IN
+from tests.support.small_games import FunctionEngine, random_move
 
 LEGAL = "[check] [call]"
 """One of them always is."""
@@ -63,11 +72,11 @@ def rows(run: Path) -> list[dict[str, float]]:
 
 def after(good: int, bad: Act) -> list[Act]:
     """Return `good` legal answers, then `bad` for ever."""
-    return [*[says(LEGAL)] * good, bad]
+    return [*[replies_with_text(LEGAL)] * good, bad]
 
 
 def test_a_run_with_a_teammate_learns_records_what_it_said_and_adds_up_its_cost(tmp_path: Path) -> None:
-    with serving(says(LEGAL, usage=(10, 4))) as server:
+    with serving(replies_with_text(LEGAL, usage=(10, 4))) as server:
         prices = {"prompt": 1e5, "completion": 1e6}
         assert marl.train(validate(scenario(server, price=prices)), tmp_path / "run")
         n_requests = len(server.bodies)
@@ -82,7 +91,9 @@ def test_a_run_with_a_teammate_learns_records_what_it_said_and_adds_up_its_cost(
 
 
 @pytest.mark.parametrize(
-    "fault", [never, breaks_off, sends(b"", 503), sends(b"{")], ids=["never", "drop", "503", "junk"]
+    "fault",
+    [never_replies, drops_connection, replies_with_bytes(b"", 503), replies_with_bytes(b"{")],
+    ids=["never", "drop", "503", "junk"],
 )
 def test_a_run_that_may_skip_goes_on_without_answers(fault: Act, tmp_path: Path) -> None:
     with serving(*after(2, fault)) as server:
@@ -95,14 +106,16 @@ def test_a_run_that_may_skip_goes_on_without_answers(fault: Act, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "fault", [never, breaks_off, sends(b"", 503), sends(b"{")], ids=["never", "drop", "503", "junk"]
+    "fault",
+    [never_replies, drops_connection, replies_with_bytes(b"", 503), replies_with_bytes(b"{")],
+    ids=["never", "drop", "503", "junk"],
 )
 def test_a_run_that_may_not_stops_with_a_checkpoint_and_goes_on_when_the_endpoint_is_back(
     fault: Act, tmp_path: Path
 ) -> None:
     mended: list[Act] = []
 
-    def acts(visit: Visit) -> None:
+    def acts(visit: RequestHandler) -> None:
         (mended[0] if mended else fault)(visit)
 
     with serving(*after(9, acts)) as server:
@@ -114,7 +127,7 @@ def test_a_run_that_may_not_stops_with_a_checkpoint_and_goes_on_when_the_endpoin
         done = rows(run)[-1]["step"]
         assert done >= 1
         assert [p.name for p in (run / "checkpoints").iterdir()] == [f"{done:06d}"]
-        mended.append(says(LEGAL))
+        mended.append(replies_with_text(LEGAL))
         assert marl.train(data, run, resume="auto")
     steps = rows(run)
     assert [row["step"] for row in steps] == list(range(7))
@@ -125,7 +138,7 @@ def test_a_run_that_may_not_stops_with_a_checkpoint_and_goes_on_when_the_endpoin
 
 def test_a_budget_holds_across_a_resume(tmp_path: Path) -> None:
     prices = {"prompt": 0.0, "completion": 1e6}
-    with serving(says(LEGAL, usage=(1, 2))) as server:
+    with serving(replies_with_text(LEGAL, usage=(1, 2))) as server:
         data = scenario(server, {"steps": 50}, price=prices, budget=300.0)
         for how in (None, "auto"):
             with pytest.raises(EndpointError, match=r"policy 'mate': \d+ of 300 are spent \(engine.budget\)"):
@@ -137,14 +150,14 @@ def test_a_budget_holds_across_a_resume(tmp_path: Path) -> None:
 
 
 def test_too_many_skipped_answers_end_the_run(tmp_path: Path) -> None:
-    with serving(*after(3, sends(b"", 500))) as server:
+    with serving(*after(3, replies_with_bytes(b"", 500))) as server:
         data = scenario(server, {"steps": 9}, on_failure="skip", max_failures=5)
         with pytest.raises(EndpointError, match=r"\d+ requests were given up so far \(engine.max_failures: 5\)"):
             marl.train(validate(data), tmp_path / "run")
 
 
 def test_a_run_that_skips_answers_says_why_and_records_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(*after(3, sends(b"out of order", 500))) as server:
+    with serving(*after(3, replies_with_bytes(b"out of order", 500))) as server:
         assert marl.train(validate(scenario(server, on_failure="skip")), tmp_path / "run")
     cause = f"{server.url} gave no answer in 2 tries; the last: HTTP 500: 'out of order'"
     assert f"policy 'mate' gave no answer (aborted): {cause}" in " ".join(capsys.readouterr().out.split())
@@ -220,7 +233,7 @@ BOTH = [Deal("a", "g", 0, SEATS), Deal("b", "g", 1, {"player_0": "second", "play
 
 
 def test_the_deadline_names_the_address_that_is_waited_for() -> None:
-    with serving(never) as server:
+    with serving(never_replies) as server:
         simulator = seated(FunctionEngine(random_move), mute(server), 0.2)
         with pytest.raises(TimeoutError, match=rf"open requests by policy: second: 2 \(of {server.url}\)$"):
             simulator.play(BOTH)
@@ -240,7 +253,7 @@ def test_engines_that_only_wait_sleep_in_turns() -> None:
 
 
 def test_two_engines_that_only_wait_take_little_of_the_processor() -> None:
-    with serving(never) as server, serving(never) as other:
+    with serving(never_replies) as server, serving(never_replies) as other:
         simulator = seated(mute(server), mute(other), 0.8)
         before = time.process_time()
         with pytest.raises(TimeoutError, match=r"first: 1 \(of .*, second: 1 \(of "):

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_teams import small
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 import marl
-from games.team.settings import TeamConfig
-from marl.config import Sampling
-from marl.engines.reward_model.engine import RatingEngine, Scorer
-from marl.engines.reward_model.settings import RewardModelSettings, RewardSeat
-from marl.graph import conversations, read_trajectories
+from marl.core.config import Sampling
+from marl.core.graph import conversations, read_trajectories
+from marl.core.types import Completion, Info, Message, Request, Turn
+from marl.engines.reward_model.engine import RewardModel
+from marl.engines.reward_model.settings import RewardModelConfig, RewardModelSettings
+from marl.games.team.settings import TeamConfig
 from marl.models.tiny_build import make_tokenizer
-from marl.protocols import View
+from marl.protocols import PromptContext
+from marl.roles.rule_based import RewardModelRole
 from marl.scenario.load import validate
-from marl.types import Completion, Info, Message, Request, Turn
-from roles.rule_seats import RaterRole
+from tests.support.small_team_scenarios import small_scenario
 
 YES = (Message("user", "is it so"), Message("assistant", "yes"))
 NO = (Message("user", "is it so"), Message("assistant", "no never"))
@@ -49,8 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def seat(folder: Path, **changes: str) -> RewardSeat:
-    return RewardSeat(path=str(folder), max_tokens=256, device="cpu", **changes)
+def seat(folder: Path, **changes: str) -> RewardModelConfig:
+    return RewardModelConfig(path=str(folder), max_tokens=256, device="cpu", **changes)
 
 
 def request(*messages: Message) -> Request:
@@ -68,7 +68,7 @@ def test_it_says_what_the_scorer_says_all_at_once(folder: Path) -> None:
     for ticket, chat in enumerate((YES, NO, YES)):
         engine.submit(ticket, request(*chat))
     completions = dict(engine.step(0.0))
-    scorer = Scorer(RewardModelSettings(path=str(folder), max_tokens=256, device="cpu"))
+    scorer = RewardModel(RewardModelSettings(path=str(folder), max_tokens=256, device="cpu"))
     expected = scorer([YES, NO])
     assert [scored(completions[ticket]) for ticket in range(3)] == pytest.approx([*expected, expected[0]], abs=1e-5)
     assert engine.step(0.0) == []
@@ -86,7 +86,7 @@ def test_a_question_that_was_taken_back_gets_no_answer(folder: Path) -> None:
 
 def test_it_takes_no_weights(folder: Path) -> None:
     with pytest.raises(ValueError, match="policy 'rater' is a reward model whose weights stay"):
-        RatingEngine(seat(folder)).load_weights("rater", [], 1)
+        seat(folder).build(None).load_weights("rater", [], 1)
 
 
 def test_a_score_that_is_no_number_is_an_error(folder: Path, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_score_that_is_no_number_is_an_error(folder: Path, tmp_path: Path) -> 
     model.save_pretrained(tmp_path)
     make_tokenizer("bytes").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"reward model '.*' scores 'is it so<assistant>yes<eos>' with nan"):
-        Scorer(RewardModelSettings(path=str(tmp_path), max_tokens=256, device="cpu"))([YES])
+        RewardModel(RewardModelSettings(path=str(tmp_path), max_tokens=256, device="cpu"))([YES])
 
 
 def turn(index: int, agent: str, prompt: str, text: str) -> Turn:
@@ -109,8 +109,8 @@ def test_a_rater_passes_on_the_conversation_that_led_to_the_last_turn_it_heard()
     second = turn(2, "a", "two", "2")
     second = replace(second, request=replace(second.request, continues=(1, 2)))
     info = Info(legal=None, hears=("a",), together=("r",), state="", attempt=0)
-    view = View("r", {"text": ""}, info, read=[first, other], unread=[second])
-    messages = RaterRole(policy="rater").messages(view)
+    view = PromptContext("r", {"text": ""}, info, read_turns=[first, other], new_turns=[second])
+    messages = RewardModelRole(policy="rater").messages(view)
     assert messages == dict(conversations([first, second]))["e", 2]
     assert messages == (
         Message("user", "one"),
@@ -118,7 +118,7 @@ def test_a_rater_passes_on_the_conversation_that_led_to_the_last_turn_it_heard()
         Message("user", "two"),
         Message("assistant", "2"),
     )
-    assert RaterRole(policy="rater").messages(View("r", {"text": ""}, info)) == (Message("user", ""),)
+    assert RewardModelRole(policy="rater").messages(PromptContext("r", {"text": ""}, info)) == (Message("user", ""),)
 
 
 def test_one_role_can_be_verified_in_two_stages() -> None:
@@ -136,7 +136,7 @@ def test_what_the_model_says_is_a_reward_of_the_team_and_a_process_reward_of_the
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path
 ) -> None:
     monkeypatch.setenv("MARL_CACHE", str(made))
-    scenario = small("train_solver_only", "checkpoint.trajectories=1", steps=1).model_dump(mode="json")
+    scenario = small_scenario("train_solver_only", "checkpoint.trajectories=1", steps=1).model_dump(mode="json")
     for name in ("planner", "solver", "critic"):  # what they say does not matter here
         scenario["policies"][name]["model"]["warm_up"] |= {"steps": 4, "episodes": 32}
     scenario["game"]["stages"].append({"role": "rater", "verifies": "solver", "scores": ["reward"]})
@@ -146,7 +146,7 @@ def test_what_the_model_says_is_a_reward_of_the_team_and_a_process_reward_of_the
     scenario["policies"]["rater"] = {"engine": seat(folder).model_dump(mode="json")}
     scenario["credit"]["assign"] = {"kind": "process", "scores": {"rater": ["reward"]}, "combine": "prime_paper"}
     marl.train(validate(scenario), tmp_path)
-    scorer = Scorer(RewardModelSettings(path=str(folder), max_tokens=256, device="cpu"))
+    scorer = RewardModel(RewardModelSettings(path=str(folder), max_tokens=256, device="cpu"))
     played = [t for file in (tmp_path / "trajectories").iterdir() for t in read_trajectories(file)]
     assert played
     payments = []

@@ -13,31 +13,35 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rule_parts import Broken, Says, Shout
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Completion, Message, Problem, Request, Verdict, VerifierCase
 from marl.engines.workers.pool import WorkerError
-from marl.engines.workers.settings import RuleEngine, Tools, Verifiers
+from marl.engines.workers.settings import Tools, Verifiers, WorkerPoolEngine
 from marl.protocols import VerifierConfig
-from marl.protocols.tasks import state_of
-from marl.types import Case, Completion, Message, Problem, Request, Verdict
+from marl.protocols.tasks import encode_verifier_state
+from tests.support.misbehaving_verifiers import Broken, ObedientVerifier, UppercaseTool
 
 PROBLEM = Problem("p", "What is 2+3?", "5")
 
 
-def engine(timeout_s: float = 60.0, workers: int = 1, file: Path | str = "") -> RuleEngine:
-    return RuleEngine(Verifiers(checks={"says": Says(timeout_s=timeout_s, file=str(file))}, workers=workers))
+def engine(timeout_s: float = 60.0, workers: int = 1, file: Path | str = "") -> WorkerPoolEngine:
+    return WorkerPoolEngine(
+        Verifiers(checks={"says": ObedientVerifier(timeout_s=timeout_s, file=str(file))}, workers=workers)
+    )
 
 
 def about(answer: str | None) -> Request:
-    return Request("verifier", (Message("user", f"I say {answer}"),), Sampling(), state=state_of(PROBLEM, answer))
+    return Request(
+        "verifier", (Message("user", f"I say {answer}"),), Sampling(), state=encode_verifier_state(PROBLEM, answer)
+    )
 
 
 def call(name: str, arguments: object) -> Request:
     return Request("tools", (), Sampling(), state=json.dumps({"name": name, "arguments": arguments}))
 
 
-def answers(rules: RuleEngine, many: int) -> dict[int, str]:
+def answers(rules: WorkerPoolEngine, many: int) -> dict[int, str]:
     """Return the texts of `many` tickets; fails rather than waits for ever."""
     texts: dict[int, str] = {}
     until = time.monotonic() + 120
@@ -49,7 +53,7 @@ def answers(rules: RuleEngine, many: int) -> dict[int, str]:
     return texts
 
 
-def verdicts(rules: RuleEngine, *solutions: str | None) -> list[tuple[float, str]]:
+def verdicts(rules: WorkerPoolEngine, *solutions: str | None) -> list[tuple[float, str]]:
     for ticket, answer in enumerate(solutions):
         rules.submit(ticket, about(answer))
     texts = answers(rules, len(solutions))
@@ -73,7 +77,7 @@ def gone(pid: int) -> bool:
 
 
 def test_the_text_is_json_with_a_score_and_a_reason_for_each_check() -> None:
-    rules = RuleEngine(
+    rules = WorkerPoolEngine(
         Verifiers.model_validate({"checks": {"right": "numeric", "tags": {"kind": "format", "requires": ["<a>"]}}})
     )
     rules.submit(7, about("5"))
@@ -250,7 +254,7 @@ time.sleep(0.2)
 
 
 def test_a_part_that_cannot_be_loaded_ends_the_run_and_says_why() -> None:
-    rules = RuleEngine(Verifiers(checks={"broken": Broken()}))
+    rules = WorkerPoolEngine(Verifiers(checks={"broken": Broken()}))
     rules.submit(0, about("5"))
     with pytest.raises(WorkerError, match=r"cannot run broken: ModuleNotFoundError.*a_module_that_is_not_there"):
         answers(rules, 1)
@@ -265,13 +269,13 @@ def test_a_part_that_no_worker_can_import_is_refused_before_the_run() -> None:
     class Local(VerifierConfig):
         kind: str = "local"
 
-        def __call__(self, case: Case) -> Verdict:
+        def __call__(self, case: VerifierCase) -> Verdict:
             return Verdict(1.0)
 
     settings = Verifiers(checks={"mine": Local()})
     with pytest.raises(ValueError, match="put it into a module"):
         settings.build(None)
-    assert next(iter(settings.missing())).startswith("checks.mine: ")
+    assert next(iter(settings.unmet_requirements())).startswith("checks.mine: ")
 
 
 def test_verifiers_have_no_weights_to_load() -> None:
@@ -285,7 +289,7 @@ def test_a_seat_that_verifies_must_be_asked_about_a_problem() -> None:
 
 
 def test_a_tool_answers_calls_and_says_what_is_wrong_with_them() -> None:
-    tools = RuleEngine(Tools(tools={"shout": Shout(timeout_s=0.2)}, workers=1))
+    tools = WorkerPoolEngine(Tools(tools={"shout": UppercaseTool(timeout_s=0.2)}, workers=1))
     calls = [
         call("shout", {"text": "hello"}),
         call("whisper", {}),

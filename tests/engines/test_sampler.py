@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from engine_helpers import answers, ask, engine, plain_logprobs, raw_answers
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Completion, Failure, Message, Request, SourceSpan
 from marl.models.pretrained import PretrainedSource
-from marl.types import Completion, Failure, Mark, Message, Request
+from tests.support.transformers_engines import answers, ask, engine, plain_logprobs, raw_answers
 
 SAMPLINGS = [
     {"temperature": 1.0},
@@ -157,7 +157,7 @@ def test_prompts_of_many_lengths_are_read_in_several_forwards(
     bytewise: PretrainedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampler, model = engine(bytewise, prefill_tokens=100), bytewise.model()
-    monkeypatch.setattr("marl.engines.transformers.network._LOGITS_AT_ONCE", 6 * 259)
+    monkeypatch.setattr("marl.engines.transformers.model_runner._LOGITS_AT_ONCE", 6 * 259)
     requests = [ask("p" * (1 + seed % 8 * 6), seed=seed, max_tokens=5) for seed in range(24)]
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=1e-5)
@@ -253,7 +253,9 @@ def test_continued_tokens_are_kept_byte_for_byte(bytewise: PretrainedSource) -> 
 
 
 def test_a_completion_says_which_tokens_of_its_prompt_were_marked(bytewise: PretrainedSource) -> None:
-    marks = tuple(Mark(("e", nth), "heard", 0, begin, end) for nth, (begin, end) in enumerate([(0, 3), (5, 7), (9, 9)]))
+    marks = tuple(
+        SourceSpan(("e", nth), "heard", 0, begin, end) for nth, (begin, end) in enumerate([(0, 3), (5, 7), (9, 9)])
+    )
     plain = [ask("Ann: é 42"), ask("Ann: é 42", forced="ok")]
     told = [replace(request, marks=marks) for request in plain]
     for before, after in zip(answers(engine(bytewise), plain), answers(engine(bytewise), told), strict=True):

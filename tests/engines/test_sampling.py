@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from marl.config import Sampling
-from marl.engines.transformers.sampling import Shaping, draw, log_distribution, stream_keys, truncate, uniforms
+from marl.core.config import Sampling
+from marl.engines.transformers.sampling import SamplingTensors, draw, log_distribution, stream_keys, truncate, uniforms
 
 
 def test_random_numbers_are_those_of_splitmix64() -> None:
@@ -40,14 +40,14 @@ def test_the_likeliest_token_survives_any_truncation() -> None:
 def test_top_k_comes_before_top_p() -> None:
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
     # Of the two likeliest, the first has 4/7 of the mass: enough for 0.55, though it has but 0.4 of the whole.
-    shaping = Shaping.of([Sampling(top_k=2, top_p=0.55)], torch.device("cpu"))
+    shaping = SamplingTensors.of([Sampling(top_k=2, top_p=0.55)], torch.device("cpu"))
     assert log_distribution(logits, shaping).exp().tolist() == [[1, 0, 0, 0]]
 
 
 def test_no_truncation_leaves_the_softmax_alone() -> None:
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
     samplings = [Sampling(), Sampling(top_k=3), Sampling(), Sampling(temperature=0), Sampling(top_p=0.5)]
-    logprobs = log_distribution(logits, Shaping.of(samplings, torch.device("cpu")))
+    logprobs = log_distribution(logits, SamplingTensors.of(samplings, torch.device("cpu")))
     assert torch.equal(logprobs[[0, 2]], logits[[0, 2]].log_softmax(-1))
     assert torch.allclose(logprobs.exp().sum(-1), torch.ones(5))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Completion, Message, Request
 from marl.engines.scripted import Random
-from marl.types import Completion, Message, Request
 
 
 def test_an_example_that_is_given_twice_is_played_twice_as_often() -> None:

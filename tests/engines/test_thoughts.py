@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from engine_helpers import answers, ask, engine, plain_logprobs
-from small_games import table
 
-from games.kuhn_poker import KuhnPokerConfig
-from marl.config import Sampling
-from marl.engines.transformers.sampler import Sampler
-from marl.engines.transformers.thoughts import ThoughtLimit
-from marl.judging.judge import Judgement
+from marl.core.config import Sampling
+from marl.core.types import Advantage, Deal, Message, Request
+from marl.credit_stage.stage import StepCredit
+from marl.engines.thinking_budget import ThinkingBudget
+from marl.engines.transformers.engine import TransformersEngine
+from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.models.chat_template import ChatTokenizer
 from marl.models.pretrained import PretrainedSource
 from marl.models.tiny_build import make_tokenizer
-from marl.training.samples import collect
-from marl.types import Advantage, Deal, Message, Request
-from roles.answering import SolverRole
+from marl.roles.answering import SolverRole
+from marl.training.samples import collect_samples
+from tests.support.small_games import make_simulator
+from tests.support.transformers_engines import answers, ask, engine, plain_logprobs
 
 END = "</think>"
 
 
 @pytest.fixture
-def thinker(bytewise: PretrainedSource) -> Sampler:
+def thinker(bytewise: PretrainedSource) -> TransformersEngine:
     """A sampler whose template begins every answer with a thought."""
     sampler = engine(bytewise, slots=4)
     sampler.chat_tokenizer.tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
@@ -30,7 +30,7 @@ def thinker(bytewise: PretrainedSource) -> Sampler:
 
 
 def test_a_thought_is_ended_after_its_limit_and_the_answer_is_sampled(
-    thinker: Sampler, bytewise: PretrainedSource
+    thinker: TransformersEngine, bytewise: PretrainedSource
 ) -> None:
     free = answers(thinker, [ask("why?", seed, max_tokens=24) for seed in range(8)])
     limited = answers(thinker, [ask("why?", seed, max_tokens=24, thinking_tokens=5) for seed in range(8)])
@@ -46,14 +46,14 @@ def test_a_thought_is_ended_after_its_limit_and_the_answer_is_sampled(
     assert all(not completion.imposed and completion.text.startswith("<think>\n") for completion in free)
 
 
-def test_a_limit_changes_nothing_for_others_in_the_batch(thinker: Sampler) -> None:
+def test_a_limit_changes_nothing_for_others_in_the_batch(thinker: TransformersEngine) -> None:
     free = [ask("why?", seed, max_tokens=24) for seed in range(3)]
     alone = answers(thinker, free)
     together = answers(thinker, [*free, ask("why?", 1, max_tokens=24, thinking_tokens=2)])
     assert [completion.token_ids for completion in together[:3]] == [completion.token_ids for completion in alone]
 
 
-def test_a_thought_that_may_take_no_token_is_ended_at_once(thinker: Sampler) -> None:
+def test_a_thought_that_may_take_no_token_is_ended_at_once(thinker: TransformersEngine) -> None:
     [completion] = answers(thinker, [ask("why?", max_tokens=12, thinking_tokens=0)])
     assert completion.imposed == tuple(range(len(END)))
     assert completion.text.startswith(f"<think>\n{END}")
@@ -62,13 +62,13 @@ def test_a_thought_that_may_take_no_token_is_ended_at_once(thinker: Sampler) -> 
 def followed(said: str, tokens: int) -> str:
     """Return what a model has written that goes on with `said`, with the imposed characters in capitals."""
     chat = ChatTokenizer(make_tokenizer("bytes"), frozenset())
-    limit = ThoughtLimit.of(Request("a", (Message("user", "?"),), Sampling(thinking_tokens=tokens)), chat)
+    limit = ThinkingBudget.of(Request("a", (Message("user", "?"),), Sampling(thinking_tokens=tokens)), chat)
     assert limit is not None
     ids: list[int] = []
     wanted = list(chat.ids(said))
     while wanted or limit.next_token is not None:
         ids.append(wanted.pop(0) if limit.next_token is None else limit.next_token)
-        limit.follow(ids)
+        limit.update(ids)
     text = chat.text(tuple(ids))
     return "".join(letter.upper() if place in limit.imposed else letter for place, letter in enumerate(text))
 
@@ -92,11 +92,11 @@ def test_a_vocabulary_that_cannot_end_a_thought_is_refused(words: PretrainedSour
         engine(words).submit(0, ask("card K", thinking_tokens=3))
 
 
-def test_a_sample_knows_which_of_its_tokens_were_not_sampled(thinker: Sampler) -> None:
+def test_a_sample_knows_which_of_its_tokens_were_not_sampled(thinker: TransformersEngine) -> None:
     role = SolverRole(policy="actor", sampling=Sampling(max_tokens=16, thinking_tokens=2))
-    laid = table(KuhnPokerConfig(), {"actor": thinker}, player=role)
+    laid = make_simulator(KuhnPokerConfig(), {"actor": thinker}, player=role)
     [trajectory] = laid.play([Deal("a", "a", 1, {"player_0": "player", "player_1": "player"})])
-    judgement = Judgement({}, {turn.id: Advantage(1.0) for turn in trajectory.turns}, {})
-    samples = collect([trajectory], judgement, {"player": role}, {})["actor"]
+    judgement = StepCredit({}, {turn.id: Advantage(1.0) for turn in trajectory.turns}, {})
+    samples = collect_samples([trajectory], judgement, {"player": role}, {})["actor"]
     assert [sample.imposed for sample in samples] == [turn.completion.imposed for turn in trajectory.turns]
     assert any(sample.imposed for sample in samples)

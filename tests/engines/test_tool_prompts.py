@@ -6,14 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from engine_helpers import answers, engine
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Message, Request
 from marl.models.chat_template import ChatTokenizer
 from marl.models.pretrained import PretrainedSource
 from marl.models.tiny_build import make_tokenizer
 from marl.protocols import Tool
-from marl.types import Message, Request
+from tests.support.transformers_engines import answers, engine
 
 SCHEMA = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
 PYTHON = json.dumps({"type": "function", "function": Tool(name="python", parameters=SCHEMA).model_dump(mode="json")})

@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from adapter_helpers import adapted, noise, speaking
-from engine_helpers import answers, ask, plain_logprobs, raw_answers
-from engine_helpers import engine as transformers_engine
-from paths import SCENARIOS
-from vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Completion, Failure, Message, Request, SourceSpan
 from marl.engines.vllm import installation
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.settings import VLLM
 from marl.models.pretrained import PretrainedSource
+from marl.roles.answering import AnsweringRole
 from marl.scenario.load import load
 from marl.scenario.yaml_text import ScenarioError
-from marl.types import Completion, Failure, Mark, Message, Request
-from roles.answering import AnsweringRole
+from tests.support.lora_adapters import adapted, merged_model, random_adapter_weights
+from tests.support.paths import SCENARIOS
+from tests.support.transformers_engines import answers, ask, plain_logprobs, raw_answers
+from tests.support.transformers_engines import engine as transformers_engine
+from tests.support.vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
 
 pytestmark = pytest.mark.xdist_group("vllm")
 CLOSE = 1e-5
@@ -131,7 +131,7 @@ def test_prompts_stops_and_overflows_are_those_of_the_other_engine(
     speaker: VLLMEngine, source: PretrainedSource
 ) -> None:
     other, room = transformers_engine(source), 512
-    mark = Mark(("e", 0), "heard", 0, 1, 3)
+    mark = SourceSpan(("e", 0), "heard", 0, 1, 3)
     requests = [
         Request("actor", (Message("user", "again é"),), Sampling(max_tokens=1), continues=(5, 6, 7), marks=(mark,)),
         ask("x" * (room + 1), max_tokens=3),
@@ -157,7 +157,7 @@ def test_a_stop_text_ends_a_completion_at_its_first_appearance(speaker: VLLMEngi
         assert completion.text == without.text.partition(stop)[0]
 
 
-@pytest.mark.filterwarnings("ignore::marl.errors.Notice")
+@pytest.mark.filterwarnings("ignore::marl.core.errors.Notice")
 def test_a_thought_over_its_limit_is_ended_and_the_answer_is_sampled(
     speaker: VLLMEngine, source: PretrainedSource
 ) -> None:
@@ -281,12 +281,14 @@ def test_adapters_and_the_base_share_a_batch_and_each_is_its_own_model(source: P
         replace(ask("w" * (1 + n // 5 % 3 * 40), seed=n, max_tokens=3 + n % 7), policy=names[n % 5]) for n in range(20)
     ]
     for version in (1, 2):
-        weights = {policy: noise(sources[policy], version * 10 + n) for n, policy in enumerate(names[:3])}
+        weights = {
+            policy: random_adapter_weights(sources[policy], version * 10 + n) for n, policy in enumerate(names[:3])
+        }
         for policy, tensors in weights.items():
             engine.load_weights(policy, tensors.items(), version)
         for request, completion in zip(requests, answers(engine, requests), strict=True):
             policy = request.policy
-            model = speaking(sources[policy], weights[policy]) if policy in weights else source.model()
+            model = merged_model(sources[policy], weights[policy]) if policy in weights else source.model()
             assert close_to(model, completion, request.sampling), (policy, version)
             assert completion.versions == ((version, version) if policy in weights else (0, 0))
     with pytest.raises(ValueError, match="policy 'late': this engine holds 4 adapters of rank 8 at most"):
@@ -340,9 +342,9 @@ def test_a_scenario_that_vllm_cannot_play_is_refused_when_it_is_read(overrides: 
 def test_another_version_of_vllm_is_told_with_what_to_install(
     source: PretrainedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert list(VLLM().missing()) == []
-    monkeypatch.setattr(installation, "TESTED", "99.1")
+    assert list(VLLM().unmet_requirements()) == []
+    monkeypatch.setattr(installation, "TESTED_VERSION", "99.1")
     with pytest.raises(ValueError, match=r"needs vLLM 99.1, but vllm.* 0.32.* is installed.*pip install"):
         vllm_engine(source)
     monkeypatch.setattr(installation, "DISTRIBUTIONS", ("no-such-package",))
-    assert "it is not installed" in next(iter(VLLM().missing()))
+    assert "it is not installed" in next(iter(VLLM().unmet_requirements()))

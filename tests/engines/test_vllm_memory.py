@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from marl.engines.vllm.memory import engine_uses
 from marl.engines.vllm.settings import VLLM
-from marl.protocols.memory import AdapterSize, ModelSize, Workload
+from marl.protocols.memory_estimates import AdapterSize, ModelSize, Workload
 
 GPU = 80e9
 SIZE = ModelSize(1000, 2, 2, 8, 16, 2, 8, 4, 100)
-WORK = Workload(rows=16, prompts=4, prompt=200, answer=8)
+WORK = Workload(completions=16, distinct_prompts=4, max_prompt_tokens=200, max_completion_tokens=8)
 
 
 def uses(settings: dict[str, Any], size: ModelSize = SIZE, device: float | None = None) -> dict[str, float]:
-    return {use.content: use.bytes for use in engine_uses(VLLM(**settings), [size], WORK, device)}
+    return {use.content: use.bytes for use in VLLM(**settings).memory([size], WORK, device)}
 
 
 def test_on_a_gpu_it_takes_its_share_whatever_it_holds() -> None:

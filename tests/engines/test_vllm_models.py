@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import CONTEXT, answers, ask, plain_logprobs
-from engine_helpers import engine as transformers_engine
-from gguf_files import small_llama, write_gguf
-from real_runs import kuhn, tiny
 from vllm import LLMEngine
-from vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
 
 import marl
+from marl.core.errors import Notice
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.settings import VLLM
-from marl.errors import Notice
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.scenario.load import validate
 from marl.training.placement import LocalLearners
+from tests.support.gguf_files import small_llama, write_gguf
+from tests.support.run_processes import kuhn_scenario, tiny_model
+from tests.support.transformers_engines import CONTEXT, answers, ask, plain_logprobs
+from tests.support.transformers_engines import engine as transformers_engine
+from tests.support.vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
 
 pytestmark = pytest.mark.xdist_group("vllm")
 CLOSE = 1e-5
@@ -77,11 +77,11 @@ def test_an_engine_that_sleeps_wakes_up_when_it_is_asked_or_given_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::marl.errors.Notice")
+@pytest.mark.filterwarnings("ignore::marl.core.errors.Notice")
 def test_an_engine_sleeps_while_the_learner_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
-    scenario: dict[str, Any] = kuhn()
-    scenario["policies"]["actor"] |= {"model": tiny(head_dim=32), "engine": {"kind": VLLM_KIND, **SETTINGS}}
+    scenario: dict[str, Any] = kuhn_scenario()
+    scenario["policies"]["actor"] |= {"model": tiny_model(head_dim=32), "engine": {"kind": VLLM_KIND, **SETTINGS}}
     scenario["policies"]["actor"]["engine"]["sleep"] = True
     scenario["schedule"]["steps"] = 2
     scenario["evaluate"] = {}

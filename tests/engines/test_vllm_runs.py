@@ -15,16 +15,24 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from adapter_helpers import adapted, noise, speaking
-from engine_helpers import answers, ask, plain_logprobs
-from quiz_game import trained
-from real_runs import Desk, Kill, kuhn, outcome, rows, tiny, train_whole
-from vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
 
+from marl.core.errors import EngineError
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.settings import VLLM
-from marl.errors import EngineError
-from trainers.sampler_check import FINE
+from marl.trainers.forward.fidelity_gate import FLOAT32_LIMITS
+from tests.support.lora_adapters import adapted, merged_model, random_adapter_weights
+from tests.support.run_processes import (
+    RunWorkspace,
+    SignalTrigger,
+    kuhn_scenario,
+    metric_lines,
+    outcome,
+    tiny_model,
+)
+from tests.support.run_processes import train_to_end as train_in_subprocess
+from tests.support.solver_critic_game import train_in_process
+from tests.support.transformers_engines import answers, ask, plain_logprobs
+from tests.support.vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
 CORE = "EngineCore"
@@ -70,7 +78,7 @@ def test_eight_adapters_are_swapped_without_a_leak(tmp_path: Path) -> None:
     sources = {f"p{number}": adapted(source, f"p{number}", rank=4) for number in range(8)}
     engine = VLLM(**SETTINGS).build_shared(sources)
     assert isinstance(engine, VLLMEngine)
-    weights = {policy: noise(each, number) for number, (policy, each) in enumerate(sources.items())}
+    weights = {policy: random_adapter_weights(each, number) for number, (policy, each) in enumerate(sources.items())}
     for version in range(1, 31):
         if version == 11:
             before = held()
@@ -81,60 +89,64 @@ def test_eight_adapters_are_swapped_without_a_leak(tmp_path: Path) -> None:
     for policy, tensors in weights.items():
         request = ask("hi", max_tokens=5)
         [said] = answers(engine, [type(request)(policy, request.messages, request.sampling)])
-        model = speaking(sources[policy], {name: tensor * 1.3 for name, tensor in tensors.items()})
+        model = merged_model(sources[policy], {name: tensor * 1.3 for name, tensor in tensors.items()})
         assert said.logprobs == pytest.approx(plain_logprobs(model, said, request.sampling), abs=1e-5)
     engine.close()
 
 
 def test_a_run_on_vllm_that_is_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
-    scenario: dict[str, Any] = kuhn()
-    scenario["policies"]["actor"] |= {"model": tiny(head_dim=32), "engine": {"kind": VLLM_KIND, **SETTINGS}}
+    scenario: dict[str, Any] = kuhn_scenario()
+    scenario["policies"]["actor"] |= {"model": tiny_model(head_dim=32), "engine": {"kind": VLLM_KIND, **SETTINGS}}
     scenario["schedule"]["steps"] = 4
     scenario["checkpoint"] = {"every": 2}
     scenario["evaluate"] = {"every": 2, "nashconv": True}
-    whole = train_whole(tmp_path / "whole", scenario)
+    whole = train_in_subprocess(tmp_path / "whole", scenario)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "cache").symlink_to(whole.path / "cache")
-    other = Desk(tmp_path / "other", scenario)
-    assert other.train(kill=Kill("open", "metrics.jsonl", 4)) == -signal.SIGKILL
-    assert other.train("--resume", "auto") == 0, other.said()
+    other = RunWorkspace(tmp_path / "other", scenario)
+    assert other.train(kill=SignalTrigger("open", "metrics.jsonl", 4)) == -signal.SIGKILL
+    assert other.train("--resume", "auto") == 0, other.take_output()
     assert outcome(other.run) == outcome(whole.run)
 
 
 def test_a_run_whose_vllm_process_is_killed_and_hangs_says_so_and_goes_on_exactly(tmp_path: Path) -> None:
-    scenario: dict[str, Any] = kuhn()
-    scenario["policies"]["actor"] |= {"model": tiny(head_dim=32), "engine": IN_PROCESSES}
+    scenario: dict[str, Any] = kuhn_scenario()
+    scenario["policies"]["actor"] |= {"model": tiny_model(head_dim=32), "engine": IN_PROCESSES}
     scenario["schedule"] |= {"steps": 6, "deadline_s": 10}
     scenario |= {"evaluate": {"every": 6, "nashconv": True}, "checkpoint": {"every": 1, "keep": 9}}
-    whole = Desk(tmp_path / "whole", scenario)
-    assert whole.train() == 0, whole.said()
+    whole = RunWorkspace(tmp_path / "whole", scenario)
+    assert whole.train() == 0, whole.take_output()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "cache").symlink_to(whole.path / "cache")
-    other = Desk(tmp_path / "other", scenario)
-    assert other.train(kill=Kill("os.rename", "checkpoints/.", 2, child=CORE)) == 1
-    assert "engine 'vllm' of policies 'actor': vLLM's process has died (out of memory, or killed)" in other.said()
-    hang = Kill("os.rename", "checkpoints/.", 2, (signal.SIGSTOP,), child=CORE)
+    other = RunWorkspace(tmp_path / "other", scenario)
+    assert other.train(kill=SignalTrigger("os.rename", "checkpoints/.", 2, child=CORE)) == 1
+    assert (
+        "engine 'vllm' of policies 'actor': vLLM's process has died (out of memory, or killed)" in other.take_output()
+    )
+    hang = SignalTrigger("os.rename", "checkpoints/.", 2, (signal.SIGSTOP,), child=CORE)
     assert other.train("--resume", "auto", kill=hang) == 1
     told = r"no answer within 10 s \(schedule.deadline_s\); open requests by policy: actor: \d+ \(of VLLMEngine\)"
-    assert re.search(told, other.said())
-    assert other.train("--resume", "auto") == 0, other.said()
+    assert re.search(told, other.take_output())
+    assert other.train("--resume", "auto") == 0, other.take_output()
     assert outcome(other.run) == outcome(whole.run)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_p": 0.9}], ids=str)
 def test_sampler_and_learner_agree_throughout_a_run(dtype: str, sampling: dict[str, Any], tmp_path: Path) -> None:
-    scenario: dict[str, Any] = kuhn({"fidelity": {"every": 1}, "truncated": "recompute"}, evaluate={"every": 6})
+    scenario: dict[str, Any] = kuhn_scenario(
+        {"fidelity": {"every": 1}, "truncated": "recompute"}, evaluate={"every": 6}
+    )
     scenario["roles"]["player"]["sampling"] |= sampling
-    model = tiny(head_dim=32) | {"dtype": dtype}
+    model = tiny_model(head_dim=32) | {"dtype": dtype}
     scenario["policies"]["actor"] |= {"model": model, "engine": {"kind": VLLM_KIND, **SETTINGS}}
     scenario["schedule"]["steps"] = 6
-    assert trained(tmp_path / "run", scenario)
-    seen = [json.loads(line) for line in rows(tmp_path / "run")][1:]
+    assert train_in_process(tmp_path / "run", scenario)
+    seen = [json.loads(line) for line in metric_lines(tmp_path / "run")][1:]
     assert len(seen) == 6
     for row in seen:
         # In bfloat16 the gate works the limit out in every step, and ends the run beyond it.
-        assert 0 < row["policy/actor/fidelity_max"] <= (FINE.max if dtype == "float32" else 1.0)
+        assert 0 < row["policy/actor/fidelity_max"] <= (FLOAT32_LIMITS.max if dtype == "float32" else 1.0)
         assert ("policy/actor/fidelity_rounding_max" in row) == (dtype == "bfloat16")
 
 

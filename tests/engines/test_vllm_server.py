@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_helpers import adapted, noise, speaking
-from engine_helpers import ask, plain_logprobs
-from engine_helpers import engine as transformers_engine
-from vllm_helpers import wide_headed
-from vllm_servers import KEY_ENV, RunningServer, serving_vllm
 
+from marl.core.errors import EngineError
+from marl.core.types import Completion, Request
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.server_settings import VLLMServer
-from marl.errors import EngineError
 from marl.models.pretrained import PretrainedSource
-from marl.types import Completion, Request
+from tests.support.lora_adapters import adapted, merged_model, random_adapter_weights
+from tests.support.transformers_engines import ask, plain_logprobs
+from tests.support.transformers_engines import engine as transformers_engine
+from tests.support.vllm_helpers import wide_headed
+from tests.support.vllm_servers import KEY_ENV, RunningServer, serving_vllm
 
 pytestmark = pytest.mark.xdist_group("vllm")
 CLOSE = 1e-5
@@ -103,7 +103,7 @@ def test_a_server_says_what_the_model_says_and_takes_new_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::marl.errors.Notice")
+@pytest.mark.filterwarnings("ignore::marl.core.errors.Notice")
 def test_texts_are_scored_stopped_and_limited_as_by_an_engine_here(
     server: RunningServer, source: PretrainedSource
 ) -> None:
@@ -134,12 +134,14 @@ def test_adapters_on_a_server_are_swapped_and_share_a_batch(server: RunningServe
     engine.add_policy("base", source)
     requests = [replace(ask("w" * (1 + n * 20), n, max_tokens=5), policy=names[n % 3]) for n in range(6)]
     for version in (1, 2):
-        weights = {policy: noise(each, version * 10 + n) for n, (policy, each) in enumerate(sources.items())}
+        weights = {
+            policy: random_adapter_weights(each, version * 10 + n) for n, (policy, each) in enumerate(sources.items())
+        }
         for policy, tensors in weights.items():
             engine.load_weights(policy, tensors.items(), version)
         for request, completion in zip(requests, answered(engine, requests), strict=True):
             learnt = request.policy in weights
-            model = speaking(sources[request.policy], weights[request.policy]) if learnt else source.model()
+            model = merged_model(sources[request.policy], weights[request.policy]) if learnt else source.model()
             assert_close(model, [request], [completion])
             assert completion.versions == ((version, version) if learnt else (0, 0))
     engine.close()

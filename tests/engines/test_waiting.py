@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from bad_server import never, serving
 
-from games.verifiers.text import ExactVerifier
 from marl.engines.openai.settings import OpenAI
 from marl.engines.workers.pool import WorkerPool
+from marl.games.verifiers.text_verifiers import ExactVerifier
+from tests.support.misbehaving_servers import never_replies, serving
 
 WAIT_S = 0.01
 
@@ -46,9 +46,9 @@ def test_a_wait_for_worker_processes_ends_on_time(ticking: None) -> None:
 
 
 def test_a_wait_for_an_endpoint_ends_on_time(ticking: None) -> None:
-    with serving(never) as server:
+    with serving(never_replies) as server:
         engine = OpenAI.model_validate({"base_url": server.url, "model": "m", "key_env": None}).build(None)
-        waker = threading.Timer(10, lambda: engine._done.put(0))  # pyright: ignore
+        waker = threading.Timer(10, lambda: engine._requests.finished.put(0))  # pyright: ignore
         waker.start()
         assert longest(engine.step) < 1
         waker.cancel()

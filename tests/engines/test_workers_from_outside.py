@@ -12,22 +12,22 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from rule_parts import Says, Shout, SlowToLoad, Waits
 
-from games.verifiers.text import FormatVerifier
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Completion, Failure, Message, Problem, Request, VerifierCase
 from marl.engines.workers.jobs import Job, JobResult
-from marl.engines.workers.settings import RuleEngine, Tools, Verifiers, encode_case
+from marl.engines.workers.settings import Tools, Verifiers, WorkerPoolEngine, encode_case
 from marl.engines.workers.worker import Worker, WorkerError
-from marl.protocols.tasks import state_of
-from marl.types import Case, Completion, Failure, Message, Problem, Request
+from marl.games.verifiers.text_verifiers import FormatVerifier
+from marl.protocols.tasks import encode_verifier_state
+from tests.support.misbehaving_verifiers import ObedientVerifier, SlowToLoad, UppercaseTool, Waits
 
 PROBLEM = Problem("p", "What is 2+3?", "5")
 MEMORY = 4 * 2**30
 
 
 def job(answer: str, timeout_s: float = 60.0) -> Job:
-    return Job("says", encode_case(Case(PROBLEM, answer, answer)), timeout_s)
+    return Job("says", encode_case(VerifierCase(PROBLEM, answer, answer)), timeout_s)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def worker(file: Path):
-    worker = Worker({"says": Says(file=str(file)), "shout": Shout()}, MEMORY)
+    worker = Worker({"says": ObedientVerifier(file=str(file)), "shout": UppercaseTool()}, MEMORY)
     yield worker
     worker.close()
 
@@ -115,7 +115,7 @@ def test_a_slow_machine_gives_an_answer_more_time_on_the_clock(worker: Worker) -
 
 
 def test_an_answer_that_takes_much_memory_and_is_killed_for_it_fails(file: Path) -> None:
-    worker = Worker({"says": Says(file=str(file))}, 2**29)
+    worker = Worker({"says": ObedientVerifier(file=str(file))}, 2**29)
     killer = meanwhile(lambda: os.kill(written(file)[0], signal.SIGKILL))
     assert worker.run(job("fill_and_wait 300")) == JobResult(error="took too much memory")
     killer.join()
@@ -133,7 +133,7 @@ def test_children_of_a_job_use_its_processor_time(worker: Worker) -> None:
 
 def test_a_verifier_that_cannot_tell_is_asked_twice_and_then_does_not_judge(worker: Worker, file: Path) -> None:
     result = worker.run(job("cannot_tell"))
-    assert (result.error, result.detail, result.blame) == ("raised UnjudgedError", "the service is down", "machine")
+    assert (result.error, result.detail, result.blame) == ("raised InconclusiveError", "the service is down", "machine")
     assert file.read_text() == "xx"
 
 
@@ -163,7 +163,7 @@ def test_the_third_process_in_a_row_that_does_not_start_ends_the_run(file: Path)
 
 
 def test_a_call_of_a_tool_that_is_killed_twice_has_no_answer(tmp_path: Path) -> None:
-    tools = RuleEngine(Tools(tools={"wait": Waits(file=str(tmp_path / "written"))}, workers=1))
+    tools = WorkerPoolEngine(Tools(tools={"wait": Waits(file=str(tmp_path / "written"))}, workers=1))
     tools.submit(3, Request("tools", (), Sampling(), state=json.dumps({"name": "wait", "arguments": {}})))
     for lines in (1, 2):
         os.kill(written(tmp_path / "written", lines)[-1], signal.SIGKILL)
@@ -171,10 +171,12 @@ def test_a_call_of_a_tool_that_is_killed_twice_has_no_answer(tmp_path: Path) -> 
 
 
 def test_one_check_that_does_not_judge_leaves_the_whole_answer_unjudged(file: Path) -> None:
-    rules = RuleEngine(Verifiers(checks={"says": Says(file=str(file)), "tags": FormatVerifier(requires=("x",))}))
-    state = state_of(PROBLEM, "cannot_tell")
+    rules = WorkerPoolEngine(
+        Verifiers(checks={"says": ObedientVerifier(file=str(file)), "tags": FormatVerifier(requires=("x",))})
+    )
+    state = encode_verifier_state(PROBLEM, "cannot_tell")
     rules.submit(0, Request("verifier", (Message("user", "x"),), Sampling(), state=state))
     answers: list[tuple[int, Completion | Failure]] = []
     while not answers:
         answers = rules.step(60.0)
-    assert answers == [(0, Failure("unjudged", "says raised UnjudgedError: the service is down"))]
+    assert answers == [(0, Failure("unjudged", "says raised InconclusiveError: the service is down"))]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import PLUG_IN
 
 import marl
 from marl.engines.workers.worker import WorkerError
 from marl.scenario.load import validate
+from tests.support.paths import PLUG_IN
 
 
 @pytest.fixture(autouse=True)
@@ -55,13 +55,16 @@ def rows(run: Path) -> list[dict[str, float]]:
 def test_a_run_goes_on_without_the_episodes_that_cannot_be_judged_and_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert marl.train(validate(scenario({"kind": "rule_parts:Unsure", "percent": 4})), tmp_path / "run")
+    assert marl.train(
+        validate(scenario({"kind": "tests.support.misbehaving_verifiers:UndecidedVerifier", "percent": 4})),
+        tmp_path / "run",
+    )
     steps = rows(tmp_path / "run")[1:]
     unjudged = [step["episode/unjudged"] for step in steps]
     assert [step["episode/count"] + missing for step, missing in zip(steps, unjudged, strict=True)] == [20.0] * 3
     assert sum(unjudged) > 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "policy 'checker' gave no answer (unjudged): right raised UnjudgedError: the service is down" in said
+    assert "policy 'checker' gave no answer (unjudged): right raised InconclusiveError: the service is down" in said
 
 
 def test_too_many_episodes_that_cannot_be_judged_end_the_run_with_a_checkpoint_and_the_cause(tmp_path: Path) -> None:
@@ -71,7 +74,9 @@ def test_too_many_episodes_that_cannot_be_judged_end_the_run_with_a_checkpoint_a
         if step == 2:
             down.touch()
 
-    unsure = scenario({"kind": "rule_parts:Unsure", "file": str(down)}, steps=9, groups=5)
-    with pytest.raises(WorkerError, match=r"3 of the latest \d+ .*right raised UnjudgedError: the service is down"):
+    unsure = scenario(
+        {"kind": "tests.support.misbehaving_verifiers:UndecidedVerifier", "file": str(down)}, steps=9, groups=5
+    )
+    with pytest.raises(WorkerError, match=r"3 of the latest \d+ .*right raised InconclusiveError: the service is down"):
         marl.train(validate(unsure), tmp_path / "run", on_step=break_down)
     assert [folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir()] == ["000002"]

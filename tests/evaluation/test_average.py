@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_runs import kuhn
-from small_games import table
 
 import marl
-from games.kuhn_poker import KuhnPokerConfig
 from marl.engines.scripted import Random
-from marl.evaluation.average import AveragePolicy
-from marl.evaluation.game_tree import GameTree, Situation, Strategy, grow, nash_conv
+from marl.evaluation.average_policy import AveragePolicy
+from marl.evaluation.game_tree import GameTree, InformationState, Strategy, build_game_tree, nash_conv
 from marl.evaluation.mixtures import mixture
+from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.runs.run_folder import RunFolder
 from marl.scenario.games import Averaging
 from marl.scenario.load import ScenarioError, validate
+from tests.support.run_processes import kuhn_scenario
+from tests.support.small_games import make_simulator
 
 STEPS = (0, 25, 50, 75, 100)
 
@@ -25,7 +25,9 @@ STEPS = (0, 25, 50, 75, 100)
 @pytest.fixture(scope="module")
 def tree() -> GameTree:
     game = KuhnPokerConfig()
-    return grow(game, table(game, Random().build(None)).casting, dict.fromkeys(("player_0", "player_1"), "player"))
+    return build_game_tree(
+        game, make_simulator(game, Random().build(None)).casting, dict.fromkeys(("player_0", "player_1"), "player")
+    )
 
 
 def bold(tree: GameTree, chance: float) -> Strategy:
@@ -58,7 +60,7 @@ def test_the_average_is_the_mixture_of_the_last_evaluations(
 
 def test_a_strategy_for_another_game_is_refused(tree: GameTree) -> None:
     with pytest.raises(ValueError, match="the strategy of step 3 is one for another game"):
-        AveragePolicy(tree, Averaging(), 4).take(3, {Situation("player_0", "A", 0): {"bet": 1.0}})
+        AveragePolicy(tree, Averaging(), 4).take(3, {InformationState("player_0", "A", 0): {"bet": 1.0}})
 
 
 def test_a_run_keeps_the_strategies_that_its_average_follows_from(
@@ -67,9 +69,9 @@ def test_a_run_keeps_the_strategies_that_its_average_follows_from(
     monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
     measured, run = {"every": 1, "nashconv": True, "average": {"last": 1.0}}, tmp_path / "run"
     schedule = {"steps": 2, "groups": 8, "group_size": 2, "threads": 1}
-    marl.train(validate(kuhn(evaluate=measured, schedule=schedule)), run)
+    marl.train(validate(kuhn_scenario(evaluate=measured, schedule=schedule)), run)
     kept = {
-        step: {Situation(row.agent, row.state, row.attempt): row.moves for row in rows}
+        step: {InformationState(row.agent, row.state, row.attempt): row.moves for row in rows}
         for step, rows in RunFolder(run).strategies()
     }
     assert list(kept) == [0, 1, 2]
@@ -90,11 +92,11 @@ def test_a_run_keeps_the_strategies_that_its_average_follows_from(
 )
 def test_impossible_averages_are_refused(evaluate: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
-        validate(kuhn(evaluate=evaluate))
+        validate(kuhn_scenario(evaluate=evaluate))
 
 
 def test_a_game_may_not_be_named_as_the_average_is() -> None:
-    data = kuhn(evaluate={})
+    data = kuhn_scenario(evaluate={})
     games = {"average": {"game": data.pop("game"), "seats": data.pop("seats")}}
     with pytest.raises(ScenarioError, match="'average' is a part of metrics' names"):
         validate(data | {"games": games})

@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from functools import partial
 
 import pytest
-from small_games import PAIR
 
-from games.kuhn_poker import Equilibrium, KuhnPokerConfig
+from marl.core.zero_sum import nash_equilibrium
 from marl.engines.scripted import Always, Random, ScriptedConfig
-from marl.evaluation.cross_play import HELD, Engines, Entrant, Tournament, in_order
+from marl.evaluation.cross_play import MAX_LOADED_PLAYERS, Engines, Entrant, Tournament, in_order
 from marl.evaluation.cross_table import CrossScore, CrossTable
-from marl.evaluation.game_tree import Situation, grow, values
+from marl.evaluation.game_tree import InformationState, build_game_tree, values
+from marl.games.kuhn_poker import KuhnEquilibrium, KuhnPokerConfig
+from marl.roles.answering import PlayerRole
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.zero_sum import nash
-from roles.answering import PlayerRole
+from tests.support.small_games import PAIR
 
-PLAYERS: dict[str, ScriptedConfig] = {"nash": Equilibrium(), "random": Random(), "calls": Always(move="call")}
+PLAYERS: dict[str, ScriptedConfig] = {"nash": KuhnEquilibrium(), "random": Random(), "calls": Always(move="call")}
 
 
 def scenario(game: Mapping[str, object], seats: tuple[str, ...]) -> Scenario:
@@ -63,12 +63,12 @@ def kuhn() -> CrossTable:
 
 def exact(row: ScriptedConfig, column: ScriptedConfig) -> float:
     """Mean over both seats of what `row` is paid, by walking the game."""
-    tree = grow(
+    tree = build_game_tree(
         KuhnPokerConfig(), RoleCasting({"player": PlayerRole(policy="actor")}, 0), dict.fromkeys(PAIR, "player")
     )
 
     def paid(seat: str) -> float:
-        def moves(situation: Situation) -> Mapping[str, float]:
+        def moves(situation: InformationState) -> Mapping[str, float]:
             script = row if situation.agent == seat else column
             return script.probabilities(situation.state, tuple(tree.requests[situation].options or ()))
 
@@ -98,7 +98,10 @@ def test_what_one_player_wins_the_other_one_loses(kuhn: CrossTable) -> None:
 
 def test_the_equilibrium_of_the_table_plays_the_equilibrium_of_the_game(kuhn: CrossTable) -> None:
     assert kuhn.equilibrium is not None
-    assert kuhn.equilibrium.tolist() == nash([[c.mean if c else 0.0 for c in row] for row in kuhn.cells]).row.tolist()
+    assert (
+        kuhn.equilibrium.tolist()
+        == nash_equilibrium([[c.mean if c else 0.0 for c in row] for row in kuhn.cells]).row.tolist()
+    )
     assert kuhn.equilibrium[0] > 0.9
     assert len(kuhn.ratings) == 3
 
@@ -148,7 +151,7 @@ def test_few_players_are_loaded_and_at_most_three_are_in_memory() -> None:
     met = Tournament(played, entrants, 1, 0, partial(RolloutSimulator, played.game, RoleCasting({}, 0)))
     for _ in met.play(met.pairs):
         most = max(most, alive.total())
-    assert most == HELD
+    assert most == MAX_LOADED_PLAYERS
     assert loads.total() <= 8 + 8 * 8 // 4
     assert sorted(in_order(met.pairs)) == met.pairs
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quiz_game import quiz
-from sums import Sums
 
-from games.base import TextGame, TextGameConfig
 from marl.evaluation import dry_run as module
 from marl.evaluation.dry_run import DryRun, dry_run
+from marl.games.base import TextGame, TextGameConfig
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
 from marl.scenario.load import validate
+from tests.support.addition_task import AdditionTask
+from tests.support.solver_critic_game import quiz_scenario
 
 SOLVE = {"role": "solver", "examples": ["{{ answer }}", "{{ wrong[0] }}"]}
 CRITIC = {"role": "critic", "hears": ["solver"], "legal": ["yes", "no"]}
@@ -38,10 +38,10 @@ class Aimless(TextGame):
     def describe(self, agent: str) -> str:
         return "[left] or [right]"
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return str(self.played)
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         self.played += 1
         if self.turns and self.played == self.turns:
             raise RuntimeError(f"the {action} path ends")
@@ -73,7 +73,7 @@ def play(*stages: Mapping[str, Any], actor: Mapping[str, Any] = TINY, **more: An
     """A dry run of a solver and whoever else speaks in these stages, all with the policy `actor`."""
     speaking = dict.fromkeys(each["role"] for stage in stages for each in stage.get("stages", [stage]))
     data = {
-        "game": {"kind": "team", "task": {"kind": Sums().kind}, "stages": stages},
+        "game": {"kind": "team", "task": {"kind": AdditionTask().kind}, "stages": stages},
         "roles": {role: {"kind": role, "policy": "actor"} | more.pop(role, {}) for role in speaking},
         "policies": {"actor": actor},
         "schedule": {"steps": 1, "groups": 2, "group_size": 2},
@@ -99,7 +99,7 @@ def test_the_same_scenario_is_played_alike_every_time() -> None:
 
 def test_who_may_say_anything_without_examples_says_something_and_is_no_problem_for_a_large_model() -> None:
     run = play({"role": "solver"}, CRITIC, actor={"model": "someone/model", "learner": "grpo"})
-    assert run.free == {"solver"}
+    assert run.free_text_roles == {"solver"}
     assert run.turns["solver"][0].completion.text == "<answer>1</answer>"
     assert list(run.problems()) == []
 
@@ -183,8 +183,8 @@ def test_a_prompt_and_an_answer_that_do_not_fit_the_model_are_told() -> None:
 
 
 def test_a_measure_that_no_random_episode_had_is_told() -> None:
-    assert list(dry_run(validate(quiz())).notes()) == []
-    wrong = quiz(evaluate={"held_out": 6, "keep_best": "succes"})
+    assert list(dry_run(validate(quiz_scenario())).notes()) == []
+    wrong = quiz_scenario(evaluate={"held_out": 6, "keep_best": "succes"})
     (note,) = dry_run(validate(wrong)).notes()
     assert note.startswith("evaluate.keep_best: no random episode had a measure 'succes'; did you mean 'success'")
 

@@ -6,31 +6,31 @@ from typing import Any
 
 import pytest
 from scipy import stats
-from small_games import table
 
-from games.kuhn_poker import KuhnPokerConfig
-from games.nim import NimConfig, PerfectPlayer, winning
-from games.tic_tac_toe import Minimax, TicTacToeConfig, best_moves, legal_cells, unfinished, value
-from marl.commands.evaluate import render
+from marl.commands.eval.evaluate import format_metrics
 from marl.engines.scripted import Random, ScriptedConfig
 from marl.evaluation.evaluate import (
     Evaluator,
+    MatchReturns,
     Opponents,
-    Results,
     exact,
     figures,
-    match,
     opponent,
+    optimal_positions,
     optimality,
-    positions,
+    play_match,
     score,
     wilson,
 )
-from marl.evaluation.game_tree import grow
+from marl.evaluation.game_tree import build_game_tree
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.games.nim import NimConfig, OptimalNimPlayer, winning
+from marl.games.tic_tac_toe import TicTacToeConfig, TicTacToeMinimax, best_moves, legal_cells, unfinished, value
 from marl.protocols import GameConfig
+from marl.roles.answering import PlayerRole
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import Scenario
-from roles.answering import PlayerRole
+from tests.support.small_games import make_simulator
 
 # --- intervals -------------------------------------------------------------------------------------------------------
 
@@ -77,27 +77,27 @@ def scenario(game: dict[str, Any], **more: Any) -> Scenario:
     )
 
 
-def contest(player: ScriptedConfig, against: str, game: str, episodes: int) -> Results:
+def contest(player: ScriptedConfig, against: str, game: str, episodes: int) -> MatchReturns:
     setting = scenario({"kind": game})
-    laid = table(setting.game, player.build(None))
-    return match(setting, laid, Opponents.scripted(setting, against), episodes=episodes, seed=0)
+    laid = make_simulator(setting.game, player.build(None))
+    return play_match(setting, laid, Opponents.scripted(setting, against), episodes=episodes, seed=0)
 
 
 def test_seats_are_balanced_over_the_same_starts() -> None:
     setting = scenario({"kind": "kuhn_poker"})
-    laid = table(setting.game, Random().build(None))
-    results = match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=0)
+    laid = make_simulator(setting.game, Random().build(None))
+    results = play_match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=0)
     assert {seat: len(returns) for seat, returns in results.returns.items()} == {"player_0": 50, "player_1": 50}
-    again = match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=0)
+    again = play_match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=0)
     assert results == again
-    assert match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=1) != results
+    assert play_match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=1) != results
 
 
 def test_minimax_never_loses_to_random_moves_and_draws_with_itself() -> None:
-    metrics = contest(Minimax(), "random", "tic_tac_toe", 400).metrics("m")
+    metrics = contest(TicTacToeMinimax(), "random", "tic_tac_toe", 400).metrics("m")
     assert metrics["m/loss"] == 0.0
     assert metrics["m/win"] > 0.85
-    assert contest(Minimax(), "minimax", "tic_tac_toe", 50).metrics("m")["m/draw"] == 1.0
+    assert contest(TicTacToeMinimax(), "minimax", "tic_tac_toe", 50).metrics("m")["m/draw"] == 1.0
 
 
 def test_random_play_of_tic_tac_toe_has_its_known_value_within_its_own_interval() -> None:
@@ -128,16 +128,16 @@ def test_an_unknown_opponent_is_refused_with_the_choices() -> None:
 
 
 def laid_for(game: GameConfig, player: ScriptedConfig) -> RolloutSimulator:
-    return table(game, player.build(None), player=PlayerRole(policy="actor"))
+    return make_simulator(game, player.build(None), player=PlayerRole(policy="actor"))
 
 
 def optimal(game: GameConfig, player: ScriptedConfig) -> dict[str, float]:
     laid = laid_for(game, player)
-    return optimality(positions(game, laid.casting, {"player_0": "player", "player_1": "player"}), laid)
+    return optimality(optimal_positions(game, laid.casting, {"player_0": "player", "player_1": "player"}), laid)
 
 
 def test_the_perfect_nim_player_always_plays_an_optimal_move() -> None:
-    assert optimal(NimConfig(), PerfectPlayer()) == {"eval/optimal": 1.0, "eval/legal_mass": 1.0}
+    assert optimal(NimConfig(), OptimalNimPlayer()) == {"eval/optimal": 1.0, "eval/legal_mass": 1.0}
 
 
 def test_the_random_nim_player_plays_one_as_often_as_there_are_few() -> None:
@@ -158,7 +158,7 @@ def test_both_exact_figures_of_one_game_share_the_smaller_legal_mass() -> None:
     game = NimConfig(piles=(1, 6))
     laid = laid_for(game, Random())
     seats = {"player_0": "player", "player_1": "player"}
-    tree, found = grow(game, laid.casting, seats), positions(game, laid.casting, seats)
+    tree, found = build_game_tree(game, laid.casting, seats), optimal_positions(game, laid.casting, seats)
     both = figures(tree, found, laid)
     assert both == {**exact(tree, laid), **optimality(found, laid), "eval/legal_mass": both["eval/legal_mass"]}
     assert both["eval/legal_mass"] == min(
@@ -169,26 +169,30 @@ def test_both_exact_figures_of_one_game_share_the_smaller_legal_mass() -> None:
 
 def test_an_evaluator_measures_what_the_scenario_asks_for() -> None:
     setting = scenario({"kind": "kuhn_poker"}, evaluate={"nashconv": True, "against": {"nash": 20, "random": 10}})
-    measure = Evaluator(setting, table(KuhnPokerConfig(), Random().build(None)))
+    measure = Evaluator(setting, make_simulator(KuhnPokerConfig(), Random().build(None)))
     metrics = measure(0)
     assert metrics["eval/nashconv"] == pytest.approx(11 / 12)
     assert (metrics["eval/nash/episodes"], metrics["eval/random/episodes"]) == (20, 10)
-    assert not Evaluator(scenario({"kind": "kuhn_poker"}), table(KuhnPokerConfig(), Random().build(None))).measures
+    assert not Evaluator(
+        scenario({"kind": "kuhn_poker"}), make_simulator(KuhnPokerConfig(), Random().build(None))
+    ).measures
 
 
 FIGURES = (("turns", 4.0), ("tokens", 0.0))
 
 
 def test_figures_are_told_with_their_intervals_and_a_warning_where_they_do_not_count() -> None:
-    told = render({"eval/nashconv": 0.5, "eval/legal_mass": 0.97, "m/win": 0.5, "m/win_low": 0.4, "m/win_high": 0.6})
+    told = format_metrics(
+        {"eval/nashconv": 0.5, "eval/legal_mass": 0.97, "m/win": 0.5, "m/win_low": 0.4, "m/win_high": 0.6}
+    )
     assert "0.5000  [0.4000, 0.6000]" in told
     assert told.endswith("exact figures do not count: legal mass 0.9700 is below 0.98")
-    assert "do not count" not in render({"eval/legal_mass": 0.99})
+    assert "do not count" not in format_metrics({"eval/legal_mass": 0.99})
 
 
 def test_figures_that_are_0_as_a_role_answers_by_rule_are_not_shown() -> None:
     roles = {f"eval/held_out/role/{role}/{name}": value for role in ("judge", "solver") for name, value in FIGURES}
-    lines = render({**roles, "eval/held_out/success": 0.0}, {"judge"}).splitlines()
+    lines = format_metrics({**roles, "eval/held_out/success": 0.0}, {"judge"}).splitlines()
     assert [line.split()[0].removeprefix("eval/held_out/") for line in lines] == [
         "role/judge/turns",
         "role/solver/turns",

@@ -9,20 +9,28 @@ import pyspiel
 import pytest
 from open_spiel.python import policy as spiel_policy
 from open_spiel.python.algorithms import exploitability
-from small_games import PAIR, CircleConfig, FunctionEngine, Pennies, PenniesConfig, deal, table
 
 import marl.evaluation.game_tree
-from games.base import IllegalMove, TextGame
-from games.kuhn_poker import MOVES, Equilibrium, KuhnPokerConfig
-from games.nim import NimConfig, PerfectPlayer
-from games.tic_tac_toe import TicTacToeConfig
+from marl.core.types import Metrics, Request
 from marl.engines.scripted import Random, ScriptedConfig, Tabular
 from marl.evaluation.evaluate import exact
-from marl.evaluation.game_tree import GameTree, Strategy, best_response, grow, legal_mass, nash_conv, values
+from marl.evaluation.game_tree import GameTree, Strategy, best_response, build_game_tree, legal_mass, nash_conv, values
+from marl.games.base import IllegalMoveHandling, TextGame
+from marl.games.kuhn_poker import MOVES, KuhnEquilibrium, KuhnPokerConfig
+from marl.games.nim import NimConfig, OptimalNimPlayer
+from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.protocols import GameConfig
+from marl.roles.answering import PlayerRole
 from marl.rollout.episode import GameError
-from marl.types import Metrics, Request
-from roles.answering import PlayerRole
+from tests.support.small_games import (
+    PAIR,
+    CircleConfig,
+    FunctionEngine,
+    Pennies,
+    PenniesConfig,
+    make_deal,
+    make_simulator,
+)
 
 STATES = {f"{card} {betting}".strip(): moves for card in "JQK" for betting, moves in MOVES.items()}
 """The 12 information states of Kuhn poker, and the moves in each."""
@@ -32,8 +40,8 @@ MoveTable = Mapping[str, Mapping[str, float]]
 def measured(player: ScriptedConfig, game: GameConfig | None = None) -> Metrics:
     """The whole way: the engine scores forced moves, they make a strategy, the tree is walked."""
     chosen = game or KuhnPokerConfig()
-    laid = table(chosen, player.build(None))
-    return exact(grow(chosen, laid.casting, seats(chosen)), laid)
+    laid = make_simulator(chosen, player.build(None))
+    return exact(build_game_tree(chosen, laid.casting, seats(chosen)), laid)
 
 
 def seats(game: GameConfig) -> dict[str, str]:
@@ -77,7 +85,7 @@ def test_kuhn_poker_players_with_known_values(name: str) -> None:
 
 @pytest.mark.parametrize("alpha", [0, 1 / 12, 1 / 6, 1 / 5, 1 / 3])
 def test_an_equilibrium_cannot_be_exploited(alpha: float) -> None:
-    metrics = measured(Equilibrium(alpha=alpha))
+    metrics = measured(KuhnEquilibrium(alpha=alpha))
     assert abs(metrics["eval/nashconv"]) <= 1e-12
     assert metrics["eval/value/player_0"] == pytest.approx(-1 / 18, abs=1e-12)
 
@@ -107,7 +115,7 @@ def test_nashconv_is_openspiels_for_any_strategy(seed: int) -> None:
 
 def test_the_perfect_nim_player_cannot_be_exploited_and_a_random_one_can() -> None:
     game = NimConfig(piles=(1, 8))
-    assert abs(measured(PerfectPlayer(), game)["eval/nashconv"]) <= 1e-12
+    assert abs(measured(OptimalNimPlayer(), game)["eval/nashconv"]) <= 1e-12
     assert measured(Random(), game)["eval/nashconv"] > 0.5
 
 
@@ -142,7 +150,7 @@ def test_games_that_cannot_be_walked_are_refused(monkeypatch: pytest.MonkeyPatch
 def test_a_game_of_free_text_is_refused() -> None:
     class Free(Pennies):
         def __init__(self) -> None:
-            TextGame.__init__(self, PAIR, IllegalMove())
+            TextGame.__init__(self, PAIR, IllegalMoveHandling())
             self.rounds = 1
 
     class FreeConfig(PenniesConfig):
@@ -150,15 +158,15 @@ def test_a_game_of_free_text_is_refused() -> None:
             return Free()
 
     with pytest.raises(ValueError, match="player_0 may say any text"):
-        grow(FreeConfig(), table(FreeConfig(), Random().build(None)).casting, seats(FreeConfig()))
+        build_game_tree(FreeConfig(), make_simulator(FreeConfig(), Random().build(None)).casting, seats(FreeConfig()))
 
 
 def test_a_game_that_raises_while_it_is_walked_is_named_with_the_moves_that_led_there() -> None:
     class Torn(Pennies):
-        def move(self, action: str) -> str | Mapping[str, float]:
+        def apply_action(self, action: str) -> str | Mapping[str, float]:
             if action == "tails" and self.shown == ["heads"]:
                 raise ZeroDivisionError("the coin is gone")
-            return super().move(action)
+            return super().apply_action(action)
 
     class TornConfig(PenniesConfig):
         def build(self) -> Torn:
@@ -176,7 +184,7 @@ def kuhn(**illegal: Any) -> KuhnPokerConfig:
 
 
 def grown(game: GameConfig) -> GameTree:
-    return grow(game, table(game, Random().build(None)).casting, seats(game))
+    return build_game_tree(game, make_simulator(game, Random().build(None)).casting, seats(game))
 
 
 def slipping(tree: GameTree, masses: Mapping[str, float]) -> Strategy:
@@ -226,8 +234,8 @@ def test_the_value_with_illegal_answers_is_what_play_pays(illegal: dict[str, Any
         texts = list((request.options or {}).values())
         return texts[0] if random_move < first else texts[1] if random_move < first + second else "hm"
 
-    deals = [deal(f"e{i}", game, i) for i in range(1500)]
-    paid = [t.returns.get("player_0", 0.0) for t in table(game, FunctionEngine(say)).play(deals)]
+    deals = [make_deal(f"e{i}", game, i) for i in range(1500)]
+    paid = [t.returns.get("player_0", 0.0) for t in make_simulator(game, FunctionEngine(say)).play(deals)]
     error = stdev(paid) / len(paid) ** 0.5
     assert abs(fmean(paid) - values(tree, strategy)["player_0"]) < 4 * error
     assert error < 0.06
@@ -258,7 +266,7 @@ def test_legal_mass_is_not_normalised() -> None:
 def test_a_retry_is_a_situation_of_its_own_with_a_prompt_of_its_own() -> None:
     game = kuhn(retry=1)
     role = PlayerRole(policy="actor", prompt="{{ observation }}{% if attempt %} again{% endif %}")
-    tree = grow(game, table(game, Random().build(None), player=role).casting, seats(game))
+    tree = build_game_tree(game, make_simulator(game, Random().build(None), player=role).casting, seats(game))
     assert len(tree.requests) == 24
     prompts = {(s.attempt, r.messages[-1].content.endswith("again")) for s, r in tree.requests.items()}
     assert prompts == {(0, False), (1, True)}

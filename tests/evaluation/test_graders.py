@@ -3,18 +3,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from command_line import run_marl
-from paths import SCENARIOS
 
-from marl.evaluation.graders import _other_golds, check_graders
+from marl.core.types import Problem
+from marl.evaluation.grader_check import _other_golds, check_graders
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.types import Problem
+from tests.support.command_line import run_marl
+from tests.support.paths import SCENARIOS
 
 FAIR = {"right": "numeric", "same": "exact", "formula": "math", "box": {"kind": "numeric", "read": "boxed"}}
 
 
-def scenario(checks: dict[str, Any], game: str = "quiz:Quiz") -> dict[str, Any]:
+def scenario(checks: dict[str, Any], game: str = "tests.support.faulty_graders:AdditionQuiz") -> dict[str, Any]:
     """Somebody learns, and somebody verifies; it is never played."""
     return {
         "game": game,
@@ -48,8 +48,11 @@ def test_fair_graders_pass_and_checks_of_form_need_not_tell_right_from_wrong() -
     ],
 )
 def test_a_grader_that_cannot_be_trusted_is_named_with_what_it_did(accepts: str, complaint: str) -> None:
-    lenient = {"kind": "quiz:Lenient", "accepts": accepts}
-    with pytest.raises(ValueError, match=r"policies\.judge\.engine\.checks\.mine: 'quiz:Lenient' " + complaint):
+    lenient = {"kind": "tests.support.faulty_graders:LenientVerifier", "accepts": accepts}
+    with pytest.raises(
+        ValueError,
+        match=r"policies\.judge\.engine\.checks\.mine: 'tests.support.faulty_graders:LenientVerifier' " + complaint,
+    ):
         check_graders(checked({"mine": lenient}), problems=2)
 
 
@@ -65,14 +68,22 @@ def test_a_grader_that_cannot_be_trusted_is_named_with_what_it_did(accepts: str,
     ],
 )
 def test_a_grader_whose_reasons_tell_of_the_right_answer_is_named(says: str, complaint: str) -> None:
-    talkative = {"kind": "quiz:Talkative", "says": says}
-    with pytest.raises(ValueError, match=r"policies\.judge\.engine\.checks\.mine: 'quiz:Talkative' " + complaint):
+    talkative = {"kind": "tests.support.faulty_graders:LeakingVerifier", "says": says}
+    with pytest.raises(
+        ValueError,
+        match=r"policies\.judge\.engine\.checks\.mine: 'tests.support.faulty_graders:LeakingVerifier' " + complaint,
+    ):
         check_graders(checked({"mine": talkative}), problems=2)
 
 
 @pytest.mark.parametrize("says", ["", "no", "'{answer}' is wrong", "not the answer to {question}"])
 def test_a_grader_may_repeat_what_was_said_and_asked(says: str) -> None:
-    assert check_graders(checked({"mine": {"kind": "quiz:Talkative", "says": says}}), problems=2) == 2 * 4
+    assert (
+        check_graders(
+            checked({"mine": {"kind": "tests.support.faulty_graders:LeakingVerifier", "says": says}}), problems=2
+        )
+        == 2 * 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,8 +100,12 @@ def test_other_golds_have_the_form_of_the_gold(gold: str, others: tuple[str, str
 
 
 def test_a_check_of_form_that_dies_is_found() -> None:
-    with pytest.raises(ValueError, match=r"checks\.form: 'quiz:Crash' fails on empty .*the process that ran it died"):
-        check_graders(checked({"form": "quiz:Crash"}), problems=2)
+    with pytest.raises(
+        ValueError,
+        match=r"checks\.form: 'tests.support.faulty_graders:CrashingVerifier' fails on empty .*the process that ran it "
+        "died",
+    ):
+        check_graders(checked({"form": "tests.support.faulty_graders:CrashingVerifier"}), problems=2)
 
 
 def test_a_game_without_problems_leaves_nothing_to_try() -> None:
@@ -107,5 +122,5 @@ def test_the_command_line_refuses_bad_graders_with_status_2(
 
     status, said, _ = check("exact")
     assert (status, "graders: 20 verdicts as they must be" in said) == (0, True)
-    status, _, complaint = check("{kind: quiz:Lenient, accepts: gold gibberish}")
+    status, _, complaint = check("{kind: tests.support.faulty_graders:LenientVerifier, accepts: gold gibberish}")
     assert (status, "accepts gibberish for problem" in complaint) == (2, True)

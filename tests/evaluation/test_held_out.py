@@ -9,25 +9,33 @@ from typing import Any
 
 import pytest
 import yaml
-from by_hand import episode
-from quiz_game import SEATS, Quiz, RecordingMonitor, crashed, policies, quiz, trained
-from real_runs import Desk, Kill, contents, outcome, rows, train_whole
 from scipy import stats
-from small_games import FunctionEngine, random_move, table
 
-from marl.commands.evaluate import measure
+from marl.core.statistics import interval
+from marl.core.types import Findings, Request
 from marl.evaluation.evaluate import Evaluator
 from marl.evaluation.held_out import summarize_play
-from marl.metrics.summaries import summarize
-from marl.runs.best_checkpoint import Best
+from marl.metrics.trajectory_metrics import summarize
+from marl.roles.answering import PlayerRole
+from marl.runs.best_checkpoint import BestTracker
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
-from marl.scenario.schema import Evaluate, Scenario
-from marl.statistics import interval
+from marl.scenario.schema import EvaluationSettings, Scenario
 from marl.training.restore import best_step
-from marl.types import Findings, Request
 from marl.view.closing_report import closing_report
-from roles.answering import PlayerRole
+from tests.support.evaluated_runs import evaluate_run
+from tests.support.handmade_episodes import make_episode
+from tests.support.run_processes import RunWorkspace, SignalTrigger, contents, metric_lines, outcome, train_to_end
+from tests.support.small_games import FunctionEngine, make_simulator, random_move
+from tests.support.solver_critic_game import (
+    SEATS,
+    Quiz,
+    RecordingMonitor,
+    policies,
+    quiz_scenario,
+    train_in_process,
+    train_until_crash,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,22 +44,22 @@ def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
 
 
 def evaluate(**more: Any) -> dict[str, Any]:
-    return quiz()["evaluate"] | more
+    return quiz_scenario()["evaluate"] | more
 
 
 def checked(**more: Any) -> Scenario:
-    return validate(yaml.safe_load(yaml.safe_dump(quiz(**more))))
+    return validate(yaml.safe_load(yaml.safe_dump(quiz_scenario(**more))))
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in rows(folder)]
+    return [json.loads(line) for line in metric_lines(folder)]
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
 def measured(name: str, **measures: float) -> Any:
-    trajectory = episode(name, "a")
+    trajectory = make_episode(name, "a")
     trajectory.findings = Findings(measures)
     return trajectory
 
@@ -82,7 +90,9 @@ def test_the_same_starts_are_played_with_the_same_seeds_every_time_and_again_gre
     requests: list[Request] = []
     voice = FunctionEngine(lambda request: (requests.append(request), random_move(request))[1])
     setting = checked(evaluate=evaluate(greedy=True))
-    laid = table(Quiz(), {"solver": voice, "critic": voice}, **{seat: PlayerRole(policy=seat) for seat in SEATS})
+    laid = make_simulator(
+        Quiz(), {"solver": voice, "critic": voice}, **{seat: PlayerRole(policy=seat) for seat in SEATS}
+    )
     evaluator = Evaluator(setting, laid)
     first, again = evaluator(0), evaluator(2)
     assert first == again
@@ -97,12 +107,12 @@ def test_the_same_starts_are_played_with_the_same_seeds_every_time_and_again_gre
 
 
 def test_without_held_out_starts_no_episodes_of_an_evaluation_are_kept() -> None:
-    assert Evaluator(checked(evaluate={}), table(Quiz(), FunctionEngine(random_move))).played == []
+    assert Evaluator(checked(evaluate={}), make_simulator(Quiz(), FunctionEngine(random_move))).played == []
 
 
 def test_evaluation_changes_nothing_of_the_training(tmp_path: Path) -> None:
-    assert trained(tmp_path / "with", quiz(evaluate=evaluate(every=1, greedy=True)))
-    assert trained(tmp_path / "without", quiz(evaluate={}))
+    assert train_in_process(tmp_path / "with", quiz_scenario(evaluate=evaluate(every=1, greedy=True)))
+    assert train_in_process(tmp_path / "without", quiz_scenario(evaluate={}))
     weights = [contents(tmp_path / name, "checkpoints/000006/policies") for name in ("with", "without")]
     assert weights[0]
     assert weights[0] == weights[1]
@@ -113,7 +123,7 @@ def test_evaluation_changes_nothing_of_the_training(tmp_path: Path) -> None:
 
 
 def test_tokens_of_evaluations_are_counted_by_themselves(tmp_path: Path) -> None:
-    assert trained(tmp_path, quiz())
+    assert train_in_process(tmp_path, quiz_scenario())
     counted = [(row["step/tokens"], row["step/eval_tokens"]) for row in lines(tmp_path)]
     assert counted[0][0] == 0.0
     assert [later[0] > earlier[0] for earlier, later in pairwise(counted)] == [True] * 6
@@ -124,9 +134,9 @@ def test_tokens_of_evaluations_are_counted_by_themselves(tmp_path: Path) -> None
 # --- the best one ----------------------------------------------------------------------------------------------------
 
 
-def best(goal: str, *values: float, patience: int | None = None) -> Best:
-    settings = Evaluate.model_validate({"keep_best": "eval/x", "goal": goal, "patience": patience})
-    return Best.of(settings, [{"step": 10 * step, "eval/x": value} for step, value in enumerate(values)])
+def best(goal: str, *values: float, patience: int | None = None) -> BestTracker:
+    settings = EvaluationSettings.model_validate({"keep_best": "eval/x", "goal": goal, "patience": patience})
+    return BestTracker.from_rows(settings, [{"step": 10 * step, "eval/x": value} for step, value in enumerate(values)])
 
 
 def test_the_best_is_the_first_of_the_highest_or_of_the_lowest() -> None:
@@ -137,26 +147,28 @@ def test_the_best_is_the_first_of_the_highest_or_of_the_lowest() -> None:
 
 
 def test_it_is_given_up_when_so_many_evaluations_brought_nothing_better() -> None:
-    assert not best("max", 0.1, 0.5, 0.4, 0.5, patience=3).given_up
-    assert best("max", 0.1, 0.5, 0.4, 0.5, 0.3, patience=3).given_up
-    assert not best("max", 0.1, 0.5, 0.4, 0.5, 0.6, patience=3).given_up
+    assert not best("max", 0.1, 0.5, 0.4, 0.5, patience=3).out_of_patience
+    assert best("max", 0.1, 0.5, 0.4, 0.5, 0.3, patience=3).out_of_patience
+    assert not best("max", 0.1, 0.5, 0.4, 0.5, 0.6, patience=3).out_of_patience
 
 
 def test_rows_without_an_evaluation_do_not_count() -> None:
-    settings = Evaluate.model_validate({"keep_best": "success", "patience": 1})
-    found = Best.of(settings, [{"step": 0, "eval/held_out/success": 0.5}, {"step": 1}, {"step": 2, "step/tokens": 3}])
-    assert (found.step, found.value, found.given_up) == (0, 0.5, False)
+    settings = EvaluationSettings.model_validate({"keep_best": "success", "patience": 1})
+    found = BestTracker.from_rows(
+        settings, [{"step": 0, "eval/held_out/success": 0.5}, {"step": 1}, {"step": 2, "step/tokens": 3}]
+    )
+    assert (found.step, found.value, found.out_of_patience) == (0, 0.5, False)
 
 
 # The critic learns to say yes, so it is best at the first evaluation that this is turned against.
 EARLY = {"evaluate": evaluate(every=1, goal="min", keep_best="eval/held_out/return/critic", patience=3)}
-EARLY |= {"schedule": quiz()["schedule"] | {"steps": 60}, "checkpoint": {"every": 1, "keep": 1}}
+EARLY |= {"schedule": quiz_scenario()["schedule"] | {"steps": 60}, "checkpoint": {"every": 1, "keep": 1}}
 
 
 @pytest.mark.slow
 def test_the_run_stops_when_nothing_gets_better_and_keeps_the_best_beside_the_latest(tmp_path: Path) -> None:
     voice = RecordingMonitor()
-    assert trained(tmp_path, quiz(**EARLY), voice), "it counts as finished"
+    assert train_in_process(tmp_path, quiz_scenario(**EARLY), voice), "it counts as finished"
     end, found = lines(tmp_path)[-1]["step"], best_step_of(tmp_path)
     assert end == found + 3 < 60
     kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
@@ -166,12 +178,12 @@ def test_the_run_stops_when_nothing_gets_better_and_keeps_the_best_beside_the_la
     assert f"at step {found}" in report
     assert voice.messages[-1] in report
     before = outcome(tmp_path)
-    assert trained(tmp_path, quiz(**EARLY), resume="auto")
+    assert train_in_process(tmp_path, quiz_scenario(**EARLY), resume="auto")
     assert outcome(tmp_path) == before, "there is nothing left to do"
 
 
 def best_step_of(folder: Path) -> int:
-    step = Best.of(checked(**EARLY).evaluate, lines(folder)).step
+    step = BestTracker.from_rows(checked(**EARLY).evaluate, lines(folder)).step
     assert step is not None
     return step
 
@@ -179,18 +191,18 @@ def best_step_of(folder: Path) -> int:
 @pytest.mark.slow
 def test_the_best_checkpoint_outlives_a_crash_and_later_ones(tmp_path: Path) -> None:
     changes = {"checkpoint": {"every": 2, "keep": 1}, "evaluate": evaluate(every=1, keep_best="eval/held_out/success")}
-    assert trained(tmp_path / "whole", quiz(**changes))
+    assert train_in_process(tmp_path / "whole", quiz_scenario(**changes))
     for step in (2, 3, 5):
-        crashed(tmp_path / f"{step}", quiz(**changes), after=step)
-        assert trained(tmp_path / f"{step}", quiz(**changes), resume="auto")
+        train_until_crash(tmp_path / f"{step}", quiz_scenario(**changes), after=step)
+        assert train_in_process(tmp_path / f"{step}", quiz_scenario(**changes), resume="auto")
         assert outcome(tmp_path / f"{step}") == outcome(tmp_path / "whole")
 
 
 def test_a_run_that_goes_back_forgets_the_best_that_came_later(tmp_path: Path) -> None:
     changes = {"checkpoint": {"every": 1, "keep": 9}, "evaluate": evaluate(every=1)}
-    assert trained(tmp_path, quiz(**changes))
+    assert train_in_process(tmp_path, quiz_scenario(**changes))
     before = outcome(tmp_path)
-    assert trained(tmp_path, quiz(**changes), resume=str(tmp_path / "checkpoints" / "000002"))
+    assert train_in_process(tmp_path, quiz_scenario(**changes), resume=str(tmp_path / "checkpoints" / "000002"))
     for aside in (tmp_path / "checkpoints").glob("*.aside*"):
         shutil.rmtree(aside)
     assert outcome(tmp_path) == before
@@ -198,17 +210,19 @@ def test_a_run_that_goes_back_forgets_the_best_that_came_later(tmp_path: Path) -
 
 def test_the_best_checkpoint_can_be_measured(tmp_path: Path) -> None:
     figure = evaluate(every=1, keep_best="eval/held_out/return/critic")
-    assert trained(tmp_path, quiz(evaluate=figure, schedule=quiz()["schedule"] | {"steps": 12}))
+    assert train_in_process(
+        tmp_path, quiz_scenario(evaluate=figure, schedule=quiz_scenario()["schedule"] | {"steps": 12})
+    )
     step = best_step(tmp_path)
     assert step > 0
     logged = lines(tmp_path)[step]
-    again = measure(tmp_path, None, 6, step)
+    again = evaluate_run(tmp_path, None, 6, step)
     for name in ("eval/held_out/success", "eval/held_out/return/critic", "eval/held_out/episodes"):
         assert again[name] == logged[name]
 
 
 def test_a_run_without_a_best_says_so(tmp_path: Path) -> None:
-    assert trained(tmp_path, quiz(evaluate={}))
+    assert train_in_process(tmp_path, quiz_scenario(evaluate={}))
     with pytest.raises(ScenarioError, match=r"no best checkpoint: no evaluate\.keep_best was measured"):
         best_step(tmp_path)
 
@@ -217,14 +231,15 @@ def test_a_measure_that_the_game_does_not_have_ends_the_run_before_it_begins(tmp
     with pytest.raises(
         ValueError, match=r"evaluate.keep_best: no figure 'eval/held_out/succes'; did you mean .*success"
     ):
-        trained(tmp_path, quiz(evaluate=evaluate(keep_best="succes")))
+        train_in_process(tmp_path, quiz_scenario(evaluate=evaluate(keep_best="succes")))
     assert lines(tmp_path) == []
 
 
 FIGURES = sorted(f"{seat}{figure}" for seat in ("", "critic/", "solver/") for figure in ("draw", "loss", "mean", "win"))
 RANDOM = ", ".join(f"eval/random/{figure}" for figure in FIGURES)
 WRONG = {
-    "held_out: 7": "evaluate.held_out: 7, but game 'quiz_game:Quiz' holds 6 starts out of training",
+    "held_out: 7": "evaluate.held_out: 7, but game 'tests.support.solver_critic_game:Quiz' holds 6 starts "
+    "out of training",
     "held_out: null": "evaluate.keep_best: nothing measures 'eval/held_out/success'; nothing is evaluated; give "
     "evaluate.held_out",
     "{held_out: null, keep_best: null, greedy: true}": "evaluate.greedy: true, but nothing is held out to be played "
@@ -251,7 +266,7 @@ def test_a_game_that_holds_nothing_out_is_named() -> None:
     role = {"kind": "player", "policy": "solver"}
     seats = {"player_0": "solver", "player_1": "solver"}
     only = {"solver": policies()["solver"]}
-    scenario = quiz(game={"kind": "nim"}, roles={"solver": role}, seats=seats, policies=only)
+    scenario = quiz_scenario(game={"kind": "nim"}, roles={"solver": role}, seats=seats, policies=only)
     with pytest.raises(ScenarioError, match=r"evaluate\.held_out: 6, but game 'nim' holds no starts out of training"):
         validate(scenario, "mine.yaml")
 
@@ -259,15 +274,15 @@ def test_a_game_that_holds_nothing_out_is_named() -> None:
 # --- killed ----------------------------------------------------------------------------------------------------------
 
 KILLS = [
-    Kill("call", "HeldOut.__call__", 2),
-    Kill("open", "metrics.jsonl", 5),
-    Kill("open", "manifest.json", 2),
-    Kill("os.rename", "checkpoints/.", 2),
-    Kill("call", "_prune", 2),
-    Kill("os.rename", "checkpoints/0", 1),
-    Kill("shutil.rmtree", ".old", 1),
-    Kill("call", "UpdateSchedule.__call__", 3),
-    Kill("call", "Best.take", 4),
+    SignalTrigger("call", "HeldOut.__call__", 2),
+    SignalTrigger("open", "metrics.jsonl", 5),
+    SignalTrigger("open", "manifest.json", 2),
+    SignalTrigger("os.rename", "checkpoints/.", 2),
+    SignalTrigger("call", "_prune", 2),
+    SignalTrigger("os.rename", "checkpoints/0", 1),
+    SignalTrigger("shutil.rmtree", ".old", 1),
+    SignalTrigger("call", "UpdateSchedule.__call__", 3),
+    SignalTrigger("call", "BestTracker.update", 4),
 ]
 
 
@@ -276,12 +291,12 @@ def test_a_run_with_everything_killed_again_and_again_is_the_run_that_was_not(tm
     learners = policies(solver={"update_every": 2}, critic={"alternate": {"period": 3, "start": 1, "steps": 2}})
     alarms = {"turns": 1, "patience": 2, "constant": 0.5, "stop": []}
     changes = {"policies": learners, "alarms": alarms, "checkpoint": {"every": 3, "keep": 1}}
-    scenario = quiz(**changes, evaluate=evaluate(every=1, keep_best="eval/held_out/return/critic", patience=5))
-    whole = train_whole(tmp_path / "whole", scenario | {"schedule": quiz()["schedule"] | {"steps": 9}})
+    scenario = quiz_scenario(**changes, evaluate=evaluate(every=1, keep_best="eval/held_out/return/critic", patience=5))
+    whole = train_to_end(tmp_path / "whole", scenario | {"schedule": quiz_scenario()["schedule"] | {"steps": 9}})
     for number, kill in enumerate(KILLS):
-        desk = Desk(tmp_path / f"{number}", whole.scenario)
+        desk = RunWorkspace(tmp_path / f"{number}", whole.scenario)
         desk.path.mkdir()
         (desk.path / "cache").symlink_to(whole.path / "cache")
-        assert desk.train(kill=kill) == -9, (kill, desk.said())
-        assert desk.train("--resume", "auto") == 0, desk.said()
+        assert desk.train(kill=kill) == -9, (kill, desk.take_output())
+        assert desk.train("--resume", "auto") == 0, desk.take_output()
         assert outcome(desk.run) == outcome(whole.run), kill

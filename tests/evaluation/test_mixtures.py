@@ -11,18 +11,20 @@ from open_spiel.python import policy as spiel_policy
 from open_spiel.python.algorithms import fictitious_play
 from open_spiel.python.algorithms.get_all_states import get_all_states
 from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
-from small_games import table
 
-from games.kuhn_poker import KuhnPokerConfig
 from marl.engines.scripted import Random
-from marl.evaluation.game_tree import GameTree, Strategy, grow, nash_conv, values
+from marl.evaluation.game_tree import GameTree, Strategy, build_game_tree, nash_conv, values
 from marl.evaluation.mixtures import RunningMixture, mixture
 from marl.experience.league.matchmaking import uniform
+from marl.games.kuhn_poker import KuhnPokerConfig
+from tests.support.small_games import make_simulator
 
 
 def kuhn(**illegal: Any) -> GameTree:
     game = KuhnPokerConfig.model_validate({"illegal": illegal})
-    return grow(game, table(game, Random().build(None)).casting, dict.fromkeys(("player_0", "player_1"), "player"))
+    return build_game_tree(
+        game, make_simulator(game, Random().build(None)).casting, dict.fromkeys(("player_0", "player_1"), "player")
+    )
 
 
 def drawn(tree: GameTree, rng: random.Random, legal: float = 1.0) -> Strategy:

@@ -9,13 +9,13 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Message, Request
 from marl.evaluation.model_facts import facts_of, folder_of, tiny_shapes
 from marl.models.adapter import Adapter
 from marl.models.pretrained import Pretrained
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
-from marl.types import Message, Request
 
 TEXTS = ("card J Q K . moves [check] [bet]", "is 47 + 38 right", "a b")
 SETTINGS: list[dict[str, Any]] = [
@@ -72,7 +72,7 @@ def test_tokens_context_and_cache_are_those_of_the_model_that_is_made(tmp_path: 
     held = sum(each.keys.nbytes + each.values.nbytes for each in keys) // len(tokenizer("a b").input_ids)
     assert facts.size
     assert saved.size
-    assert facts.size.cache_bytes == saved.size.cache_bytes == held
+    assert facts.size.kv_cache_bytes == saved.size.kv_cache_bytes == held
     assert facts.context == saved.context == 512
 
 
@@ -81,7 +81,7 @@ def test_half_precision_takes_half_the_bytes() -> None:
     assert (full.weight_bytes, half.weight_bytes) == (4, 2)
     assert full.size
     assert half.size
-    assert full.size.cache_bytes == 2 * half.size.cache_bytes
+    assert full.size.kv_cache_bytes == 2 * half.size.kv_cache_bytes
 
 
 @pytest.mark.parametrize("name", ["someone/no-such-model", "../x/y/z", "a b", "--"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from marl.evaluation.ratings import PER_NAT, elo, ratings
+from marl.evaluation.elo import PER_NAT, elo, elo_with_intervals
 
 TEAMS = ("Milwaukee", "Detroit", "Toronto", "New York", "Boston", "Cleveland", "Baltimore")
 BASEBALL = np.array(
@@ -83,6 +83,6 @@ def test_intervals_hold_the_true_rating_19_times_in_20_also_where_a_start_decide
         luck = rng.random((60, 1, 1)) * np.triu(np.ones((3, 3)), 1)
         first = np.triu(luck < chances, 1).astype(float)
         by_start = 2 * (first + (np.triu(np.ones((3, 3)), 1) - first).transpose(0, 2, 1))
-        rated = zip(ratings(by_start, seed=trial), strengths, strict=True)
+        rated = zip(elo_with_intervals(by_start, seed=trial), strengths, strict=True)
         held += [one.low <= true <= one.high for one, true in rated]
     assert 0.90 <= np.mean(held) <= 0.985, np.mean(held)

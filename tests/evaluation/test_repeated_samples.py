@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from marl.evaluation.repeated_samples import best_at_k, majority_at_k, pass_at_k
+from marl.evaluation.pass_at_k import best_at_k, majority_at_k, pass_at_k
 
 
 def drawn(rng: random.Random, n: int) -> tuple[list[str | None], list[float], list[float]]:

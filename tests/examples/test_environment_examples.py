@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import run_marl
-from readme_blocks import BLOCKS, write_modules
 
 import marl
-from marl.graph import Trajectory, read_trajectories
+from marl.core.graph import Trajectory, read_trajectories
+from tests.support.command_line import run_marl
+from tests.support.readme_blocks import BLOCKS, write_modules
 
 SMALL = {"hidden": 16, "layers": 1, "warm_up": {"steps": 60, "episodes": 128, "batch": 32, "lr": 0.02}}
 

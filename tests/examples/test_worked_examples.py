@@ -16,14 +16,14 @@ import pytest
 import torch
 import yaml
 from pettingzoo.test import api_test
-from readme_blocks import BLOCKS, Block, write_modules
-from real_runs import tiny
 
 import marl
-from marl.graph import read_trajectories
-from marl.runs.judgements import read_judgement
+from marl.core.graph import read_trajectories
+from marl.core.types import Metrics, Problem, VerifierCase
+from marl.runs.credit_records import read_credit_record
 from marl.scenario.load import validate
-from marl.types import Case, Metrics, Problem
+from tests.support.readme_blocks import BLOCKS, Block, write_modules
+from tests.support.run_processes import tiny_model
 
 EXAMPLES = [block for block in BLOCKS if block.document == "CONTRIBUTING.md" and block.module]
 SCENARIOS = [block for block in BLOCKS if block.document == "CONTRIBUTING.md" and block.language == "yaml"]
@@ -47,7 +47,7 @@ def train(**changes: Any) -> tuple[Path, list[Metrics]]:
         "game": {"kind": "nim"},
         "seats": {"player_0": "player", "player_1": "player"},
         "roles": {"player": {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 6}}},
-        "policies": {"actor": {"model": tiny(), "learner": learner}},
+        "policies": {"actor": {"model": tiny_model(), "learner": learner}},
         "schedule": {"steps": STEPS, "groups": 8, "group_size": 4, "threads": 1},
         "checkpoint": {"every": STEPS, "trajectories": 1.0},
     }
@@ -130,14 +130,14 @@ def test_the_role_reads_what_is_shouted_and_is_learned_by() -> None:
 def test_the_verifier_scores_by_distance_and_tells_nobody_the_answer() -> None:
     close = importlib.import_module("my_verifier").Close(reach=4)
     problem = Problem("3 + 4", "3 + 4", "7")
-    verdicts = {answer: close(Case(problem, "", answer)) for answer in ("7", "6", "9", "30", "six", None)}
+    verdicts = {answer: close(VerifierCase(problem, "", answer)) for answer in ("7", "6", "9", "30", "six", None)}
     assert [verdict.score for verdict in verdicts.values()] == [1.0, 0.75, 0.5, 0.0, 0.0, 0.0]
     assert {verdict.why for verdict in verdicts.values()} == {"", "no number"}
 
 
 def test_the_credit_rule_shares_every_return_equally() -> None:
     run, _ = train(credit={"assign": {"kind": "my_credit:EqualShares"}})
-    judged = read_judgement(run / "judgements" / "000001.jsonl.zst").turns()
+    judged = read_credit_record(run / "credit" / "000001.jsonl.zst").turns()
     shared = 0
     for trajectory in read_trajectories(run / "trajectories" / "000001.jsonl.zst"):
         assigned = defaultdict(list)
@@ -165,7 +165,7 @@ def test_the_losses_learn(block: Block, tmp_path: Path) -> None:
     assert torch.equal(logprobs_BT.grad, -advantages_BT), "before the first step it is the policy gradient"
 
     learner = {"kind": "grpo", "lr": 3e-3, "epochs": 2, "loss": {"kind": f"my_loss:{name}"}}
-    _, rows = train(policies={"actor": {"model": tiny(), "learner": learner}})
+    _, rows = train(policies={"actor": {"model": tiny_model(), "learner": learner}})
     assert all(row["policy/actor/grad_norm"] > 0 for row in rows[1:])
 
 
@@ -175,7 +175,7 @@ def test_the_engine_plays_the_first_move_and_is_never_learned_from() -> None:
         seats={"player_0": "player", "player_1": "fixed"},
         roles={"player": player, "fixed": player | {"policy": "fixed"}},
         policies={
-            "actor": {"model": tiny(), "learner": {"kind": "grpo", "lr": 3e-3}},
+            "actor": {"model": tiny_model(), "learner": {"kind": "grpo", "lr": 3e-3}},
             "fixed": {"engine": {"kind": "my_engine:FirstMove"}},
         },
     )

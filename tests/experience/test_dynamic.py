@@ -8,17 +8,25 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from drill import DrillConfig, skill
 from pydantic import ValidationError
-from real_runs import Desk, Kill, kuhn, outcome, rows, train_whole
-from small_games import PAIR, FragileConfig, FunctionEngine, PenniesConfig, deal, random_move, table
 
+from marl.core.graph import Trajectory
+from marl.core.seeds import seed_of
+from marl.core.types import Deal, Reward
 from marl.experience.dynamic_sampling import DynamicSampling, GroupSampler
-from marl.graph import Trajectory
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
-from marl.seeds import seed_of
-from marl.types import Deal, Reward
+from tests.support.difficulty_game import DifficultyGameConfig, answer_by_difficulty
+from tests.support.run_processes import RunWorkspace, SignalTrigger, kuhn_scenario, metric_lines, outcome, train_to_end
+from tests.support.small_games import (
+    PAIR,
+    FailingPenniesConfig,
+    FunctionEngine,
+    PenniesConfig,
+    make_deal,
+    make_simulator,
+    random_move,
+)
 
 
 def deals(groups: int = 16, size: int = 4) -> list[Deal]:
@@ -27,7 +35,7 @@ def deals(groups: int = 16, size: int = 4) -> list[Deal]:
 
 
 def drill() -> RolloutSimulator:
-    return table(DrillConfig(), FunctionEngine(skill))
+    return make_simulator(DifficultyGameConfig(), FunctionEngine(answer_by_difficulty))
 
 
 def grouped(played: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
@@ -100,7 +108,7 @@ def test_when_the_rounds_are_over_the_step_has_fewer_groups_or_keeps_the_constan
 def test_a_step_in_which_nothing_differs_is_played_all_the_same() -> None:
     dynamic = GroupSampler(DynamicSampling(rounds=3))
     episodes = dynamic.gather(
-        0, lambda _: deals(groups=2), table(DrillConfig(), FunctionEngine(lambda request: "[yes]"))
+        0, lambda _: deals(groups=2), make_simulator(DifficultyGameConfig(), FunctionEngine(lambda request: "[yes]"))
     )
     assert list(grouped(episodes)) == ["000000.0+2", "000000.1+2"]
     assert dynamic.metrics()["dynamic/kept"] == 0
@@ -115,7 +123,7 @@ def test_success_can_be_asked_to_lie_strictly_inside_a_range() -> None:
 def test_in_a_team_it_is_enough_that_one_agents_pay_differs_unless_roles_are_named() -> None:
     seats: dict[str, str] = dict(zip(PAIR, "xy", strict=True))
     duel = PenniesConfig()
-    played = table(duel, FunctionEngine(random_move)).play([deal(f"{i}", duel, 0) for i in range(2)])
+    played = make_simulator(duel, FunctionEngine(random_move)).play([make_deal(f"{i}", duel, 0) for i in range(2)])
     episodes = [replaced(t, seats, (1.0, 0.5 * i)) for i, t in enumerate(played)]
 
     class Recorded:
@@ -141,7 +149,7 @@ def replaced(played: Trajectory, seats: dict[str, str], returns: tuple[float, fl
 
 
 def test_equal_pay_in_another_order_is_equal() -> None:
-    [played] = table(PenniesConfig(), FunctionEngine(random_move)).play([deal("e", PenniesConfig(), 0)])
+    [played] = make_simulator(PenniesConfig(), FunctionEngine(random_move)).play([make_deal("e", PenniesConfig(), 0)])
     one, other = replaced(played, dict(played.deal.seats), (0, 0)), replaced(played, dict(played.deal.seats), (0, 0))
     parts = [Reward(PAIR[0], value, played.turns[-1].id) for value in (0.1, 0.2, 0.3)]
     one.rewards, other.rewards = parts, parts[::-1]
@@ -150,9 +158,9 @@ def test_equal_pay_in_another_order_is_equal() -> None:
 
 
 def test_a_group_of_which_every_episode_was_dropped_is_played_again() -> None:
-    simulator = table(FragileConfig(), FunctionEngine(random_move))
-    simulator.may_drop = 1000
-    requests = [replace(deal(f"{i}", FragileConfig(), i // 2), group=f"{i // 2}") for i in range(12)]
+    simulator = make_simulator(FailingPenniesConfig(), FunctionEngine(random_move))
+    simulator.max_drops = 1000
+    requests = [replace(make_deal(f"{i}", FailingPenniesConfig(), i // 2), group=f"{i // 2}") for i in range(12)]
     episodes = GroupSampler(DynamicSampling(rounds=3, constant="keep")).gather(0, lambda _: requests, simulator)
     assert {t.deal.group.partition("+")[0] for t in episodes} <= {str(i) for i in range(6)}
 
@@ -170,7 +178,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
 
 
 def test_a_scenario_in_which_nothing_can_be_compared_is_refused() -> None:
-    whole = kuhn(experience={"kind": "dynamic", "roles": ["plaer"]}, credit={"baseline": "none"})
+    whole = kuhn_scenario(experience={"kind": "dynamic", "roles": ["plaer"]}, credit={"baseline": "none"})
     whole["schedule"]["group_size"] = 1
     with pytest.raises(ScenarioError) as refused:
         validate(whole, "a file")
@@ -191,17 +199,19 @@ def test_a_measure_that_the_game_does_not_have_is_named() -> None:
 def test_a_run_with_refill_and_a_coefficient_that_adapts_goes_on_exactly_after_a_kill(tmp_path: Any) -> None:
     kl = {"coefficient": 0.2, "target": 0.01, "horizon": 20}
     credit = {"baseline": {"kind": "group"}, "kl": kl, "overlong": {"limit": 6, "buffer": 4}}
-    whole = kuhn({"reference": {"coefficient": 0.0}}, experience={"kind": "dynamic", "rounds": 2}, credit=credit)
+    whole = kuhn_scenario(
+        {"reference": {"coefficient": 0.0}}, experience={"kind": "dynamic", "rounds": 2}, credit=credit
+    )
     whole |= {"schedule": {"steps": 5, "groups": 4, "group_size": 2, "threads": 1}, "evaluate": {"every": 50}}
     whole["checkpoint"] = {"every": 2}
     (tmp_path / "whole").mkdir()
-    once = train_whole(tmp_path / "whole", whole)
+    once = train_to_end(tmp_path / "whole", whole)
     killed = tmp_path / "killed"
     killed.mkdir()
     (killed / "cache").symlink_to(once.path / "cache")
-    desk = Desk(killed, once.scenario)
-    assert desk.train(kill=Kill("open", "metrics.jsonl", 4)) == -9, desk.said()
-    assert desk.train("--resume", "auto") == 0, desk.said()
-    assert rows(desk.run) == rows(once.run)
+    desk = RunWorkspace(killed, once.scenario)
+    assert desk.train(kill=SignalTrigger("open", "metrics.jsonl", 4)) == -9, desk.take_output()
+    assert desk.train("--resume", "auto") == 0, desk.take_output()
+    assert metric_lines(desk.run) == metric_lines(once.run)
     assert outcome(desk.run) == outcome(once.run)
-    assert len({row.partition("credit/kl_coefficient")[2][:22] for row in rows(once.run)}) > 3
+    assert len({row.partition("credit/kl_coefficient")[2][:22] for row in metric_lines(once.run)}) > 3

@@ -4,23 +4,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_games import FunctionEngine, deal, random_move, table
 
-from games.base import IllegalMove
-from games.kuhn_poker import KuhnPokerConfig
+from marl.core.graph import Trajectory, write_trajectories
+from marl.core.types import Completion, Failure, Request, SourceSpan
 from marl.experience.recorded import RecordedEpisodes
 from marl.experience.rollouts import Rollouts
-from marl.graph import Trajectory, write_trajectories
+from marl.games.base import IllegalMoveHandling
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.roles.answering import PlayerRole
 from marl.rollout.simulator import RolloutSimulator
-from marl.types import Completion, Failure, Mark, Request
-from roles.answering import PlayerRole
+from tests.support.small_games import FunctionEngine, make_deal, make_simulator, random_move
 
-GAME = KuhnPokerConfig(illegal=IllegalMove(retry=1))
+GAME = KuhnPokerConfig(illegal=IllegalMoveHandling(retry=1))
 
 
 def recording(path: Path, many: int = 5, **roles: PlayerRole) -> list[Trajectory]:
     voice = FunctionEngine(lambda request: random_move(request) if request.seed % 4 else "hm")
-    played = table(GAME, voice, **roles).play([deal(f"old {i}", GAME, i) for i in range(many)])
+    played = make_simulator(GAME, voice, **roles).play([make_deal(f"old {i}", GAME, i) for i in range(many)])
     write_trajectories(path, played)
     return played
 
@@ -39,22 +39,22 @@ class Scorer(FunctionEngine):
 
 
 def learner() -> RolloutSimulator:
-    return table(GAME, {"new": Scorer()}, player=PlayerRole(policy="new"))
+    return make_simulator(GAME, {"new": Scorer()}, player=PlayerRole(policy="new"))
 
 
 def test_rollouts_are_the_deals_played() -> None:
-    simulator = table(GAME, FunctionEngine(random_move))
-    deals = [deal(f"{i}", GAME, i) for i in range(3)]
+    simulator = make_simulator(GAME, FunctionEngine(random_move))
+    deals = [make_deal(f"{i}", GAME, i) for i in range(3)]
     assert Rollouts().build().gather(0, lambda _: deals, simulator) == simulator.play(deals)
 
 
 def test_recorded_episodes_come_in_order_and_round_and_round(tmp_path: Path) -> None:
     old = recording(tmp_path / "t.jsonl.zst")
     recorded = RecordedEpisodes(path=tmp_path / "t.jsonl.zst").build()
-    first = recorded.gather(0, lambda _: [deal(f"a{i}", GAME) for i in range(3)], learner())
+    first = recorded.gather(0, lambda _: [make_deal(f"a{i}", GAME) for i in range(3)], learner())
     resumed = RecordedEpisodes(path=tmp_path / "t.jsonl.zst").build()
     resumed.load_state_dict(recorded.state_dict())
-    second = resumed.gather(0, lambda _: [deal(f"b{i}", GAME) for i in range(3)], learner())
+    second = resumed.gather(0, lambda _: [make_deal(f"b{i}", GAME) for i in range(3)], learner())
     assert [t.id for t in first + second] == ["a0", "a1", "a2", "b0", "b1", "b2"]
     for new, past in zip(first + second, [*old, old[0]], strict=True):
         assert [turn.action for turn in new.turns] == [turn.action for turn in past.turns]
@@ -65,7 +65,7 @@ def test_recorded_episodes_come_in_order_and_round_and_round(tmp_path: Path) -> 
 
 def test_what_cannot_be_scored_or_was_no_move_has_no_tokens_and_the_rest_has_the_new_models(tmp_path: Path) -> None:
     recording(tmp_path / "t.jsonl.zst", 40)
-    deals = [deal(f"{i}", GAME) for i in range(40)]
+    deals = [make_deal(f"{i}", GAME) for i in range(40)]
     episodes = RecordedEpisodes(path=tmp_path / "t.jsonl.zst").build().gather(0, lambda _: deals, learner())
     turns = [turn for episode in episodes for turn in episode.turns]
     assert {turn.action for turn in turns} > {None, "fold", "check"}
@@ -79,11 +79,11 @@ def test_marks_of_recorded_prompts_lead_to_turns_of_the_new_episode(tmp_path: Pa
     old = recording(tmp_path / "t.jsonl.zst", 40)
     for game in old:
         for place, turn in enumerate(game.turns[1:], 1):
-            marks = (Mark(game.turns[place - 1].id, "heard", 0, 0, 2),)
+            marks = (SourceSpan(game.turns[place - 1].id, "heard", 0, 0, 2),)
             completion = replace(turn.completion, mark_tokens=((0, 1),))
             game.turns[place] = replace(turn, request=replace(turn.request, marks=marks), completion=completion)
     write_trajectories(tmp_path / "t.jsonl.zst", old)
-    deals = [deal(f"new {i}", GAME) for i in range(40)]
+    deals = [make_deal(f"new {i}", GAME) for i in range(40)]
     new = RecordedEpisodes(path=tmp_path / "t.jsonl.zst").build().gather(0, lambda _: deals, learner())
     for turn in (turn for game in new for turn in game.turns[1:]):
         assert [mark.source for mark in turn.request.marks] == [(turn.id[0], turn.id[1] - 1)]
@@ -97,16 +97,16 @@ def test_a_recording_that_cannot_be_told_again_is_refused(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="no trajectories in"):
         RecordedEpisodes(path=tmp_path / "empty.zst").build()
     recording(tmp_path / "t.zst")
-    strangers = table(GAME, {"new": Scorer()}, dealer=PlayerRole(policy="new"))
+    strangers = make_simulator(GAME, {"new": Scorer()}, dealer=PlayerRole(policy="new"))
     with pytest.raises(ValueError, match="no role 'player' here; roles: dealer"):
-        RecordedEpisodes(path=tmp_path / "t.zst").build().gather(0, lambda _: [deal("a", GAME)], strangers)
+        RecordedEpisodes(path=tmp_path / "t.zst").build().gather(0, lambda _: [make_deal("a", GAME)], strangers)
 
 
 def test_a_prompt_that_continues_holds_the_tokens_of_the_model_that_learns(tmp_path: Path) -> None:
     old = recording(tmp_path / "long.zst", 60, player=PlayerRole(policy="actor", history="append"))
     scorer = Scorer()
-    laid = table(GAME, {"new": scorer}, player=PlayerRole(policy="new", history="append"))
-    deals = [deal(f"new {i}", GAME) for i in range(60)]
+    laid = make_simulator(GAME, {"new": scorer}, player=PlayerRole(policy="new", history="append"))
+    deals = [make_deal(f"new {i}", GAME) for i in range(60)]
     new = RecordedEpisodes(path=tmp_path / "long.zst").build().gather(0, lambda _: deals, laid)
     assert any(turn.action is None for game in old for turn in game.turns if turn.nth == 0)
     asked = list(scorer.requests.values())
@@ -127,8 +127,8 @@ def test_what_goes_on_from_a_text_that_was_too_long_is_left_out(tmp_path: Path) 
             return Failure("overflow", "too long") if request.forced == "[check]" else super()._answer(request)
 
     recording(tmp_path / "long.zst", 60, player=PlayerRole(policy="actor", history="append"))
-    laid = table(GAME, {"new": Short()}, player=PlayerRole(policy="new", history="append"))
-    deals = [deal(f"new {i}", GAME) for i in range(60)]
+    laid = make_simulator(GAME, {"new": Short()}, player=PlayerRole(policy="new", history="append"))
+    deals = [make_deal(f"new {i}", GAME) for i in range(60)]
     games = RecordedEpisodes(path=tmp_path / "long.zst").build().gather(0, lambda _: deals, laid)
     after = [turn for game in games for turn in game.turns if turn.nth > 0 and game.turns[0].action == "check"]
     assert after

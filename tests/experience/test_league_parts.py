@@ -7,13 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from leagues import LEAGUE, league, with_exploiter
 
-from marl.experience.league.matchmaking import entropy, latest, pfsp, pfsp_even, psro, shared_out, uniform
-from marl.experience.league.payoff import Payoffs, RecentResults
-from marl.experience.league.pool import Member, Pool
+from marl.experience.league.matchmaking import entropy, latest, pfsp, pfsp_even, psro, systematic_sample, uniform
+from marl.experience.league.pool import Member, PolicyPool
+from marl.experience.league.results import Payoffs, RecentResults
 from marl.runs.snapshots import Snapshots
 from marl.scenario.load import ScenarioError, validate
+from tests.support.league_scenarios import LEAGUE, league, with_exploiter
 
 
 def test_prioritised_fictitious_self_play_prefers_those_that_it_loses_to() -> None:
@@ -36,7 +36,7 @@ def test_what_is_shared_out_is_never_one_more_or_less_than_its_share() -> None:
     weights = [0.5, 0.0, 0.3, 0.2]
     totals = Counter[str]()
     for step in range(100):
-        drawn = shared_out("abcd", weights, 16, step / 100)
+        drawn = systematic_sample("abcd", weights, 16, step / 100)
         assert drawn == sorted(drawn)
         for choice, weight in zip("abcd", weights, strict=True):
             assert abs(drawn.count(choice) - 16 * weight) < 1
@@ -45,7 +45,7 @@ def test_what_is_shared_out_is_never_one_more_or_less_than_its_share() -> None:
 
 
 def test_a_full_pool_stays_spread_over_the_run() -> None:
-    pool = Pool(keep=5)
+    pool = PolicyPool(keep=5)
     for version in range(0, 1000, 10):
         pool.add("actor", version)
     members = [member.version for member in pool.members()]
@@ -54,14 +54,14 @@ def test_a_full_pool_stays_spread_over_the_run() -> None:
     gaps = [later - earlier for earlier, later in pairwise(members)]
     assert max(gaps) <= 4 * min(gaps[:-1]), members
     assert pool.versions("actor", 990) == tuple(members)
-    again = Pool(keep=5)
-    again.restore(pool.taken)
+    again = PolicyPool(keep=5)
+    again.restore(pool.saved_versions)
     assert again.members() == pool.members()
     assert again.versions("actor", 40) == (0, 10, 20, 30, 40)
 
 
 def test_members_are_named_as_deals_name_policies() -> None:
-    pool = Pool(keep=2)
+    pool = PolicyPool(keep=2)
     pool.add("main", 0)
     pool.add("exploiter", 20)
     assert [member.name for member in pool.members()] == ["main@000000", "exploiter@000020"]
@@ -80,10 +80,10 @@ def test_win_rates_forget_what_is_long_ago() -> None:
 
 def test_payoffs_of_the_pool_are_antisymmetric_means_and_the_newest_pairs_come_first() -> None:
     payoffs, names = Payoffs(), ["a", "b", "c"]
-    assert list(payoffs.unknown(names)) == [("b", "c"), ("a", "c"), ("a", "b")]
+    assert list(payoffs.missing_pairs(names)) == [("b", "c"), ("a", "c"), ("a", "b")]
     payoffs.add("a", "b", 1.0)
     payoffs.add("a", "b", -4.0)
-    assert list(payoffs.unknown(names)) == [("b", "c"), ("a", "c")]
+    assert list(payoffs.missing_pairs(names)) == [("b", "c"), ("a", "c")]
     assert payoffs.matrix(names) == [[0, -1.5, 0], [1.5, 0, 0], [0, 0, 0]]
     payoffs.retain(["b", "c"])
     assert payoffs.matrix(names) == [[0] * 3] * 3
@@ -97,9 +97,9 @@ def test_files_of_later_steps_and_half_written_ones_are_cut(tmp_path: Path) -> N
     for version in (0, 5, 10):
         snapshots.write("actor", version, save)
     (tmp_path / "league" / "actor" / ".000015.part").mkdir()
-    snapshots.cut(5)
+    snapshots.remove_after(5)
     assert snapshots.versions("actor") == [0, 5]
-    snapshots.keep("actor", {5})
+    snapshots.remove_except("actor", {5})
     assert [path.name for path in (tmp_path / "league" / "actor").iterdir()] == ["000005"]
 
 

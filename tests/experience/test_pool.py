@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drill import DrillConfig, skill
-from small_games import FunctionEngine, table
 
+from marl.core.graph import Trajectory
+from marl.core.seeds import seed_of
+from marl.core.state import load_state, save_state
+from marl.core.types import Deal
 from marl.experience.start_pool import Curriculum, PoolSampler, StartPool
-from marl.graph import Trajectory
 from marl.protocols import Simulator
 from marl.rollout.simulator import RolloutSimulator
-from marl.seeds import seed_of
-from marl.state import load_state, save_state
-from marl.types import Deal
+from tests.support.difficulty_game import DifficultyGameConfig, answer_by_difficulty
+from tests.support.small_games import FunctionEngine, make_simulator
 
 
 def drill(**settings: Any) -> RolloutSimulator:
-    return table(DrillConfig(**settings), FunctionEngine(skill))
+    return make_simulator(DifficultyGameConfig(**settings), FunctionEngine(answer_by_difficulty))
 
 
 def deals(step: int, groups: int = 16, size: int = 8) -> list[Deal]:

@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_runs import Desk, Kill, outcome, rows, tiny, train_whole
-from small_games import FunctionEngine, deal, random_move, table
 
 import marl
-from games.kuhn_poker import KuhnPokerConfig
-from games.nim import NimConfig
+from marl.core.graph import Trajectory, write_trajectories
+from marl.core.types import Deal, Sampling
 from marl.experience.recorded import RecordedEpisodes
-from marl.graph import Trajectory, write_trajectories
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.games.nim import NimConfig
 from marl.protocols import GameConfig
+from marl.roles.answering import PlayerRole
 from marl.rollout.simulator import RolloutSimulator
-from marl.scenario.credit_checks import notes
+from marl.scenario.credit_checks import credit_notes
 from marl.scenario.load import ScenarioError, validate
-from marl.types import Deal, Sampling
-from roles.answering import PlayerRole
+from tests.support.run_processes import RunWorkspace, SignalTrigger, metric_lines, outcome, tiny_model, train_to_end
+from tests.support.small_games import FunctionEngine, make_deal, make_simulator, random_move
 
 KUHN, NIM = KuhnPokerConfig(), NimConfig()
 LEARNERS: dict[str, dict[str, Any]] = {
-    "awr": {"kind": "awr", "lr": 3e-3, "loss": {"kind": "advantage_weighted", "beta": 0.3}},
+    "awr": {"kind": "awr", "lr": 3e-3, "loss": {"kind": "awr", "beta": 0.3}},
     "sft": {"kind": "sft", "lr": 3e-3, "keep": {"at_least": 0.5}},
     "dpo": {"kind": "dpo", "lr": 3e-3, "pairs": "episodes"},
 }
@@ -33,11 +33,11 @@ LEARNERS: dict[str, dict[str, Any]] = {
 def record(path: Path, game: GameConfig, starts: int, size: int = 2) -> list[Trajectory]:
     """Episodes of random moves, `size` from each start."""
     deals = [
-        Deal(f"{path.stem} {start}.{nth}", f"{start}", start, deal("", game).seats)
+        Deal(f"{path.stem} {start}.{nth}", f"{start}", start, make_deal("", game).seats)
         for start in range(starts)
         for nth in range(size)
     ]
-    played = table(game, FunctionEngine(random_move)).play(deals)
+    played = make_simulator(game, FunctionEngine(random_move)).play(deals)
     write_trajectories(path, played)
     return played
 
@@ -60,7 +60,7 @@ def learning(learner: str, experience: dict[str, Any], **more: Any) -> dict[str,
         "game": {"kind": "nim"},
         "seats": {"player_0": "player", "player_1": "player"},
         "roles": {"player": {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 6}}},
-        "policies": {"actor": {"model": tiny(vocabulary="bytes", warm_up=None), "learner": LEARNERS[learner]}},
+        "policies": {"actor": {"model": tiny_model(vocabulary="bytes", warm_up=None), "learner": LEARNERS[learner]}},
         "credit": credit,
         "experience": experience,
         "schedule": {"steps": 4, "groups": 5, "group_size": 2, "threads": 1},
@@ -71,11 +71,11 @@ def learning(learner: str, experience: dict[str, Any], **more: Any) -> dict[str,
 
 def taken(settings: dict[str, Any], count: int, simulator: RolloutSimulator) -> list[Trajectory]:
     experience = RecordedEpisodes.model_validate(settings).build()
-    return experience.gather(0, lambda _: [deal(f"{i}", NIM) for i in range(count)], simulator)
+    return experience.gather(0, lambda _: [make_deal(f"{i}", NIM) for i in range(count)], simulator)
 
 
 def scorer() -> RolloutSimulator:
-    return table(NIM, FunctionEngine(lambda request: request.forced or ""))
+    return make_simulator(NIM, FunctionEngine(lambda request: request.forced or ""))
 
 
 def test_all_files_are_taken_and_equal_starts_of_two_games_are_no_peers(recorded: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ def test_a_shuffle_mixes_games_anew_in_each_pass_and_keeps_starts_together(recor
     passes = [
         [
             (t.start, [turn.completion.text for turn in t.turns])
-            for t in experience.gather(step, lambda _: [deal(f"{i}", NIM) for i in range(40)], simulator)
+            for t in experience.gather(step, lambda _: [make_deal(f"{i}", NIM) for i in range(40)], simulator)
         ]
         for step in range(2)
     ]
@@ -107,7 +107,7 @@ def test_a_shuffle_mixes_games_anew_in_each_pass_and_keeps_starts_together(recor
 
 
 def test_a_recorded_role_may_have_another_name_here(recorded: dict[str, Any], tmp_path: Path) -> None:
-    here = table(NIM, FunctionEngine(lambda request: request.forced or ""), gambler=PlayerRole(policy="actor"))
+    here = make_simulator(NIM, FunctionEngine(lambda request: request.forced or ""), gambler=PlayerRole(policy="actor"))
     settings = {"path": recorded["games"]["kuhn"]["path"], "roles": {"player": "gambler"}}
     episodes = taken(settings, 3, here)
     assert {turn.role for t in episodes for turn in t.turns} == {"gambler"}
@@ -117,10 +117,10 @@ def test_a_recorded_role_may_have_another_name_here(recorded: dict[str, Any], tm
 def test_learners_see_the_sampling_that_turns_were_scored_with_not_that_of_the_recording(tmp_path: Path) -> None:
     file, warm = tmp_path / "nim.jsonl.zst", Sampling(temperature=0.5, top_p=0.9)
     speaker = FunctionEngine(random_move)
-    played = table(NIM, speaker, player=PlayerRole(policy="actor", sampling=warm)).play([deal("0", NIM)])
+    played = make_simulator(NIM, speaker, player=PlayerRole(policy="actor", sampling=warm)).play([make_deal("0", NIM)])
     write_trajectories(file, played)
     plain = Sampling(max_tokens=7)
-    here = table(NIM, speaker, player=PlayerRole(policy="actor", sampling=plain))
+    here = make_simulator(NIM, speaker, player=PlayerRole(policy="actor", sampling=plain))
     [episode] = taken({"path": file}, 1, here)
     assert {turn.request.sampling for turn in played[0].turns} == {warm}
     assert {turn.request.sampling for turn in episode.turns} == {plain}
@@ -133,14 +133,14 @@ def test_one_model_learns_from_both_games(learner: str, recorded: dict[str, Any]
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert metrics.count('"policy/actor/loss"') == 4
     assert '"recorded/epochs": 1.0' in metrics
-    told = list(notes(scenario))
+    told = list(credit_notes(scenario))
     assert any("nothing is known of the log-probabilities" in note for note in told) == (learner == "awr")
     assert not any("without a correction" in note for note in told)
 
 
 def test_learners_that_take_recorded_words_for_their_own_are_named(recorded: dict[str, Any]) -> None:
-    policies = {"actor": {"model": tiny(), "learner": {"kind": "grpo"}}}
-    told = list(notes(validate(learning("sft", recorded, policies=policies))))
+    policies = {"actor": {"model": tiny_model(), "learner": {"kind": "grpo"}}}
+    told = list(credit_notes(validate(learning("sft", recorded, policies=policies))))
     assert told[-1] == (
         "policies.actor.learner: 'grpo' learns from 'recorded' as if its policy had said all of it, without a "
         "correction; learners that are meant for it: awr, dpo, sft"
@@ -162,9 +162,9 @@ def test_a_killed_run_goes_on_exactly_in_the_middle_of_a_shuffled_pass(
     recorded: dict[str, Any], tmp_path: Path
 ) -> None:
     scenario = learning("awr", recorded | {"shuffle": True})
-    whole = train_whole(tmp_path / "whole", scenario, ["--trust"])
-    desk = Desk(tmp_path / "resumed", scenario)
-    assert desk.train("--trust", kill=Kill("open", "metrics.jsonl", 4)) == -9, desk.said()
-    assert desk.train("--trust", "--resume", "auto") == 0, desk.said()
-    assert rows(desk.run) == rows(whole.run)
+    whole = train_to_end(tmp_path / "whole", scenario, ["--trust"])
+    desk = RunWorkspace(tmp_path / "resumed", scenario)
+    assert desk.train("--trust", kill=SignalTrigger("open", "metrics.jsonl", 4)) == -9, desk.take_output()
+    assert desk.train("--trust", "--resume", "auto") == 0, desk.take_output()
+    assert metric_lines(desk.run) == metric_lines(whole.run)
     assert outcome(desk.run) == outcome(whole.run)

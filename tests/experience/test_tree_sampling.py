@@ -10,29 +10,38 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from real_runs import kuhn
-from small_games import PAIR, TRIO, CircleConfig, FragileConfig, FunctionEngine, PenniesConfig, deal, random_move, table
 
-from games.base import IllegalMove, TextGame, TextGameConfig
-from games.kuhn_poker import KuhnPokerConfig
-from games.tic_tac_toe import TicTacToeConfig
-from marl.experience.tree_search import TreeSampling
-from marl.graph import Trajectory
-from marl.judging.judge import Judge
-from marl.parts import RenamedKind
+from marl.core.graph import Trajectory
+from marl.core.types import Completion, Deal, Failure, Fork, Request, Turn, TurnId
+from marl.credit_stage.stage import CreditStage
+from marl.experience.tree_sampling import TreeSampling
+from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.protocols import Evidence, GameConfig
+from marl.roles.answering import PlayerRole
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import CreditConfig
-from marl.training.samples import collect
-from marl.types import Completion, Deal, Failure, Fork, Request, Turn, TurnId
-from roles.answering import PlayerRole
+from marl.training.samples import collect_samples
+from tests.support.run_processes import kuhn_scenario
+from tests.support.small_games import (
+    PAIR,
+    TRIO,
+    CircleConfig,
+    FailingPenniesConfig,
+    FunctionEngine,
+    PenniesConfig,
+    make_deal,
+    make_simulator,
+    random_move,
+)
 
 GAMES = (
-    KuhnPokerConfig(illegal=IllegalMove(retry=1)),
+    KuhnPokerConfig(illegal=IllegalMoveHandling(retry=1)),
     CircleConfig(rounds=2),
     PenniesConfig(rounds=2),
-    TicTacToeConfig(illegal=IllegalMove(then="random")),
+    TicTacToeConfig(illegal=IllegalMoveHandling(then="random")),
 )
 
 
@@ -55,8 +64,10 @@ def grown(
     game: GameConfig, settings: TreeSampling, simulator: RolloutSimulator | None = None, many: int = 3
 ) -> list[list[Trajectory]]:
     """All courses of `many` deals, a list for each deal."""
-    simulator = simulator or table(game, Spelled())
-    played = settings.build().gather(0, lambda _: [deal(f"e{seed}", game, seed) for seed in range(many)], simulator)
+    simulator = simulator or make_simulator(game, Spelled())
+    played = settings.build().gather(
+        0, lambda _: [make_deal(f"e{seed}", game, seed) for seed in range(many)], simulator
+    )
     return [[course for course in played if course.id.split("~")[0] == f"e{seed}"] for seed in range(many)]
 
 
@@ -89,7 +100,7 @@ def paid(course: Trajectory, agent: str, own: float, team: float) -> float:
 @pytest.mark.parametrize("candidates", [2, 3])
 def test_every_turn_of_the_trunk_is_tried_so_many_times_from_one_state(game: GameConfig, candidates: int) -> None:
     say = lambda request: random_move(request) if request.seed % 4 else "mumble"  # noqa: E731
-    for courses in grown(game, TreeSampling(candidates=candidates), table(game, Spelled(say))):
+    for courses in grown(game, TreeSampling(candidates=candidates), make_simulator(game, Spelled(say))):
         attempts = decisions(courses)
         assert len(courses) == candidates * len(attempts)
         assert all(course.end == "terminated" for course in courses)
@@ -136,7 +147,7 @@ def test_a_score_is_made_of_what_ones_own_and_what_all_are_paid(own: float, team
         return random_move(request) if first else "[quit]" if request.state in QUITS else "[stay]"
 
     settings = TreeSampling(candidates=8, agent=own, team=team)
-    for courses in grown(CircleConfig(rounds=2), settings, table(CircleConfig(rounds=2), Spelled(say))):
+    for courses in grown(CircleConfig(rounds=2), settings, make_simulator(CircleConfig(rounds=2), Spelled(say))):
         first, second = list(decisions(courses).items())[:2]
         paid = {turn.action: [course.returns[agent] for agent in TRIO] for course, turn in first[1]}
         assert paid == {"quit": [1.0, 10.0, 10.0], "stay": [2.0, 1.0, 10.0]}
@@ -145,7 +156,9 @@ def test_a_score_is_made_of_what_ones_own_and_what_all_are_paid(own: float, team
 
 def test_when_all_are_paid_alike_the_first_candidate_is_gone_on_with() -> None:
     game = PenniesConfig(rounds=2)
-    [courses] = grown(game, TreeSampling(candidates=2), table(game, Spelled(lambda request: "[heads]")), many=1)
+    [courses] = grown(
+        game, TreeSampling(candidates=2), make_simulator(game, Spelled(lambda request: "[heads]")), many=1
+    )
     # Four turns, two candidates each: the first course's own answer is one; later, both are said anew.
     assert [(course.id, course.parent) for course in courses] == [
         ("e0", None),
@@ -173,25 +186,25 @@ def test_with_many_candidates_everybody_ends_up_with_what_pays_it_most() -> None
 def test_a_tree_is_the_same_alone_and_among_others_and_whatever_the_order_of_answers() -> None:
     game = GAMES[0]
     crowd = grown(game, TreeSampling(candidates=3), many=6)
-    again = grown(game, TreeSampling(candidates=3), table(game, Spelled(newest_first=True, batch=3)), many=6)
+    again = grown(game, TreeSampling(candidates=3), make_simulator(game, Spelled(newest_first=True, batch=3)), many=6)
     assert again == crowd
     [alone] = grown(game, TreeSampling(candidates=3), many=1)
     assert alone == crowd[0]
     flat = (
         TreeSampling(candidates=3)
         .build()
-        .gather(0, lambda _: [deal(f"e{i}", game, i) for i in range(6)], table(game, Spelled()))
+        .gather(0, lambda _: [make_deal(f"e{i}", game, i) for i in range(6)], make_simulator(game, Spelled()))
     )
     assert flat == list(chain(*crowd)), "by deal, then as they were begun"
 
 
 def test_it_keeps_nothing_from_step_to_step() -> None:
     game = GAMES[1]
-    used, simulator = TreeSampling(candidates=2).build(), table(game, Spelled())
-    used.gather(0, lambda _: [deal("before", game)], simulator)
+    used, simulator = TreeSampling(candidates=2).build(), make_simulator(game, Spelled())
+    used.gather(0, lambda _: [make_deal("before", game)], simulator)
     assert used.state_dict() == {}
     [fresh] = grown(game, TreeSampling(candidates=2), many=1)
-    assert used.gather(0, lambda _: [deal("e0", game, 0)], simulator) == fresh
+    assert used.gather(0, lambda _: [make_deal("e0", game, 0)], simulator) == fresh
 
 
 # --- whose turns -----------------------------------------------------------------------------------------------------
@@ -200,7 +213,7 @@ def test_it_keeps_nothing_from_step_to_step() -> None:
 def seated(game: GameConfig, rules: tuple[str, ...] = ()) -> RolloutSimulator:
     voice = Spelled(rules=rules)
     roles = {name: PlayerRole(policy=name) for name in ("first", "second")}
-    return table(game, dict.fromkeys(roles, voice), **roles)
+    return make_simulator(game, dict.fromkeys(roles, voice), **roles)
 
 
 def two_roles() -> Deal:
@@ -233,7 +246,7 @@ def test_a_game_without_a_turn_to_try_is_played_once() -> None:
 
 def test_its_tokens_are_for_training_and_each_is_counted_once() -> None:
     game = CircleConfig(rounds=2)
-    simulator = table(game, Spelled())
+    simulator = make_simulator(game, Spelled())
     courses = list(chain(*grown(game, TreeSampling(candidates=3), simulator)))
     tokens = {turn.id: len(turn.completion.token_ids) for course in courses for turn in course.turns}
     assert simulator.tokens == {"train": sum(tokens.values())}
@@ -242,13 +255,13 @@ def test_its_tokens_are_for_training_and_each_is_counted_once() -> None:
 
 def test_credit_that_forks_a_candidate_once_more_gets_courses_of_its_own() -> None:
     game = CircleConfig(rounds=1)
-    simulator = table(game, Spelled())
+    simulator = make_simulator(game, Spelled())
     courses = list(chain(*grown(game, TreeSampling(candidates=2), simulator, many=1)))
     names = {course.id for course in courses}
     seeds = {turn.request.seed for course in courses for turn in course.turns}
     for left in decisions(courses):
         source = next(course for course in courses if course.id == left[0])
-        for fork in simulator.branch([Fork(source, left[1], n=2)])[0]:
+        for fork in simulator.play_forks([Fork(source, left[1], n=2)])[0]:
             assert fork.id not in names
             assert fork.deal.purpose == "credit"
             assert fork.turns[left[1]].request.seed not in seeds
@@ -259,9 +272,9 @@ def test_only_candidates_are_learnt_from_each_once_and_for_what_its_own_course_w
     rule = CreditConfig.model_validate({"baseline": {"kind": "group", "like": "prompt"}})
     trees = grown(game, TreeSampling(candidates=4), many=8)
     courses = list(chain(*trees))
-    batch = collect(courses, Judge(rule)(Evidence(courses, game.kind)), {"player": PlayerRole(policy="actor")}, {})[
-        "actor"
-    ]
+    batch = collect_samples(
+        courses, CreditStage(rule)(Evidence(courses, game.kind)), {"player": PlayerRole(policy="actor")}, {}
+    )["actor"]
     attempts = [each for tree in trees for group in decisions(tree).values() for each in group]
     assert {sample.id: sample.earned for sample in batch} == {
         turn.id: course.returns.get(turn.agent, 0.0) for course, turn in attempts
@@ -274,7 +287,9 @@ def test_what_it_says_of_a_step_can_be_counted() -> None:
     game = PenniesConfig(rounds=2)
     tree = TreeSampling(candidates=3).build()
     assert tree.metrics() == {}
-    courses = tree.gather(0, lambda _: [deal(f"e{seed}", game, seed) for seed in range(5)], table(game, Spelled()))
+    courses = tree.gather(
+        0, lambda _: [make_deal(f"e{seed}", game, seed) for seed in range(5)], make_simulator(game, Spelled())
+    )
     groups = [group for i in range(5) for group in decisions([c for c in courses if c.id[1] == str(i)]).values()]
     scores = [[course.returns.get(turn.agent, 0.0) for course, turn in group] for group in groups]
     assert tree.metrics() == {
@@ -289,12 +304,12 @@ def test_what_it_says_of_a_step_can_be_counted() -> None:
 
 
 def test_candidates_in_which_the_game_breaks_are_left_out() -> None:
-    simulator = table(FragileConfig(), Spelled())
-    simulator.may_drop = 10**6
+    simulator = make_simulator(FailingPenniesConfig(), Spelled())
+    simulator.max_drops = 10**6
     played = (
         TreeSampling(candidates=4)
         .build()
-        .gather(0, lambda _: [deal(f"e{i}", FragileConfig(), i) for i in range(40)], simulator)
+        .gather(0, lambda _: [make_deal(f"e{i}", FailingPenniesConfig(), i) for i in range(40)], simulator)
     )
     assert simulator.dropped
     assert {course.end for course in played} == {"terminated"}
@@ -308,10 +323,10 @@ def test_when_the_game_breaks_in_all_candidates_the_trunk_goes_on_as_it_was() ->
         return "[crack]" if len(voice.requests) > 4 else "[safe]"
 
     voice = Spelled(say)
-    simulator = table(FragileConfig(), voice)
-    simulator.may_drop = 100
+    simulator = make_simulator(FailingPenniesConfig(), voice)
+    simulator.max_drops = 100
     tree = TreeSampling(candidates=2).build()
-    [course] = tree.gather(0, lambda _: [deal("e", FragileConfig())], simulator)
+    [course] = tree.gather(0, lambda _: [make_deal("e", FailingPenniesConfig())], simulator)
     assert [turn.action for turn in course.turns] == ["safe"] * 4
     # The first answer was a candidate by itself; for each of the other three, two were tried.
     assert simulator.dropped == 1 + 3 * 2
@@ -325,15 +340,15 @@ def test_a_candidate_must_have_something_to_be_scored_by_and_somebody_to_be_comp
         TreeSampling(candidates=1)
 
 
-def test_the_weight_of_an_agents_return_may_have_its_old_name() -> None:
-    with pytest.warns(RenamedKind, match="experience.own of 'tree' is now called 'agent'"):
-        assert TreeSampling.model_validate({"own": 0.5, "team": 1}) == TreeSampling(agent=0.5, team=1)
+def test_the_old_name_of_the_weight_of_an_agents_return_is_refused_with_the_new_one() -> None:
+    with pytest.raises(ValueError, match="unknown field 'own'; it is now called 'agent'"):
+        TreeSampling.model_validate({"own": 0.5, "team": 1})
     with pytest.raises(ValueError, match="unknown field 'own'"):
         TreeSampling.model_validate({"own": 0.5, "agent": 1})
 
 
 def test_a_tree_makes_peers_in_groups_of_one_too() -> None:
-    alone = kuhn(schedule={"steps": 1, "groups": 2, "group_size": 1})
+    alone = kuhn_scenario(schedule={"steps": 1, "groups": 2, "group_size": 1})
     with pytest.raises(ScenarioError, match=r"schedule\.group_size: 1, but credit\.baseline 'group' compares"):
         validate(alone)
     assert validate(alone | {"experience": "tree"}).experience == TreeSampling()
@@ -365,16 +380,16 @@ class Gamble(TextGame):
     def start_key(self) -> str:
         return self.key
 
-    def legal(self, agent: str) -> tuple[str, ...]:
+    def legal_actions(self, agent: str) -> tuple[str, ...]:
         return (("a", "b", "c", "d"), ("safe", "risky"), ("heads", "tails"))[len(self.said)]
 
     def describe(self, agent: str) -> str:
         return " ".join(self.said) or "nothing"
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return self.describe(agent)
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         self.said.append(action)
         if len(self.said) < 3:
             return ("first", "second", "third")[len(self.said)]
@@ -387,10 +402,10 @@ def test_what_is_learnt_is_the_gradient_of_what_is_paid(candidates: int) -> None
     learn there, nor from letters. After a gamble it is 1/4 for heads; taking off the mean of K leaves (K - 1) / K."""
     rule = CreditConfig.model_validate({"baseline": {"kind": "agent_turn_group", "std": False}})
     courses = list(chain(*grown(GambleConfig(), TreeSampling(candidates=candidates), many=600)))
-    judgement = Judge(rule)(Evidence(courses, "gamble"))
+    judgement = CreditStage(rule)(Evidence(courses, "gamble"))
     turns = {turn.id: turn for course in courses for turn in course.turns}
     slopes: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for sample in collect(courses, judgement, {"player": PlayerRole(policy="actor")}, {})["actor"]:
+    for sample in collect_samples(courses, judgement, {"player": PlayerRole(policy="actor")}, {})["actor"]:
         turn = turns[sample.id]
         chance = {"a": 1 / 4, "risky": 1 / 2, "heads": 1 / 2}
         move = next(move for move in chance if move in (turn.request.options or ()))

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import zstandard
-from real_runs import Desk, Kill, kuhn, outcome, tiny, train_whole
-from small_games import PAIR, table
 from test_tree_sampling import Spelled
 
-from games.kuhn_poker import KuhnPokerConfig
+from marl.core.types import Completion, Deal, Failure, Message, Request
 from marl.experience.datasets import Demonstrations, Preferences
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.roles.answering import PlayerRole
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, load, validate
 from marl.training.build import build
 from marl.training.run import Run
-from marl.types import Completion, Deal, Failure, Message, Request
-from roles.answering import PlayerRole
+from tests.support.run_processes import RunWorkspace, SignalTrigger, kuhn_scenario, outcome, tiny_model, train_to_end
+from tests.support.small_games import PAIR, make_simulator
 
 GAME = KuhnPokerConfig()
 CHAT = [{"role": "user", "content": "hi"}]
@@ -32,7 +32,7 @@ def written(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def solo(**roles: Any) -> RolloutSimulator:
-    return table(
+    return make_simulator(
         GAME, Spelled(lambda request: request.forced or ""), **(roles or {"player": PlayerRole(policy="actor")})
     )
 
@@ -48,13 +48,13 @@ def replies(many: int) -> list[dict[str, str]]:
 
 def taught(tmp_path: Path, experience: dict[str, Any], learner: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A scenario that learns from a file, with Kuhn poker to be tested on."""
-    scenario = kuhn(**{"experience": experience, "evaluate": {"every": 100}, "credit": {}, **more})
-    return scenario | {"policies": {"actor": {"model": tiny(), "learner": {"lr": 1e-2, **learner}}}}
+    scenario = kuhn_scenario(**{"experience": experience, "evaluate": {"every": 100}, "credit": {}, **more})
+    return scenario | {"policies": {"actor": {"model": tiny_model(), "learner": {"lr": 1e-2, **learner}}}}
 
 
 def states(made: Path) -> Run:
     """A run with a tiny model that knows Kuhn poker."""
-    return build(validate(kuhn(schedule={"steps": 1, "groups": 20, "group_size": 2, "threads": 1})))
+    return build(validate(kuhn_scenario(schedule={"steps": 1, "groups": 20, "group_size": 2, "threads": 1})))
 
 
 @pytest.fixture(autouse=True)
@@ -206,7 +206,7 @@ def test_what_is_too_long_has_no_tokens_so_that_nobody_learns_it(tmp_path: Path)
             return Failure("overflow", "too long") if request.forced == "c1" else super()._answer(request)
 
     file = Demonstrations(path=written(tmp_path / "a.jsonl", replies(3)), shuffle=False)
-    episodes = file.build().gather(0, lambda _: groups(3), table(GAME, Short(lambda r: r.forced or "")))
+    episodes = file.build().gather(0, lambda _: groups(3), make_simulator(GAME, Short(lambda r: r.forced or "")))
     assert [t.turns[0].completion.token_ids for t in episodes] == [tuple(b"c0"), (), tuple(b"c2")]
     assert [t.turns[0].completion.finish for t in episodes] == ["stop", "overflow", "stop"]
 
@@ -236,12 +236,14 @@ def test_offline_dpo_learns_what_a_file_prefers(tmp_path: Path) -> None:
 
 def trained(run: Run) -> list[dict[str, float]]:
     """What the learner says of each step, without a run folder."""
-    from marl.training.samples import collect
+    from marl.training.samples import collect_samples
 
     metrics_of = []
     for step in range(run.scenario.schedule.steps):
         episodes = run.experience.gather(step, run.deals, run.simulator)
-        samples = collect(episodes, run.judged(episodes, run.read(episodes)), run.scenario.roles, {})["actor"]
+        samples = collect_samples(episodes, run.assign_credit(episodes, run.read(episodes)), run.scenario.roles, {})[
+            "actor"
+        ]
         metrics_of.append(run.learners["actor"].update(samples))
     return metrics_of
 
@@ -264,8 +266,8 @@ def test_a_killed_run_on_preferences_goes_on_as_if_nothing_had_happened(tmp_path
     experience = {"kind": "preferences", "path": str(path)}
     schedule = {"steps": 6, "groups": 5, "group_size": 2, "threads": 1}
     scenario = taught(tmp_path, experience, learner, schedule=schedule, checkpoint={"every": 2})
-    whole = train_whole(tmp_path / "whole", scenario, ["--trust"])
-    desk = Desk(tmp_path / "killed", scenario)
-    assert desk.train("--trust", kill=Kill("open", "metrics.jsonl", 6)) == -9
-    assert desk.train("--trust", "--resume", "auto") == 0, desk.said()
+    whole = train_to_end(tmp_path / "whole", scenario, ["--trust"])
+    desk = RunWorkspace(tmp_path / "killed", scenario)
+    assert desk.train("--trust", kill=SignalTrigger("open", "metrics.jsonl", 6)) == -9
+    assert desk.train("--trust", "--resume", "auto") == 0, desk.take_output()
     assert outcome(desk.run) == outcome(whole.run)

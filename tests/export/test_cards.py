@@ -11,16 +11,17 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
-from page_runs import HOSTILE, kuhn_run
 
-from marl.config import Sampling
-from marl.export.generation import as_generation, generation_role
-from marl.export.markdown import CARD, block, front_matter, in_line
-from marl.export.model_card import CardFacts, write_model_card
-from marl.export.settings_text import brief
-from marl.export.weights import Learnt
+from marl.core.config import Sampling
+from marl.export.generation_config import generation_role, generation_settings
+from marl.export.markdown import CARD_FILE, escape_inline, fenced_block, front_matter
+from marl.export.model_card import ModelCardFacts, write_model_card
+from marl.export.saved_policy import SavedPolicy
+from marl.export.settings_text import non_default_settings
 from marl.runs.run_folder import RunFolder
+from marl.runs.run_format import FORMAT
 from marl.scenario.load import load, validate
+from tests.support.recorded_runs import HOSTILE, kuhn_run
 
 EVIL = (
     f"---\nlicense: mit\n---\n# Title\n| a | b |\n|---|---|\n```\n<b>x</b>\n~~~\n[link](http://evil.example) {HOSTILE}"
@@ -49,9 +50,9 @@ class Rendered(HTMLParser):
         self.text += data
 
 
-def facts(run: Path, folder: Path, **more: object) -> CardFacts:
-    learnt = Learnt(run, "actor", 2, folder, "AutoModelForCausalLM", None)
-    return CardFacts(learnt, learnt, RunFolder(run).scenario(), "player", "somebody/kuhn")
+def facts(run: Path, folder: Path, **more: object) -> ModelCardFacts:
+    learnt = SavedPolicy(run, "actor", 2, folder, "AutoModelForCausalLM", None)
+    return ModelCardFacts(learnt, learnt, RunFolder(run).scenario(), "player", "somebody/kuhn")
 
 
 def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
@@ -59,11 +60,11 @@ def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
     settings = yaml.safe_load((run / "scenario.yaml").read_text())
     settings["roles"]["player"]["instructions"] = EVIL.replace("{{", "").replace("}}", "")
     (run / "scenario.yaml").write_text(yaml.safe_dump(settings))
-    (run / "environment.json").write_text(json.dumps({"machine": EVIL, "packages": {"torch": EVIL}}))
+    (run / "environment.json").write_text(json.dumps({"format": FORMAT, "machine": EVIL, "packages": {"torch": EVIL}}))
     with (run / "metrics.jsonl").open("a") as rows:
         rows.write(json.dumps({"step": 2, f"eval/{EVIL}/win": 0.5}) + "\n")
     write_model_card(facts(run, tmp_path), tmp_path)
-    card = ModelCard.load(tmp_path / CARD)
+    card = ModelCard.load(tmp_path / CARD_FILE)
     assert "license" not in card.data.to_dict()
     shown = Rendered(card.text)
     assert {tag for tag, _ in shown.elements} <= ALLOWED
@@ -79,10 +80,10 @@ def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
 def test_pieces_of_markdown_hold_what_they_are_given() -> None:
     for text in (EVIL, "a`b``c", "*x* _y_ ~z~ $1$ ^2^ @you #3 !"):
         assert (
-            Rendered(in_line(text)).text.split()
+            Rendered(escape_inline(text)).text.split()
             == re.sub("\x1b", r"\\x1b", text).replace("\u202e", "\\u202e").replace("\u202c", "\\u202c").split()
         )
-        fenced = Rendered(block(text))
+        fenced = Rendered(fenced_block(text))
         assert [tag for tag, _ in fenced.elements] == ["pre", "code"]
         assert "Title" not in text or "# Title" in fenced.text
     values = {"tags": ["---", "a: b", EVIL]}
@@ -99,7 +100,7 @@ def test_metadata_names_what_is_on_a_hub_and_nothing_of_this_machine(tmp_path: P
         settings["policies"]["actor"]["model"] = model | {"path": path}
         (run / "scenario.yaml").write_text(yaml.safe_dump(settings))
         write_model_card(facts(run, tmp_path), tmp_path)
-        card = ModelCard.load(tmp_path / CARD)
+        card = ModelCard.load(tmp_path / CARD_FILE)
         assert card.data.to_dict().get("base_model") == base
         assert str(tmp_path) not in card.content
     assert ".../secret-place" in card.content
@@ -108,21 +109,21 @@ def test_metadata_names_what_is_on_a_hub_and_nothing_of_this_machine(tmp_path: P
 
 def test_settings_are_shown_where_they_differ_from_defaults() -> None:
     scenario = load(Path("scenarios/kuhn_self_play.yaml"), [])
-    shown = brief(scenario.schedule)
+    shown = non_default_settings(scenario.schedule)
     assert shown == {"steps": 2000, "groups": 128, "group_size": 2, "threads": 1}
     learner = scenario.policies["actor"].learner
     assert learner is not None
-    shown = brief(learner)
+    shown = non_default_settings(learner)
     assert (shown["kind"], shown["lr"], shown["magnet"]) == ("grpo", 2e-3, {"coefficient": 0.15, "refresh": 200})
     assert "minibatches" not in shown
 
 
 def test_sampling_becomes_settings_of_generate() -> None:
-    assert as_generation(Sampling(temperature=0.7, top_p=0.9, top_k=5, max_tokens=9, stop=("a",))) == {
+    assert generation_settings(Sampling(temperature=0.7, top_p=0.9, top_k=5, max_tokens=9, stop=("a",))) == {
         **{"do_sample": True, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "max_new_tokens": 9},
         "stop_strings": ["a"],
     }
-    assert as_generation(Sampling(temperature=0, top_k=3)) == {"do_sample": False, "max_new_tokens": 256}
+    assert generation_settings(Sampling(temperature=0, top_k=3)) == {"do_sample": False, "max_new_tokens": 256}
 
 
 def test_of_several_roles_the_one_that_learns_comes_first() -> None:

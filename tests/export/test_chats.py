@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from marl.config import Sampling
-from marl.export.chats import PairRule, openai_rows, pair_rows, prompt_rows, sft_rows, verl_rows
-from marl.export.selection import RecordedTurn
-from marl.graph import Trajectory
-from marl.protocols.tasks import state_of
-from marl.types import Completion, Deal, Finish, Message, Problem, Request, Reward, Turn
+from marl.core.config import Sampling
+from marl.core.graph import Trajectory
+from marl.core.types import Completion, Deal, Finish, Message, Problem, Request, Reward, Turn
+from marl.export.chat_rows import PairRule, openai_rows, pair_rows, prompt_rows, sft_rows, verl_rows
+from marl.export.turn_selection import RecordedTurn
+from marl.protocols.tasks import encode_verifier_state
 
 SUM = Problem("sum", "1 + 1", "2")
 TOOL = json.dumps({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}})
@@ -31,7 +31,7 @@ def recorded(*turns: Turn, paid: float = 0.0, step: int = 1, start: str = "s") -
 
 
 def test_the_right_answer_is_what_a_verifier_read() -> None:
-    solver, _ = recorded(turn(0, "solver", "3"), turn(1, "verifier", "{}", state=state_of(SUM, "3")))
+    solver, _ = recorded(turn(0, "solver", "3"), turn(1, "verifier", "{}", state=encode_verifier_state(SUM, "3")))
     [row] = verl_rows([solver], lambda _: "team/sums")
     assert row["reward_model"] == {"style": "rule", "ground_truth": "2"}
     assert (row["data_source"], row["ability"]) == ("team/sums", "team/sums")
@@ -42,7 +42,9 @@ def test_the_right_answer_is_what_a_verifier_read() -> None:
     [row] = prompt_rows([solver])
     assert row["answer"] == "2"
     # An answer to another problem is none of this one.
-    other = recorded(turn(0, "solver", "3"), turn(1, "verifier", "{}", state=state_of(replace(SUM, key="x"), "3")))
+    other = recorded(
+        turn(0, "solver", "3"), turn(1, "verifier", "{}", state=encode_verifier_state(replace(SUM, key="x"), "3"))
+    )
     assert next(prompt_rows(other))["answer"] == ""
 
 

@@ -16,15 +16,15 @@ import pytest
 import zstandard
 from datasets import load_dataset
 from huggingface_hub import DatasetCard
-from page_runs import HOSTILE, kuhn_run
 
-from marl.export.chats import PairRule, pair_rows
-from marl.export.selection import Recording, TurnSelection
-from marl.export.tables import turn_schema
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import Turn
+from marl.export.chat_rows import PairRule, pair_rows
+from marl.export.parquet_tables import turn_schema
+from marl.export.turn_selection import RunRecording, TurnSelection
 from marl.runs.run_folder import RunFolder
-from marl.types import Turn
-from marl.view.page.token_texts import TokenTexts
+from marl.view.token_decoder import TokenDecoder
+from tests.support.recorded_runs import HOSTILE, kuhn_run
 
 Marl = Callable[..., str]
 
@@ -42,7 +42,7 @@ def opened(tmp_path: Path, *names: str) -> Any:
 
 def episodes(run: Path) -> list[Trajectory]:
     home = RunFolder(run)
-    return [episode for step in home.recorded() for episode in home.episodes(step)]
+    return [episode for step in home.recorded_steps() for episode in home.load_trajectories(step)]
 
 
 def lines(file: str = "out/train.jsonl") -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def test_tables_hold_what_was_recorded_and_judged(run: Path, command: Marl, tmp_
     printed = command("export-data", run, "--out", "out", "--format", "parquet")
     recorded = {turn.id: (episode, turn) for episode in episodes(run) for turn in episode.turns}
     assert f"out/turns.parquet: {len(recorded)} rows" in printed
-    judged = {key: turn for step in (1, 2) for key, turn in RunFolder(run).judgement(step).turns().items()}
+    judged = {key: turn for step in (1, 2) for key, turn in RunFolder(run).read_credit(step).turns().items()}
     rows = opened(tmp_path, "turns")
     assert len(rows) == len(recorded)
     for row in rows:
@@ -85,7 +85,7 @@ def test_tables_hold_what_was_recorded_and_judged(run: Path, command: Marl, tmp_
 
 
 def test_tables_are_written_in_pieces(run: Path, command: Marl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marl.export.tables.ROW_GROUP", 8)
+    monkeypatch.setattr("marl.export.parquet_tables.MAX_GROUP_ROWS", 8)
     command("export-data", run, "--out", "out", "--format", "parquet")
     file = pq.ParquetFile("out/turns.parquet")
     groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
@@ -97,19 +97,19 @@ def test_tables_are_written_in_pieces(run: Path, command: Marl, monkeypatch: pyt
 def test_long_turns_are_written_before_there_are_many(
     run: Path, command: Marl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("marl.export.tables.GROUP_SIZE", 1)
+    monkeypatch.setattr("marl.export.parquet_tables.MAX_GROUP_SIZE", 1)
     command("export-data", run, "--out", "out", "--format", "parquet")
     file = pq.ParquetFile("out/turns.parquet")
     assert file.num_row_groups == file.metadata.num_rows > 16
 
 
 def test_texts_of_tokens_need_the_tokenizer_once_and_only_its_tokens(run: Path) -> None:
-    texts = TokenTexts(RunFolder(run))
-    assert texts.text("actor", (1, 3)) == "[ check"
+    texts = TokenDecoder(RunFolder(run))
+    assert texts.decode("actor", (1, 3)) == "[ check"
     shutil.rmtree(run / "checkpoints")
-    assert texts.text("actor", (1, 4)) == "[ bet"
-    assert texts.text("actor", (99,)) is None
-    assert texts.text("actor", (-1,)) is None
+    assert texts.decode("actor", (1, 4)) == "[ bet"
+    assert texts.decode("actor", (99,)) is None
+    assert texts.decode("actor", (-1,)) is None
 
 
 def test_tools_that_only_later_rows_have_are_a_column(run: Path, command: Marl, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_line_that_loads_it_names_a_folder_and_no_builder_of_the_library(run
 def best_and_worst(run: Path, value: Callable[[Trajectory, Turn], float]) -> dict[str, Any]:
     """Prompt of a start of the first step -> its answers with the highest and the lowest mean, where they differ."""
     answers: dict[Any, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for episode in RunFolder(run).episodes(1):
+    for episode in RunFolder(run).load_trajectories(1):
         for turn in episode.turns:
             place = episode.start, turn.request.messages[0].content
             answers[place][turn.completion.text].append(value(episode, turn))
@@ -146,7 +146,7 @@ def best_and_worst(run: Path, value: Callable[[Trajectory, Turn], float]) -> dic
 
 def test_pairs_are_the_best_and_the_worst_answer_to_a_prompt(run: Path, command: Marl, tmp_path: Path) -> None:
     command("export-data", run, "--out", "out", "--format", "trl-dpo", "--steps", "1")
-    judged = RunFolder(run).judgement(1).turns()
+    judged = RunFolder(run).read_credit(1).turns()
     expected = best_and_worst(run, lambda _, turn: judged[turn.id].advantage)
     rows = opened(tmp_path).to_list()
     assert len(rows) == len(expected) > 0
@@ -156,11 +156,11 @@ def test_pairs_are_the_best_and_the_worst_answer_to_a_prompt(run: Path, command:
         assert row["rejected"] == [{"role": "assistant", "content": worst[1]}]
         assert (row["score_chosen"], row["score_rejected"]) == pytest.approx((best[0], worst[0]))
     greatest = max(row["score_chosen"] - row["score_rejected"] for row in rows)
-    turns = [*Recording(run, TurnSelection(first=1, last=1)).turns()]
+    turns = [*RunRecording(run, TurnSelection(first_step=1, last_step=1)).turns()]
     assert [*pair_rows(turns, PairRule(min_margin=greatest))]
     assert not [*pair_rows(turns, PairRule(min_margin=greatest + 1e-9))]
     expected = best_and_worst(run, lambda episode, turn: episode.returns[turn.agent])
-    pairs = [*pair_rows(turns, PairRule(by="return"))]
+    pairs = [*pair_rows(turns, PairRule(criterion="return"))]
     assert [(pair["score_chosen"], pair["score_rejected"]) for pair in pairs] == [
         pytest.approx((best[0], worst[0])) for best, worst in expected.values()
     ]
@@ -204,9 +204,9 @@ def test_turns_are_selected(run: Path, command: Marl) -> None:
     wanted = [turn.completion.text for turn, value in returns if value >= 1 and turn.action is not None]
     assert [row["completion"][0]["content"] for row in lines("good/train.jsonl")] == wanted
     command("export-data", run, "--out", "step", "--format", "trl-sft", "--steps", "2-", "--role", "player")
-    assert len(lines("step/train.jsonl")) == sum(len(e.turns) for e in RunFolder(run).episodes(2))
+    assert len(lines("step/train.jsonl")) == sum(len(e.turns) for e in RunFolder(run).load_trajectories(2))
     command("export-data", run, "--out", "praised", "--format", "trl-sft", "--min-advantage", "0.5")
-    judged = [turn for step in (1, 2) for turn in RunFolder(run).judgement(step).turns().values()]
+    judged = [turn for step in (1, 2) for turn in RunFolder(run).read_credit(step).turns().values()]
     assert len(lines("praised/train.jsonl")) == sum(turn.advantage >= 0.5 for turn in judged) > 0
 
 
@@ -234,7 +234,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(run: Path, refused
     ):
         assert message in " ".join(refused("export-data", run, "--out", "out", *words).split())
     assert sorted(Path().iterdir()) == before
-    run.joinpath("judgements/000001.jsonl.zst").unlink()
+    run.joinpath("credit/000001.jsonl.zst").unlink()
     words = ("export-data", run, "--out", "out", "--format")
-    assert "--min-advantage: step 1 has no judgement" in refused(*words, "trl-sft", "--min-advantage", 0)
+    assert "--min-advantage: step 1 has no credit record" in refused(*words, "trl-sft", "--min-advantage", 0)
     assert "give --by return" in refused(*words, "trl-dpo")

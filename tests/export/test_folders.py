@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from marl.errors import FolderError
-from marl.export.folders import write_folder
+from marl.core.errors import FolderError
+from marl.export.atomic_folder import atomic_folder
 from marl.scenario.load import ScenarioError
 
 
@@ -17,30 +17,34 @@ def filled(folder: Path) -> None:
 
 
 def test_a_folder_appears_whole_and_an_error_leaves_nothing(tmp_path: Path) -> None:
-    def failing(folder: Path) -> None:
-        filled(folder)
-        raise ValueError("no more")
+    def failing() -> None:
+        with atomic_folder(tmp_path / "out") as folder:
+            filled(folder)
+            raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        write_folder(tmp_path / "out", failing)
+        failing()
     assert not list(tmp_path.iterdir())
-    write_folder(tmp_path / "out", filled)
+    with atomic_folder(tmp_path / "out") as folder:
+        filled(folder)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_link_that_leads_nowhere_is_something(tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to(tmp_path / "gone")
-    with pytest.raises(ScenarioError, match="exists already"):
-        write_folder(tmp_path / "out", filled)
+    with pytest.raises(ScenarioError, match="exists already"), atomic_folder(tmp_path / "out") as folder:
+        filled(folder)
 
 
 def test_of_two_exports_at_a_time_the_first_to_end_stays_whole(tmp_path: Path) -> None:
-    def interrupted(folder: Path) -> None:
-        filled(folder)
-        write_folder(tmp_path / "out", filled)
-        assert (folder / "file").is_file()
+    def interrupted() -> None:
+        with atomic_folder(tmp_path / "out") as folder:
+            filled(folder)
+            with atomic_folder(tmp_path / "out") as other:
+                filled(other)
+            assert (folder / "file").is_file()
 
     with pytest.raises(FolderError, match="out cannot be written"):
-        write_folder(tmp_path / "out", interrupted)
+        interrupted()
     assert (tmp_path / "out" / "file").read_text() == "whole"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

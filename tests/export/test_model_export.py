@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from gguf_files import CHAT, MERGES, SPECIAL, small_llama, vocabulary
 from huggingface_hub import ModelCard
 from peft import AutoPeftModelForCausalLM, PeftModel
-from real_runs import kuhn
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 import marl
+from marl.core.types import Turn
 from marl.models.gguf_writing import expect_supported, write_gguf
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
-from marl.types import Turn
+from tests.support.gguf_files import CHAT, MERGES, SPECIAL, small_llama, vocabulary
+from tests.support.run_processes import kuhn_scenario
 
 TOLERANCE = 1e-5
 """Nats a token."""
@@ -40,7 +40,7 @@ def scenario(model: dict[str, Any], **more: Any) -> dict[str, Any]:
     policies = {"actor": {"model": model, "learner": LEARNER}}
     # Without a baseline something is learned even where all episodes end alike.
     settings = {"schedule": SHORT, "evaluate": {}, "checkpoint": {"every": 1}, "credit": {"baseline": {"kind": "none"}}}
-    return kuhn(roles=roles, policies=policies, **settings) | more
+    return kuhn_scenario(roles=roles, policies=policies, **settings) | more
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -72,7 +72,7 @@ Marl = Callable[..., str]
 
 def turns(run: Path) -> list[Turn]:
     """The turns of the second step."""
-    return [turn for trajectory in RunFolder(run).episodes(2) for turn in trajectory.turns]
+    return [turn for trajectory in RunFolder(run).load_trajectories(2) for turn in trajectory.turns]
 
 
 def worst(model: Any, tokenizer: Any, run: Path) -> float:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import printed
-from real_runs import kuhn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
 from marl.scenario.load import validate
+from tests.support.command_line import marl_output
+from tests.support.run_processes import kuhn_scenario
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +29,8 @@ def test_trl_trains_the_exported_model_on_exported_rows(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
     short = {"steps": 2, "groups": 4, "group_size": 8, "threads": 1}
-    assert marl.train(validate(kuhn(schedule=short, evaluate={}, checkpoint={"every": 2})), tmp_path / "run")
-    command = partial(printed, monkeypatch, capsys)
+    assert marl.train(validate(kuhn_scenario(schedule=short, evaluate={}, checkpoint={"every": 2})), tmp_path / "run")
+    command = partial(marl_output, monkeypatch, capsys)
     command("export", "run", "--out", "model")
     for form, trainer, settings in (("trl-sft", SFTTrainer, SFTConfig), ("trl-dpo", DPOTrainer, DPOConfig)):
         command("export-data", "run", "--out", form, "--format", form)

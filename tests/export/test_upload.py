@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import printed
 from huggingface_hub import HfApi
-from page_runs import kuhn_run
 
-from marl.export.upload import Upload, UploadError, expect_base_at_hand, upload_to
-from marl.export.weights import Learnt
+from marl.export.saved_policy import SavedPolicy
+from marl.export.upload import Upload, UploadError, expect_shareable_base, requested_upload
 from marl.scenario.load import ScenarioError
+from tests.support.command_line import marl_output
+from tests.support.recorded_runs import kuhn_run
 
 
 @dataclass
@@ -103,8 +103,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def learnt(base: str | None = None) -> Learnt:
-    return Learnt(Path("run"), "actor", 1, Path("folder"), "AutoModelForCausalLM", None, base)
+def learnt(base: str | None = None) -> SavedPolicy:
+    return SavedPolicy(Path("run"), "actor", 1, Path("folder"), "AutoModelForCausalLM", None, base)
 
 
 def test_the_whole_folder_is_sent_with_the_token(hub: Hub, folder: Path) -> None:
@@ -137,15 +137,15 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_written(
         ("", "--push : "),
     ):
         with pytest.raises(ScenarioError, match=message):
-            upload_to(name, private=False, kind="model")
+            requested_upload(name, private=False, kind="model")
     with pytest.raises(ScenarioError, match="which nobody else has; give --merge"):
-        expect_base_at_hand("somebody/kuhn", learnt(str(tmp_path)), None)
-    expect_base_at_hand("somebody/kuhn", learnt(str(tmp_path)), True)
+        expect_shareable_base("somebody/kuhn", learnt(str(tmp_path)), None)
+    expect_shareable_base("somebody/kuhn", learnt(str(tmp_path)), True)
     monkeypatch.setattr("marl.export.upload.get_token", lambda: "hf_x")
-    upload = upload_to("somebody/kuhn", private=True, kind="dataset")
+    upload = requested_upload("somebody/kuhn", private=True, kind="dataset")
     assert upload is not None
     assert (upload.private, upload.kind) == (True, "dataset")
-    assert upload_to(None, private=False, kind="model") is None
+    assert requested_upload(None, private=False, kind="model") is None
 
 
 def test_what_should_be_private_is_not_sent_to_a_public_repository(hub: Hub, folder: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_data_set_is_sent_as_one_and_its_card_names_its_place(
     monkeypatch.setattr("marl.export.upload.get_token", lambda: "hf_secret")
     monkeypatch.setattr("marl.export.upload.HfApi", partial(HfApi, endpoint=hub.address))
     words = ("export-data", run, "--out", "out", "--format", "parquet", "--push", "somebody/hands", "--private")
-    lines = printed(monkeypatch, capsys, *words)
+    lines = marl_output(monkeypatch, capsys, *words)
     assert f"{hub.address}/datasets/somebody/hands/commit/{'0' * 40}" in lines
     assert hub.files == {path.name: path.read_bytes() for path in Path("out").iterdir()}
     assert hub.files.keys() == {"README.md", "turns.parquet", "episodes.parquet"}

@@ -12,11 +12,11 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.utils import seeding
 from pettingzoo import AECEnv
 from pettingzoo.test import api_test
-from real_runs import tiny
 
-from games.aec import AecConfig, AecGame, numbered
-from games.base import replay
+from marl.games.aec import AecConfig, AecGame, numbered
+from marl.games.base import replay
 from marl.scenario.load import validate
+from tests.support.run_processes import tiny_model
 
 
 class Leaving(AECEnv[str, Any, Any]):
@@ -77,36 +77,36 @@ class LeavingConfig(AecConfig):
     """Stay or leave."""
 
     kind: str = "leaving"
-    foul = 3.0
+    default_penalty = 3.0
 
-    def environment(self) -> Leaving:
+    def make_environment(self) -> Leaving:
         return Leaving()
 
     def describe(self, env: AECEnv[str, Any, Any], agent: str) -> str:
         return f"{agent}: the price is {env.observe(agent)}, {len(env.agents)} are left"
 
-    def moves(self, env: AECEnv[str, Any, Any], agent: str) -> list[str]:
+    def action_names(self, env: AECEnv[str, Any, Any], agent: str) -> list[str]:
         return ["stay", "leave"]
 
 
 class Unnamed(LeavingConfig):
     kind: str = "unnamed"
 
-    def moves(self, env: AECEnv[str, Any, Any], agent: str) -> list[str]:
-        return super(LeavingConfig, self).moves(env, agent)  # type: ignore[return-value]
+    def action_names(self, env: AECEnv[str, Any, Any], agent: str) -> list[str]:
+        return super(LeavingConfig, self).action_names(env, agent)  # type: ignore[return-value]
 
 
 class Nameless(LeavingConfig):
     kind: str = "nameless"
 
-    def moves(self, env: AECEnv[str, Any, Any], agent: str) -> list[str]:
+    def action_names(self, env: AECEnv[str, Any, Any], agent: str) -> list[str]:
         return ["stay", "stay"]
 
 
 class Continuous(LeavingConfig):
     kind: str = "continuous"
 
-    def environment(self) -> Leaving:
+    def make_environment(self) -> Leaving:
         env = Leaving()
         env.action_space = lambda agent: Box(0, 1)  # type: ignore[method-assign, return-value, assignment]
         return env
@@ -204,7 +204,7 @@ def test_an_environment_is_a_game_of_a_scenario_by_import_path() -> None:
         "game": {"kind": f"{__name__}:LeavingConfig"},
         "seats": dict.fromkeys(("ann", "bob", "cem"), "player"),
         "roles": {"player": {"kind": "player", "policy": "actor"}},
-        "policies": {"actor": {"model": tiny(), "learner": {"kind": "grpo"}}},
+        "policies": {"actor": {"model": tiny_model(), "learner": {"kind": "grpo"}}},
         "schedule": {"steps": 1, "groups": 1, "group_size": 2},
     }
     assert isinstance(validate(scenario).game.build(), AecGame)

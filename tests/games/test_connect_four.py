@@ -6,14 +6,13 @@ import random
 
 import pyspiel
 import pytest
-from pettingzoo.test import api_test, seed_test
-from small_games import PAIR
 
-from games.base import replay
-from games.connect_four import ConnectFour, ConnectFourConfig
-from games.connect_four_board import COLUMNS, Board, BoardState
-from games.connect_four_players import WIN, AlphaBeta, Search, best_columns, column_values
+from marl.games.base import replay
+from marl.games.connect_four import ConnectFour, ConnectFourConfig
+from marl.games.connect_four_board import COLUMNS, Board, BoardState
+from marl.games.connect_four_search import WIN, AlphaBetaSearch, ConnectFourAlphaBeta, best_columns, column_values
 from marl.protocols import GameConfig
+from tests.support.small_games import PAIR
 
 SIZES = [(6, 7), (4, 4), (5, 6), (4, 9), (9, 4)]
 BOARD = Board.of_size(6, 7)
@@ -176,14 +175,6 @@ def test_settings_are_checked() -> None:
             ConnectFourConfig.model_validate(settings)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("illegal", [{}, {"retry": 1, "then": "random"}, {"then": "penalty"}], ids=str)
-def test_connect_four_passes_pettingzoos_own_tests(illegal: dict) -> None:
-    build = ConnectFourConfig.model_validate({"openings": 0.5, "illegal": illegal}).build
-    api_test(build(), num_cycles=60)
-    seed_test(build, num_cycles=30)
-
-
 def test_a_full_column_is_no_legal_move() -> None:
     game = ConnectFourConfig().build()
     game.reset(0)
@@ -220,7 +211,7 @@ def minimax(board: Board, place: BoardState, depth: int) -> int:
     if board.full(place):
         return 0
     if not depth:
-        return Search(board).value(place, 0, -WIN, WIN)
+        return AlphaBetaSearch(board).value(place, 0, -WIN, WIN)
     after = [board.drop(place, COLUMNS.index(column)) for column in board.open_columns(place)]
     return max(-minimax(board, each, depth - 1) for each in after)
 
@@ -293,7 +284,7 @@ def test_the_cells_of_the_whole_board_lie_on_as_many_lines_as_is_known() -> None
 
 
 def test_alpha_beta_wins_at_once_and_answers_threats() -> None:
-    player = AlphaBeta(depth=2)
+    player = ConnectFourAlphaBeta(depth=2)
     assert player.probabilities(BOARD.text(position("ababab")), tuple("abcdefg")) == {
         "a": 1.0,
         **dict.fromkeys("bcdefg", 0.0),
@@ -301,13 +292,13 @@ def test_alpha_beta_wins_at_once_and_answers_threats() -> None:
     assert best_columns(BOARD.text(position("abababb")), 2) == ("a",)
     level = BOARD.text(position("ddeeff"))  # x on d1 e1 f1, o above: c or g wins
     assert set(best_columns(level, 1)) == {"c", "g"}
-    chances = AlphaBeta(depth=1).probabilities(level, tuple("abcdefg"))
+    chances = ConnectFourAlphaBeta(depth=1).probabilities(level, tuple("abcdefg"))
     assert (chances["c"], chances["g"], sum(chances.values())) == (0.5, 0.5, 1.0)
 
 
 def test_a_state_that_is_no_position_is_named() -> None:
     with pytest.raises(ValueError, match="'nonsense' is no position of connect four"):
-        AlphaBeta().probabilities("nonsense", ("a",))
+        ConnectFourAlphaBeta().probabilities("nonsense", ("a",))
 
 
 def test_deeper_search_beats_random_play_from_either_seat() -> None:
@@ -322,4 +313,7 @@ def test_deeper_search_beats_random_play_from_either_seat() -> None:
 
 
 def test_opponents_are_exported_with_their_depth() -> None:
-    assert ConnectFourConfig().opponents() == {"alpha_beta": AlphaBeta(depth=6), "alpha_beta_2": AlphaBeta(depth=2)}
+    assert ConnectFourConfig().opponents() == {
+        "alpha_beta": ConnectFourAlphaBeta(depth=6),
+        "alpha_beta_2": ConnectFourAlphaBeta(depth=2),
+    }

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from games.connect_four import ConnectFourConfig
-from games.goofspiel import GoofspielConfig
-from games.leduc_poker import LeducPokerConfig
-from games.liars_dice import LiarsDiceConfig
-from marl.protocols import Drawing, Game, GameConfig
+from marl.games.connect_four import ConnectFourConfig
+from marl.games.goofspiel import GoofspielConfig
+from marl.games.leduc_poker import LeducPokerConfig
+from marl.games.liars_dice import LiarsDiceConfig
+from marl.protocols import Game, GameConfig, StateRendering
 
 
-def drawn(config: GameConfig, options: dict[str, str], *moves: str) -> tuple[Drawing, Game]:
+def drawn(config: GameConfig, options: dict[str, str], *moves: str) -> tuple[StateRendering, Game]:
     game = config.build()
     game.reset(0, options)
     for move in moves:
         game.step(move)
-    picture = config.drawing(game.infos[game.agent_selection]["state"])
+    picture = config.render_state(game.infos[game.agent_selection]["state"])
     assert picture is not None
     return picture, game
 
@@ -36,7 +36,7 @@ def test_leduc_shows_the_hand_and_the_board_but_not_the_other_hand() -> None:
     after, _ = drawn(LeducPokerConfig(), {"cards": "KJQ"}, "bet", "call", "check")
     assert after.rows == (("J", "?"), ("Q",))
     assert after.caption == "first round: bet call; second round: check"
-    assert LeducPokerConfig().drawing("nonsense") is None
+    assert LeducPokerConfig().render_state("nonsense") is None
 
 
 def test_goofspiel_shows_prizes_and_bids_round_by_round() -> None:

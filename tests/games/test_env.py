@@ -6,36 +6,109 @@ import random
 import subprocess
 import sys
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
-from paths import ROOT
 from pettingzoo.test import api_test, seed_test
 from pettingzoo.utils import average_total_reward
-from small_games import PAIR
 
 import marl
+from marl.core.plugins import find_plugin, known_kinds
 from marl.models.tiny import Tiny
-from marl.parts import find, names
 from marl.scenario.yaml_text import ScenarioError, read_yaml
+from tests.support.paths import ROOT
+from tests.support.small_games import PAIR
 
 EXAMPLES = {
-    "trl_environment": "env: chat_environments:GuessEnvironment",
-    "verifiers_environment": "env: chat_environments:load_environment, settings: {name: sums}",
+    "trl_environment": "env: tests.support.third_party_environments:GuessEnvironment",
+    "verifiers_environment": "env: tests.support.third_party_environments:load_environment, settings: {name: sums}",
 }
-"""Kind -> settings that work here, where the example names a module of the reader's own."""
+"""Kind -> settings for kinds whose example names a module outside this repository."""
+OBLONG = [[[1, -1], [-2, 2], [3, -3]], [[0, 0], [4, -4], [-5, 5]]]
+THREE = [[[[1, 2, 3], [0, 0, 0]], [[0, 1, 0], [5, 5, 5]]], [[[1, 0, 1], [0, 0, 2]], [[3, 0, 0], [0, 4, 0]]]]
+DOUBLES = {"agents": 3, "task": {"kind": "arithmetic", "digits": [1, 1], "train": 8, "held_out": 4}}
+SHORT_DEAL = {"items": ["book", "hat"], "pool": [2, 2], "total": 4, "max_turns": 2}
+TEAM_STAGES = [
+    {"role": "planner", "examples": ["{{ given.left }}"]},
+    {"role": "solver", "hears": ["planner"], "examples": ["{{ answer }}", "{{ wrong[0] }}"], "n": 2},
+    {"role": "verifier", "verifies": "solver", "scores": ["correct"]},
+]
+ADDITION_TEAM = {
+    "task": {"kind": "tests.support.addition_task:AdditionTask"},
+    "stages": TEAM_STAGES,
+    "rewards": {"solver": {"correct": "own.correct"}},
+}
+ILLEGAL = [
+    {},
+    {"retry": 1, "then": "penalty"},
+    {"retry": 1, "then": "random"},
+    {"retry": 2},
+    {"then": "penalty"},
+    {"then": "random"},
+    {"then": "penalty", "penalty": 0.3, "retry": 3},
+]
+ILLEGAL_TEXT = [{}, {"retry": 2}, {"retry": 20}]
+"""Handling of illegal moves in games without a list of moves, which can only be forfeited."""
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "coalition": [{"preset": "majority"}, {"weights": [4, 3, 2, 1], "quota": 6}],
+    "connect_four": [{"openings": 0.5}],
+    "goofspiel": [{}, {"bids": "hidden", "pays": "points", "prizes": "ascending"}],
+    "guess_who": [{}],
+    "hint": [{"symbols": 3}],
+    "kuhn_poker": [{}],
+    "layered_hint": [{}],
+    "leduc_poker": [{}],
+    "liars_dice": [{"dice": 1}, {"dice": 2}],
+    "matrix": [{"table": "climbing"}, {"table": "and"}, {"table": [[1, 2, 3], [4, 5, 6]]}],
+    "negotiation": [{}, SHORT_DEAL],
+    "nim": [{}],
+    "openspiel": [{"name": "kuhn_poker"}],
+    "pettingzoo": [{"env": "pettingzoo.classic.tictactoe_v3"}, {"env": "pettingzoo.classic.leduc_holdem_v4"}],
+    "repeated_matrix": [{"table": "chicken", "rounds": 3}, {"table": OBLONG, "rounds": 2}, {"table": THREE}],
+    "stopping": [{}],
+    "tic_tac_toe": [{}],
+    "two_step": [{}],
+}
+"""Kind -> further settings, each tested with every item of `ILLEGAL`."""
+TEXT_SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "communication": [DOUBLES],
+    "negotiation": [{"talk": True}],
+    "taboo": [{}],
+}
+"""Kind -> further settings without a list of moves, each tested with every item of `ILLEGAL_TEXT`."""
+CROSSED = [
+    (kind, settings | {"illegal": illegal})
+    for table, policies in ((SETTINGS, ILLEGAL), (TEXT_SETTINGS, ILLEGAL_TEXT))
+    for kind in table
+    for settings, illegal in product(table[kind], policies)
+]
+FURTHER = [
+    *CROSSED,
+    ("gymnasium", {"id": "Blackjack-v1"}),
+    ("gymnasium", {"id": "FrozenLake-v1", "settings": {"render_mode": "ansi"}}),
+    ("team", ADDITION_TEAM),
+    ("textarena", {"id": "TicTacToe-v0"}),
+]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("kind", names("games"))
+@pytest.mark.parametrize("kind", known_kinds("games"))
 def test_every_game_is_an_ordinary_pettingzoo_environment(kind: str) -> None:
-    example = EXAMPLES.get(kind, find("games", kind).example)
+    example = EXAMPLES.get(kind, find_plugin("games", kind).example)
     settings = read_yaml(f"{{{example}}}", "example")
     api_test(marl.env(kind, **settings), num_cycles=30)
     seed_test(lambda: marl.env(kind, **settings), num_cycles=15)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("kind", "settings"), FURTHER, ids=str)
+def test_games_with_further_settings_are_ordinary_pettingzoo_environments(kind: str, settings: dict[str, Any]) -> None:
+    api_test(marl.env(kind, **settings), num_cycles=60)
+    seed_test(lambda: marl.env(kind, **settings), num_cycles=30)
 
 
 def test_pettingzoos_own_evaluation_plays_a_game_by_its_masks() -> None:
@@ -83,9 +156,9 @@ def test_q_learning_that_knows_only_pettingzoo_learns_nim() -> None:
 def test_a_registered_game_and_an_import_path_are_known_too() -> None:
     code = """
 import marl
-from games.kuhn_poker import KuhnPokerConfig
+from marl.games.kuhn_poker import KuhnPokerConfig
 marl.register("other_poker", type("OtherPoker", (KuhnPokerConfig,), {"__module__": "here"}))
-for kind in ("other_poker", "games.kuhn_poker:KuhnPokerConfig"):
+for kind in ("other_poker", "marl.games.kuhn_poker:KuhnPokerConfig"):
     print(marl.env(kind, illegal={"retry": 2}).illegal.retry)
 """
     # In a process of its own: what is registered stays so.

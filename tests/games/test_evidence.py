@@ -7,21 +7,21 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from paths import ROOT, SCENARIOS
 from pettingzoo.test import api_test, seed_test
-from small_games import table
 
-from games.communication import Communication, CommunicationConfig
-from games.communication_graph import ACTIONS
-from games.communication_values import PerfectTeam
-from games.evidence import DealtEvidence
-from games.tasks.arithmetic import ArithmeticTask
-from games.tasks.records import RecordsTask
+from marl.core.graph import Trajectory
+from marl.core.types import Deal, Problem
 from marl.engines.scripted import Always, Random, ScriptedConfig
-from marl.graph import Trajectory
+from marl.games.communication import CommunicationConfig, CommunicationGame
+from marl.games.communication_graph import COMMUNICATION_ACTIONS
+from marl.games.communication_optimum import PerfectTeam
+from marl.games.split_evidence import SplitEvidence
+from marl.games.tasks.arithmetic import ArithmeticTask
+from marl.games.tasks.records import RecordsTask
+from marl.roles.answering import PlayerRole
 from marl.scenario.load import load
-from marl.types import Deal, Problem
-from roles.answering import PlayerRole
+from tests.support.paths import ROOT, SCENARIOS
+from tests.support.small_games import make_simulator
 
 README = ROOT / "games" / "README.md"
 
@@ -40,7 +40,7 @@ def asking(asked: str, *needs: str) -> Problem:
     return Problem(f"{asked} : {answer}", f"{asked} asks for {' '.join(needs)}", answer, facts=facts)
 
 
-def begun(problem: Problem, *choices: str, **settings: Any) -> Communication:
+def begun(problem: Problem, *choices: str, **settings: Any) -> CommunicationGame:
     """The game of four on a problem, after these choices."""
     game = config(4, **settings).build()
     game.reset(0, {"problem": {field: getattr(problem, field) for field in ("key", "question", "answer", "facts")}})
@@ -49,7 +49,7 @@ def begun(problem: Problem, *choices: str, **settings: Any) -> Communication:
     return game
 
 
-def played_perfectly(game: Communication) -> list[tuple[str, str]]:
+def played_perfectly(game: CommunicationGame) -> list[tuple[str, str]]:
     """Who says what, until the next choice or the end."""
     said = []
     while not any(game.terminations.values()) and game.infos[game.agent_selection]["legal"] is None:
@@ -66,10 +66,10 @@ def played_perfectly(game: Communication) -> list[tuple[str, str]]:
 def test_a_speaker_is_told_its_own_record_and_a_controller_no_record_at_all() -> None:
     game = begun(asking("c", "a", "c"))
     assert game.observe("speaker_2")["text"] == "c asks for a c . speaker_2 . round 1 of 1 . you hold c3 . choose " + (
-        " ".join(f"[{action}]" for action in ACTIONS)
+        " ".join(f"[{action}]" for action in COMMUNICATION_ACTIONS)
     )
     assert " . speaker_2 holds c . choose" in game.observe("controller_2")["text"]
-    texts = [game.observe(agent)["text"] + game.state_of(agent) for agent in game.choosers]
+    texts = [game.observe(agent)["text"] + game.information_state(agent) for agent in game.choosers]
     assert not [text for text in texts for record in ("a1", "b2", "c3", "d4") if record in text]
 
 
@@ -133,19 +133,19 @@ def all_questions(names: str) -> list[Problem]:
 def test_what_three_can_reach_is_what_one_works_out_by_hand() -> None:
     trio = tuple(f"speaker_{place}" for place in range(3))
     problems = [without_d(problem) for problem in all_questions("abc")]
-    figures = PerfectTeam(trio, True, lambda correct, words: correct - words / 24).figures(problems)
+    figures = PerfectTeam(trio, True, lambda correct, words: correct - words / 24).evaluate_decision_rules(problems)
     # One record: its holder says it. Two: the other says it, is heard, and both are said. Three: 2 + 2 + 3.
     assert figures["best_choices"] == pytest.approx((1 - (1 + 4 + 7) / 3 / 24, 1.0, 4.0, 1.0))
     assert figures["alone"] == pytest.approx((1 / 3 - 1 / 24, 1 / 3, 1.0, 0.0))
     # Any other constant makes a line or a full order of the three: its last knows all, its second two records, its
     # first one. Right are 6 + 3 + 2 of 18 questions.
-    for action in ACTIONS[1:]:
+    for action in COMMUNICATION_ACTIONS[1:]:
         assert figures[action].success == pytest.approx(11 / 18)
     # Which of the lines it is does not matter, where all questions are asked alike.
     assert figures["best_constant"] == pytest.approx(figures["verify"])
     assert figures["broadcast"].edges == 3
     assert figures["query"].edges == 2
-    assert figures["best_choices"].value > max(figures[action].value for action in ACTIONS) + 0.4
+    assert figures["best_choices"].value > max(figures[action].value for action in COMMUNICATION_ACTIONS) + 0.4
 
 
 def without_d(problem: Problem) -> Problem:
@@ -160,11 +160,11 @@ def test_the_enumeration_is_what_the_game_pays(records: int) -> None:
     game = settings.build()
     for index in range(60):
         game.reset(0, {"split": "held_out", "index": index})
-        choices = tuple(rng.choice(ACTIONS) for _ in range(records))
+        choices = tuple(rng.choice(COMMUNICATION_ACTIONS) for _ in range(records))
         for choice in choices:
             game.step(choice)
         played_perfectly(game)
-        earned = settings.perfect_team.earns(game.dealt_problem)[choices]
+        earned = settings.perfect_team.outcomes(game.dealt_problem)[choices]
         measures = game.findings().measures
         assert earned == pytest.approx(
             (game.rewards["speaker_0"], *(measures[m] for m in ("success", "words", "edges")))
@@ -179,13 +179,16 @@ def held_out(
     engines = {"controller": choosing.build(None), "speaker": Random().build(None)}
     starts = enumerate(settings.held_out(60))
     deals = [Deal(f"e{i}", f"e{i}", i, settings.default_seats(), "eval", options=start) for i, start in starts]
-    return table(settings, engines, **roles).play(deals)
+    return make_simulator(settings, engines, **roles).play(deals)
 
 
 def test_exported_players_earn_their_exact_values() -> None:
     settings = config(3)
-    exact, players = settings.exact(), settings.opponents()
-    for name, rule in {"best_choices": "best_choices", **{f"always_{action}": action for action in ACTIONS}}.items():
+    exact, players = settings.exact_outcomes(), settings.opponents()
+    for name, rule in {
+        "best_choices": "best_choices",
+        **{f"always_{action}": action for action in COMMUNICATION_ACTIONS},
+    }.items():
         player = players[name]
         assert isinstance(player, ScriptedConfig)
         played = held_out(settings, player)
@@ -195,7 +198,10 @@ def test_exported_players_earn_their_exact_values() -> None:
 
 
 def test_the_table_in_the_readme_is_exact() -> None:
-    exact = {f"always_{name}" if name in ACTIONS else name: row for name, row in _shipped().exact().items()}
+    exact = {
+        f"always_{name}" if name in COMMUNICATION_ACTIONS else name: row
+        for name, row in _shipped().exact_outcomes().items()
+    }
     rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", README.read_text(), re.MULTILINE)
     assert [name for name, *_ in rows] == [*exact]
     for name, value, success, words in rows:
@@ -211,7 +217,7 @@ def _shipped() -> CommunicationConfig:
 def test_what_cannot_be_enumerated_is_refused_and_not_exported() -> None:
     assert "best_choices" not in config(3, rounds=2).opponents()
     with pytest.raises(ValueError, match=r"rounds: 2, .* are not enumerated; choices: agents: 2 to 4, rounds: 1"):
-        config(3, rounds=2).exact()
+        config(3, rounds=2).exact_outcomes()
 
 
 # --- settings, PettingZoo ------------------------------------------------------------------------------------------
@@ -258,7 +264,7 @@ def test_evidence_that_a_task_does_not_have_is_a_conflict() -> None:
 def test_evidence_that_names_no_part_is_refused(field: str, value: object) -> None:
     evidence = {"parts": {"a": "a1", "b": "b2"}, "needs": ["a"], "respondent": "a"}
     with pytest.raises(ValueError, match=f"{field}: no part 'x'; choices: a, b"):
-        DealtEvidence.model_validate(evidence | {field: value})
+        SplitEvidence.model_validate(evidence | {field: value})
 
 
 def test_needs_beyond_the_records_are_refused() -> None:
@@ -267,12 +273,12 @@ def test_needs_beyond_the_records_are_refused() -> None:
     assert {len(RecordsTask(needs=(2, 2)).build().problem("train", i).answer.split()) for i in range(50)} == {2}
 
 
-class Obliging(Communication):
+class Obliging(CommunicationGame):
     """Takes any text for a choice, so that random text goes all the way."""
 
     def step(self, action: str | None) -> None:
         choosing = action is not None and self._legal
-        super().step(ACTIONS[len(action) % len(ACTIONS)] if choosing and action else action)
+        super().step(COMMUNICATION_ACTIONS[len(action) % len(COMMUNICATION_ACTIONS)] if choosing and action else action)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -7,16 +7,15 @@ from string import ascii_lowercase
 from typing import Any
 
 import pytest
-from exact_play import uniform, walked
-from pettingzoo.test import api_test, seed_test
 from pydantic import ValidationError
 
-from games.hint import HintConfig
-from games.layered_hint import LayeredHintConfig
-from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
-from games.stopping import StoppingConfig
 from marl.evaluation.game_tree import values
+from marl.games.hint import HintConfig
+from marl.games.layered_hint import LayeredHintConfig
+from marl.games.matrix_games import CoalitionConfig, MatrixConfig, TwoStepConfig
+from marl.games.stopping import StoppingConfig
 from marl.protocols import Game, GameConfig
+from tests.support.uniform_play import uniform_game_tree, uniform_strategy
 
 GAMES: dict[str, GameConfig] = {
     "climbing": MatrixConfig(table="climbing"),
@@ -43,15 +42,6 @@ def returns(game: GameConfig, *moves: str, **options: Any) -> dict[str, float]:
             totals[agent] += sum(parts.values())
     assert all(built.terminations.values())
     return totals
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("illegal", [{}, {"retry": 1, "then": "penalty"}, {"then": "random"}], ids=str)
-@pytest.mark.parametrize("name", GAMES)
-def test_the_games_pass_pettingzoos_own_tests(name: str, illegal: dict) -> None:
-    build = type(GAMES[name]).model_validate(GAMES[name].model_dump() | {"illegal": illegal}).build
-    api_test(build(), num_cycles=30)
-    seed_test(build, num_cycles=10)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +181,9 @@ def test_an_illegal_move_costs_a_team_no_less_than_its_worst_joint_move() -> Non
     ],
 )
 def test_the_games_can_be_walked_whole(name: str, situations: int, value: float) -> None:
-    tree = walked(GAMES[name])
+    tree = uniform_game_tree(GAMES[name])
     assert len(tree.requests) == situations
-    assert values(tree, uniform(tree)) == pytest.approx(dict.fromkeys(tree.agents, value))
+    assert values(tree, uniform_strategy(tree)) == pytest.approx(dict.fromkeys(tree.agents, value))
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from games.kuhn_poker import KuhnPokerConfig
-from games.nim import NimConfig
-from games.tic_tac_toe import TicTacToeConfig
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.games.nim import NimConfig
+from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.protocols import GameConfig
 
 

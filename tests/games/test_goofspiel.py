@@ -7,15 +7,14 @@ from collections import defaultdict
 
 import pyspiel
 import pytest
-from exact_play import uniform, walked
 from open_spiel.python import policy as spiel_policy
 from open_spiel.python.algorithms import expected_game_score, exploitability
-from pettingzoo.test import api_test, seed_test
 from pydantic import ValidationError
 
-from games.base import replay
-from games.goofspiel import Goofspiel, GoofspielConfig
 from marl.evaluation.game_tree import nash_conv, values
+from marl.games.base import replay
+from marl.games.goofspiel import Goofspiel, GoofspielConfig
+from tests.support.uniform_play import uniform_game_tree, uniform_strategy
 
 RETURNS = {"win": "win_loss", "points": "point_difference"}
 
@@ -36,15 +35,6 @@ def game_after(config: GoofspielConfig, prizes: str, *bids: int) -> Goofspiel:
     game = config.build()
     replay(game, 0, {"prizes": prizes}, map(str, bids))
     return game
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("illegal", [{}, {"retry": 1, "then": "penalty"}, {"then": "random"}], ids=str)
-@pytest.mark.parametrize("settings", [{}, {"bids": "hidden", "pays": "points", "prizes": "ascending"}], ids=str)
-def test_goofspiel_passes_pettingzoos_own_tests(settings: dict, illegal: dict) -> None:
-    build = GoofspielConfig.model_validate(settings | {"illegal": illegal}).build
-    api_test(build(), num_cycles=60)
-    seed_test(build, num_cycles=30)
 
 
 def expect_alike(ours: Goofspiel, theirs: pyspiel.State, pairs: dict[str, set[str]]) -> None:
@@ -116,11 +106,13 @@ def test_25_000_random_games_agree_with_openspiel(settings: dict) -> None:
 )
 def test_uniform_play_has_openspiels_value_and_nashconv(cards: int, settings: dict) -> None:
     config = GoofspielConfig(cards=cards, **settings)
-    tree, theirs = walked(config), openspiel(config, in_turns=True)
+    tree, theirs = uniform_game_tree(config), openspiel(config, in_turns=True)
     tabular = spiel_policy.UniformRandomPolicy(theirs)
     worth = expected_game_score.policy_value(theirs.new_initial_state(), [tabular, tabular])
-    assert [*values(tree, uniform(tree)).values()] == pytest.approx(worth, abs=1e-12)
-    assert nash_conv(tree, uniform(tree)) == pytest.approx(exploitability.nash_conv(theirs, tabular), abs=1e-12)
+    assert [*values(tree, uniform_strategy(tree)).values()] == pytest.approx(worth, abs=1e-12)
+    assert nash_conv(tree, uniform_strategy(tree)) == pytest.approx(
+        exploitability.nash_conv(theirs, tabular), abs=1e-12
+    )
 
 
 def test_the_trees_have_the_sizes_that_decide_whether_deals_are_exported() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from games.base import IllegalMove, TextGame
-from games.kuhn_poker import KuhnPokerConfig
-from games.nim import NimConfig
-from games.simultaneous import MatrixConfig
+from marl.games.base import IllegalMoveHandling, TextGame
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.games.matrix_games import MatrixConfig
+from marl.games.nim import NimConfig
 
 
 def test_a_game_without_a_vocabulary_cannot_play_a_random_move() -> None:
@@ -13,7 +13,7 @@ def test_a_game_without_a_vocabulary_cannot_play_a_random_move() -> None:
         name = "free"
 
     with pytest.raises(ValueError, match=r"illegal.then: 'random' .* choices: forfeit"):
-        Free(("player_0",), IllegalMove(then="random"))
+        Free(("player_0",), IllegalMoveHandling(then="random"))
 
 
 def test_forfeit_ends_the_game_at_the_cost_of_the_worst_loss() -> None:
@@ -46,7 +46,7 @@ def test_none_is_for_the_dead_only() -> None:
 
 
 def test_a_retry_asks_the_same_question_again_and_pays_nothing() -> None:
-    game = KuhnPokerConfig(illegal=IllegalMove(retry=2)).build()
+    game = KuhnPokerConfig(illegal=IllegalMoveHandling(retry=2)).build()
     game.reset(0)
     text = game.observe("player_0")["text"]
     for attempt in (1, 2):
@@ -64,7 +64,7 @@ def test_a_retry_asks_the_same_question_again_and_pays_nothing() -> None:
 
 
 def test_a_penalty_is_paid_and_a_random_legal_move_is_played() -> None:
-    game = NimConfig(illegal=IllegalMove(then="penalty", penalty=0.25)).build()
+    game = NimConfig(illegal=IllegalMoveHandling(then="penalty", penalty=0.25)).build()
     left = set()
     for seed in range(100):
         game.reset(seed, {"pile": 8})
@@ -82,7 +82,7 @@ def test_a_penalty_is_paid_and_a_random_legal_move_is_played() -> None:
 
 
 def test_a_random_legal_move_is_uniform_and_free() -> None:
-    game = NimConfig(illegal=IllegalMove(then="random")).build()
+    game = NimConfig(illegal=IllegalMoveHandling(then="random")).build()
     counts = dict.fromkeys(("5", "6", "7"), 0)
     for seed in range(3000):
         game.reset(seed, {"pile": 8})
@@ -93,19 +93,19 @@ def test_a_random_legal_move_is_uniform_and_free() -> None:
 
 
 def test_refusal_says_what_step_would_do() -> None:
-    forfeit, penalty = IllegalMove(), IllegalMove(then="penalty", retry=1)
+    forfeit, penalty = IllegalMoveHandling(), IllegalMoveHandling(then="penalty", retry=1)
     game = KuhnPokerConfig(illegal=forfeit).build()
     game.reset(0)
-    assert (game.refusal().payments, game.refusal().moves) == ({}, ())
+    assert (game.illegal_move_outcome().rewards, game.illegal_move_outcome().moves) == ({}, ())
     game = KuhnPokerConfig(illegal=penalty).build()
     game.reset(0)
-    assert game.refusal().moves == ()
+    assert game.illegal_move_outcome().moves == ()
     game.step("")
-    assert game.refusal().moves == ("check", "bet")
-    assert game.refusal().payments == {"player_0": -2.0, "player_1": 2.0}
-    game = KuhnPokerConfig(illegal=IllegalMove(then="random")).build()
+    assert game.illegal_move_outcome().moves == ("check", "bet")
+    assert game.illegal_move_outcome().rewards == {"player_0": -2.0, "player_1": 2.0}
+    game = KuhnPokerConfig(illegal=IllegalMoveHandling(then="random")).build()
     game.reset(0)
-    assert (game.refusal().payments, game.refusal().moves) == ({}, ("check", "bet"))
+    assert (game.illegal_move_outcome().rewards, game.illegal_move_outcome().moves) == ({}, ("check", "bet"))
 
 
 def test_agents_that_are_asked_together_are_each_offered_their_own_moves() -> None:

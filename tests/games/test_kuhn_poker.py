@@ -7,8 +7,8 @@ import pyspiel
 import pytest
 from pydantic import ValidationError
 
-from games.kuhn_poker import AGENTS, DECK, Equilibrium, KuhnPoker, KuhnPokerConfig
 from marl.engines.scripted import Random
+from marl.games.kuhn_poker import AGENTS, DECK, KuhnEquilibrium, KuhnPoker, KuhnPokerConfig
 
 Path = tuple[tuple[int, str, str], ...]
 """(player, information state, move) of every decision."""
@@ -127,7 +127,7 @@ def test_the_whole_tree_agrees_with_openspiel() -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, 1 / 6, 0.2, 1 / 3])
 def test_every_equilibrium_is_worth_minus_one_eighteenth_and_cannot_be_exploited(alpha: float) -> None:
-    policy = Equilibrium(alpha=alpha).probabilities
+    policy = KuhnEquilibrium(alpha=alpha).probabilities
     assert value(policy, policy) == pytest.approx(-1 / 18, abs=1e-12)
     assert best_response(0, policy) == pytest.approx(-1 / 18, abs=1e-12)
     assert best_response(1, policy) == pytest.approx(1 / 18, abs=1e-12)
@@ -155,11 +155,11 @@ def test_known_policies_have_their_known_value_and_nash_conv(policy: Policy, wor
 @pytest.mark.parametrize("alpha", [-0.01, 0.34])
 def test_an_alpha_outside_the_family_is_refused(alpha: float) -> None:
     with pytest.raises(ValidationError, match="alpha"):
-        Equilibrium(alpha=alpha)
+        KuhnEquilibrium(alpha=alpha)
 
 
 def test_the_game_exports_its_equilibrium() -> None:
-    assert KuhnPokerConfig().opponents() == {"nash": Equilibrium()}
+    assert KuhnPokerConfig().opponents() == {"nash": KuhnEquilibrium()}
 
 
 def test_a_player_sees_its_own_card_and_the_betting() -> None:

@@ -7,14 +7,13 @@ from itertools import permutations
 
 import pyspiel
 import pytest
-from exact_play import uniform, walked
 from open_spiel.python import policy as spiel_policy
 from open_spiel.python.algorithms import expected_game_score, exploitability
-from pettingzoo.test import api_test, seed_test
 
-from games.base import replay
-from games.leduc_poker import AGENTS, DEALS, LeducPoker, LeducPokerConfig
 from marl.evaluation.game_tree import nash_conv, values
+from marl.games.base import replay
+from marl.games.leduc_poker import AGENTS, DEALS, LeducPoker, LeducPokerConfig
+from tests.support.uniform_play import uniform_game_tree, uniform_strategy
 
 RANK = {0: "J", 1: "J", 2: "Q", 3: "Q", 4: "K", 5: "K"}
 """OpenSpiel's card -> its rank."""
@@ -25,14 +24,6 @@ def game_after(cards: str, *moves: str) -> LeducPoker:
     game = LeducPokerConfig().build()
     replay(game, 0, {"cards": cards}, moves)
     return game
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("illegal", [{}, {"retry": 1, "then": "penalty"}, {"then": "random"}], ids=str)
-def test_leduc_poker_passes_pettingzoos_own_tests(illegal: dict) -> None:
-    build = LeducPokerConfig.model_validate({"illegal": illegal}).build
-    api_test(build(), num_cycles=60)
-    seed_test(build, num_cycles=30)
 
 
 def test_the_whole_tree_agrees_with_openspiel() -> None:
@@ -71,8 +62,8 @@ def test_the_whole_tree_agrees_with_openspiel() -> None:
 
 
 def test_uniform_play_has_its_known_value_and_exploitability() -> None:
-    tree = walked(LeducPokerConfig())
-    strategy = uniform(tree)
+    tree = uniform_game_tree(LeducPokerConfig())
+    strategy = uniform_strategy(tree)
     assert len(tree.requests) == 288
     assert nash_conv(tree, strategy) / 2 == pytest.approx(2.373611, abs=5e-7)
     theirs = pyspiel.load_game("leduc_poker")

@@ -6,15 +6,14 @@ import random
 
 import pyspiel
 import pytest
-from exact_play import uniform, walked
 from open_spiel.python import policy as spiel_policy
 from open_spiel.python.algorithms import expected_game_score, exploitability
-from pettingzoo.test import api_test, seed_test
 from pydantic import ValidationError
 
-from games.base import replay
-from games.liars_dice import AGENTS, LiarsDice, LiarsDiceConfig
 from marl.evaluation.game_tree import nash_conv, values
+from marl.games.base import replay
+from marl.games.liars_dice import AGENTS, LiarsDice, LiarsDiceConfig
+from tests.support.uniform_play import uniform_game_tree, uniform_strategy
 
 
 def openspiel(dice: int, faces: int) -> pyspiel.Game:
@@ -32,15 +31,6 @@ def game_after(roll: str, *moves: str, dice: int = 1, faces: int = 3) -> LiarsDi
     game = LiarsDiceConfig(dice=dice, faces=faces).build()
     replay(game, 0, {"roll": roll}, moves)
     return game
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("illegal", [{}, {"retry": 1, "then": "penalty"}, {"then": "random"}], ids=str)
-@pytest.mark.parametrize("dice", [1, 2])
-def test_liars_dice_passes_pettingzoos_own_tests(dice: int, illegal: dict) -> None:
-    build = LiarsDiceConfig.model_validate({"dice": dice, "illegal": illegal}).build
-    api_test(build(), num_cycles=60)
-    seed_test(build, num_cycles=30)
 
 
 def expect_alike(ours: LiarsDice, theirs: pyspiel.State) -> None:
@@ -107,12 +97,14 @@ def test_fifty_thousand_random_games_agree_with_openspiel(dice: int, faces: int)
     ("dice", "faces"), [(1, 3), pytest.param(1, 4, marks=pytest.mark.slow), pytest.param(2, 2, marks=pytest.mark.slow)]
 )
 def test_uniform_play_has_openspiels_value_and_nashconv(dice: int, faces: int) -> None:
-    tree = walked(LiarsDiceConfig(dice=dice, faces=faces))
+    tree = uniform_game_tree(LiarsDiceConfig(dice=dice, faces=faces))
     theirs = openspiel(dice, faces)
     tabular = spiel_policy.UniformRandomPolicy(theirs)
     worth = expected_game_score.policy_value(theirs.new_initial_state(), [tabular, tabular])
-    assert [*values(tree, uniform(tree)).values()] == pytest.approx(worth, abs=1e-12)
-    assert nash_conv(tree, uniform(tree)) == pytest.approx(exploitability.nash_conv(theirs, tabular), abs=1e-12)
+    assert [*values(tree, uniform_strategy(tree)).values()] == pytest.approx(worth, abs=1e-12)
+    assert nash_conv(tree, uniform_strategy(tree)) == pytest.approx(
+        exploitability.nash_conv(theirs, tabular), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,16 @@ from itertools import product
 
 import pyspiel
 import pytest
-from enumerated_games import CASTING
-from pettingzoo.test import api_test, seed_test
-from small_games import PAIR, table
 
-from games.base import replay
-from games.negotiation import Negotiation, NegotiationConfig
-from games.negotiation_terms import Bargain, bargains, is_efficient, offer, outcomes, quantities, read_move
+from marl.core.types import Deal
 from marl.engines.scripted import Random
-from marl.evaluation.game_tree import best_response, grow
-from marl.types import Deal
-from roles.answering import PlayerRole
+from marl.evaluation.game_tree import best_response, build_game_tree
+from marl.games.base import replay
+from marl.games.negotiation import NegotiationConfig, NegotiationGame
+from marl.games.negotiation_terms import Bargain, bargains, format_offer, is_efficient, outcomes, parse_offer, read_move
+from marl.roles.answering import PlayerRole
+from tests.support.enumerated_games import CASTING
+from tests.support.small_games import PAIR, make_simulator
 
 ITEMS = ("book", "hat", "ball")
 LEWIS = "1 2 3 / 8 1 0 / 4 0 2"
@@ -30,7 +29,7 @@ def negotiation(**settings: object) -> NegotiationConfig:
     return NegotiationConfig.model_validate(settings)
 
 
-def played(*moves: str, bargain: str = LEWIS, **settings: object) -> Negotiation:
+def played(*moves: str, bargain: str = LEWIS, **settings: object) -> NegotiationGame:
     game = negotiation(**settings).build()
     game.reset(0, {"bargain": bargain})
     for move in moves:
@@ -94,7 +93,7 @@ def test_moves_ends_and_discounted_payoffs_agree_with_openspiel(openspiel: pyspi
 
 def move_of(state: pyspiel.State, action: int) -> str:
     text = state.action_to_string(state.current_player(), action)
-    return offer(tuple(map(int, re.findall(r"\d+", text))), ITEMS) if "Offer" in text else "accept"
+    return format_offer(tuple(map(int, re.findall(r"\d+", text))), ITEMS) if "Offer" in text else "accept"
 
 
 def test_an_agreement_pays_each_its_own_values() -> None:
@@ -159,8 +158,8 @@ def test_the_last_sentence_alone_makes_the_move(text: str, move: str | None) -> 
 
 def test_every_offer_is_read_as_it_is_worded() -> None:
     for taken in product(range(6), repeat=3):
-        assert quantities(offer(taken, ITEMS)) == taken
-        assert read_move(f"Well. I {offer(taken, ITEMS)}.", ITEMS) == offer(taken, ITEMS)
+        assert parse_offer(format_offer(taken, ITEMS)) == taken
+        assert read_move(f"Well. I {format_offer(taken, ITEMS)}.", ITEMS) == format_offer(taken, ITEMS)
 
 
 def test_no_text_takes_long_to_read() -> None:
@@ -235,13 +234,13 @@ def test_random_play_ends_in_every_way(talk: bool) -> None:
     config = negotiation(**{**SMALL, "max_turns": 4}, talk=talk)
     cast = {"player": PlayerRole(policy="actor")}
     deals = [Deal(f"e{i}", "g", i, dict.fromkeys(PAIR, "player")) for i in range(200)]
-    trajectories = table(config, Random().build(None), **cast).play(deals)
+    trajectories = make_simulator(config, Random().build(None), **cast).play(deals)
     findings = [trajectory.findings.measures for trajectory in trajectories]
     assert {row["agreement"] for row in findings} == {0.0, 1.0}
     assert {row["pareto_efficient"] for row in findings} == {0.0, 1.0}
     assert all(row["pareto_efficient"] <= row["agreement"] for row in findings)
     assert all(0 <= row["joint_share"] <= 1 for row in findings)
-    assert {*findings[0]} == {*(config.measured() or ())}
+    assert {*findings[0]} == {*(config.measure_names() or ())}
 
 
 def test_a_small_instance_is_walked_whole() -> None:
@@ -249,7 +248,7 @@ def test_a_small_instance_is_walked_whole() -> None:
     half of 4, and one of five first moves walks away."""
     game = negotiation(**SMALL)
     assert len(game.starts() or ()) == len(game.bargains) == 21
-    tree = grow(game, CASTING, dict.fromkeys(PAIR, "player"))
+    tree = build_game_tree(game, CASTING, dict.fromkeys(PAIR, "player"))
     uniform = {
         situation: dict.fromkeys(request.options, 1 / len(request.options))
         for situation, request in tree.requests.items()
@@ -257,16 +256,6 @@ def test_a_small_instance_is_walked_whole() -> None:
     assert best_response(tree, uniform, "player_1") == pytest.approx(4 / 2 * 4 / 5)
     assert negotiation().starts() is None
     assert negotiation(**SMALL, talk=True).starts() is None
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize(
-    "settings", [{}, {"illegal": {"then": "random"}}, SMALL, {"talk": True, "illegal": {"retry": 1}}], ids=str
-)
-def test_negotiation_passes_pettingzoos_own_tests(settings: dict) -> None:
-    build = negotiation(**settings).build
-    api_test(build(), num_cycles=60)
-    seed_test(build, num_cycles=30)
 
 
 def test_negotiation_is_a_function_of_seed_and_actions() -> None:

@@ -5,7 +5,7 @@ from functools import cache
 import pyspiel
 import pytest
 
-from games.nim import AGENTS, NimConfig, PerfectPlayer
+from marl.games.nim import AGENTS, NimConfig, OptimalNimPlayer
 
 
 @cache
@@ -29,7 +29,7 @@ def test_the_perfect_player_needs_no_limit_to_play_optimally(limit: int) -> None
     for options, _ in config.positions():
         game.reset(0, options)
         info = game.infos["player_0"]
-        chances = PerfectPlayer().probabilities(info["state"], info["legal"])
+        chances = OptimalNimPlayer().probabilities(info["state"], info["legal"])
         best = config.optimal(info["state"]) or info["legal"]
         assert {move for move, chance in chances.items() if chance} == set(best)
         assert sum(chances.values()) == pytest.approx(1)
@@ -90,4 +90,4 @@ def test_start_piles_are_those_of_the_settings_and_as_likely_as_declared() -> No
         (0.25, {"pile": pile}) for pile in (4, 5, 6, 7)
     ]
     assert [options["pile"] for options, _ in config.positions()] == [1, 2, 3, 4, 5, 6, 7]
-    assert config.opponents() == {"minimax": PerfectPlayer()}
+    assert config.opponents() == {"minimax": OptimalNimPlayer()}

@@ -8,14 +8,13 @@ from typing import Any
 
 import pyspiel
 import pytest
-from exact_play import uniform, walked
-from pettingzoo.test import api_test, seed_test
 from pydantic import ValidationError
 
-from games.base import replay
-from games.repeated_matrix import STAGE_GAMES, RepeatedMatrix, RepeatedMatrixConfig
 from marl.engines.scripted import Random
 from marl.evaluation.game_tree import Strategy, best_response, nash_conv, values
+from marl.games.base import replay
+from marl.games.repeated_matrix import STAGE_GAMES, RepeatedMatrixConfig, RepeatedMatrixGame
+from tests.support.uniform_play import uniform_game_tree, uniform_strategy
 
 OPENSPIEL = {
     "rock_paper_scissors": "matrix_rps",
@@ -30,28 +29,17 @@ OBLONG = [[[1, -1], [-2, 2], [3, -3]], [[0, 0], [4, -4], [-5, 5]]]
 THREE = [[[[1, 2, 3], [0, 0, 0]], [[0, 1, 0], [5, 5, 5]]], [[[1, 0, 1], [0, 0, 2]], [[3, 0, 0], [0, 4, 0]]]]
 
 
-def game_after(*moves: str, **settings: Any) -> RepeatedMatrix:
+def game_after(*moves: str, **settings: Any) -> RepeatedMatrixGame:
     game = RepeatedMatrixConfig(**settings).build()
     replay(game, 0, None, moves)
     return game
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("illegal", [{}, {"retry": 1, "then": "penalty"}, {"then": "random"}], ids=str)
-@pytest.mark.parametrize(
-    "settings", [{"table": "chicken", "rounds": 3}, {"table": OBLONG, "rounds": 2}, {"table": THREE}], ids=str
-)
-def test_matrix_games_pass_pettingzoos_own_tests(settings: dict, illegal: dict) -> None:
-    build = RepeatedMatrixConfig.model_validate(settings | {"illegal": illegal}).build
-    api_test(build(), num_cycles=30)
-    seed_test(build, num_cycles=10)
 
 
 @pytest.mark.parametrize("name", OPENSPIEL)
 def test_payoffs_and_moves_are_openspiels(name: str) -> None:
     assert OPENSPIEL.keys() == STAGE_GAMES.keys()
     theirs = pyspiel.load_matrix_game(OPENSPIEL[name])
-    rows, columns = RepeatedMatrixConfig(table=name).menus
+    rows, columns = RepeatedMatrixConfig(table=name).action_sets
     assert rows == tuple(theirs.row_action_name(i).lower() for i in range(theirs.num_rows()))
     assert columns == tuple(theirs.col_action_name(j).lower() for j in range(theirs.num_cols()))
     for (i, row), (j, column) in product(enumerate(rows), enumerate(columns)):
@@ -70,9 +58,9 @@ def test_a_repeated_game_pays_each_round_as_openspiels(name: str) -> None:
         state, totals = theirs.new_initial_state(), [0.0, 0.0]
         game.reset(0)
         for _ in range(5):
-            joint = [rng.randrange(len(menu)) for menu in config.menus]
+            joint = [rng.randrange(len(menu)) for menu in config.action_sets]
             state.apply_actions(joint)
-            for move, menu in zip(joint, config.menus, strict=True):
+            for move, menu in zip(joint, config.action_sets, strict=True):
                 assert game.infos[game.agent_selection]["legal"] == menu
                 game.step(menu[move])
             assert state.rewards() == [game.rewards[agent] for agent in game.seats]
@@ -84,8 +72,8 @@ def test_a_repeated_game_pays_each_round_as_openspiels(name: str) -> None:
 
 def mixed(config: RepeatedMatrixConfig, *chances: tuple[float, ...]) -> Strategy:
     """Return the strategy with these chances of each player's moves in every round."""
-    table = {f"player_{i}": dict(zip(config.menus[i], row, strict=True)) for i, row in enumerate(chances)}
-    return {situation: table[situation.agent] for situation in walked(config).requests}
+    table = {f"player_{i}": dict(zip(config.action_sets[i], row, strict=True)) for i, row in enumerate(chances)}
+    return {situation: table[situation.agent] for situation in uniform_game_tree(config).requests}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +91,7 @@ def mixed(config: RepeatedMatrixConfig, *chances: tuple[float, ...]) -> Strategy
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_a_known_equilibrium_in_every_round_cannot_be_exploited(name: str, chances, value: float, rounds: int) -> None:
     config = RepeatedMatrixConfig(table=name, rounds=rounds)
-    tree, strategy = walked(config), mixed(config, chances, chances)
+    tree, strategy = uniform_game_tree(config), mixed(config, chances, chances)
     assert nash_conv(tree, strategy) == pytest.approx(0, abs=1e-12)
     assert values(tree, strategy) == pytest.approx(dict.fromkeys(tree.agents, rounds * value), abs=1e-12)
 
@@ -111,10 +99,10 @@ def test_a_known_equilibrium_in_every_round_cannot_be_exploited(name: str, chanc
 def test_players_who_choose_at_once_do_not_see_each_other() -> None:
     """Pure rock is exploited by 1 a player; who saw it first could not do better than the other."""
     config = RepeatedMatrixConfig(table="rock_paper_scissors")
-    tree = walked(config)
+    tree = uniform_game_tree(config)
     assert len(tree.requests) == 2
     assert nash_conv(tree, mixed(config, (1, 0, 0), (1, 0, 0))) == 2
-    assert nash_conv(tree, uniform(tree)) == pytest.approx(0, abs=1e-12)
+    assert nash_conv(tree, uniform_strategy(tree)) == pytest.approx(0, abs=1e-12)
     game = config.build()
     game.reset(0)
     assert game.infos["player_0"]["together"] == ("player_0", "player_1")
@@ -130,7 +118,7 @@ def test_each_player_reads_the_rounds_before_from_its_own_side() -> None:
     assert game.observe("player_0")["text"] == f"player_0 . 1_rock_paper 2_scissors_rock . {choose}"
     assert game.observe("player_1")["text"] == f"player_1 . 1_paper_rock 2_rock_scissors . {choose}"
     assert game.infos["player_0"]["state"] == "player_0 1_rock_paper 2_scissors_rock"
-    assert len(walked(RepeatedMatrixConfig(table="matching_pennies", rounds=3)).requests) == 2 * (1 + 4 + 16)
+    assert len(uniform_game_tree(RepeatedMatrixConfig(table="matching_pennies", rounds=3)).requests) == 2 * (1 + 4 + 16)
 
 
 def test_each_player_has_the_moves_of_its_own_side_of_the_table() -> None:
@@ -165,7 +153,7 @@ def test_the_rules_tell_every_payoff() -> None:
 
 def test_against_tit_for_tat_it_pays_to_defect_in_the_last_round_alone() -> None:
     config = RepeatedMatrixConfig(table="prisoners_dilemma", rounds=3)
-    tree, player = walked(config), config.opponents()["tit_for_tat"]
+    tree, player = uniform_game_tree(config), config.opponents()["tit_for_tat"]
     strategy = {
         situation: (player if situation.agent == "player_1" else Random()).probabilities(
             situation.state, tuple(request.options or ())

@@ -4,15 +4,14 @@ import random
 from pathlib import Path
 
 import pytest
-from pettingzoo.test import api_test, seed_test
-from small_games import FunctionEngine, table
 
-from games.base import replay
-from games.taboo import ATTACKER, DEFENDER, GUESS, LEXICON, SEATS, Taboo, TabooConfig
+from marl.core.types import Deal, Request
 from marl.engines.scripted import Random
+from marl.games.base import replay
+from marl.games.taboo import ATTACKER, DEFENDER, GUESS, LEXICON, SEATS, TabooConfig, TabooGame
 from marl.protocols import GameConfig
-from marl.types import Deal, Request
-from roles.answering import PlayerRole
+from marl.roles.answering import PlayerRole
+from tests.support.small_games import FunctionEngine, make_simulator
 
 APPLE = {"word": "apple"}
 
@@ -21,7 +20,7 @@ def taboo(**settings: object) -> TabooConfig:
     return TabooConfig.model_validate(settings)
 
 
-def played(*moves: str, settings: TabooConfig | None = None, word: str = "apple") -> Taboo:
+def played(*moves: str, settings: TabooConfig | None = None, word: str = "apple") -> TabooGame:
     """A game of `word`, after these moves."""
     game = (settings or taboo()).build()
     game.reset(0, {"word": word})
@@ -136,7 +135,7 @@ def test_nothing_that_a_defender_is_asked_holds_the_word() -> None:
     prompt = "{{ observation }} {% for turn in heard %}{{ turn.text }}{% endfor %}"
     cast = {seat: PlayerRole(policy="actor", prompt=prompt) for seat in SEATS}
     longest = 0
-    for trajectory in table(config, engine, **cast).play(deals):
+    for trajectory in make_simulator(config, engine, **cast).play(deals):
         word = trajectory.start
         for turn in trajectory.turns:
             read = f"{turn.request.messages} {turn.request.state} {turn.request.options}"
@@ -149,7 +148,7 @@ def test_who_read_whom_is_everything_said_before() -> None:
     config = taboo()
     lines = iter(["[it is red]", "[is it big?]", "[what is big?]", f"[{GUESS.format(word='apple')}]"])
     cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
-    [trajectory] = table(config, FunctionEngine(lambda request: next(lines)), **cast).play(
+    [trajectory] = make_simulator(config, FunctionEngine(lambda request: next(lines)), **cast).play(
         [Deal("e", "e", 0, config.default_seats(), options=APPLE)]
     )
     edges = {(source[1], target[1]) for source, target in trajectory.graph.edges}
@@ -187,7 +186,7 @@ def test_random_play_ends_in_every_way() -> None:
     config = taboo(max_turns=2)
     cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
     deals = [Deal(f"e{i}", "g", i, config.default_seats()) for i in range(300)]
-    trajectories = table(config, Random().build(None), **cast).play(deals)
+    trajectories = make_simulator(config, Random().build(None), **cast).play(deals)
     ends = {end: sum(t.findings.measures[end] for t in trajectories) for end in ("attacker_win", "defender_win", "tie")}
     assert sum(ends.values()) == 300
     assert min(ends.values()) > 0
@@ -195,14 +194,6 @@ def test_random_play_ends_in_every_way() -> None:
 
 
 # --- PettingZoo, seeds, settings -------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("retry", [0, 2])
-def test_taboo_passes_pettingzoos_own_tests(retry: int) -> None:
-    build = taboo(illegal={"retry": retry}).build
-    api_test(build(), num_cycles=60)
-    seed_test(build, num_cycles=30)
 
 
 def test_taboo_is_a_function_of_seed_and_actions() -> None:
@@ -274,7 +265,7 @@ def test_a_request_for_the_defender_carries_examples_as_its_role_says_them() -> 
     config = taboo()
     voice = FunctionEngine(lambda request: (requests.append(request), request.examples[0])[1])
     cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
-    table(config, voice, **cast).play([Deal("e", "e", 0, config.default_seats())])
+    make_simulator(config, voice, **cast).play([Deal("e", "e", 0, config.default_seats())])
     assert all(
         example.startswith("[") and example.endswith("]") for request in requests for example in request.examples
     )

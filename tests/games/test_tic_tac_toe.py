@@ -5,16 +5,16 @@ from functools import cache
 import pyspiel
 import pytest
 
-from games.tic_tac_toe import (
+from marl.games.tic_tac_toe import (
     AGENTS,
     EMPTY,
-    Minimax,
     TicTacToeConfig,
+    TicTacToeMinimax,
     best_moves,
     legal_cells,
     mover,
     over,
-    place,
+    put_mark,
     unfinished,
     value,
     won,
@@ -84,7 +84,7 @@ def test_random_against_random_is_worth_what_is_known() -> None:
         if over(board):
             return 0.0 if not won(board) else (-1.0 if mover(board) == 0 else 1.0)
         cells = legal_cells(board)
-        return sum(mean(place(board, cell)) for cell in cells) / len(cells)
+        return sum(mean(put_mark(board, cell)) for cell in cells) / len(cells)
 
     assert mean(EMPTY) == pytest.approx(0.296825, abs=1e-6)
 
@@ -95,18 +95,18 @@ def test_optimal_moves_keep_the_value_that_full_minimax_finds() -> None:
         """To x, by plain minimax: a second way of writing it."""
         if over(board):
             return 0 if not won(board) else (-1 if mover(board) == 0 else 1)
-        return (max, min)[mover(board)](minimax(place(board, cell)) for cell in legal_cells(board))
+        return (max, min)[mover(board)](minimax(put_mark(board, cell)) for cell in legal_cells(board))
 
     for board in unfinished():
         sign = (1, -1)[mover(board)]
         assert value(board) == sign * minimax(board)
-        keeping = tuple(cell for cell in legal_cells(board) if minimax(place(board, cell)) == minimax(board))
+        keeping = tuple(cell for cell in legal_cells(board) if minimax(put_mark(board, cell)) == minimax(board))
         assert best_moves(board) == keeping
         assert CONFIG.optimal(board) == (keeping if sign * minimax(board) >= 0 else ())
 
 
 def test_minimax_is_uniform_over_the_best_moves_and_never_loses() -> None:
-    player = Minimax()
+    player = TicTacToeMinimax()
 
     @cache
     def worst(board: str, seat: int) -> float:
@@ -118,11 +118,11 @@ def test_minimax_is_uniform_over_the_best_moves_and_never_loses() -> None:
             chances = player.probabilities(board, moves)
             assert sum(chances.values()) == pytest.approx(1)
             moves = tuple(move for move, chance in chances.items() if chance)
-        return min(worst(place(board, move), seat) for move in moves)
+        return min(worst(put_mark(board, move), seat) for move in moves)
 
     assert [worst(EMPTY, seat) for seat in (0, 1)] == [0.0, 0.0]
     assert player.probabilities("xx.oo....", ("3", "6", "7", "8", "9"))["3"] == 1.0
-    assert CONFIG.opponents() == {"minimax": Minimax()}
+    assert CONFIG.opponents() == {"minimax": TicTacToeMinimax()}
 
 
 def test_the_prompt_is_the_board_and_who_one_is() -> None:

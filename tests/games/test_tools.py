@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from games.tools import CalculatorTool, PythonTool
-from marl.sandbox import Sandbox, unusable
+from marl.games.tools import CalculatorTool, PythonTool
+from marl.sandbox import Sandbox, unusable_reason
 
 
 def python(code: str, **limits: float) -> str:
-    if fault := unusable(Sandbox()):
+    if fault := unusable_reason(Sandbox()):
         pytest.skip(fault)
     return PythonTool(timeout_s=60, sandbox=Sandbox(**{"wall_s": 20, "output_kb": 4, **limits}))({"code": code})
 

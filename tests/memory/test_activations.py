@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from marl.models.fused_lora import FusedLora
-from marl.models.half_precision import HALVES, in_mixed_precision
-from marl.protocols.memory import AdapterSize, ModelSize
-from trainers.settings.memory import kept_by_layer
+from marl.models.half_precision import HALF_PRECISION_TYPES, in_mixed_precision
+from marl.protocols.memory_estimates import AdapterSize, ModelSize
+from marl.trainers.optim.memory_estimate import layer_activation_bytes
 
 HIDDEN, INNER, HEADS, KEY_HEADS, WIDTH, LAYERS, RANK = 64, 160, 8, 2, 16, 6, 8
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 TOKENS = (4, 64)
 
 
-def made(family: str, dtype: torch.dtype, *, adapted: bool) -> Any:
+def small_model(family: str, dtype: torch.dtype, *, adapted: bool) -> Any:
     """A small model whose weights, or whose adapter alone, learn."""
     config, kind = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[family]
     sizes = {"vocab_size": 128, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS}
@@ -29,10 +29,10 @@ def made(family: str, dtype: torch.dtype, *, adapted: bool) -> Any:
     if adapted:
         model.requires_grad_(False)
         adapter = LoraConfig(r=RANK, target_modules=[*LINEAR])
-        if dtype in HALVES:
+        if dtype in HALF_PRECISION_TYPES:
             adapter._register_custom_module({nn.Linear: FusedLora})
         model.add_adapter(adapter)
-        for parameter in (each for each in model.parameters() if each.requires_grad):
+        for parameter in (p for p in model.parameters() if p.requires_grad):
             parameter.data = parameter.data.float()
     return model.train()
 
@@ -58,18 +58,18 @@ def saved_bytes(model: Any) -> int:
 def test_layers_keep_what_the_formula_says(family: str, dtype: torch.dtype, adapted: bool) -> None:
     adapter = AdapterSize(0, RANK, LAYERS * len(LINEAR)) if adapted else None
     size = ModelSize(
-        weights=0,
+        parameters=0,
         weight_bytes=dtype.itemsize,
         layers=LAYERS,
-        hidden=HIDDEN,
-        inner=INNER,
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
         heads=HEADS,
-        queries=HEADS * WIDTH,
-        keys=KEY_HEADS * WIDTH,
+        query_size=HEADS * WIDTH,
+        key_size=KEY_HEADS * WIDTH,
         vocabulary=128,
-        head_norms=family == "qwen3",
+        has_qk_norm=family == "qwen3",
         adapter=adapter,
     )
-    measured = saved_bytes(made(family, dtype, adapted=adapted)) / (TOKENS[0] * TOKENS[1] * LAYERS)
+    measured = saved_bytes(small_model(family, dtype, adapted=adapted)) / (TOKENS[0] * TOKENS[1] * LAYERS)
     # The rest are single numbers of rows (norms, rotations) and what comes after the last layer.
-    assert kept_by_layer(size) == pytest.approx(measured, rel=0.05)
+    assert layer_activation_bytes(size) == pytest.approx(measured, rel=0.05)

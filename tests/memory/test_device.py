@@ -21,7 +21,7 @@ def test_a_size_stands_for_a_device(name: str, size: float) -> None:
 def test_the_processors_memory_is_that_of_this_machine() -> None:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert device_memory("cpu").bytes == pages
-    assert 0 < device_memory("cpu").room < pages
+    assert 0 < device_memory("cpu").usable_bytes < pages
 
 
 @pytest.mark.parametrize("name", ["gpu", "80", "-1GiB", "0GiB", "cuda:x", ""])

@@ -6,13 +6,13 @@ import math
 from pathlib import Path
 
 import pytest
-from paths import SCENARIOS
 
 from marl.evaluation import dry_run as dry_runs
 from marl.memory.device import device_memory
 from marl.memory.preflight import preflight
 from marl.scenario.load import load
 from marl.view.memory_table import memory_table
+from tests.support.paths import SCENARIOS
 
 FILES = sorted((SCENARIOS / "real").glob("qwen3_*_1gpu.yaml"))
 

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 import yaml
-from by_hand import episode
-from quiz_game import RecordingMonitor, crashed, quiz, trained
-from real_runs import outcome, rows
 from rich.console import Console
-from small_games import FunctionEngine, PenniesConfig, deal, random_move, table
 
-from games.kuhn_poker import KuhnPokerConfig
+from marl.core.types import Completion, Credit, Turn, Usage
 from marl.engines.scripted import Random
-from marl.metrics.alarms import AlarmMonitor, Collapse
-from marl.metrics.collapse import collapse_figures, kinds_of_decision, most_common_move
-from marl.metrics.summaries import summarize
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.metrics.alarms import AlarmMonitor, CollapseError
+from marl.metrics.collapse import collapse_metrics, group_by_decision, most_common_move
+from marl.metrics.trajectory_metrics import summarize
 from marl.protocols import AssignConfig, Evidence
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Alarms, Scenario, Thresholds
-from marl.types import Completion, Credit, Turn, Usage
-from marl.view.closing_report import alarms_of, closing_report
-from marl.view.console import PlainLines
+from marl.view.closing_report import alarm_lines, closing_report
+from marl.view.console import LineMonitor
+from tests.support.handmade_episodes import make_episode
+from tests.support.run_processes import metric_lines, outcome
+from tests.support.small_games import FunctionEngine, PenniesConfig, make_deal, make_simulator, random_move
+from tests.support.solver_critic_game import RecordingMonitor, quiz_scenario, train_in_process, train_until_crash
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
 
 # --- signs -----------------------------------------------------------------------------------------------------------
 
-BLANK = episode("e", "a").turns[0]
+BLANK = make_episode("e", "a").turns[0]
 
 
 def turn(text: str, problem: str, move: str | None = "", legal: tuple[str, ...] | None = None, **fields: Any) -> Turn:
@@ -57,7 +57,7 @@ def test_constant_is_the_share_of_the_most_common_move_where_there_was_a_choice(
     turns = [turn("yes", f"{n}", legal=YES_NO) for n in range(3)] + [turn("no", "3", legal=YES_NO)]
     forced = [turn("pass", f"{n}", legal=("pass",)) for n in range(50)]
     unread = [turn("hm", f"{n}", None, legal=YES_NO) for n in range(9)]
-    assert collapse_figures(turns + forced + unread)["constant"] == 0.75
+    assert collapse_metrics(turns + forced + unread)["constant"] == 0.75
     assert most_common_move(turns) == "yes"
     assert most_common_move([]) == ""
 
@@ -68,43 +68,43 @@ ACTIONS = ("alone", "query", "verify")
 def test_a_constant_choice_shows_though_the_answers_of_the_same_role_vary() -> None:
     answers = [turn(f"{n}", f"{n}") for n in range(64)]
     silent = [turn("alone", f"{n}", legal=ACTIONS) for n in range(63)] + [turn("query", "63", legal=ACTIONS)]
-    assert collapse_figures(answers + silent)["constant"] == 63 / 64
+    assert collapse_metrics(answers + silent)["constant"] == 63 / 64
     assert most_common_move(answers + silent) == "alone"
     talking = [turn(ACTIONS[n % 3], f"{n}", legal=ACTIONS) for n in range(63)]
-    assert collapse_figures(answers + talking)["constant"] == 1 / 3
-    assert collapse_figures(answers + silent[:15])["constant"] == 1 / 64, "too few choices to tell"
+    assert collapse_metrics(answers + talking)["constant"] == 1 / 3
+    assert collapse_metrics(answers + silent[:15])["constant"] == 1 / 64, "too few choices to tell"
 
 
 def test_lists_that_share_a_move_are_one_kind_of_decision() -> None:
     first = [turn(f"{1 + n % 2}", f"{n}", legal=("1", "2")) for n in range(16)]
     second = [turn("3", f"{n}", legal=("2", "3")) for n in range(16)]
     other = [turn("fold", f"{n}", legal=("call", "fold")) for n in range(16)]
-    assert kinds_of_decision([*first, *second, *other]) == [first + second, other]
-    assert collapse_figures(first + second)["constant"] == 0.5
-    assert collapse_figures(first + second + other)["constant"] == 1.0
+    assert group_by_decision([*first, *second, *other]) == [first + second, other]
+    assert collapse_metrics(first + second)["constant"] == 0.5
+    assert collapse_metrics(first + second + other)["constant"] == 1.0
 
 
 def test_one_answer_to_one_question_is_no_constant_policy() -> None:
-    assert "constant" not in collapse_figures([turn("yes", "p", legal=YES_NO)] * 5)
-    assert "repeated" not in collapse_figures([turn("four", "p")] * 5)
+    assert "constant" not in collapse_metrics([turn("yes", "p", legal=YES_NO)] * 5)
+    assert "repeated" not in collapse_metrics([turn("four", "p")] * 5)
 
 
 def test_repeated_is_the_chance_that_answers_to_two_questions_are_equal() -> None:
     # Pairs of turns on different problems: 2 * 1 with p, q: (a, a), (b, a); all as ordered pairs.
     turns = [turn("a", "p"), turn("b", "p"), turn("a", "q")]
-    assert collapse_figures(turns)["repeated"] == 0.5
-    assert collapse_figures([turn("a", "p"), turn("a", "q"), turn("a", "r")])["repeated"] == 1.0
-    assert collapse_figures([turn("a", "p"), turn("a", "p"), turn("b", "q")])["repeated"] == 0.0
+    assert collapse_metrics(turns)["repeated"] == 0.5
+    assert collapse_metrics([turn("a", "p"), turn("a", "q"), turn("a", "r")])["repeated"] == 1.0
+    assert collapse_metrics([turn("a", "p"), turn("a", "p"), turn("b", "q")])["repeated"] == 0.0
 
 
 def test_distinct_2_is_that_of_li_and_others() -> None:
     # Bigrams of "a bb a bb" (tokens are lengths): 1 2, 2 1, 1 2; of "a bb": 1 2. Two differ of four.
-    assert collapse_figures([turn("a bb a bb", "p"), turn("a bb", "q")])["distinct2"] == 0.5
-    assert "distinct2" not in collapse_figures([turn("a", "p")])
+    assert collapse_metrics([turn("a bb a bb", "p"), turn("a bb", "q")])["distinct2"] == 0.5
+    assert "distinct2" not in collapse_metrics([turn("a", "p")])
 
 
 def test_a_list_of_moves_says_nothing_about_how_varied_texts_are() -> None:
-    assert collapse_figures([turn("yes", "p", legal=YES_NO), turn("no", "q", legal=YES_NO)]).keys() == {
+    assert collapse_metrics([turn("yes", "p", legal=YES_NO), turn("no", "q", legal=YES_NO)]).keys() == {
         "entropy",
         "constant",
     }
@@ -112,30 +112,34 @@ def test_a_list_of_moves_says_nothing_about_how_varied_texts_are() -> None:
 
 def test_entropy_is_the_surprise_per_sampled_token() -> None:
     turns = [turn("a b", "p", logprobs=(-1.0, -2.0)), turn("a", "p", logprobs=(0.0,))]
-    assert collapse_figures(turns)["entropy"] == 1.0
+    assert collapse_metrics(turns)["entropy"] == 1.0
     greedily = turns[0].request.sampling.model_copy(update={"temperature": 0.0})
     greedy = [replace(each, request=replace(each.request, sampling=greedily)) for each in turns]
-    assert "entropy" not in collapse_figures(greedy)
+    assert "entropy" not in collapse_metrics(greedy)
 
 
 def test_players_by_rule_show_no_signs_and_answers_from_outside_those_of_texts() -> None:
     game = KuhnPokerConfig()
-    played = table(game, Random().build(None)).play([deal(f"{i}", game, i) for i in range(20)])
-    assert collapse_figures([t for trajectory in played for t in trajectory.turns]) == {}
+    played = make_simulator(game, Random().build(None)).play([make_deal(f"{i}", game, i) for i in range(20)])
+    assert collapse_metrics([t for trajectory in played for t in trajectory.turns]) == {}
     outside = {"prompt_ids": (), "token_ids": (), "logprobs": ()}
     turns = [turn("yes", f"{n}") for n in range(3)]
     remote = [replace(t, completion=replace(t.completion, **outside, usage=Usage(9, 1))) for t in turns]
-    assert collapse_figures(remote) == {"constant": 1.0, "repeated": 1.0}
+    assert collapse_metrics(remote) == {"constant": 1.0, "repeated": 1.0}
 
 
 def test_a_step_tells_the_signs_and_the_spread_of_returns_of_each_role() -> None:
     game = KuhnPokerConfig()
-    metrics = summarize(table(game, FunctionEngine(random_move)).play([deal(f"{i}", game, i) for i in range(50)]))
+    metrics = summarize(
+        make_simulator(game, FunctionEngine(random_move)).play([make_deal(f"{i}", game, i) for i in range(50)])
+    )
     assert metrics["role/player/entropy"] == 0.375
     assert 0.4 < metrics["role/player/constant"] < 0.7
     assert metrics["role/player/reward_std"] > 1
     alone = PenniesConfig()
-    assert "role/player/constant" not in summarize(table(alone, FunctionEngine(random_move)).play([deal("e", alone)]))
+    assert "role/player/constant" not in summarize(
+        make_simulator(alone, FunctionEngine(random_move)).play([make_deal("e", alone)])
+    )
 
 
 # --- alarms ----------------------------------------------------------------------------------------------------------
@@ -273,7 +277,7 @@ def test_what_collapses_in_one_of_several_games_does_not_hide_behind_the_others(
     said = "ALARM role player in game kuhn: says 'bet' in 100% of its choices (64 turns a step)"
     assert alarm.message("bet") == f"{said} (constant >= 0.98) for 2 steps"
     held = [{"step": step, **({} if step < 2 else holding)} for step in (1, 2, 3)]
-    assert list(alarms_of(held)) == ["ALARM role player in game kuhn: constant, in 2 steps from 2 to 3, to the end"]
+    assert list(alarm_lines(held)) == ["ALARM role player in game kuhn: constant, in 2 steps from 2 to 3, to the end"]
 
 
 @pytest.mark.parametrize("kind", ["credit", "samples"])
@@ -306,12 +310,12 @@ ONE_ALARM = {"roles": {"solver": None, "critic": {"reward": None, "unreadable": 
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in rows(folder)]
+    return [json.loads(line) for line in metric_lines(folder)]
 
 
 def test_an_alarm_is_loud_on_the_console_in_the_metrics_and_in_the_report(tmp_path: Path) -> None:
     screen = io.StringIO()
-    assert trained(tmp_path, quiz(alarms=JUMPY | ONE_ALARM), PlainLines(Console(file=screen), 6))
+    assert train_in_process(tmp_path, quiz_scenario(alarms=JUMPY | ONE_ALARM), LineMonitor(Console(file=screen), 6))
     shouted = [line for line in screen.getvalue().splitlines() if line.startswith("ALARM role critic: says '")]
     assert len(shouted) == 1
     held = [row["step"] for row in lines(tmp_path) if row.get("alarm/critic/constant")]
@@ -322,25 +326,27 @@ def test_an_alarm_is_loud_on_the_console_in_the_metrics_and_in_the_report(tmp_pa
 
 @pytest.mark.slow
 def test_streaks_outlive_a_crash(tmp_path: Path) -> None:
-    scenario = quiz(alarms=JUMPY | {"patience": 4, "constant": 0.4}, checkpoint={"every": 1})
+    scenario = quiz_scenario(alarms=JUMPY | {"patience": 4, "constant": 0.4}, checkpoint={"every": 1})
     voice = RecordingMonitor()
-    assert trained(tmp_path / "whole", scenario, voice)
+    assert train_in_process(tmp_path / "whole", scenario, voice)
     assert [row["step"] for row in lines(tmp_path / "whole") if row.get("alarm/critic/constant")] == [4, 5, 6]
     shouted = [line for line in voice.messages if "critic" in line and "constant" in line]
     for step, shouts in ((3, 1), (5, 0)):
-        crashed(tmp_path / f"{step}", scenario, after=step)
+        train_until_crash(tmp_path / f"{step}", scenario, after=step)
         voice = RecordingMonitor()
-        assert trained(tmp_path / f"{step}", scenario, voice, resume="auto")
+        assert train_in_process(tmp_path / f"{step}", scenario, voice, resume="auto")
         assert outcome(tmp_path / f"{step}") == outcome(tmp_path / "whole")
         assert [line for line in voice.messages if "critic" in line and "constant" in line] == shouted[:shouts]
 
 
 def test_an_alarm_can_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
-    scenario = quiz(alarms=JUMPY | ONE_ALARM | {"stop": ["constant"]})
-    with pytest.raises(Collapse, match=r"stopped after step 2, with a checkpoint \(alarms.stop\): ALARM role critic"):
-        trained(tmp_path, scenario)
+    scenario = quiz_scenario(alarms=JUMPY | ONE_ALARM | {"stop": ["constant"]})
+    with pytest.raises(
+        CollapseError, match=r"stopped after step 2, with a checkpoint \(alarms.stop\): ALARM role critic"
+    ):
+        train_in_process(tmp_path, scenario)
     assert (tmp_path / "checkpoints" / "000002" / "manifest.json").is_file()
-    assert trained(tmp_path, scenario, resume="auto"), "whoever goes on all the same has been told"
+    assert train_in_process(tmp_path, scenario, resume="auto"), "whoever goes on all the same has been told"
     assert lines(tmp_path)[-1]["step"] == 6
 
 
@@ -348,8 +354,8 @@ def test_a_critic_that_is_paid_for_saying_yes_collapses_and_the_alarm_catches_ex
     voice = RecordingMonitor()
     schedule = {"steps": 60, "groups": 8, "group_size": 8, "threads": 1}
     learners = {"solver": {"learner": None}, "critic": {"learner": {"kind": "grpo", "lr": 2e-2}}}
-    changed = {name: policy | learners[name] for name, policy in quiz()["policies"].items()}
-    assert trained(tmp_path, quiz(schedule=schedule, policies=changed, evaluate={}), voice)
+    changed = {name: policy | learners[name] for name, policy in quiz_scenario()["policies"].items()}
+    assert train_in_process(tmp_path, quiz_scenario(schedule=schedule, policies=changed, evaluate={}), voice)
     shouted = [line for line in voice.messages if line.startswith("ALARM")]
     assert shouted[0].startswith("ALARM role critic: says 'yes' in ")
     assert not [line for line in shouted if "role solver" in line]
@@ -367,14 +373,16 @@ class Silent(AssignConfig):
 def test_a_rule_that_judges_nothing_is_an_alarm_of_the_run(tmp_path: Path) -> None:
     voice = RecordingMonitor()
     silent = f"{__name__}:Silent"
-    assert trained(tmp_path, quiz(alarms={"turns": 1, "patience": 3}, credit={"assign": {"kind": silent}}), voice)
+    assert train_in_process(
+        tmp_path, quiz_scenario(alarms={"turns": 1, "patience": 3}, credit={"assign": {"kind": silent}}), voice
+    )
     shouted = [line for line in voice.messages if "(credit <= 0)" in line or "(samples <= 0)" in line]
     assert any(line.startswith("ALARM role solver: its credit (") and "silent" in line.lower() for line in shouted)
     assert any(line.startswith("ALARM policy solver: gets no sample") for line in shouted)
 
 
 def checked(**settings: Any) -> Scenario:
-    return validate(yaml.safe_load(yaml.safe_dump(quiz(alarms=settings))))
+    return validate(yaml.safe_load(yaml.safe_dump(quiz_scenario(alarms=settings))))
 
 
 WRONG = {

@@ -8,26 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import PLUG_IN, SCENARIOS
-from quiz_game import RecordingMonitor
-from small_games import FunctionEngine
-from sums import Sums, team, team_deal, team_simulator
 
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.seeds import seed_of
+from marl.core.types import Deal, Request
 from marl.metrics.alarms import AlarmMonitor
 from marl.metrics.collapse import most_common_move
-from marl.metrics.summaries import summarize
+from marl.metrics.trajectory_metrics import summarize
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import load, validate
 from marl.scenario.schema import Alarms
-from marl.seeds import seed_of
-from marl.training.session import RunStart, train
-from marl.types import Deal, Request
+from marl.training.session import RunStart, train_in_folder
+from tests.support.addition_task import AdditionTask, team_config, team_deal, team_simulator
+from tests.support.paths import PLUG_IN, SCENARIOS
+from tests.support.small_games import FunctionEngine
+from tests.support.solver_critic_game import RecordingMonitor
 
 AGREEMENT = "own.readable * ((own.move == 'yes') == solver.correct)"
 CRITIC = {"role": "critic", "hears": ["solver"], "legal": ["yes", "no"]}
-GAME = team(
+GAME = team_config(
     {"role": "solver", "examples": ["{{ answer }}"]},
     CRITIC,
     {"role": "verifier", "verifies": "solver", "scores": ["correct"]},
@@ -117,12 +117,12 @@ def scenario(**critic: Any) -> dict[str, Any]:
         {"role": "verifier", "verifies": "solver", "scores": ["correct"]},
         {**CRITIC, **critic},
     ]
-    problems = [Sums().problem("train", index) for index in range(15)]
+    problems = [AdditionTask().problem("train", index) for index in range(15)]
     answers = {f"solver\n{each.question}": {each.answer: 0.75, each.wrong[0]: 0.25} for each in problems}
     return {
         "game": {
             "kind": "team",
-            "task": Sums().kind,
+            "task": AdditionTask().kind,
             "stages": stages,
             "rewards": {"critic": {"agreement": AGREEMENT}},
             "measures": {"success": AGREEMENT.replace("own", "critic")},
@@ -149,7 +149,7 @@ def scenario(**critic: Any) -> dict[str, Any]:
 def learnt(folder: Path, **critic: Any) -> tuple[list[str], dict[str, float]]:
     """What a person was told, and the last step's metrics."""
     shown = RecordingMonitor()
-    assert train(validate(scenario(**critic)), folder, RunStart(), [shown])
+    assert train_in_folder(validate(scenario(**critic)), folder, RunStart(), [shown])
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in shown.messages if line.startswith("ALARM")], rows[-1]
 
@@ -182,7 +182,7 @@ def told_of_talk(choose: Callable[[Request], str], steps: int = 6) -> list[tuple
         return f"[{choose(request)}]" if request.options else request.examples[one_in(5, request)]
 
     simulator = RolloutSimulator(scenario.game, RoleCasting(scenario.roles, 0), {"actor": FunctionEngine(say)})
-    watch, shown = AlarmMonitor.of_scenario(scenario), []
+    watch, shown = AlarmMonitor.from_scenario(scenario), []
     for number in range(1, steps + 1):
         names = [f"{number}.{episode}" for episode in range(48)]
         played = simulator.play([Deal(name, name, seed_of(name), scenario.seats) for name in names])

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from paths import SCENARIOS
-from q_samples import network
-from small_games import FunctionEngine, table
 
-from games.communication import CommunicationConfig
-from games.communication_graph import ACTIONS
-from games.tasks.arithmetic import ArithmeticTask
-from games.tasks.records import RecordsTask
+from marl.core.types import Deal, Request
 from marl.engines.epsilon_greedy.engine import EpsilonGreedyEngine
 from marl.engines.scripted import Random
+from marl.games.communication import CommunicationConfig
+from marl.games.communication_graph import COMMUNICATION_ACTIONS
+from marl.games.tasks.arithmetic import ArithmeticTask
+from marl.games.tasks.records import RecordsTask
 from marl.metrics.alarms import AlarmMonitor
-from marl.metrics.summaries import summarize
+from marl.metrics.trajectory_metrics import summarize
 from marl.protocols import Engine
+from marl.roles.answering import PlayerRole
 from marl.scenario.load import load
-from marl.types import Deal, Request
-from roles.answering import PlayerRole
+from tests.support.paths import SCENARIOS
+from tests.support.q_samples import network
+from tests.support.small_games import FunctionEngine, make_simulator
 
 
 def alarms(
@@ -29,7 +29,7 @@ def alarms(
 ) -> list[str]:
     """The kinds of alarm that five steps of 64 episodes raise in a run of a scenario."""
     loaded = load(SCENARIOS / scenario, to_train=False)
-    simulator, monitor = table(game, engines, **roles), AlarmMonitor.of_scenario(loaded)
+    simulator, monitor = make_simulator(game, engines, **roles), AlarmMonitor.from_scenario(loaded)
     raised = []
     for step in range(5):
         names = [f"{step}.{number}" for number in range(64)]
@@ -64,7 +64,7 @@ def test_a_constant_choice_is_noticed_though_one_in_twenty_is_drawn_at_random(
 ) -> None:
     settings = {"agents": 3, "rounds": 1, "evidence": "split", "controllers": True, "answer": "respondent"}
     game = CommunicationConfig.model_validate({"task": RecordsTask(train=40, held_out=15), **settings})
-    source = network(actions=ACTIONS)
+    source = network(actions=COMMUNICATION_ACTIONS)
     weights = {name: torch.zeros_like(tensor) for name, tensor in source.model().state_dict().items()}
     weights |= {"heads.2.bias": torch.arange(6.0).flip(0), "epsilon": torch.tensor(epsilon)}
     controllers = EpsilonGreedyEngine(source)

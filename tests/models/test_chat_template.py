@@ -8,17 +8,17 @@ import warnings
 from pathlib import Path
 
 import pytest
-from chat_templates import PUBLISHED
-from engine_helpers import CONTEXT
 
-from marl.config import Sampling
-from marl.errors import Notice
+from marl.core.config import Sampling
+from marl.core.errors import Notice
+from marl.core.types import Message, Request
 from marl.models.adapter import Adapter
 from marl.models.chat_template import ChatTokenizer
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.models.template_defaults import with_defaults
 from marl.models.tiny_build import make_tokenizer
-from marl.types import Message, Request
+from tests.support.chat_templates import PUBLISHED
+from tests.support.transformers_engines import CONTEXT
 
 HELLO = [{"role": "user", "content": "?"}]
 _USUAL = Sampling()
@@ -30,7 +30,7 @@ def chat(name: str) -> ChatTokenizer:
     return ChatTokenizer(tokenizer, frozenset([tokenizer.eos_token_id]))
 
 
-def asked(reader: ChatTokenizer, *messages: Message, sampling: Sampling = _USUAL) -> str:
+def prompt_text(reader: ChatTokenizer, *messages: Message, sampling: Sampling = _USUAL) -> str:
     return reader.tokenizer.decode(reader.prompt(Request("actor", messages, sampling)).ids)
 
 
@@ -43,9 +43,9 @@ def rendered(published: str, **variables: object) -> str:
 @pytest.fixture
 def folder(words: PretrainedSource, tmp_path: Path) -> Path:
     """A model with the template of Qwen3."""
-    made = Path(shutil.copytree(words.path, tmp_path / "model"))
-    (made / "chat_template.jinja").write_text(PUBLISHED["qwen3"].template)
-    return made
+    folder_copy = Path(shutil.copytree(words.path, tmp_path / "model"))
+    (folder_copy / "chat_template.jinja").write_text(PUBLISHED["qwen3"].template)
+    return folder_copy
 
 
 # --- system messages --------------------------------------------------------------------------------------------------
@@ -53,24 +53,24 @@ def folder(words: PretrainedSource, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_instructions_reach_the_model_through_every_template(name: str) -> None:
-    text = asked(chat(name), *ASKED)
+    text = prompt_text(chat(name), *ASKED)
     assert "Be brief." in text
     assert "How many?" in text
-    assert chat(name).takes_system == PUBLISHED[name].system
+    assert chat(name).supports_system_message == PUBLISHED[name].system
 
 
 @pytest.mark.parametrize("name", ["gemma", "mistral"])
 def test_a_system_message_that_a_template_refuses_begins_the_users(name: str) -> None:
     both = Message("user", "Be brief.\n\nHow many?")
-    assert asked(chat(name), *ASKED) == asked(chat(name), both)
+    assert prompt_text(chat(name), *ASKED) == prompt_text(chat(name), both)
     answer = Message("assistant", "Two.")
-    assert chat(name).conversation([*ASKED, answer]) == chat(name).conversation([both, answer])
+    assert chat(name).encode_conversation([*ASKED, answer]) == chat(name).encode_conversation([both, answer])
 
 
 def test_a_system_message_that_a_template_leaves_out_begins_the_users() -> None:
     reader = chat("chatml")
     reader.tokenizer.chat_template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
-    assert asked(reader, *ASKED) == "Be brief.\n\nHow many?"
+    assert prompt_text(reader, *ASKED) == "Be brief.\n\nHow many?"
 
 
 # --- variables of templates -------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_a_model_that_may_think_answers_at_once_unless_it_is_told_to_think(folde
     assert prompt(Pretrained(path=str(folder))).endswith("<think>\n\n</think>\n\n")
     assert prompt(thinking).endswith("assistant\n")
     assert prompt(Adapter(base=thinking)).endswith("assistant\n")
-    assert thinking.saved(folder).chat_template_kwargs == {"enable_thinking": True}
+    assert thinking.with_saved_weights(folder).chat_template_kwargs == {"enable_thinking": True}
     assert thinking.prepare(CONTEXT) != Pretrained(path=str(folder)).prepare(CONTEXT), "they share no engine"
 
 
@@ -130,7 +130,7 @@ def test_a_variable_that_the_template_does_not_read_is_refused_when_it_is_loaded
 
 
 def test_the_beginning_of_a_thought_that_a_template_writes_is_known() -> None:
-    openings = {name: chat(name).opening for name in PUBLISHED if chat(name).opening}
+    openings = {name: chat(name).thought_opening for name in PUBLISHED if chat(name).thought_opening}
     assert openings == {"deepseek_r1": "<think>\n"}
 
 
@@ -143,13 +143,13 @@ def test_a_recorded_thought_is_scored_once_though_the_template_begins_it() -> No
 def test_an_answer_too_short_for_the_thoughts_that_a_template_begins_is_told_once() -> None:
     reader = chat("deepseek_r1")
     with pytest.warns(Notice, match=r"policy 'actor'.*sampling\.max_tokens: 256 may cut off"):
-        asked(reader, *ASKED)
+        prompt_text(reader, *ASKED)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        asked(reader, *ASKED)
+        prompt_text(reader, *ASKED)
         for sampling in (Sampling(max_tokens=4096), Sampling(thinking_tokens=200)):
-            asked(chat("deepseek_r1"), *ASKED, sampling=sampling)
-        asked(chat("qwen3"), *ASKED)
+            prompt_text(chat("deepseek_r1"), *ASKED, sampling=sampling)
+        prompt_text(chat("qwen3"), *ASKED)
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
@@ -158,11 +158,11 @@ def test_an_answer_too_short_for_the_thoughts_that_a_template_begins_is_told_onc
 def test_words_that_a_vocabulary_lacks_are_told_once() -> None:
     reader = ChatTokenizer(make_tokenizer("words", ["card K . [fold]"]), frozenset())
     with pytest.warns(Notice, match="lacks 'Q', 'raise': <unk> stands for it"):
-        asked(reader, Message("user", "card Q . [raise]"))
+        prompt_text(reader, Message("user", "card Q . [raise]"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        asked(reader, Message("user", "card J"))
-        asked(chat("qwen3"), Message("user", "日本 \x00"))
+        prompt_text(reader, Message("user", "card J"))
+        prompt_text(chat("qwen3"), Message("user", "日本 \x00"))
 
 
 def test_a_model_without_a_chat_template_is_told_once(folder: Path) -> None:

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import CONTEXT
-from gguf_files import CHAT, small_llama, vocabulary, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Message, Request
 from marl.evaluation.model_facts import facts_of
 from marl.models.adapter import Adapter
+from marl.models.adapter_merging import merge_adapter
 from marl.models.chat_template import ChatTokenizer
-from marl.models.merging import merged
 from marl.models.pretrained import Pretrained, PretrainedSource
-from marl.types import Message, Request
+from tests.support.gguf_files import CHAT, small_llama, vocabulary, write_gguf
+from tests.support.transformers_engines import CONTEXT
 
 NAME = "small-q8_0.gguf"
 IDS = torch.tensor([[3, 40, 50, 60, 70, 80]])
@@ -89,8 +89,8 @@ def test_its_weights_can_learn(source: PretrainedSource) -> None:
 
 def test_the_only_gguf_file_needs_no_name(folder: Path, source: PretrainedSource) -> None:
     assert prepared(path=str(folder)) == source
-    held = prepared(path=str(folder), dtype="bfloat16").model()
-    assert held.dtype == torch.bfloat16
+    model = prepared(path=str(folder), dtype="bfloat16").model()
+    assert model.dtype == torch.bfloat16
 
 
 def test_an_adapter_on_it_is_read_again_and_merged(folder: Path, tmp_path: Path) -> None:
@@ -103,16 +103,16 @@ def test_an_adapter_on_it_is_read_again_and_merged(folder: Path, tmp_path: Path)
     save_adapter(model, tmp_path / "adapter")
     again = Adapter.from_folder(tmp_path / "adapter").prepare(CONTEXT)
     assert torch.equal(logits(again.model()), logits(model))
-    assert torch.allclose(logits(merged(again)), logits(model), atol=1e-4)
+    assert torch.allclose(logits(merge_adapter(again)), logits(model), atol=1e-4)
 
 
 def test_a_learnt_model_is_no_gguf_file(folder: Path, tmp_path: Path) -> None:
-    saved = Pretrained(path=str(folder), gguf_file=NAME, dtype="bfloat16").saved(tmp_path)
+    saved = Pretrained(path=str(folder), gguf_file=NAME, dtype="bfloat16").with_saved_weights(tmp_path)
     assert saved == Pretrained(path=str(tmp_path), dtype="bfloat16")
 
 
 def problems(path: Path, name: str | None = None) -> str:
-    return " ".join(Pretrained(path=str(path), gguf_file=name).missing())
+    return " ".join(Pretrained(path=str(path), gguf_file=name).unmet_requirements())
 
 
 def test_what_is_wrong_with_a_gguf_folder_is_said_before_anything_is_loaded(folder: Path, tmp_path: Path) -> None:
@@ -128,9 +128,9 @@ def test_what_is_wrong_with_a_gguf_folder_is_said_before_anything_is_loaded(fold
 
 
 def test_a_file_that_was_cut_off_is_named(folder: Path, tmp_path: Path) -> None:
-    whole = (folder / NAME).read_bytes()
-    for size in (100, len(whole) - 1000):
-        (tmp_path / NAME).write_bytes(whole[:size])
+    content = (folder / NAME).read_bytes()
+    for size in (100, len(content) - 1000):
+        (tmp_path / NAME).write_bytes(content[:size])
         with pytest.raises(ValueError, match=r"policy 'actor': model .*cannot be loaded"):
             prepared(path=str(tmp_path)).model()
 
@@ -174,9 +174,14 @@ def test_a_run_on_it_saves_ordinary_folders(folder: Path, tmp_path: Path) -> Non
 def test_sizes_and_prompts_are_known_without_the_weights(folder: Path, source: PretrainedSource) -> None:
     facts, model = facts_of(Pretrained(path=str(folder)), ()), small_llama()
     assert facts.size is not None
-    assert facts.weights == facts.size.weights == model.num_parameters()
-    assert (facts.size.layers, facts.size.hidden, facts.size.inner, facts.size.queries) == (1, 32, 64, 32)
-    assert (facts.size.keys, facts.size.vocabulary, facts.context) == (16, len(vocabulary()), 256)
+    assert facts.weights == facts.size.parameters == model.num_parameters()
+    assert (facts.size.layers, facts.size.hidden_size, facts.size.intermediate_size, facts.size.query_size) == (
+        1,
+        32,
+        64,
+        32,
+    )
+    assert (facts.size.key_size, facts.size.vocabulary, facts.context) == (16, len(vocabulary()), 256)
     assert facts.count is not None
     request = Request("actor", (Message("user", "hi, ok?"),), Sampling())
     assert facts.count(request) == len(ChatTokenizer(source.tokenizer(), frozenset()).prompt(request).ids)

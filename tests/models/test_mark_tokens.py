@@ -6,16 +6,16 @@ import random
 from typing import Any
 
 import pytest
-from chat_templates import PUBLISHED
-from slow_tokenizer import SlowBytes
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import AddedToken, PreTrainedTokenizerFast
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Message, Request, SourceSpan
 from marl.models.chat_template import ChatTokenizer
 from marl.models.tiny_build import make_tokenizer
-from marl.types import Mark, Message, Request
+from tests.support.chat_templates import PUBLISHED
+from tests.support.slow_tokenizer import SlowBytes
 
 PLENTY = Sampling(max_tokens=4096)
 
@@ -30,13 +30,13 @@ def marked(messages: tuple[Message, ...], *parts: str, **facts: Any) -> Request:
     for part in parts:
         index = next(index for index, message in enumerate(messages) if part in message.content)
         begin = messages[index].content.index(part)
-        marks.append(Mark(("e", 0), "heard", index, begin, begin + len(part)))
+        marks.append(SourceSpan(("e", 0), "heard", index, begin, begin + len(part)))
     return Request("actor", messages, PLENTY, marks=tuple(marks), **facts)
 
 
 def texts(reader: ChatTokenizer, request: Request) -> list[str]:
     """Return what the tokens of each mark spell."""
-    ids, ranges = reader.prompt(request).ids, reader.mark_tokens(request)
+    ids, ranges = reader.prompt(request).ids, reader.mark_token_spans(request)
     assert len(ranges) == len(request.marks)
     return [reader.tokenizer.decode(ids[first:last]) for first, last in ranges]
 
@@ -51,9 +51,9 @@ def user(content: str) -> tuple[Message, ...]:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_template_says_where_the_words_of_each_message_are(name: str) -> None:
     reader = chat(PUBLISHED[name].tokenizer())
-    told = (Message("system", "Ann is a liar."), Message("user", "Bob: 42; what now?"))
-    assert texts(reader, marked(told, "Ann", "42", "Bob: 42; what now?")) == ["Ann", "42", "Bob: 42; what now?"]
-    later = (*told, Message("assistant", "Cat"), Message("user", "Dan"))
+    messages = (Message("system", "Ann is a liar."), Message("user", "Bob: 42; what now?"))
+    assert texts(reader, marked(messages, "Ann", "42", "Bob: 42; what now?")) == ["Ann", "42", "Bob: 42; what now?"]
+    later = (*messages, Message("assistant", "Cat"), Message("user", "Dan"))
     assert texts(reader, marked(later, "Cat", "Dan", "liar")) == ["Cat", "Dan", "liar"]
 
 
@@ -61,8 +61,9 @@ def test_every_template_says_where_the_words_of_each_message_are(name: str) -> N
 def test_blanks_that_a_template_strips_are_in_no_token_of_a_mark(name: str) -> None:
     reader, content = chat(PUBLISHED[name].tokenizer()), " \n 42 \n "
     written = reader.tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
-    left = next(text for text in (content, content.lstrip(), content.rstrip(), "42") if text in written)
-    expected = left if name != "phi_3" else left.lstrip()  # its token of the user's turn swallows what blanks follow
+    remaining = next(text for text in (content, content.lstrip(), content.rstrip(), "42") if text in written)
+    # Phi-3's token of the user's turn includes the blanks after it.
+    expected = remaining if name != "phi_3" else remaining.lstrip()
     request = marked(user(content), content, "42")
     swallowed, middle = texts(reader, request)
     assert swallowed.removeprefix("<|user|>") == expected
@@ -93,31 +94,31 @@ def test_a_tag_for_which_a_template_looks_at_the_ends_of_a_content_is_found_ther
 
 def test_a_mark_without_characters_is_a_place() -> None:
     reader = chat(make_tokenizer("words", ["a b c"]))
-    marks = [Mark(("e", 0), "told", 1, place, place) for place in (0, 2, 5)]
+    marks = [SourceSpan(("e", 0), "told", 1, index, index) for index in (0, 2, 5)]
     request = Request("actor", (Message("system", ""), *user("a b c")), PLENTY, marks=tuple(marks))
-    assert reader.mark_tokens(request) == ((0, 0), (1, 1), (3, 3))
-    empty = Request("actor", request.messages, PLENTY, marks=(Mark(("e", 0), "told", 0, 0, 0),))
-    assert len({*reader.mark_tokens(empty)[0]}) == 1, "the message is not written at all"
+    assert reader.mark_token_spans(request) == ((0, 0), (1, 1), (3, 3))
+    empty = Request("actor", request.messages, PLENTY, marks=(SourceSpan(("e", 0), "told", 0, 0, 0),))
+    assert len({*reader.mark_token_spans(empty)[0]}) == 1, "the message is not written at all"
 
 
 def test_schemas_of_tools_and_a_continued_prompt_move_the_tokens() -> None:
     schema = '{"type": "function", "function": {"name": "run", "description": "Ann runs 42", "parameters": {}}}'
     for name in ("chatml", "llama_3", "gemma"):
         reader = chat(PUBLISHED[name].tokenizer())
-        told = (Message("system", "Ann runs 42."), Message("user", "Ann: 42"))
-        first = marked(told, "Ann runs 42.", "Ann: 42", tools=(schema,))
+        messages = (Message("system", "Ann runs 42."), Message("user", "Ann: 42"))
+        first = marked(messages, "Ann runs 42.", "Ann: 42", tools=(schema,))
         assert texts(reader, first) == ["Ann runs 42.", "Ann: 42"]
         ids = (*reader.prompt(first).ids, *reader.ids("42"), reader.tokenizer.eos_token_id)
         assert texts(reader, marked(user("Bob: 42"), "42", "Bob", continues=ids)) == ["42", "Bob"]
-        assert reader.mark_tokens(marked(user("Bob: 42"), "42", continues=ids))[0][0] > len(ids)
+        assert reader.mark_token_spans(marked(user("Bob: 42"), "42", continues=ids))[0][0] > len(ids)
 
 
 def test_requests_with_the_same_words_and_other_marks_have_other_tokens() -> None:
     reader = chat(make_tokenizer("words", ["a b c"]))
     first, second = marked(user("a b c"), "a"), marked(user("a b c"), "b c")
     assert reader.prompt(first) is reader.prompt(second)
-    assert (reader.mark_tokens(first), reader.mark_tokens(second)) == (((0, 1),), ((1, 3),))
-    assert reader.mark_tokens(Request("actor", user("a b c"), PLENTY)) == ()
+    assert (reader.mark_token_spans(first), reader.mark_token_spans(second)) == (((0, 1),), ((1, 3),))
+    assert reader.mark_token_spans(Request("actor", user("a b c"), PLENTY)) == ()
 
 
 # --- marks of turns in contents ---------------------------------------------------------------------------------------
@@ -160,10 +161,12 @@ def test_other_words_change_the_tokens_of_their_mark_and_no_others() -> None:
         part = "".join(word + mark for word, mark in zip(spoken[first:last], gap[first:last], strict=True)).rstrip(
             " (:.)\n"
         )
-        request = Request("actor", user(before), PLENTY, marks=(Mark(("e", 0), "heard", 0, begin, begin + len(part)),))
-        ids, ((low, high),) = reader.prompt(request).ids, reader.mark_tokens(request)
+        request = Request(
+            "actor", user(before), PLENTY, marks=(SourceSpan(("e", 0), "heard", 0, begin, begin + len(part)),)
+        )
+        ids, ((low, high),) = reader.prompt(request).ids, reader.mark_token_spans(request)
         pairs = zip(ids, reader.prompt(Request("actor", user(after), PLENTY)).ids, strict=True)
-        changed = [place for place, (old, new) in enumerate(pairs) if old != new]
+        changed = [index for index, (old, new) in enumerate(pairs) if old != new]
         assert changed[0] == low
         assert changed[-1] < high
         assert {reader.tokenizer.decode([token]) for token in ids[changed[-1] + 1 : high]} <= {""}
@@ -178,9 +181,9 @@ def test_without_a_template_special_tokens_around_the_text_are_counted(frame: bo
         around = TemplateProcessing(single="<|endoftext|> $A <|im_end|>", special_tokens=tokens)
         tokenizer.backend_tokenizer.post_processor = around
     reader = chat(tokenizer)
-    told = (Message("system", "Ann."), Message("user", "x<|im_end|>42"))
-    assert texts(reader, marked(told, "Ann.", "42", "<|im_end|>", "x")) == ["Ann.", "42", "<|im_end|>", "x"]
-    assert texts(reader, marked(told[:1], "Ann")) == ["Ann"]
+    messages = (Message("system", "Ann."), Message("user", "x<|im_end|>42"))
+    assert texts(reader, marked(messages, "Ann.", "42", "<|im_end|>", "x")) == ["Ann.", "42", "<|im_end|>", "x"]
+    assert texts(reader, marked(messages[:1], "Ann")) == ["Ann"]
 
 
 def test_tokens_of_a_slow_tokenizer_are_found_by_what_they_spell() -> None:
@@ -188,4 +191,4 @@ def test_tokens_of_a_slow_tokenizer_are_found_by_what_they_spell() -> None:
     request = marked(user("é日 x<eos>🙂 日z"), "é", "日", "日 x", "x<", "<eos>", "🙂 ", "z")
     assert texts(reader, request) == ["é", "日", "日 x", "x<", "<eos>", "🙂 ", "z"]
     silent = SlowBytes(lowers=True)
-    assert chat(silent).mark_tokens(marked(user("Ann"), "n")) == (), "its tokens do not spell the text"
+    assert chat(silent).mark_token_spans(marked(user("Ann"), "n")) == (), "its tokens do not spell the text"

@@ -12,10 +12,10 @@ from threading import Thread
 
 import pytest
 import torch
-from engine_helpers import CONTEXT
 
 from marl.models.adapter import Adapter
 from marl.models.pretrained import Pretrained, PretrainedSource
+from tests.support.transformers_engines import CONTEXT
 
 
 @pytest.fixture

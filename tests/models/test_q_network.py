@@ -7,27 +7,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from q_samples import ACTIONS, heard, network, request
 
-from marl.models.decisions import DecisionInput, split
+from marl.models.decision_prompts import DecisionInput, split_heard
 from marl.models.mixers import QmixMixer
-from marl.models.q_layers import GraphLayer
 from marl.models.q_network import QNetworkModel, save_network
-from marl.models.text_encoders import FrozenStates
+from marl.models.q_network_modules import GraphLayer
+from marl.models.text_encoders import FrozenHiddenStates
 from marl.models.tiny import Tiny
 from marl.protocols import ModelContext
+from tests.support.q_samples import ACTIONS, heard, network, request
 
 
 def test_words_that_an_agent_hears_stand_apart_from_what_it_observes() -> None:
     text = "ann says: go left now, bob says: stay put. choose"
     marks = (heard(3, 10, 17), heard(3, 18, 21), heard(4, 33, 41), heard(5, 0, 3, "told"))
-    observation, words = split(request(text, marks=marks))
+    observation, words = split_heard(request(text, marks=marks))
     assert observation == "ann says:  , bob says: . choose"
     assert words == ["go left now", "stay put"]
 
 
 def test_marks_within_marks_are_cut_out_once() -> None:
-    observation, words = split(request("abcdefgh", marks=(heard(1, 1, 6), heard(2, 2, 4), heard(2, 5, 7))))
+    observation, words = split_heard(request("abcdefgh", marks=(heard(1, 1, 6), heard(2, 2, 4), heard(2, 5, 7))))
     assert observation == "ah"
     assert words == ["bcdef", "cd fg"]
 
@@ -35,7 +35,7 @@ def test_marks_within_marks_are_cut_out_once() -> None:
 def test_all_that_the_network_sees_can_be_made_again_from_the_prompt() -> None:
     tokenizer = network().tokenizer()
     first = tokenizer.prompt(request("hear abc", ["stay", "left"], marks=(heard(0, 5, 8),)))
-    second = tokenizer.prompt(request("", ["right"], continues=(*first, tokenizer.id("left"))))
+    second = tokenizer.prompt(request("", ["right"], continues=(*first, tokenizer.action_token("left"))))
     ids = tokenizer._encoder.ids
     expected = (
         DecisionInput(tuple(ids("hear ")), (tuple(ids("abc")),), (2, 0), -1),
@@ -60,14 +60,17 @@ def test_a_memory_reads_earlier_decisions_and_what_is_heard_changes_values() -> 
     source = network(rounds=2)
     net, tokenizer = source.model(), source.tokenizer()
     left, right = (tokenizer.prompt(request(f"the treasure is {side}")) for side in ("left", "right"))
-    later = [tokenizer.prompt(request("choose", continues=(*first, tokenizer.id("stay")))) for first in (left, right)]
-    fresh = [tokenizer.prompt(request(text, marks=marks)) for text, marks in (("ab", ()), ("ab", (heard(0, 1, 2),)))]
+    later = [
+        tokenizer.prompt(request("choose", continues=(*first, tokenizer.action_token("stay"))))
+        for first in (left, right)
+    ]
+    prompts = [tokenizer.prompt(request(text, marks=marks)) for text, marks in (("ab", ()), ("ab", (heard(0, 1, 2),)))]
     with torch.no_grad():
         after_left, after_right = net([tokenizer.decisions(prompt) for prompt in later])[:, 1]
         alone = net([tokenizer.decisions(later[0])])[0, 1]
-        silent, told = (net([tokenizer.decisions(prompt)])[0, 0] for prompt in fresh)
+        silent, informed = (net([tokenizer.decisions(prompt)])[0, 0] for prompt in prompts)
     assert not torch.allclose(after_left, after_right)
-    assert not torch.allclose(silent, told)
+    assert not torch.allclose(silent, informed)
     assert torch.allclose(after_left, alone, atol=1e-6)
 
 
@@ -88,7 +91,7 @@ def test_a_network_is_equal_wherever_it_is_made_and_saved_weights_play_greedily(
 
 def test_a_folder_without_weights_is_named_before_anything_is_loaded(tmp_path: Path) -> None:
     settings = QNetworkModel(actions=ACTIONS, path=str(tmp_path))
-    assert list(settings.missing()) == [
+    assert list(settings.unmet_requirements()) == [
         f"path: {str(tmp_path)!r}: is no folder of a Q-network: it has no config.json, model.safetensors"
     ]
 
@@ -98,7 +101,7 @@ def test_hidden_states_of_a_language_model_read_texts_and_are_no_part_of_what_is
 ) -> None:
     monkeypatch.setenv("MARL_CACHE", str(tmp_path))
     corpus = {"the sum of 3 and 4 is 7", "choose"}
-    encoder = FrozenStates(model=Tiny(hidden=16))
+    encoder = FrozenHiddenStates(model=Tiny(hidden=16))
     prepared = QNetworkModel(actions=ACTIONS, encoder=encoder, width=8).prepare(
         ModelContext("actor", lambda seed: corpus, lambda base, settings: base)
     )

@@ -94,9 +94,9 @@ def test_words_do_not_depend_on_the_order_of_the_texts() -> None:
 def test_a_model_is_built_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARL_CACHE", str(tmp_path))
     folder = Tiny(words=(KUHN,)).folder(())
-    made = (folder / "config.json").stat().st_mtime_ns
+    modified_ns = (folder / "config.json").stat().st_mtime_ns
     assert Tiny(words=(KUHN,), device="cpu").folder(()) == folder
-    assert (folder / "config.json").stat().st_mtime_ns == made
+    assert (folder / "config.json").stat().st_mtime_ns == modified_ns
     assert Tiny(words=(KUHN,), seed=1).folder(()) != folder
     assert Tiny(words=(KUHN,)).folder(["raise"]) != folder
     assert [path.name for path in (tmp_path / "tiny").iterdir() if path.name.startswith(".")] == []
@@ -104,9 +104,9 @@ def test_a_model_is_built_once_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_build_that_lost_the_race_leaves_the_winner(tmp_path: Path) -> None:
     build_tiny(Tiny(), tmp_path / "model", [KUHN])
-    made = (tmp_path / "model" / "config.json").stat().st_mtime_ns
+    modified_ns = (tmp_path / "model" / "config.json").stat().st_mtime_ns
     build_tiny(Tiny(), tmp_path / "model", [KUHN])
-    assert (tmp_path / "model" / "config.json").stat().st_mtime_ns == made
+    assert (tmp_path / "model" / "config.json").stat().st_mtime_ns == modified_ns
 
 
 @pytest.mark.parametrize(

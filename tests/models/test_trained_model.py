@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import CONTEXT
-from small_teams import small
 
 import marl
 from marl.models.pretrained import Pretrained
-from marl.runs.trained_model import Trained, TrainedPolicy
+from marl.runs.trained_model import Trained, TrainedPolicyRef
+from tests.support.small_team_scenarios import small_scenario
+from tests.support.transformers_engines import CONTEXT
 
 # One process makes the run that all share.
 pytestmark = pytest.mark.xdist_group("trained_model")
@@ -25,15 +25,15 @@ def run(tmp_path_factory: pytest.TempPathFactory, made: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(made))
         changes = ("checkpoint.every=2", "checkpoint.keep=9", "evaluate.every=2", "evaluate.keep_best=success")
-        marl.train(small("train_solver_only", *changes, steps=4), folder)
+        marl.train(small_scenario("train_solver_only", *changes, steps=4), folder)
     return folder
 
 
-def of(run: Path, **changes: Any) -> TrainedPolicy:
-    return TrainedPolicy(**{"run": str(run), "policy": "solver", **changes})
+def of(run: Path, **changes: Any) -> TrainedPolicyRef:
+    return TrainedPolicyRef(**{"run": str(run), "policy": "solver", **changes})
 
 
-def refusal(reference: TrainedPolicy, *, publishes: bool = True) -> str:
+def refusal(reference: TrainedPolicyRef, *, publishes: bool = True) -> str:
     with pytest.raises(ValueError, match=r".") as caught:
         reference.folder(publishes=publishes)
     return str(caught.value)
@@ -59,7 +59,7 @@ def test_the_best_weights_are_those_of_the_runs_own_keep_best(run: Path) -> None
 
 def test_they_are_an_ordinary_model(run: Path) -> None:
     settings = Trained(run=str(run), policy="solver", dtype="bfloat16", device="cpu")
-    assert not [*settings.missing()]
+    assert not [*settings.unmet_requirements()]
     model = settings.prepare(CONTEXT).model()
     saved = Pretrained(path=str(run / "checkpoints" / "000004" / "policies" / "solver"))
     same = saved.prepare(CONTEXT).model()
@@ -71,7 +71,7 @@ def test_what_is_not_there_is_said_with_the_way_out(run: Path, tmp_path: Path) -
     none = tmp_path / "none"
     expected = f"no run in '{none}'; train it first: marl train SCENARIO --out {none}"
     assert refusal(of(none)) == expected
-    assert [*Trained(run=str(none), policy="solver").missing()] == [f"run: {expected}"]
+    assert [*Trained(run=str(none), policy="solver").unmet_requirements()] == [f"run: {expected}"]
     with pytest.raises(ValueError, match=f"policy 'actor': model '{none}': no run in"):
         Trained(run=str(none), policy="solver").prepare(CONTEXT)
 

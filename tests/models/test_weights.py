@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_helpers import adapted, bits, noise, serving
-from engine_helpers import answers, ask, engine, plain_logprobs
 from safetensors.torch import save_file
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Completion
 from marl.models.pretrained import PretrainedSource
 from marl.protocols import SharedWeights
-from marl.types import Completion
+from tests.support.lora_adapters import adapted, build_sampler, random_adapter_weights, tensor_bytes
+from tests.support.transformers_engines import answers, ask, engine, plain_logprobs
 
 
 def changed(checkpoint: PretrainedSource, seed: int = 1) -> Any:
@@ -48,10 +48,10 @@ def test_new_weights_speak_at_once(words: PretrainedSource, tmp_path: Path, form
 
 def test_an_adapters_weights_are_read_from_a_shared_file(words: PretrainedSource, tmp_path: Path) -> None:
     source, shared = adapted(words), SharedWeights(tmp_path / "adapter.safetensors", 2)
-    sampler, weights = serving(source), noise(source, 1)
+    sampler, weights = build_sampler(source), random_adapter_weights(source, 1)
     save_file(weights, shared.file)
     sampler.load_weights("actor", shared, 2)
-    assert bits(sampler.policy_weights.tensors("actor")) == bits(weights)
+    assert tensor_bytes(sampler.policy_weights.tensors("actor")) == tensor_bytes(weights)
 
 
 def test_a_shared_file_of_another_version_is_refused(words: PretrainedSource, tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_a_shared_file_of_another_version_is_refused(words: PretrainedSource, tm
 def test_untied_weights_arrive_each(bytewise: PretrainedSource) -> None:
     sampler, model = engine(bytewise), changed(bytewise)
     sampler.load_weights("actor", model.named_parameters(), 1)
-    held = sampler.network.model.state_dict()
-    assert all(torch.equal(held[name], tensor) for name, tensor in model.state_dict().items())
+    tensors = sampler.network.model.state_dict()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in model.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 import yaml
-from real_runs import Desk, Kill, outcome, train_whole
 
 import marl
-from marl.evaluation.game_tree import GameTree, Strategy, best_response, grow, values
-from marl.graph import read_trajectories
+from marl.core.graph import read_trajectories
+from marl.core.state import load_state
+from marl.core.types import Metrics
+from marl.evaluation.game_tree import GameTree, Strategy, best_response, build_game_tree, values
 from marl.rollout.casting import RoleCasting
 from marl.scenario.load import validate
-from marl.state import load_state
-from marl.types import Metrics
+from tests.support.run_processes import RunWorkspace, SignalTrigger, outcome, train_to_end
 
 HERE = Path(__file__).parent
 COINS: dict[str, Any] = {
@@ -186,7 +186,7 @@ def test_two_packages_that_claim_one_name_are_both_named(tmp_path: Path, install
     file.write_text("[marl.games]\nkuhn_poker = outside.coins:MatchingCoins\n")
     (tmp_path / "kuhn.yaml").write_text(yaml.safe_dump(KUHN))
     done = command("-m", "marl", "check", tmp_path / "kuhn.yaml", path=installed)
-    claims = "games.kuhn_poker:KuhnPokerConfig, outside.coins:MatchingCoins"
+    claims = "marl.games.kuhn_poker:KuhnPokerConfig, outside.coins:MatchingCoins"
     assert f"game.kind: kind 'kuhn_poker': two installed packages claim this name; choices: {claims}" in done.stderr
 
 
@@ -237,7 +237,7 @@ def strategy(tree: GameTree, logits: dict[str, dict[str, float]]) -> Strategy:
 @pytest.mark.slow
 def test_a_tabular_learner_reaches_the_exact_best_response_to_a_frozen_uniform_player(tmp_path: Path) -> None:
     scenario = validate(KUHN)
-    tree = grow(scenario.game, RoleCasting(scenario.roles, 0), scenario.seats)
+    tree = build_game_tree(scenario.game, RoleCasting(scenario.roles, 0), scenario.seats)
     assert values(tree, strategy(tree, {}))["player_0"] == pytest.approx(0.125)
     assert best_response(tree, strategy(tree, {}), "player_0") == pytest.approx(0.5)
     steps: list[int] = []
@@ -256,13 +256,15 @@ def test_a_tabular_learner_reaches_the_exact_best_response_to_a_frozen_uniform_p
 def test_a_credit_rule_from_outside_that_remembers_survives_a_kill(tmp_path: Path) -> None:
     curious = {"assign": {"kind": "outside.curious:Curious", "bonus": 0.5}, "baseline": {"kind": "none"}}
     scenario = KUHN | {"credit": curious, "schedule": {"steps": 4, "groups": 4, "group_size": 2}}
-    whole = train_whole(tmp_path / "whole", scenario | {"checkpoint": {"every": 2}})
-    desk = Desk(tmp_path / "desk", whole.scenario)
-    assert desk.train(kill=Kill("open", "metrics.jsonl", 4)) == -9, "step 3 is done, and step 2 is the checkpoint"
-    assert desk.train("--resume", "auto") == 0, desk.said()
+    whole = train_to_end(tmp_path / "whole", scenario | {"checkpoint": {"every": 2}})
+    desk = RunWorkspace(tmp_path / "desk", whole.scenario)
+    assert desk.train(kill=SignalTrigger("open", "metrics.jsonl", 4)) == -9, (
+        "step 3 is done, and step 2 is the checkpoint"
+    )
+    assert desk.train("--resume", "auto") == 0, desk.take_output()
     assert outcome(desk.run) == outcome(whole.run)
 
-    made = load_state(desk.run / "checkpoints/000004/state")["judge"]["default"]["assign"]["made"]
+    made = load_state(desk.run / "checkpoints/000004/state")["credit"][""]["default"]["assign"]["made"]
     played = [t for file in (desk.run / "trajectories").iterdir() for t in read_trajectories(file)]
     assert made == Counter(turn.action for trajectory in played for turn in trajectory.turns)
     assert sum(made.values()) > 4 * 4 * 2

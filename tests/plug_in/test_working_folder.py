@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from paths import ROOT
+
+from tests.support.paths import ROOT
 
 TRAP = "raise RuntimeError('the folder of the user hides ours')\n"
 NIM: dict[str, Any] = {
@@ -73,31 +73,38 @@ def test_folders_called_like_ours_hide_nothing_from_worker_processes(desk: Path)
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
-        ("trainers.mine:Mine", "no module 'trainers.mine' to import; 'trainers' is {ours}"),
-        ("trainers.settings.losses:Mine", "module 'trainers.settings.losses' has no 'Mine'; 'trainers' is {ours}"),
+        ("marl.trainers.mine:Mine", "no module 'marl.trainers.mine' to import; 'marl' is {ours}"),
+        ("marl.games.nim:Mine", "module 'marl.games.nim' has no 'Mine'; 'marl' is {ours}"),
     ],
 )
-def test_what_our_package_hides_is_named_where_it_is_looked_for(desk: Path, kind: str, problem: str) -> None:
+def test_what_our_package_does_not_hold_is_named_with_where_it_is(desk: Path, kind: str, problem: str) -> None:
     done = python(desk, "-m", "marl", "describe", kind)
-    hidden = f", which hides {desk / 'trainers'}: rename one of them\n"
-    assert done.stderr == f"marl: kind {kind!r}: {problem.format(ours=ROOT / 'trainers')}{hidden}"
+    assert done.stderr == f"marl: kind {kind!r}: {problem.format(ours=ROOT / 'marl')}\n"
 
 
-def test_a_script_whose_own_folder_hides_ours_is_told_so(desk: Path) -> None:
-    for name in ("games/__init__", "games/nim", "roles/__init__"):
-        (desk / f"{name}.py").write_text("")
-    shutil.rmtree(desk / "credit")
-    (desk / "script.py").write_text("import marl\nmarl.load('nim.yaml')\n")
+def test_a_class_in_a_folder_of_the_user_that_is_called_like_ours_is_imported(desk: Path) -> None:
+    (desk / "trainers" / "mine.py").write_text(
+        "from marl.trainers.policy_gradient.settings import Grpo\n\nclass Mine(Grpo): ...\n"
+    )
+    learner = {"model": {"kind": "tiny"}, "learner": {"kind": "trainers.mine:Mine"}}
+    (desk / "nim.yaml").write_text(yaml.safe_dump(NIM | {"policies": {"actor": learner}}))
+    done = python(desk, "-m", "marl", "check", "nim.yaml", "--quick")
+    assert done.stdout.startswith("nim.yaml: fine; game nim, trains actor\n"), done.stderr
+
+
+def test_a_script_beside_folders_called_like_ours_gets_ours(desk: Path) -> None:
+    (desk / "script.py").write_text(
+        "import marl\nprint(marl.env('kuhn_poker').possible_agents, marl.load('nim.yaml').game.kind)\n"
+    )
     done = python(desk, "script.py")
-    hidden = f"'games' is {desk / 'games'}, which hides {ROOT / 'games'}: rename one of them"
-    assert f"game.kind: kind 'nim': module 'games.nim' has no 'NimConfig'; {hidden}" in done.stderr
+    assert done.stdout.endswith("nim\n"), done.stderr
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("def f(:\n", "{path}, line 1: invalid syntax"),
-        ("from marl.types import Nothing\n", "cannot import name 'Nothing' from 'marl.types' ("),
+        ("from marl.core.types import Nothing\n", "cannot import name 'Nothing' from 'marl.core.types' ("),
     ],
 )
 def test_a_module_of_ones_own_that_cannot_be_imported_is_a_message_and_harms_no_list(

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 import zstandard
-from by_hand import episode
 from hostile_text import tried, within
 from hypothesis import strategies as st
-from paths import ROOT
 
-from marl.data_files import read_file
-from marl.errors import RunError
-from marl.graph import read_trajectories, write_trajectories
-from marl.judging.records import EpisodeRecord, PeerGroup, RuleRecord, StepRecord, TurnRecord
+from marl.core.errors import RunError
+from marl.core.graph import read_trajectories, write_trajectories
+from marl.credit_stage.records import CreditRecord, EpisodeRecord, PeerGroup, RuleRecord, TurnCreditRecord
+from marl.host.data_files import read_file
 from marl.runs import checkpoint
-from marl.runs.judgements import read_judgement, write_judgement
+from marl.runs.credit_records import read_credit_record, write_credit_record
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
+from tests.support.handmade_episodes import make_episode
+from tests.support.paths import ROOT
 
 OLD_RUN = ROOT / "tests" / "runs" / "old_layout"
 """A run whose manifest has no checksums, so that damage to its files reaches those that read them."""
@@ -58,10 +58,12 @@ _PIECES = (
         b"[1]",
     ),
 )
-_TRAJECTORIES = [episode(f"e{i}", ("left", "right", "left"), [("left", 1.0, 2)]) for i in range(2)]
-_TURN = TurnRecord(("e0", 0), "left", "player", "actor", (0, 0), 0, ("left",), 1.0, 0.5, {}, 0.5, None, None, 0, 0.5)
+_TRAJECTORIES = [make_episode(f"e{i}", ("left", "right", "left"), [("left", 1.0, 2)]) for i in range(2)]
+_TURN = TurnCreditRecord(
+    ("e0", 0), "left", "player", "actor", (0, 0), 0, ("left",), 1.0, 0.5, {}, 0.5, None, None, 0, 0.5
+)
 _RULES = (RuleRecord("credit", {"kind": "outcome"}, {"kind": "group"}, 1.0),)
-_JUDGEMENT = StepRecord(_RULES, (PeerGroup("start", (("e0", 0),)),), (EpisodeRecord("e0", (), (_TURN,)),))
+_JUDGEMENT = CreditRecord(_RULES, (PeerGroup("start", (("e0", 0),)),), (EpisodeRecord("e0", (), (_TURN,)),))
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
@@ -100,7 +102,7 @@ def original(tmp_path: Path) -> Path:
     run = tmp_path / "whole"
     shutil.copytree(OLD_RUN, run)
     write_trajectories(run / "trajectories" / "000001.jsonl.zst", _TRAJECTORIES)
-    write_judgement(run / "judgements" / "000001.jsonl.zst", _JUDGEMENT)
+    write_credit_record(run / "credit" / "000001.jsonl.zst", _JUDGEMENT)
     return run
 
 
@@ -110,11 +112,11 @@ def read_all(run: Path) -> None:
     reads: list[Callable[[], Any]] = [
         lambda: list(folder.rows()),
         lambda: folder.scenario(),
-        lambda: folder.episodes(1),
-        lambda: folder.judgement(1),
-        lambda: folder.latest(),
-        lambda: checkpoint.read(folder.checkpoints, 2),
-        lambda: folder.recorded(),
+        lambda: folder.load_trajectories(1),
+        lambda: folder.read_credit(1),
+        lambda: folder.latest_checkpoint(),
+        lambda: checkpoint.read_checkpoint(folder.checkpoints, 2),
+        lambda: folder.recorded_steps(),
         lambda: read_file(run / "trajectories" / "000001.jsonl.zst"),
         lambda: read_file(run / "metrics.jsonl"),
     ]
@@ -124,14 +126,14 @@ def read_all(run: Path) -> None:
 
 def test_a_whole_run_is_read_without_an_error(original: Path) -> None:
     folder = RunFolder(original)
-    assert folder.latest() == (2, [])
-    assert len(folder.episodes(1)) == 2
-    assert folder.judgement(1) == _JUDGEMENT
-    assert checkpoint.read(folder.checkpoints, 2)
+    assert folder.latest_checkpoint() == (2, [])
+    assert len(folder.load_trajectories(1)) == 2
+    assert folder.read_credit(1) == _JUDGEMENT
+    assert checkpoint.read_checkpoint(folder.checkpoints, 2)
 
 
 FILES = (
-    *("metrics.jsonl", "scenario.yaml", "trajectories/000001.jsonl.zst", "judgements/000001.jsonl.zst"),
+    *("metrics.jsonl", "scenario.yaml", "trajectories/000001.jsonl.zst", "credit/000001.jsonl.zst"),
     *("checkpoints/000002/manifest.json", "checkpoints/000002/state/state.json"),
     "checkpoints/000002/state/state.safetensors",
 )
@@ -164,7 +166,7 @@ def test_a_file_that_unpacks_to_gigabytes_takes_little_memory(tmp_path: Path) ->
     assert len(bomb) < 2**17
     readers: dict[str, Callable[[Path], Any]] = {
         "trajectories": lambda path: list(read_trajectories(path)),
-        "judgement": read_judgement,
+        "judgement": read_credit_record,
         "table": read_file,
     }
     for name, read in readers.items():

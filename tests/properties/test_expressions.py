@@ -11,10 +11,10 @@ from hostile_text import CHARACTERS, tried, within
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from games.team import expressions
-from marl.protocols import View
-from marl.types import Info, Observation
-from roles.answering import SolverRole
+from marl.core.types import Info, Observation
+from marl.games.team import expressions
+from marl.protocols import PromptContext
+from marl.roles.answering import SolverRole
 
 FACTS: dict[str, Any] = {
     "solver": {"move": "4", "score": 0.5, "readable": True, "text": "it is 4 " * 50},
@@ -109,7 +109,7 @@ def test_every_template_gives_a_bounded_text_or_is_refused(factor: int) -> None:
 
 def test_every_template_of_a_role_gives_a_bounded_prompt_or_is_refused(factor: int) -> None:
     info: Info = {"legal": None, "hears": (), "together": (), "state": "", "attempt": 0}
-    view = View("a", Observation(text="2 + 2 " * 20), info, (), (), ())
+    view = PromptContext("a", Observation(text="2 + 2 " * 20), info, (), (), ())
 
     @tried(factor * 60, TEMPLATES)
     def _(source: str) -> None:

@@ -6,15 +6,15 @@ from functools import cache
 from typing import Any
 
 import pytest
-from chat_templates import PUBLISHED
 from hostile_text import texts, tried
 from hypothesis import strategies as st
-from token_bytes import TokenBytes
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Message, Request, SourceSpan
 from marl.models.chat_template import ChatTokenizer
 from marl.models.tiny_build import make_tokenizer
-from marl.types import Mark, Message, Request
+from tests.support.chat_templates import PUBLISHED
+from tests.support.vocabulary_bytes import TokenBytes
 
 _TEMPLATES = [name for name, published in PUBLISHED.items() if not published.text_marks]
 _READERS = [
@@ -39,14 +39,14 @@ def contents(name: str) -> st.SearchStrategy[str]:
     return texts(spelled, most=8).map(lambda text: f"§{text[:300].encode('utf-8', 'replace').decode()}¶")
 
 
-def fitted(marks: list[tuple[int, int, int]], messages: tuple[Message, ...]) -> tuple[Mark, ...]:
+def fitted(marks: list[tuple[int, int, int]], messages: tuple[Message, ...]) -> tuple[SourceSpan, ...]:
     """Return marks that are parts of the messages."""
     fits = []
     for message, begin, length in marks:
         content = messages[message % len(messages)].content
         begin = begin % len(content)
         end = min(begin + length, len(content))
-        fits.append(Mark(("e", 0), "heard", message % len(messages), begin, end))
+        fits.append(SourceSpan(("e", 0), "heard", message % len(messages), begin, end))
     return tuple(fits)
 
 
@@ -65,7 +65,7 @@ def test_marks_have_the_tokens_that_hold_their_characters(name: str, kind: str, 
         request = Request("actor", messages, Sampling(), continues=continues, marks=fitted(places, messages))
         ids = chat.prompt(request).ids[len(continues) :]
         spelled = vocabulary.text(ids)
-        for mark, span in zip(request.marks, chat.mark_tokens(request), strict=True):
+        for mark, span in zip(request.marks, chat.mark_token_spans(request), strict=True):
             begin, end = (token - len(continues) for token in span)
             content = messages[mark.message].content
             content = content.replace("▁", " ") if vocabulary.has_pieces else content  # they spell both alike

@@ -6,14 +6,14 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from chat_templates import PUBLISHED
 from hostile_text import texts, tried, within
 from hypothesis import strategies as st
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Message, Request
 from marl.models.chat_template import ChatTokenizer
 from marl.models.tiny_build import make_tokenizer
-from marl.types import Message, Request
+from tests.support.chat_templates import PUBLISHED
 
 _TINY = ("<eos>", "<assistant>", "<pad>", "<unk>")
 

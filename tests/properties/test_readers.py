@@ -12,10 +12,10 @@ from hostile_text import FRAGMENTS, JSON_VALUES, answers, texts, tried, within
 from hypothesis import strategies as st
 
 from marl.protocols import RoleConfig
-from roles import parsing
-from roles.answering import AnsweringRole, DebaterRole, PlannerRole, PlayerRole, SolverRole
-from roles.judging import CriticRole, JudgeRole
-from roles.rule_seats import ToolboxRole, VerifierRole
+from marl.roles import parsing
+from marl.roles.answering import AnsweringRole, DebaterRole, PlannerRole, PlayerRole, SolverRole
+from marl.roles.judging import CriticRole, JudgeRole
+from marl.roles.rule_based import ToolboxRole, VerifierRole
 
 READERS: dict[str, Callable[[str], Any]] = {
     "without_thoughts": parsing.without_thoughts,
@@ -26,12 +26,12 @@ READERS: dict[str, Callable[[str], Any]] = {
     "boxed": parsing.boxed,
     "code_block": parsing.code_block,
     "python_block": lambda text: parsing.code_block(text, "python"),
-    "choice": lambda text: parsing.choice(text, ("yes", "no", "A", "B", "ß", "İ")),
+    "choice": lambda text: parsing.match_option(text, ("yes", "no", "A", "B", "ß", "İ")),
     "score": lambda text: parsing.score(text, 0.0, 10.0),
     "json_object": parsing.json_object,
     "json_value": parsing.json_value,
-    "calls_tool": parsing.calls_tool,
-    "tool_call": parsing.tool_call,
+    "calls_tool": parsing.has_tool_call,
+    "tool_call": parsing.parse_tool_call,
 }
 LENGTH = 200_000
 """Characters of the long texts: a reader of quadratic time would need minutes."""
@@ -72,7 +72,7 @@ def spoken(name: str) -> st.SearchStrategy[str]:
     """Return texts in which the role of that name may find its move."""
     speaker = ROLES[name]
     return answers(
-        speaker.write_answer if isinstance(speaker, AnsweringRole) else speaker.phrase, LIKELY[name.split()[0]]
+        speaker.format_answer if isinstance(speaker, AnsweringRole) else speaker.phrase, LIKELY[name.split()[0]]
     )
 
 
@@ -122,8 +122,8 @@ def test_an_answer_that_the_form_can_hold_comes_back(factor: int) -> None:
     def _(text: str, form: str) -> None:
         solver = ROLES[f"solver {form}"]
         assert isinstance(solver, AnsweringRole)
-        answer = solver.read_answer(text)
-        assert answer is None or solver.read_answer(solver.write_answer(answer)) == answer
+        answer = solver.extract_answer(text)
+        assert answer is None or solver.extract_answer(solver.format_answer(answer)) == answer
 
 
 def test_thoughts_are_removed_once_and_for_all(factor: int) -> None:
@@ -140,7 +140,7 @@ def test_json_that_was_read_can_be_written_as_utf_8_and_read_again(factor: int) 
     def _(text: str) -> None:
         value = parsing.json_value(text)
         if value is not None:
-            written = parsing.compact(value)
+            written = parsing.compact_json(value)
             written.encode()
             assert parsing.json_value(written) == value
 
@@ -150,4 +150,4 @@ def test_fenced_code_comes_back(factor: int) -> None:
     def _(code: str, language: str) -> None:
         code = "\n".join(parsing.without_thoughts(code).splitlines()).strip("\n").rstrip()
         if code:
-            assert parsing.code_block(parsing.fenced(code, language), language) == code
+            assert parsing.code_block(parsing.format_code_block(code, language), language) == code

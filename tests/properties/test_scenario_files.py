@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hostile_text import CHARACTERS, texts, tried, within
 from hypothesis import strategies as st
-from paths import SCENARIOS
 
 from marl.scenario.load import ScenarioError, load
 from marl.scenario.schema import Scenario
+from tests.support.paths import SCENARIOS
 
 FILES = sorted(SCENARIOS.rglob("*.yaml"))
 SECONDS = 4.0

@@ -10,11 +10,11 @@ import pytest
 from hostile_text import answers, texts, tried
 from hypothesis import strategies as st
 
+from marl.core.plugins import find_plugin, known_kinds
+from marl.core.types import Problem, VerifierCase
 from marl.engines.workers.pool import Job, JobResult, Worker
 from marl.engines.workers.settings import encode_case
-from marl.parts import find, names
 from marl.protocols import VerifierConfig
-from marl.types import Case, Problem
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "pattern": {"pattern": "{answer}"},
@@ -24,7 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 RANGES = {"length": (-1.0, 0.0)}
 """Kind -> least and greatest score, where they are not 0 and 1."""
-KINDS = [kind for kind in names("verifiers") if kind not in ("unit_tests", "reward_function")]
+KINDS = [kind for kind in known_kinds("verifiers") if kind not in ("unit_tests", "reward_function")]
 """All but those that run code which a user or a model wrote."""
 TIMEOUT = 5.0
 GOLDS: dict[str, st.SearchStrategy[str]] = {
@@ -57,7 +57,7 @@ def worker() -> Iterator[Worker]:
 
 
 def made(kind: str, **more: Any) -> VerifierConfig:
-    part = find("verifiers", kind).model_validate(
+    part = find_plugin("verifiers", kind).model_validate(
         {"kind": kind, "timeout_s": TIMEOUT, **SETTINGS.get(kind, {}), **more}
     )
     assert isinstance(part, VerifierConfig)
@@ -66,10 +66,10 @@ def made(kind: str, **more: Any) -> VerifierConfig:
 
 def can_read(kind: str) -> bool:
     """Return whether a verifier can read a whole text, boxed or not."""
-    return "read" in find("verifiers", kind).model_fields and kind not in ("json_schema", "json")
+    return "read" in find_plugin("verifiers", kind).model_fields and kind not in ("json_schema", "json")
 
 
-def verdict(worker: Worker, name: str, case: Case) -> tuple[float, str]:
+def verdict(worker: Worker, name: str, case: VerifierCase) -> tuple[float, str]:
     """Return score and reason; an exception or a timeout in the worker fails the test."""
     result: JobResult = worker.run(Job(name, encode_case(case), TIMEOUT))
     assert not result.error, (case.problem.answer, case.text[:500], result.error)
@@ -80,13 +80,13 @@ def verdict(worker: Worker, name: str, case: Case) -> tuple[float, str]:
 FACTS = {"choices": ["918273", "zqv", "C", ""], "numbers": [3, 5, 7], "target": 22, "pattern": "x+"}
 
 
-def cases(kind: str) -> st.SearchStrategy[Case]:
+def cases(kind: str) -> st.SearchStrategy[VerifierCase]:
     """Return cases with a text and an answer that are hostile, or nearly right."""
     gold = st.one_of(GOLDS.get(kind, st.just("zqvx 918273")), texts(most=4).map(encodable))
     text = st.one_of(answers(likely=("918273", "A", "22", "3*5+7", "918", '{"a": 918273}')), texts()).map(encodable)
     question = st.sampled_from(["", "How long is it in metres?", "What is 918 + 273?", "Expand $(x+918)(x+273)$."])
     return st.builds(
-        lambda g, t, q, parsed: Case(Problem("p", q, g, facts=FACTS), t, t if parsed else None),
+        lambda g, t, q, parsed: VerifierCase(Problem("p", q, g, facts=FACTS), t, t if parsed else None),
         gold,
         text,
         question,
@@ -105,7 +105,7 @@ def test_every_text_gets_a_verdict_that_does_not_tell_the_answer(kind: str, work
     reads = ["", " boxed", " last_line"] if can_read(kind) else [""]
 
     @tried(factor * 60, cases(kind), st.sampled_from(reads))
-    def _(case: Case, read: str) -> None:
+    def _(case: VerifierCase, read: str) -> None:
         score, why = verdict(worker, kind + read, case)
         assert low <= score <= high
         assert len(why) <= 1000
@@ -123,13 +123,13 @@ LONG = st.tuples(texts(most=3), texts(most=1), st.integers(1000, 100_000)).map(
 def test_no_long_text_takes_longer_than_a_worker_may(kind: str, worker: Worker, factor: int) -> None:
     @tried(factor * 8, LONG, GOLDS.get(kind, st.just("zqvx")))
     def _(text: str, gold: str) -> None:
-        score, _ = verdict(worker, kind, Case(Problem("p", "?", gold, facts=FACTS), text, text))
+        score, _ = verdict(worker, kind, VerifierCase(Problem("p", "?", gold, facts=FACTS), text, text))
         assert score <= 0 or kind in ("format", "json_schema")
 
 
 def test_a_score_is_the_same_each_time(worker: Worker, factor: int) -> None:
     @tried(factor * 40, st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), cases(kind))))
-    def _(pair: tuple[str, Case]) -> None:
+    def _(pair: tuple[str, VerifierCase]) -> None:
         kind, case = pair
         assert verdict(worker, kind, case) == verdict(worker, kind, case)
 
@@ -144,5 +144,5 @@ def test_a_verdict_takes_little_memory(worker: Worker) -> None:
         for unit in rng.sample(units, 3):
             text = unit * (100_000 // len(unit))
             gold = "918273" if kind != "json" else '{"a": 1}'
-            score, _ = verdict(worker, kind, Case(Problem("p", "?", gold, facts=FACTS), text, text))
+            score, _ = verdict(worker, kind, VerifierCase(Problem("p", "?", gold, facts=FACTS), text, text))
             assert score <= 0

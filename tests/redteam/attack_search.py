@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from claims import ANYTHING, Claim, Events, Judgement, Mark, active, judge
 from grammar import Grammar, Leaf, Node, claims, shape, write
 
+from marl.core.types import Problem, VerifierCase
 from marl.engines.workers.pool import Job, JobResult, Worker
 from marl.engines.workers.settings import encode_case
 from marl.protocols import VerifierConfig
-from marl.types import Case, Problem
-from roles.answering import SolverRole
+from marl.roles.answering import SolverRole
 
 Tree = Node | Leaf
 _MEMORY = 4 * 2**30
@@ -224,7 +224,7 @@ class Search:
         self.counts["tries"] += 1
         channel = trial.target.channels[trial.channel]
         problem = Problem("p", trial.puzzle.question, gold.text, facts={**trial.puzzle.facts, **gold.facts})
-        case = Case(problem, trial.text, _read(channel.form, trial.text))
+        case = VerifierCase(problem, trial.text, _read(channel.form, trial.text))
         part = f"{trial.target.name}/{trial.check}/{trial.channel}"
         return self._worker.run(Job(part, encode_case(case), trial.target.checks[trial.check].timeout_s))
 

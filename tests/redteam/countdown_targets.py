@@ -12,7 +12,7 @@ from attack_search import CHANNELS, Gold, Puzzle, Target
 from claims import Judgement, mention, same
 from grammar import Grammar, Rules
 
-from games.verifiers.countdown import CountdownVerifier
+from marl.games.verifiers.countdown import CountdownVerifier
 
 _EXPRESSION: Rules = {
     "start": {

@@ -12,7 +12,7 @@ from claims import Claim, Events, anything, collection, either, ordered, same, s
 from frames import FRAMES
 from grammar import Effect, Grammar, Rules
 
-from games.verifiers.mathematics import MathVerifier
+from marl.games.verifiers.mathematics import MathVerifier
 
 
 def _interval(ends: str) -> Effect:

@@ -11,7 +11,7 @@ from attack_search import CHANNELS, Gold, Puzzle, Target
 from claims import ANYTHING, Claim, Events, anything, closes, mention, opens, same, spoil, thought, unsure, withdraws
 from grammar import Grammar, Rules
 
-from marl.parts import find, names
+from marl.core.plugins import find_plugin, known_kinds
 from marl.protocols import VerifierConfig
 
 _JSON: Rules = {
@@ -142,9 +142,9 @@ def _same(one: Any, other: Any) -> bool:
 
 def targets(kind: str) -> list[Target]:
     """Return the target of `json`."""
-    if kind != "json" or "json" not in names("verifiers"):
+    if kind != "json" or "json" not in known_kinds("verifiers"):
         return []
-    check = find("verifiers", "json").model_validate({"kind": "json", "timeout_s": 5})
+    check = find_plugin("verifiers", "json").model_validate({"kind": "json", "timeout_s": 5})
     assert isinstance(check, VerifierConfig)
     channels = {name: CHANNELS[name] for name in ("raw", "role whole")}
     return [Target("record", Grammar("start", _JSON), _documents, {"json": check}, channels, last_counts=True)]

@@ -13,8 +13,8 @@ from claims import Claim, Events, either, negative, percent, power, product, rat
 from frames import FRAMES
 from grammar import Grammar, Rules
 
-from games.verifiers.mathematics import MathVerifier
-from games.verifiers.numeric import NumericVerifier
+from marl.games.verifiers.mathematics import MathVerifier
+from marl.games.verifiers.numeric import NumericVerifier
 from marl.protocols import VerifierConfig
 
 _PAYLOAD: Rules = {
@@ -53,7 +53,7 @@ _PAYLOAD: Rules = {
             *("between @N and @N", "@N-@N", "@N..@N", "@N to @N", "[@N, @N]", "(@N, @N)", "> @N", "< @N", ">= @N"),
             *(r"\le @N", "@N ± @N", r"@N \pm @N", r"\pm @N", "±@N", "0 - 10000", r"(-\infty, \infty)", r"\mathbb{R}"),
             *(r"x \in \mathbb{N}", "1, 2, 3, 4, 5, 6, 7, 8, 9", "any of @list", "x > 0", "x >= 0", "0 < x < 10^9"),
-            *(r"\{@list\}", "@list, ...", r"x \ge @N", r"@N \le x \le @N", "@N < x < @N", "@N–@N", "from @N to @N"),
+            *(r"\{@list\}", "@list, ...", r"x \ge @N", r"@N \le x \le @N", "@N < x < @N", "@N–@N", "from N to @N"),
             *("max @N", "min @N"),
         ],
     },

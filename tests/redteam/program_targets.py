@@ -8,7 +8,7 @@ from attack_search import CHANNELS, Channel, Gold, Puzzle, Target
 from claims import spoil
 from grammar import Grammar, Rules
 
-from games.verifiers.unit_tests import UnitTestsVerifier
+from marl.games.verifiers.unit_tests import UnitTestsVerifier
 from marl.sandbox import Sandbox
 
 _CODE: Rules = {

@@ -11,7 +11,7 @@ from claims import Claim, Mark, active, judge
 from countdown_targets import judge_expression
 from grammar import claims, write
 
-from games.verifiers.text import PatternVerifier
+from marl.games.verifiers.text_verifiers import PatternVerifier
 
 TRIES = {"unit_tests": 60, "math": 1200}
 """Kind -> tries, where they are not 2000: each verdict on code starts a sandbox."""

@@ -15,7 +15,7 @@ from claims import ANYTHING, Claim, collection, doubt, either, prose, same, spoi
 from frames import FRAMES
 from grammar import Grammar, Rules
 
-from games.verifiers.text import ChoiceVerifier, ExactVerifier, PatternVerifier
+from marl.games.verifiers.text_verifiers import ChoiceVerifier, ExactVerifier, PatternVerifier
 
 
 def _pools(lines: str) -> tuple[tuple[str, ...], ...]:

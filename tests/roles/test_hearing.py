@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 import networkx as nx
 import pytest
-from small_games import FunctionEngine, table
 
-from games.base import IllegalMove, TextGame, TextGameConfig
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import Completion, Deal, Request
+from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
 from marl.protocols import RoleConfig
-from marl.types import Completion, Deal, Request
-from roles.answering import AggregatorRole, PlannerRole, SolverRole
-from roles.judging import CriticRole, JudgeRole
+from marl.roles.answering import AggregatorRole, PlannerRole, SolverRole
+from marl.roles.judging import CriticRole, JudgeRole
+from tests.support.small_games import FunctionEngine, make_simulator
 
 HEARS = {
     "planner": (),
@@ -50,7 +50,7 @@ class Workshop(TextGame):
     def describe(self, agent: str) -> str:
         return "the question"
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return ""
 
     def hears(self, agent: str) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class Workshop(TextGame):
     def together(self, agent: str) -> tuple[str, ...]:
         return ("solver_0", "solver_1") if agent == "solver_0" else (agent,)
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         self.moves += 1
         return ORDER[self.moves] if self.moves < len(ORDER) else {}
 
@@ -90,8 +90,8 @@ def workshop(history: Literal["fresh", "append"], slips: float = 0.0) -> Traject
         "aggregator": AggregatorRole(**settings),
     }
     seats = {agent: agent.split("_")[0] for agent in HEARS}
-    game = WorkshopConfig(illegal=IllegalMove(retry=9))
-    (episode,) = table(game, Numbered(slips), **roles).play([Deal("e", "e", 0, seats)])
+    game = WorkshopConfig(illegal=IllegalMoveHandling(retry=9))
+    (episode,) = make_simulator(game, Numbered(slips), **roles).play([Deal("e", "e", 0, seats)])
     assert len({turn.completion.text for turn in episode.turns}) == len(episode.turns) >= len(ORDER)
     return episode
 

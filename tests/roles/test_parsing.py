@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from roles import parsing
-from roles.answering import PlayerRole
-from roles.schemas import check_schema
+from marl.roles import parsing
+from marl.roles.answering import PlayerRole
+from marl.roles.json_schema import check_schema
 
 Case = tuple[str, str | None]
 
@@ -172,7 +172,7 @@ def test_a_block_of_any_language_is_read_if_none_is_asked_for() -> None:
 
 @pytest.mark.parametrize("code", ["x", "```\nx\n```", "  x\n\n```` y", "a ``` b", "```python"])
 def test_code_that_holds_fences_is_fenced_with_longer_ones(code: str) -> None:
-    assert parsing.code_block(parsing.fenced(code, "python"), "python") == code
+    assert parsing.code_block(parsing.format_code_block(code, "python"), "python") == code
 
 
 @pytest.mark.parametrize(
@@ -311,15 +311,15 @@ def test_a_score_is_one_number_in_its_range(text: str, low: float, high: float, 
     ],
 )
 def test_a_choice_is_an_option_and_nothing_else(text: str, option: str | None) -> None:
-    assert parsing.choice(text, ("yes", "no")) == option
+    assert parsing.match_option(text, ("yes", "no")) == option
 
 
 def test_options_that_differ_by_case_only_must_be_spelt_out() -> None:
-    assert parsing.choice("a", ("a", "A")) == "a"
-    assert parsing.choice("B", ("b", "A")) == "b"
-    assert parsing.choice("é", ("É", "é ")) == "É"
-    assert parsing.choice("bB", ("bb", "BB")) is None
-    assert parsing.choice("[5]", ("[5]", "5")) == "[5]"
+    assert parsing.match_option("a", ("a", "A")) == "a"
+    assert parsing.match_option("B", ("b", "A")) == "b"
+    assert parsing.match_option("é", ("É", "é ")) == "É"
+    assert parsing.match_option("bB", ("bb", "BB")) is None
+    assert parsing.match_option("[5]", ("[5]", "5")) == "[5]"
 
 
 def test_a_line_and_the_whole_are_read_without_blanks() -> None:
@@ -359,8 +359,8 @@ CALL = {"name": "python", "arguments": {"code": "print(1)"}}
     ],
 )
 def test_a_tool_is_called_by_name_with_an_object_of_arguments(text: str, call: object) -> None:
-    assert parsing.tool_call(text) == call
-    assert parsing.calls_tool(text) == ("tool_call" in parsing.without_thoughts(text))
+    assert parsing.parse_tool_call(text) == call
+    assert parsing.has_tool_call(text) == ("tool_call" in parsing.without_thoughts(text))
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"$ref": "#"}}}
@@ -372,10 +372,10 @@ READERS: dict[str, Callable[[str], object]] = {
     "json_object": lambda text: parsing.json_object(text, SCHEMA),
     "json_value": parsing.json_value,
     "score": lambda text: parsing.score(text, 0, 10),
-    "choice": lambda text: parsing.choice(text, ("yes", "no")),
+    "choice": lambda text: parsing.match_option(text, ("yes", "no")),
     "last_line": parsing.last_line,
     "whole": parsing.whole,
-    "tool_call": parsing.tool_call,
+    "tool_call": parsing.parse_tool_call,
 }
 REPEATED = [
     "<answer>", "</answer>", "<answer></answer>", "<think>", "</think>", "<think></think>", "<tool_call>", "<",
@@ -419,7 +419,7 @@ def test_no_text_makes_a_reader_raise(reader: str) -> None:
 
 def test_json_that_is_written_is_read_again_as_it_was() -> None:
     for value in ({"a": "<think>"}, {"</think>": "<tool_call>\\<think>"}, {"a": "\ud800x"}, {"é": [1.5, None, True]}):
-        text = parsing.compact(value)
+        text = parsing.compact_json(value)
         assert parsing.json_object(text) == value
         assert text.encode()
-        assert parsing.compact(parsing.json_object(text)) == text
+        assert parsing.compact_json(parsing.json_object(text)) == text

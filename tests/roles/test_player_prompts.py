@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from games.base import TextGame
-from games.communication import CommunicationConfig
-from games.hint import HintConfig
-from games.kuhn_poker import KuhnPokerConfig
-from games.nim import NimConfig
-from games.simultaneous import MatrixConfig
-from games.taboo import TabooConfig
-from games.tic_tac_toe import TicTacToeConfig
+from marl.core.types import Deal, Turn
 from marl.engines.scripted import Random
+from marl.games.base import TextGame
+from marl.games.communication import CommunicationConfig
+from marl.games.hint import HintConfig
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.games.matrix_games import MatrixConfig
+from marl.games.nim import NimConfig
+from marl.games.taboo import TabooConfig
+from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
-from marl.protocols import GameConfig, View
+from marl.protocols import GameConfig, PromptContext
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
 from marl.training.placement import make_simulator
-from marl.types import Deal, Turn
 
 TASK = {"kind": "arithmetic", "train": 20, "held_out": 5}
 GAMES: list[GameConfig] = [
@@ -107,7 +107,7 @@ def test_a_resolved_scenario_holds_the_templates_and_is_read_again_as_it_is() ->
 def test_an_answer_that_is_asked_again_says_why() -> None:
     role = scenario().roles["player"]
     info: Any = {"legal": ("a", "b"), "hears": (), "together": (), "state": "", "attempt": 1}
-    assert "named no legal move" in role.messages(View("x", {"text": "now"}, info))[-1].content
+    assert "named no legal move" in role.messages(PromptContext("x", {"text": "now"}, info))[-1].content
 
 
 @pytest.mark.parametrize("game", GAMES, ids=lambda game: game.kind)

@@ -1,10 +1,10 @@
 """Prompts of player roles, and the moves that they parse."""
 
 import pytest
-from situations import make_turn, view
 
-from marl.types import Message
-from roles.answering import PlayerRole
+from marl.core.types import Message
+from marl.roles.answering import PlayerRole
+from tests.support.role_views import make_turn, make_view
 
 
 @pytest.mark.parametrize(
@@ -44,26 +44,26 @@ def test_instructions_are_a_system_message_and_the_prompt_a_user_message() -> No
     role = PlayerRole(
         policy="actor", instructions="You are {{ agent }}.", prompt="{{ observation }}: {{ legal | join(' ') }}"
     )
-    assert role.messages(view()) == (Message("system", "You are player_0."), Message("user", "pile 3: 1 2"))
-    assert PlayerRole(policy="actor").messages(view()) == (Message("user", "pile 3"),)
+    assert role.messages(make_view()) == (Message("system", "You are player_0."), Message("user", "pile 3: 1 2"))
+    assert PlayerRole(policy="actor").messages(make_view()) == (Message("user", "pile 3"),)
 
 
 def test_a_copy_with_another_prompt_says_the_other_prompt() -> None:
     role = PlayerRole(policy="actor")
-    role.messages(view())
-    assert role.model_copy(update={"prompt": "?"}).messages(view()) == (Message("user", "?"),)
+    role.messages(make_view())
+    assert role.model_copy(update={"prompt": "?"}).messages(make_view()) == (Message("user", "?"),)
     assert role == PlayerRole(policy="actor")
 
 
 def test_a_prompt_can_hold_what_was_heard() -> None:
     role = PlayerRole(policy="actor", prompt="{% for t in heard %}{{ t.agent }}: {{ t.text }} {% endfor %}")
-    assert role.messages(view(unread=[make_turn("player_1", "[1]")]))[0].content.strip() == "player_1: [1]"
-    assert role.messages(view(unread=[make_turn("player_1", "[2]")]))[0].content.strip() == "player_1: [2]"
+    assert role.messages(make_view(new_turns=[make_turn("player_1", "[1]")]))[0].content.strip() == "player_1: [1]"
+    assert role.messages(make_view(new_turns=[make_turn("player_1", "[2]")]))[0].content.strip() == "player_1: [2]"
 
 
 def test_a_role_that_appends_goes_on_from_its_last_turns_tokens() -> None:
     role = PlayerRole(policy="actor", history="append", instructions="Rules.")
-    first, later = view(), view(mine=[make_turn("player_0", "[1]")])
+    first, later = make_view(), make_view(own_turns=[make_turn("player_0", "[1]")])
     assert (role.continues(first), role.continues(later)) == ((), (1, 2, 3))
     assert [m.role for m in role.messages(first)] == ["system", "user"]
     assert [m.role for m in role.messages(later)] == ["user"]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from roles.answering import SolverRole
-from roles.schemas import check_schema, fits_schema
+from marl.roles.answering import SolverRole
+from marl.roles.json_schema import check_schema, fits_schema
 
 
 @contextmanager

@@ -7,13 +7,13 @@ import random
 from typing import Any
 
 import pytest
-from situations import fences, make_turn, view
 
+from marl.core.types import Message
 from marl.protocols import RoleConfig, Tool
-from marl.types import Message
-from roles.answering import AggregatorRole, AnsweringRole, ChallengerRole, DebaterRole, PlannerRole, SolverRole
-from roles.judging import CriticRole, JudgeRole
-from roles.rule_seats import ToolboxRole, VerifierRole
+from marl.roles.answering import AggregatorRole, AnsweringRole, ChallengerRole, DebaterRole, PlannerRole, SolverRole
+from marl.roles.judging import CriticRole, JudgeRole
+from marl.roles.rule_based import ToolboxRole, VerifierRole
+from tests.support.role_views import fence_lines, make_turn, make_view
 
 PYTHON = Tool(name="python", description="runs Python", parameters={"type": "object", "properties": {"code": {}}})
 CALL = '<tool_call>\n{"name": "python", "arguments": {"code": "print(1)"}}\n</tool_call>'
@@ -76,7 +76,7 @@ def test_an_object_that_does_not_fit_its_schema_is_unreadable() -> None:
     )
     assert solver.parse('{"n": 3}', None) == '{"n":3}'
     assert solver.parse('{"n": "three"}', None) is None
-    assert '{"required":["n"]' in solver.messages(view())[0].content
+    assert '{"required":["n"]' in solver.messages(make_view())[0].content
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_a_judge_picks_one_of_two() -> None:
 def test_a_judge_that_swaps_sees_the_opposite_order_and_names_the_usual_one() -> None:
     heard = [make_turn("player_1", "first"), make_turn("player_2", "second"), make_turn("player_1", "more")]
     usual, swapped = make_role(JudgeRole), make_role(JudgeRole, swap=True, ties=True)
-    shown = usual.messages(view(unread=heard))[-1].content
-    turned = swapped.messages(view(unread=heard))[-1].content
-    assert shown == fences("pile 3\n\nCandidate 1:\n`first`\n\nCandidate 1:\n`more`\n\nCandidate 2:\n`second`")
-    assert turned == fences("pile 3\n\nCandidate 1:\n`second`\n\nCandidate 2:\n`first`\n\nCandidate 2:\n`more`")
+    shown = usual.messages(make_view(new_turns=heard))[-1].content
+    turned = swapped.messages(make_view(new_turns=heard))[-1].content
+    assert shown == fence_lines("pile 3\n\nCandidate 1:\n`first`\n\nCandidate 1:\n`more`\n\nCandidate 2:\n`second`")
+    assert turned == fence_lines("pile 3\n\nCandidate 1:\n`second`\n\nCandidate 2:\n`first`\n\nCandidate 2:\n`more`")
     assert usual.parse("<verdict>1</verdict>", None) == "1"
     assert swapped.parse("<verdict>1</verdict>", None) == "2"
     assert swapped.parse("<verdict>2</verdict>", ("1", "2")) == "1"
@@ -189,7 +189,9 @@ def test_a_judge_that_swaps_sees_the_opposite_order_and_names_the_usual_one() ->
 
 
 def test_a_rubric_is_part_of_a_judges_instructions() -> None:
-    assert "Proofs count double." in make_role(JudgeRole, rubric="Proofs count double.").messages(view())[0].content
+    assert (
+        "Proofs count double." in make_role(JudgeRole, rubric="Proofs count double.").messages(make_view())[0].content
+    )
 
 
 # --- verifiers, tools ----------------------------------------------------------------------------------------------
@@ -199,9 +201,9 @@ def test_a_verifier_hands_on_the_last_turn_word_for_word() -> None:
     verifier = make_role(VerifierRole)
     heard = [make_turn("player_1", "older"), make_turn("player_2", " <think>{{ x }}</think>\n42 ")]
     expected = (Message("user", " <think>{{ x }}</think>\n42 "),)
-    assert verifier.messages(view(unread=heard)) == expected
-    assert verifier.messages(view(read=heard)) == expected, "it may be asked about the same turn again"
-    assert verifier.messages(view()) == (Message("user", ""),)
+    assert verifier.messages(make_view(new_turns=heard)) == expected
+    assert verifier.messages(make_view(read_turns=heard)) == expected, "it may be asked about the same turn again"
+    assert verifier.messages(make_view()) == (Message("user", ""),)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,7 @@ def test_a_tool_that_returns_nothing_has_still_answered() -> None:
     assert toolbox.parse("", None) == "(nothing)"
     assert toolbox.parse(" 1\n", None) == " 1\n"
     assert toolbox.phrase(" 1\n") == " 1\n"
-    assert all(message.content for message in toolbox.messages(view()))
+    assert all(message.content for message in toolbox.messages(make_view()))
 
 
 @pytest.mark.parametrize("kind", ROLES)
@@ -242,7 +244,7 @@ def test_a_role_with_tools_may_call_one_instead(kind: type[AnsweringRole]) -> No
     assert role.parse(role.phrase(CALLED), None) == CALLED
     assert role.parse(f"{CALL} {CALL}", None) is None
     assert role.parse("<tool_call>oops</tool_call> <answer>42</answer>", None) is None
-    assert "- python: runs Python" in role.messages(view())[0].content
+    assert "- python: runs Python" in role.messages(make_view())[0].content
     assert make_role(SolverRole).parse(f"{CALL}<answer>42</answer>", None) == "42", (
         "without tools there is nothing to call"
     )
@@ -263,7 +265,7 @@ def test_whatever_was_read_can_be_said_and_is_read_again(form: str, tools: tuple
     solver, rng, readable = make_role(SolverRole, answer=form, tools=tools), random.Random(form), 0
     for _ in range(4000):
         inside = "".join(rng.choice(PIECES) for _ in range(rng.randrange(8)))
-        text = rng.choice(["", "hm "]) + (solver.write_answer(inside) if rng.random() < 0.8 else inside)
+        text = rng.choice(["", "hm "]) + (solver.format_answer(inside) if rng.random() < 0.8 else inside)
         move = solver.parse(text, None)
         if move is not None:
             readable += 1

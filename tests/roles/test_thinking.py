@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from small_games import FunctionEngine, random_move, table
 
-from games.kuhn_poker import KuhnPokerConfig
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import Completion, Deal
+from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import RoleConfig
-from marl.types import Completion, Deal
-from roles.answering import PlayerRole
-from roles.rule_seats import VerifierRole
+from marl.roles.answering import PlayerRole
+from marl.roles.rule_based import VerifierRole
+from tests.support.small_games import FunctionEngine, make_simulator, random_move
 
 THOUGHT = "<think>a secret [bet]</think>"
 HEARD = "{% for turn in heard %} heard {{ turn.text }}{% endfor %}"
@@ -23,7 +23,7 @@ PROMPT = "{{ observation }}" + HEARD + "{% for text in mine %} I {{ text }}{% en
 def played(roles: Mapping[str, RoleConfig], seats: Mapping[str, str]) -> list[Trajectory]:
     """Return games in which everybody thinks before a move."""
     voice = FunctionEngine(lambda request: THOUGHT + random_move(request))
-    return table(KuhnPokerConfig(), voice, **roles).play([Deal(f"{i}", f"{i}", i, seats) for i in range(12)])
+    return make_simulator(KuhnPokerConfig(), voice, **roles).play([Deal(f"{i}", f"{i}", i, seats) for i in range(12)])
 
 
 def prompts(thinking: str) -> list[str]:
@@ -53,6 +53,8 @@ def test_a_verifier_hears_the_whole_text() -> None:
 def test_a_text_without_thoughts_is_heard_as_it_is(text: str) -> None:
     said: Any = FunctionEngine(lambda request: text + "[check]" if "check" in str(request.options) else "[fold]")
     roles = {name: PlayerRole(policy="actor", prompt=PROMPT) for name in ("one", "two")}
-    [game] = table(KuhnPokerConfig(), said, **roles).play([Deal("a", "a", 1, {"player_0": "one", "player_1": "two"})])
+    [game] = make_simulator(KuhnPokerConfig(), said, **roles).play(
+        [Deal("a", "a", 1, {"player_0": "one", "player_1": "two"})]
+    )
     assert game.turns[1].request.messages[-1].content.endswith(f"heard {text}[check]")
     assert isinstance(game.turns[1].completion, Completion)

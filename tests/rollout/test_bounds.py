@@ -11,17 +11,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_games import PAIR, FunctionEngine, Pennies, PenniesConfig, deal, random_move, table
 
-from games.base import TextGame
-from marl.judging.judge import Judge
-from marl.protocols import AssignConfig, Evidence, View
-from marl.rollout.episode import GameError, PlayLimits
+from marl.core.types import Credit, Message
+from marl.core.watchdog import HangError
+from marl.credit_stage.stage import CreditStage
+from marl.games.base import TextGame
+from marl.protocols import AssignConfig, Evidence, PromptContext
+from marl.roles.answering import PlayerRole
+from marl.rollout.episode import EpisodeLimits, GameError
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import CreditConfig
-from marl.types import Credit, Message
-from marl.watchdog import HangError
-from roles.answering import PlayerRole
+from tests.support.small_games import (
+    PAIR,
+    FunctionEngine,
+    Pennies,
+    PenniesConfig,
+    make_deal,
+    make_simulator,
+    random_move,
+)
 
 
 def limited(simulator: RolloutSimulator, max_turns: int = 10_000, deadline_s: float = 600.0) -> RolloutSimulator:
@@ -33,7 +41,7 @@ def limited(simulator: RolloutSimulator, max_turns: int = 10_000, deadline_s: fl
 def test_a_game_that_never_ends_is_named_with_its_seed_and_the_turns_it_was_played() -> None:
     game = PenniesConfig(rounds=10**9)
     with pytest.raises(GameError, match=r"game Pennies is not over after 50 turns \(schedule\.max_turns\)") as caught:
-        limited(table(game, FunctionEngine(random_move)), max_turns=50).play([deal("e", game, seed=77)])
+        limited(make_simulator(game, FunctionEngine(random_move)), max_turns=50).play([make_deal("e", game, seed=77)])
     assert "seed 77" in str(caught.value)
     assert "30 earlier actions, then [" in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -41,15 +49,15 @@ def test_a_game_that_never_ends_is_named_with_its_seed_and_the_turns_it_was_play
 
 def test_a_game_that_ends_with_its_last_turn_is_within_the_limit() -> None:
     game = PenniesConfig(rounds=5)
-    [trajectory] = limited(table(game, FunctionEngine(random_move)), max_turns=10).play([deal("e", game)])
+    [trajectory] = limited(make_simulator(game, FunctionEngine(random_move)), max_turns=10).play([make_deal("e", game)])
     assert len(trajectory.turns) == 10
 
 
 def test_an_episode_without_end_is_dropped_where_games_that_raise_are() -> None:
     game = PenniesConfig(rounds=10**9)
-    simulator = limited(table(game, FunctionEngine(random_move)), max_turns=50)
-    simulator.may_drop = 1
-    assert simulator.play([deal("e", game)]) == []
+    simulator = limited(make_simulator(game, FunctionEngine(random_move)), max_turns=50)
+    simulator.max_drops = 1
+    assert simulator.play([make_deal("e", game)]) == []
     assert simulator.dropped == 1
 
 
@@ -80,18 +88,18 @@ class Hanging(Pennies):
         self.hang("describe")
         return super().describe(agent)
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         self.hang("move")
-        return super().move(action)
+        return super().apply_action(action)
 
 
 @pytest.mark.parametrize("where", ["deal", "describe", "move"])
 def test_a_game_whose_code_does_not_come_back_is_named(where: str) -> None:
     game = HangingConfig(where=where)
-    simulator = limited(table(game, FunctionEngine(random_move)), deadline_s=0.2)
-    simulator.may_drop = 5
+    simulator = limited(make_simulator(game, FunctionEngine(random_move)), deadline_s=0.2)
+    simulator.max_drops = 5
     with pytest.raises(HangError, match=r"^game Hanging \(episode e, seed 7, .* did not come back within 0\.2 s"):
-        simulator.play([deal("e", game, seed=7)])
+        simulator.play([make_deal("e", game, seed=7)])
 
 
 class Slow(PlayerRole):
@@ -100,7 +108,7 @@ class Slow(PlayerRole):
     kind: str = "slow"
     hangs: str = ""
 
-    def messages(self, view: View) -> tuple[Message, ...]:
+    def messages(self, view: PromptContext) -> tuple[Message, ...]:
         while self.hangs == "messages":
             pass
         return super().messages(view)
@@ -114,9 +122,9 @@ class Slow(PlayerRole):
 @pytest.mark.parametrize("method", ["messages", "parse"])
 def test_a_role_whose_code_does_not_come_back_is_named(method: str) -> None:
     game = PenniesConfig()
-    slow = table(game, FunctionEngine(random_move), player=Slow(policy="actor", hangs=method))
+    slow = make_simulator(game, FunctionEngine(random_move), player=Slow(policy="actor", hangs=method))
     with pytest.raises(HangError, match=rf"^role 'player' \(episode e, .*test_bounds\.py:\d+, in {method}"):
-        limited(slow, deadline_s=0.2).play([deal("e", game)])
+        limited(slow, deadline_s=0.2).play([make_deal("e", game)])
 
 
 class Endless(AssignConfig):
@@ -129,7 +137,7 @@ class Endless(AssignConfig):
         if self.plays:
             game = PenniesConfig()
             for number in range(4):
-                evidence.simulator.play([deal(f"{number}", game)])  # type: ignore[union-attr]
+                evidence.simulator.play([make_deal(f"{number}", game)])  # type: ignore[union-attr]
             return {}
         return {("e", number): None for number in itertools.count() if number < 0}  # type: ignore[misc]
 
@@ -141,10 +149,10 @@ def judged(rule: Endless, deadline_s: float) -> None:
         time.sleep(0.05)
         return random_move(request)
 
-    played = table(game, FunctionEngine(random_move)).play([deal("e", game)])
-    simulator = limited(table(game, FunctionEngine(slowly)), deadline_s=5.0)
+    played = make_simulator(game, FunctionEngine(random_move)).play([make_deal("e", game)])
+    simulator = limited(make_simulator(game, FunctionEngine(slowly)), deadline_s=5.0)
     settings = CreditConfig.model_validate({"assign": rule, "baseline": "none"})
-    Judge(settings, deadline_s)(Evidence(played, game.kind, simulator=simulator))
+    CreditStage(settings, deadline_s=deadline_s)(Evidence(played, game.kind, simulator=simulator))
 
 
 def test_a_credit_rule_whose_code_does_not_come_back_is_named() -> None:
@@ -168,10 +176,10 @@ def test_rewards_may_be_numbers_of_numpy_and_torch(number: Any) -> None:
             return Paying(self)
 
     game = PayingConfig()
-    [trajectory] = table(game, FunctionEngine(random_move)).play([deal("e", game)])
+    [trajectory] = make_simulator(game, FunctionEngine(random_move)).play([make_deal("e", game)])
     assert [type(reward.value) for reward in trajectory.rewards] == [float, float]
     assert trajectory.returns == {PAIR[0]: 2 * float(number)}
 
 
 def test_limits_are_generous_by_default() -> None:
-    assert PlayLimits() == PlayLimits(10_000, 600.0)
+    assert EpisodeLimits() == EpisodeLimits(10_000, 600.0)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sums import Plain, team, team_deal, team_simulator
 
-from credit.assign.outcome import Flow
-from games.team.settings import TeamConfig
-from marl.graph import Trajectory, read_trajectories, write_trajectories
+from marl.core.graph import Trajectory, read_trajectories, write_trajectories
+from marl.core.types import Fork, Turn
+from marl.credit.assign.reward_rules import Flow
+from marl.games.team.settings import TeamConfig
 from marl.protocols import Evidence
-from marl.types import Fork, Turn
+from tests.support.addition_task import VerbatimRole, team_config, team_deal, team_simulator
 
-DEAF = Plain(policy="actor", prompt="{{ observation }}")
+DEAF = VerbatimRole(policy="actor", prompt="{{ observation }}")
 SILENT = {"role": "first", "tell": "say something"}
 
 
@@ -39,7 +39,7 @@ def marked(turn: Turn) -> list[tuple[int, str, str]]:
 
 def test_what_the_game_tells_of_a_move_is_an_edge_along_which_credit_flows() -> None:
     rewards = {"second": {"good": "1"}}
-    game = team(SILENT, {"role": "second", "tell": "first said {{ first.move }}!"}, rewards=rewards)
+    game = team_config(SILENT, {"role": "second", "tell": "first said {{ first.move }}!"}, rewards=rewards)
     trajectory = play(game, "four", "5")
     assert edges(trajectory) == {(0, 1): "told"}
     assert marked(trajectory.turns[1]) == [(0, "told", "four")]
@@ -48,7 +48,7 @@ def test_what_the_game_tells_of_a_move_is_an_edge_along_which_credit_flows() -> 
 
 
 def test_what_is_heard_but_left_out_of_the_prompt_is_no_edge() -> None:
-    game = team(SILENT, {"role": "second", "hears": ["first"], "tell": "go on"})
+    game = team_config(SILENT, {"role": "second", "hears": ["first"], "tell": "go on"})
     assert edges(play(game, "four", "5", second=DEAF)) == {}
     heard = play(game, "four", "5")
     assert edges(heard) == {(0, 1): "heard"}
@@ -81,7 +81,7 @@ SAGE = (
 def test_a_posed_problem_and_the_gates_it_passed_are_edges(
     pose: str, score: str, planner: Mapping[int, str], solver: Mapping[int, str]
 ) -> None:
-    found = edges(play(team(*SAGE), pose, score, "a plan", "7"))
+    found = edges(play(team_config(*SAGE), pose, score, "a plan", "7"))
     assert {u: kinds for (u, v), kinds in found.items() if v == 2} == planner
     assert {u: kinds for (u, v), kinds in found.items() if v == 3} == solver
 
@@ -89,7 +89,7 @@ def test_a_posed_problem_and_the_gates_it_passed_are_edges(
 @pytest.mark.parametrize(("pose", "kind"), [("3 + 4", "posed"), ("no problem", "gated")])
 def test_a_verdict_leads_from_the_turn_that_posed_the_problem_that_it_verifies(pose: str, kind: str) -> None:
     challenger = {"role": "challenger", "poses": True, "tell": "pose", "when": "split == 'train'"}
-    game = team(challenger, {"role": "solver"}, {"role": "judge", "verifies": "solver", "scores": ["correct"]})
+    game = team_config(challenger, {"role": "solver"}, {"role": "judge", "verifies": "solver", "scores": ["correct"]})
     found = edges(play(game, pose, "7", solver=DEAF))
     assert found == {(0, 1): kind, (0, 2): kind, (1, 2): "heard"}
 
@@ -98,36 +98,36 @@ def test_conditions_of_stages_and_loops_are_gates_of_those_that_they_let_speak()
     critic = {"role": "critic", "hears": ["solver"], "legal": ["yes", "no"], "tell": "right?"}
     again = {"role": "solver", "tell": "again", "when": "critic.move == 'no'"}
     loop = {"repeat": 2, "until": "critic.move == 'yes'", "stages": [critic, again]}
-    game = team({"role": "solver"}, loop, {"role": "judge", "tell": "judge", "when": "solver.move == '6'"})
+    game = team_config({"role": "solver"}, loop, {"role": "judge", "tell": "judge", "when": "solver.move == '6'"})
     found = edges(play(game, "5", "no", "6", "yes", "fine", solver=DEAF))
     assert found == {(0, 1): "heard", (1, 2): "gated", (2, 3): "heard", (1, 3): "gated", (2, 4): "gated"}
 
 
 def test_a_tool_answers_the_words_of_its_caller_and_is_read_as_a_tool() -> None:
-    from roles.rule_seats import ToolboxRole
+    from marl.roles.rule_based import ToolboxRole
 
-    game = team({"role": "solver", "tools": "toolbox", "calls": 1})
+    game = team_config({"role": "solver", "tools": "toolbox", "calls": 1})
     trajectory = play(game, 'call {"name": "add"}', "42", "so 42", toolbox=ToolboxRole(policy="actor"))
     assert edges(trajectory) == {(0, 1): "told", (1, 2): "tool"}
 
 
 def test_a_prompt_leads_from_the_readers_own_turns_where_it_repeats_or_continues_them() -> None:
-    game = team({"repeat": 3, "stages": [{"role": "solver", "tell": "again"}]})
+    game = team_config({"repeat": 3, "stages": [{"role": "solver", "tell": "again"}]})
     for prompt, history, expected in (
         ("{{ observation }}", "fresh", {}),
         ("{{ observation }} {{ last }}", "fresh", {(0, 1): "self", (1, 2): "self"}),
         ("{{ mine | join(' ') }}", "fresh", {(0, 1): "self", (1, 2): "self", (0, 2): "self"}),
         ("{{ observation }}", "append", {(0, 1): "self", (1, 2): "self"}),
     ):
-        role = Plain(policy="actor", prompt=prompt, history=history)
+        role = VerbatimRole(policy="actor", prompt=prompt, history=history)
         assert edges(play(game, "a", "b", "c", solver=role)) == expected, (prompt, history)
 
 
 def test_forks_keep_edges_and_marks_survive_on_disk(tmp_path: Any) -> None:
-    game = team(*SAGE)
+    game = team_config(*SAGE)
     whole = play(game, "3 + 4", "0.9", "a plan", "7")
     simulator = team_simulator(game, lambda _: "8")
-    ((fork,),) = simulator.branch([Fork(whole, 3)])
+    ((fork,),) = simulator.play_forks([Fork(whole, 3)])
     assert edges(fork) == edges(whole)
     assert [turn.request.marks for turn in fork.turns] == [turn.request.marks for turn in whole.turns]
     write_trajectories(tmp_path / "t.jsonl.zst", [whole])
@@ -171,7 +171,7 @@ SHOWN = (
 
 
 @st.composite
-def workflows(draw: Any) -> tuple[TeamConfig, Mapping[str, Plain]]:
+def workflows(draw: Any) -> tuple[TeamConfig, Mapping[str, VerbatimRole]]:
     """Three or four agents in a row, each of which is told of and hears some of those before it."""
     names = [f"r{number}" for number in range(draw(st.integers(3, 4)))]
     stages, roles = [], {}
@@ -189,8 +189,8 @@ def workflows(draw: Any) -> tuple[TeamConfig, Mapping[str, Plain]]:
         stages.append({"role": name, "tell": " / ".join(("2 + 2", *told)), "hears": dict(sorted(hears.items()))})
         shown = draw(st.sampled_from(SHOWN))
         before = "" if "extends" in shown else draw(st.sampled_from(("{{ observation }} ", "")))
-        roles[name] = Plain(policy="actor", prompt=before + shown)
-    return team(*stages), roles
+        roles[name] = VerbatimRole(policy="actor", prompt=before + shown)
+    return team_config(*stages), roles
 
 
 def prompt(turn: Turn) -> str:
@@ -212,7 +212,7 @@ def outside(turn: Turn, source: int) -> list[str]:
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(workflows(), st.data())
 def test_edges_are_the_turns_whose_words_change_the_prompt_and_marks_are_where_they_do(
-    workflow: tuple[TeamConfig, Mapping[str, Plain]], data: Any
+    workflow: tuple[TeamConfig, Mapping[str, VerbatimRole]], data: Any
 ) -> None:
     game, roles = workflow
     words = [data.draw(st.sampled_from(WORDS)) for _ in roles]
@@ -220,7 +220,7 @@ def test_edges_are_the_turns_whose_words_change_the_prompt_and_marks_are_where_t
     for source in range(len(words)):
         others = [play(game, *words[:source], word, *words[source + 1 :], **roles) for word in WORDS]
         for reader in range(source + 1, len(words)):
-            kinds = usual.kinds(usual.turns[source].id, usual.turns[reader].id)
+            kinds = usual.edge_kinds(usual.turns[source].id, usual.turns[reader].id)
             was, now = usual.turns[reader], [other.turns[reader] for other in others]
             changed = any(prompt(turn) != prompt(was) for turn in now)
             if "gated" not in kinds:  # which says no more than that another prompt was possible

@@ -4,19 +4,28 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from small_games import PAIR, CircleConfig, FragileConfig, FunctionEngine, PenniesConfig, deal, random_move, table
 
-from games.kuhn_poker import KuhnPokerConfig
-from games.tic_tac_toe import TicTacToeConfig
+from marl.core.graph import Trajectory
+from marl.core.types import Completion, Deal, Failure, Fork, Message, Request, Ticket
 from marl.engines.scripted import Tabular
-from marl.graph import Trajectory
-from marl.protocols import View
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.games.tic_tac_toe import TicTacToeConfig
+from marl.protocols import PromptContext
+from marl.roles.answering import PlayerRole
+from marl.roles.base import BaseRole
 from marl.rollout.episode import Episode, GameError
 from marl.scenario.schema import Scenario
 from marl.training.run import Run
-from marl.types import Completion, Deal, Failure, Fork, Message, Request, Ticket
-from roles.answering import PlayerRole
-from roles.base import BaseRole
+from tests.support.small_games import (
+    PAIR,
+    CircleConfig,
+    FailingPenniesConfig,
+    FunctionEngine,
+    PenniesConfig,
+    make_deal,
+    make_simulator,
+    random_move,
+)
 
 # --- refusals --------------------------------------------------------------------------------------------------------
 
@@ -40,14 +49,14 @@ def mumbler(first: str) -> FunctionEngine:
 
 
 def test_a_refused_answer_is_a_turn_without_action_and_the_next_attempt_another() -> None:
-    [trajectory] = table(kuhn(retry=1), mumbler("[raise]")).play([deal("e", kuhn(), cards="KQ")])
+    [trajectory] = make_simulator(kuhn(retry=1), mumbler("[raise]")).play([make_deal("e", kuhn(), cards="KQ")])
     assert told(trajectory) == [("player_0", 0, None), ("player_0", 1, "check"), ("player_1", 0, "check")]
     assert trajectory.turns[0].completion.text == "[raise]"
     assert trajectory.returns == {"player_0": 1.0, "player_1": -1.0}
 
 
 def test_a_forfeit_ends_the_episode_with_the_refused_turn() -> None:
-    [trajectory] = table(kuhn(), mumbler("")).play([deal("e", kuhn(), cards="KQ")])
+    [trajectory] = make_simulator(kuhn(), mumbler("")).play([make_deal("e", kuhn(), cards="KQ")])
     assert told(trajectory) == [("player_0", 0, None)]
     assert trajectory.returns == {"player_0": -2.0, "player_1": 2.0}
     assert {reward.name for reward in trajectory.rewards} == {"illegal"}
@@ -56,7 +65,7 @@ def test_a_forfeit_ends_the_episode_with_the_refused_turn() -> None:
 
 @pytest.mark.parametrize(("then", "fee"), [("penalty", 2.0), ("random", 0.0)])
 def test_a_move_played_instead_is_not_recorded_as_the_agents_action(then: str, fee: float) -> None:
-    [trajectory] = table(kuhn(then=then), mumbler("?")).play([deal("e", kuhn(then=then), cards="KQ")])
+    [trajectory] = make_simulator(kuhn(then=then), mumbler("?")).play([make_deal("e", kuhn(then=then), cards="KQ")])
     assert told(trajectory)[0] == ("player_0", 0, None)
     assert told(trajectory)[1][0] == "player_1"
     assert sum(reward.value for reward in trajectory.rewards if reward.name == "illegal") == 0.0
@@ -66,7 +75,7 @@ def test_a_move_played_instead_is_not_recorded_as_the_agents_action(then: str, f
 
 def test_a_request_that_failed_is_an_illegal_answer() -> None:
     voice = FunctionEngine(lambda request: Failure("overflow", "too long"))
-    [trajectory] = table(kuhn(), voice, player=Obliging(policy="actor")).play([deal("e", kuhn())])
+    [trajectory] = make_simulator(kuhn(), voice, player=Obliging(policy="actor")).play([make_deal("e", kuhn())])
     [turn] = trajectory.turns
     assert (turn.action, turn.completion.finish, turn.completion.token_ids) == (None, "overflow", ())
     assert trajectory.returns["player_0"] == -2.0
@@ -92,18 +101,18 @@ def test_every_question_has_a_seed_of_its_own() -> None:
     game = TicTacToeConfig.model_validate({"illegal": {"retry": 2, "then": "random"}})
     voice = FunctionEngine(lambda request: random_move(request) if request.seed % 2 else "eh")
     deals = [Deal(f"e{i}", "g", 5, dict.fromkeys(PAIR, "player"), purpose) for i in range(5) for purpose in ("train",)]
-    laid = table(game, voice)
+    laid = make_simulator(game, voice)
     episodes = laid.play(deals)
-    forks = laid.branch([Fork(episodes[0], 3, n=3)])[0]
+    forks = laid.play_forks([Fork(episodes[0], 3, n=3)])[0]
     assert len(seeds(voice)) == len(voice.requests) == sum(len(t.turns) for t in episodes + forks) - 3 * 3
 
 
 def test_the_seed_depends_on_the_runs_seed_and_on_what_the_play_is_for() -> None:
-    base = deal("e", kuhn())
+    base = make_deal("e", kuhn())
     requests = []
     for seed, purpose in ((0, "train"), (0, "eval"), (0, "credit"), (1, "train"), (0, "train")):
         voice = FunctionEngine(random_move)
-        table(kuhn(), voice, seed).play([Deal("e", "g", 0, base.seats, purpose)])  # type: ignore[arg-type]
+        make_simulator(kuhn(), voice, seed).play([Deal("e", "g", 0, base.seats, purpose)])  # type: ignore[arg-type]
         requests.append(min(seeds(voice)))
     assert len(set(requests)) == 4
     assert requests[0] == requests[4]
@@ -111,27 +120,27 @@ def test_the_seed_depends_on_the_runs_seed_and_on_what_the_play_is_for() -> None
 
 def test_an_episode_is_the_same_alone_and_among_a_hundred_others() -> None:
     game = TicTacToeConfig.model_validate({"openings": 0.5, "illegal": {"then": "random"}})
-    deals = [deal(f"e{i}", game, i) for i in range(101)]
-    crowd = table(game, FunctionEngine(random_move, newest_first=True, batch=7)).play(deals)
+    deals = [make_deal(f"e{i}", game, i) for i in range(101)]
+    crowd = make_simulator(game, FunctionEngine(random_move, newest_first=True, batch=7)).play(deals)
     for i in (0, 50, 100):
-        assert table(game, FunctionEngine(random_move)).play([deals[i]])[0] == crowd[i]
+        assert make_simulator(game, FunctionEngine(random_move)).play([deals[i]])[0] == crowd[i]
 
 
 def test_episodes_come_back_in_the_order_of_their_deals() -> None:
     game = TicTacToeConfig()
     names = [f"e{i}" for i in range(30)]
-    played = table(game, FunctionEngine(random_move, newest_first=True, batch=1)).play(
-        [deal(n, game, i) for i, n in enumerate(names)]
+    played = make_simulator(game, FunctionEngine(random_move, newest_first=True, batch=1)).play(
+        [make_deal(n, game, i) for i, n in enumerate(names)]
     )
     assert [t.id for t in played] == names
 
 
 def test_the_episodes_of_a_group_start_alike_and_then_part() -> None:
-    run = Run(scenario(), table(kuhn(), FunctionEngine(random_move)), {}, None, None)  # type: ignore[arg-type]
+    run = Run(scenario(), make_simulator(kuhn(), FunctionEngine(random_move)), {}, None, None)  # type: ignore[arg-type]
     deals = run.deals(3)
     assert [d.episode for d in deals[:5]] == [f"000003.{i // 4}.{i % 4}" for i in range(5)]
     roles = {name: PlayerRole(policy="actor") for name in ("first", "second")}
-    played = table(kuhn(), FunctionEngine(random_move), **roles).play(deals)
+    played = make_simulator(kuhn(), FunctionEngine(random_move), **roles).play(deals)
     groups = {d.group: {t.start for t in played if t.deal.group == d.group} for d in deals}
     assert all(len(starts) == 1 for starts in groups.values())
     assert len(set.union(*groups.values())) > 1
@@ -151,11 +160,11 @@ def scenario(**schedule: Any) -> Scenario:
 
 
 def test_rotating_seats_gives_every_role_every_seat_and_a_group_one_seating() -> None:
-    run = Run(scenario(rotate_seats=True), table(kuhn(), FunctionEngine(random_move)), {}, None, None)  # type: ignore[arg-type]
+    run = Run(scenario(rotate_seats=True), make_simulator(kuhn(), FunctionEngine(random_move)), {}, None, None)  # type: ignore[arg-type]
     seatings = [tuple(d.seats.items()) for step in range(2) for d in run.deals(step)]
     ahead, behind = (("player_0", "first"), ("player_1", "second")), (("player_0", "second"), ("player_1", "first"))
     assert seatings == ([ahead] * 4 + [behind] * 4) * 8
-    fixed = Run(scenario(), table(kuhn(), FunctionEngine(random_move)), {}, None, None)  # type: ignore[arg-type]
+    fixed = Run(scenario(), make_simulator(kuhn(), FunctionEngine(random_move)), {}, None, None)  # type: ignore[arg-type]
     assert {tuple(d.seats.items()) for d in fixed.deals(0)} == {ahead}
 
 
@@ -165,7 +174,7 @@ def test_rotating_seats_gives_every_role_every_seat_and_a_group_one_seating() ->
 def test_an_agent_that_is_gone_is_not_asked_again_and_the_others_play_on() -> None:
     table_of_quits = {"player_1 1 0": {"quit": 1.0}, "player_0 2 1": {"quit": 1.0}}
     stay = Tabular.model_validate({"table": table_of_quits | {s: {"stay": 1.0} for s in STAYING}})
-    [trajectory] = table(CircleConfig(), stay.build(None)).play([deal("e", CircleConfig())])
+    [trajectory] = make_simulator(CircleConfig(), stay.build(None)).play([make_deal("e", CircleConfig())])
     assert [(t.agent[-1], t.action) for t in trajectory.turns] == [
         ("0", "stay"), ("1", "quit"), ("2", "stay"), ("0", "quit"), ("2", "stay"), ("2", "stay"),
     ]  # fmt: skip
@@ -177,7 +186,9 @@ STAYING = ("player_0 1 0", "player_2 1 1", "player_2 2 2", "player_2 3 2")
 
 
 def test_an_episode_in_which_all_leave_one_by_one_ends() -> None:
-    [trajectory] = table(CircleConfig(), FunctionEngine(lambda request: "[quit]")).play([deal("e", CircleConfig())])
+    [trajectory] = make_simulator(CircleConfig(), FunctionEngine(lambda request: "[quit]")).play(
+        [make_deal("e", CircleConfig())]
+    )
     assert len(trajectory.turns) == 3
     assert (trajectory.end, list(trajectory.returns.values())) == ("terminated", [1.0, 1.0, 1.0])
 
@@ -196,15 +207,15 @@ class Telling(PlayerRole):
 
     kind: str = "telling"
 
-    def messages(self, view: View) -> tuple[Message, ...]:
-        name = view.mine[0].id[0] if view.mine else "?"
+    def messages(self, view: PromptContext) -> tuple[Message, ...]:
+        name = view.own_turns[0].id[0] if view.own_turns else "?"
         return (Message("user", name),)
 
 
 def test_a_game_that_raises_ends_the_play_naming_game_seed_and_actions() -> None:
-    laid = table(FragileConfig(), cracks(0), player=Telling(policy="actor"))
-    with pytest.raises(GameError, match=r"Fragile raised ZeroDivisionError: the glass broke") as caught:
-        laid.play([deal("broken 0", FragileConfig(), seed=77)])
+    laid = make_simulator(FailingPenniesConfig(), cracks(0), player=Telling(policy="actor"))
+    with pytest.raises(GameError, match=r"FailingPennies raised ZeroDivisionError: the glass broke") as caught:
+        laid.play([make_deal("broken 0", FailingPenniesConfig(), seed=77)])
     assert "seed 77" in str(caught.value)
     assert "actions ['safe', 'safe', 'crack']" in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -212,27 +223,29 @@ def test_a_game_that_raises_ends_the_play_naming_game_seed_and_actions() -> None
 
 def test_the_game_is_blamed_for_a_start_it_cannot_make() -> None:
     with pytest.raises(GameError, match=r"KuhnPoker raised ValueError.*options \{'cards': 'JJ'\}, actions \[\]"):
-        table(kuhn(), FunctionEngine(random_move)).play([deal("e", kuhn(), cards="JJ")])
+        make_simulator(kuhn(), FunctionEngine(random_move)).play([make_deal("e", kuhn(), cards="JJ")])
 
 
 def test_dropping_leaves_the_episode_out_up_to_the_cap_and_takes_its_questions_back() -> None:
     voice = cracks(1, 3)
     voice._batch = 1
-    laid = table(FragileConfig(), voice, player=Telling(policy="actor"))
-    laid.may_drop = 2
-    played = laid.play([deal(f"broken {i}", FragileConfig(), i) for i in range(5)])
+    laid = make_simulator(FailingPenniesConfig(), voice, player=Telling(policy="actor"))
+    laid.max_drops = 2
+    played = laid.play([make_deal(f"broken {i}", FailingPenniesConfig(), i) for i in range(5)])
     assert [t.id for t in played] == ["broken 0", "broken 2", "broken 4"]
     assert laid.dropped == 2
     assert len(voice.cancelled) == 2
     with pytest.raises(GameError, match="broken 1"):
-        laid.play([deal("broken 1", FragileConfig())])
+        laid.play([make_deal("broken 1", FailingPenniesConfig())])
     with pytest.raises(GameError):
-        table(FragileConfig(), cracks(1), player=Telling(policy="actor")).play([deal("broken 1", FragileConfig())])
+        make_simulator(FailingPenniesConfig(), cracks(1), player=Telling(policy="actor")).play(
+            [make_deal("broken 1", FailingPenniesConfig())]
+        )
 
 
 def test_questions_of_an_episode_that_is_over_are_taken_back() -> None:
     voice = FunctionEngine(lambda request: "nonsense", batch=1)
-    [trajectory] = table(PenniesConfig(), voice).play([deal("e", PenniesConfig())])
+    [trajectory] = make_simulator(PenniesConfig(), voice).play([make_deal("e", PenniesConfig())])
     assert told(trajectory) == [("player_0", 0, None)]
     assert voice.cancelled == [1]
 
@@ -253,8 +266,8 @@ class Silent(FunctionEngine):
 def test_an_engine_that_never_answers_is_named_at_the_deadline() -> None:
     mute = Silent()
     roles = {"first": PlayerRole(policy="talker"), "second": PlayerRole(policy="mute")}
-    laid = table(kuhn(), {"talker": FunctionEngine(random_move), "mute": mute}, **roles)
-    laid._router.deadline_s = 0.05
+    laid = make_simulator(kuhn(), {"talker": FunctionEngine(random_move), "mute": mute}, **roles)
+    laid.router.deadline_s = 0.05
     seats = {"player_0": "first", "player_1": "second"}
     with pytest.raises(TimeoutError, match=r"within 0\.05 s \(schedule\.deadline_s\).*: mute: 3 \(of Silent\)$"):
         laid.play([Deal(f"e{i}", "g", i, seats) for i in range(3)])
@@ -265,21 +278,23 @@ def test_an_engine_that_never_answers_is_named_at_the_deadline() -> None:
 
 
 def test_tokens_are_counted_by_purpose() -> None:
-    laid = table(kuhn(), FunctionEngine(random_move))
-    [past] = laid.play([deal("e", kuhn())])
+    laid = make_simulator(kuhn(), FunctionEngine(random_move))
+    [past] = laid.play([make_deal("e", kuhn())])
     assert laid.tokens == {"train": 2 * len(past.turns)}
-    [fork] = laid.branch([Fork(past, 0, n=1)])[0]
+    [fork] = laid.play_forks([Fork(past, 0, n=1)])[0]
     assert laid.tokens == {"train": 2 * len(past.turns), "credit": 2 * len(fork.turns)}
 
 
 def test_an_answer_waits_until_the_game_wants_it() -> None:
     episode = Episode(
-        PenniesConfig().build(), deal("e", PenniesConfig()), table(PenniesConfig(), FunctionEngine(random_move)).casting
+        PenniesConfig().build(),
+        make_deal("e", PenniesConfig()),
+        make_simulator(PenniesConfig(), FunctionEngine(random_move)).casting,
     )
     assert [agent for agent, _ in episode.new_requests()] == list(PAIR)
     assert episode.new_requests() == []
     heads = Completion("[heads]", (), (), (), "stop")
     episode.answer("player_1", heads)
-    assert (episode.trajectory.turns, episode.over) == ([], False)
+    assert (episode.trajectory.turns, episode.done) == ([], False)
     episode.answer("player_0", heads)
-    assert ([turn.agent for turn in episode.trajectory.turns], episode.over) == (list(PAIR), True)
+    assert ([turn.agent for turn in episode.trajectory.turns], episode.done) == (list(PAIR), True)

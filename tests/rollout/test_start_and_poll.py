@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from paths import ROOT
-from small_games import FunctionEngine, deal, random_move, table
 
-from games.kuhn_poker import KuhnPokerConfig
-from marl.graph import Trajectory, read_trajectories, write_trajectories
-from marl.judging.judge import Judge
+from marl.core.graph import Trajectory, read_trajectories, write_trajectories
+from marl.core.types import Completion, Deal, Failure, Fork, Request, Ticket
+from marl.credit_stage.stage import CreditStage
+from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import Evidence
 from marl.scenario.schema import CreditConfig
-from marl.types import Completion, Deal, Failure, Fork, Request, Ticket
+from tests.support.paths import ROOT
+from tests.support.small_games import FunctionEngine, make_deal, make_simulator, random_move
 
 GAME = KuhnPokerConfig()
 
@@ -56,14 +56,14 @@ class RandomLatency(FunctionEngine):
 
 def judge(trajectories: list[Trajectory]) -> dict[tuple[str, int], float]:
     rule = CreditConfig.model_validate({"assign": "outcome", "baseline": "role_average"})
-    credit = Judge(rule)(Evidence(trajectories, GAME.kind)).credit
+    credit = CreditStage(rule)(Evidence(trajectories, GAME.kind)).credit
     return {turn: advantage.value for turn, advantage in credit.items()}
 
 
 def test_a_thousand_episodes_in_flight_finish_in_any_order_and_are_judged_in_deal_order() -> None:
-    deals = [deal(f"e{i}", GAME, i) for i in range(1000)]
+    deals = [make_deal(f"e{i}", GAME, i) for i in range(1000)]
     engine = RandomLatency(seed=0)
-    simulator = table(GAME, engine)
+    simulator = make_simulator(GAME, engine)
     tickets = simulator.start(deals)
     finished: dict[Ticket, Trajectory] = {}
     polls = 0
@@ -76,16 +76,16 @@ def test_a_thousand_episodes_in_flight_finish_in_any_order_and_are_judged_in_dea
     assert polls > 100, "episodes come as they finish, not all at once"
     assert list(finished) != tickets
     in_deal_order = [finished[ticket] for ticket in tickets]
-    at_once = table(GAME, FunctionEngine(random_move)).play(deals)
+    at_once = make_simulator(GAME, FunctionEngine(random_move)).play(deals)
     assert in_deal_order == at_once
     assert judge(in_deal_order) == judge(at_once)
     assert judge(list(finished.values())) != judge(at_once), "a moving average depends on the order"
 
 
 def test_episodes_in_flight_do_not_disturb_a_caller_that_waits() -> None:
-    simulator = table(GAME, RandomLatency(seed=1))
-    tickets = simulator.start([deal(f"e{i}", GAME, i) for i in range(50)])
-    greedy = simulator.greedy().play([deal("g", GAME)])
+    simulator = make_simulator(GAME, RandomLatency(seed=1))
+    tickets = simulator.start([make_deal(f"e{i}", GAME, i) for i in range(50)])
+    greedy = simulator.greedy().play([make_deal("g", GAME)])
     [requests] = simulator.ask([greedy[0].turns[0].request])
     assert isinstance(requests, Completion)
     finished: list[Ticket] = []
@@ -97,8 +97,8 @@ def test_episodes_in_flight_do_not_disturb_a_caller_that_waits() -> None:
 
 def test_a_cancelled_episode_never_finishes_and_its_requests_are_taken_back() -> None:
     engine = RandomLatency(seed=2)
-    simulator = table(GAME, engine)
-    first, second = simulator.start([deal("a", GAME), deal("b", GAME)])
+    simulator = make_simulator(GAME, engine)
+    first, second = simulator.start([make_deal("a", GAME), make_deal("b", GAME)])
     simulator.cancel([first])
     finished: list[Ticket] = []
     while not finished:
@@ -109,9 +109,9 @@ def test_a_cancelled_episode_never_finishes_and_its_requests_are_taken_back() ->
 
 def test_the_deadline_counts_from_when_somebody_looks_for_answers() -> None:
     engine = RandomLatency(seed=3)
-    simulator = table(GAME, engine)
-    simulator._router.deadline_s = 0.05
-    simulator.start([deal("e", GAME)])
+    simulator = make_simulator(GAME, engine)
+    simulator.router.deadline_s = 0.05
+    simulator.start([make_deal("e", GAME)])
     time.sleep(0.1)
     simulator.poll(wait_s=0.0)
     engine._due = dict.fromkeys(engine._due, 10**9)
@@ -120,28 +120,28 @@ def test_the_deadline_counts_from_when_somebody_looks_for_answers() -> None:
 
 
 def test_rewards_are_mapped_as_episodes_finish() -> None:
-    simulator = table(GAME, FunctionEngine(random_move))
-    [plain] = simulator.play([deal("e", GAME)])
-    [doubled] = simulator.play([deal("e", GAME)], lambda trajectory: trajectory.scaled(2.0))
+    simulator = make_simulator(GAME, FunctionEngine(random_move))
+    [plain] = simulator.play([make_deal("e", GAME)])
+    [doubled] = simulator.play([make_deal("e", GAME)], lambda trajectory: trajectory.with_scaled_rewards(2.0))
     assert doubled.returns == {agent: 2 * value for agent, value in plain.returns.items()}
     assert doubled.turns == plain.turns
-    assert [len(group) for group in simulator.branch([Fork(doubled, 0, n=3)])] == [3]
+    assert [len(group) for group in simulator.play_forks([Fork(doubled, 0, n=3)])] == [3]
 
 
 def test_score_only_scores() -> None:
-    simulator = table(GAME, FunctionEngine(random_move))
-    [played] = simulator.play([deal("e", GAME)])
+    simulator = make_simulator(GAME, FunctionEngine(random_move))
+    [played] = simulator.play([make_deal("e", GAME)])
     with pytest.raises(ValueError, match="request 0 has no `forced` text; `ask` samples one"):
         simulator.score([played.turns[0].request])
 
 
 def test_a_deal_may_say_which_policy_speaks_for_a_role() -> None:
     engines = {"actor": FunctionEngine(random_move), "actor@000007": FunctionEngine(lambda request: "mumble")}
-    simulator = table(GAME, engines)
+    simulator = make_simulator(GAME, engines)
     usual, other = simulator.play(
         [
-            Deal("usual", "g", 0, deal("e", GAME).seats),
-            Deal("other", "g", 0, deal("e", GAME).seats, policies={"player": "actor@000007"}),
+            Deal("usual", "g", 0, make_deal("e", GAME).seats),
+            Deal("other", "g", 0, make_deal("e", GAME).seats, policies={"player": "actor@000007"}),
         ]
     )
     assert None not in {turn.action for turn in usual.turns}
@@ -156,26 +156,26 @@ FORK = """
 import sys
 import time
 from pathlib import Path
-from games.kuhn_poker import KuhnPokerConfig
+from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.engines.scripted import Random
-from marl.graph import read_trajectories, write_trajectories
+from marl.core.graph import read_trajectories, write_trajectories
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
-from marl.types import Fork
-from roles.answering import PlayerRole
+from marl.core.types import Fork
+from marl.roles.answering import PlayerRole
 casting = RoleCasting({"player": PlayerRole(policy="actor")}, 0)
 simulator = RolloutSimulator(KuhnPokerConfig(), casting, {"actor": Random().build(None)})
 forks = [Fork(past, 1, n=2) for past in read_trajectories(Path(sys.argv[1]))]
-write_trajectories(Path(sys.argv[2]), [course for courses in simulator.branch(forks) for course in courses])
+write_trajectories(Path(sys.argv[2]), [course for courses in simulator.play_forks(forks) for course in courses])
 """
 
 
 def test_a_trajectory_is_forked_in_another_process(tmp_path: Path) -> None:
     from marl.engines.scripted import Random
 
-    simulator = table(GAME, Random().build(None))
-    played = simulator.play([deal(f"e{i}", GAME, i) for i in range(5)])
-    here = [course for courses in simulator.branch([Fork(past, 1, n=2) for past in played]) for course in courses]
+    simulator = make_simulator(GAME, Random().build(None))
+    played = simulator.play([make_deal(f"e{i}", GAME, i) for i in range(5)])
+    here = [course for courses in simulator.play_forks([Fork(past, 1, n=2) for past in played]) for course in courses]
     write_trajectories(tmp_path / "played.jsonl.zst", played)
     command = [sys.executable, "-c", FORK, str(tmp_path / "played.jsonl.zst"), str(tmp_path / "forked.jsonl.zst")]
     subprocess.run(command, check=True, cwd=ROOT)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from small_games import PAIR, FunctionEngine, PenniesConfig, random_move, table
 
+from marl.core.types import Completion, Deal, Failure, Fork, Request, Ticket
 from marl.engines.workers.worker import WorkerError
 from marl.protocols import WorkerEngine
+from marl.roles.answering import PlayerRole
 from marl.rollout.simulator import RolloutSimulator
-from marl.types import Completion, Deal, Failure, Fork, Request, Ticket
-from roles.answering import PlayerRole
+from tests.support.small_games import PAIR, FunctionEngine, PenniesConfig, make_simulator, random_move
 
 GAME = PenniesConfig(rounds=2)
 SEATS = {PAIR[0]: "player", PAIR[1]: "checker"}
@@ -37,7 +37,7 @@ class Silent(FunctionEngine):
 
 def team(checker: FunctionEngine) -> RolloutSimulator:
     roles = {"player": PlayerRole(policy="actor"), "checker": PlayerRole(policy="checker")}
-    return table(GAME, {"actor": FunctionEngine(random_move), "checker": checker}, **roles)
+    return make_simulator(GAME, {"actor": FunctionEngine(random_move), "checker": checker}, **roles)
 
 
 def deals(many: int) -> list[Deal]:
@@ -48,23 +48,23 @@ def test_an_episode_whose_verdict_is_missing_is_left_out_and_counted() -> None:
     simulator = team(Checker(2))
     played = simulator.play(deals(5))
     assert [trajectory.id for trajectory in played] == ["e0", "e2", "e3", "e4"]
-    assert (simulator.unjudged, simulator.dropped) == (1, 0)
-    assert simulator.take_failures() == [
+    assert (simulator.unverified, simulator.dropped) == (1, 0)
+    assert simulator.take_failure_messages() == [
         "policy 'checker' gave no answer (unjudged): says died by SIGKILL from outside"
     ]
-    assert simulator.take_failures() == []
+    assert simulator.take_failure_messages() == []
 
 
 def test_what_else_the_episode_had_asked_is_taken_back() -> None:
     slow, roles = Silent(random_move), {"player": PlayerRole(policy="slow"), "checker": PlayerRole(policy="checker")}
-    assert table(GAME, {"slow": slow, "checker": Checker(1)}, **roles).play(deals(1)) == []
+    assert make_simulator(GAME, {"slow": slow, "checker": Checker(1)}, **roles).play(deals(1)) == []
     assert slow.cancelled == [0]
 
 
 def test_a_continuation_whose_verdict_is_missing_is_left_out_of_its_courses() -> None:
     simulator = team(Checker(4))
     [past] = simulator.play(deals(1))
-    assert [len(courses) for courses in simulator.branch([Fork(past, 0, n=3)])] == [2]
+    assert [len(courses) for courses in simulator.play_forks([Fork(past, 0, n=3)])] == [2]
 
 
 def test_more_than_a_tenth_of_missing_verdicts_ends_the_run_and_names_the_cause() -> None:
@@ -76,7 +76,7 @@ def test_more_than_a_tenth_of_missing_verdicts_ends_the_run_and_names_the_cause(
 def test_now_and_then_a_missing_verdict_does_not_end_a_run() -> None:
     simulator = team(Checker(*range(1, 1000, 20)))
     simulator.play(deals(200))
-    assert simulator.unjudged > 10
+    assert simulator.unverified > 10
 
 
 def test_missing_answers_of_other_engines_are_not_counted_against_workers() -> None:
@@ -84,13 +84,13 @@ def test_missing_answers_of_other_engines_are_not_counted_against_workers() -> N
     simulator = team(FunctionEngine(lambda request: refused))
     played = simulator.play(deals(200))
     assert len(played) == 200
-    assert simulator.unjudged == 0
+    assert simulator.unverified == 0
 
 
 def test_first_causes_are_told_and_then_numbers() -> None:
     simulator = team(FunctionEngine(lambda request: Failure("aborted", f"HTTP {request.seed % 2 + 500}")))
     simulator.play(deals(120))
-    *causes, ten, hundred = simulator.take_failures()
+    *causes, ten, hundred = simulator.take_failure_messages()
     assert len(causes) == 3
     assert all(cause.startswith("policy 'checker' gave no answer (aborted): HTTP 50") for cause in causes)
     assert ten.startswith("policy 'checker': 10 requests without an answer; the last: HTTP 50")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Completion, Failure, Message, Request, Ticket
 from marl.protocols import Engine, WeightlessEngine, WorkerEngine
 from marl.rollout.request_router import Answer, RequestRouter
-from marl.types import Completion, Failure, Message, Request, Ticket
 
 WORD = Completion("word", (), (), (), "stop")
 
@@ -86,7 +86,7 @@ def batches(seed: int, worker_delay: int | None) -> list[tuple[Ticket, ...]]:
     for _ in range(left):
         play(iter(["model", "worker"] * 5))
     while left:
-        router.pump(1.0)
+        router.step(1.0)
     return model.batches
 
 
@@ -111,6 +111,6 @@ def test_a_worker_that_owes_an_answer_is_named_after_the_deadline() -> None:
     deaf = Deaf(0)
     router = RequestRouter([deaf], 0.05, 4)
     router.submit(deaf, request("checker"), lambda ticket, answer: None)
-    router.pump(0.03)
+    router.step(0.03)
     with pytest.raises(TimeoutError, match="checker: 1"):
-        router.pump(0.03)
+        router.step(0.03)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_runs import Desk, Kill, contents, outcome, rows
 from safetensors.torch import load_file, save_file
+
+from tests.support.run_processes import RunWorkspace, SignalTrigger, contents, metric_lines, outcome
 
 FILES = ["state/state.safetensors", "state/state.json", "policies/actor/model.safetensors"]
 FILES += ["policies/actor/tokenizer.json", "policies/actor/config.json", "manifest.json"]
@@ -18,16 +19,16 @@ MORE = [0, 4_000, 8_000, 16_000, 36_000, 48_000, 60_000, 72_000, 84_000, 96_000]
 
 
 @pytest.fixture(scope="module")
-def stopped(whole: Desk, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped(whole: RunWorkspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed after its checkpoints 3 and 6."""
-    desk = Desk(tmp_path_factory.mktemp("stopped"), whole.scenario)
+    desk = RunWorkspace(tmp_path_factory.mktemp("stopped"), whole.scenario)
     (desk.path / "cache").symlink_to(whole.path / "cache")
-    assert desk.train(kill=Kill("call", "Judge.__call__", 8)) == -9
+    assert desk.train(kill=SignalTrigger("call", "CreditStage.__call__", 8)) == -9
     return desk.run
 
 
 @pytest.fixture
-def half(stopped: Path, desk: Desk) -> Desk:
+def half(stopped: Path, desk: RunWorkspace) -> RunWorkspace:
     shutil.copytree(stopped, desk.run)
     return desk
 
@@ -41,12 +42,12 @@ def test_a_file_cut_in_half_sends_auto_back_to_the_checkpoint_before(name, whole
     cut(half.run / "checkpoints" / "000006" / name)
     damaged = contents(half.run, "checkpoints/000006")
     assert half.train("--resume", "000006") == 1
-    assert f"checkpoint {half.run}/checkpoints/000006 is damaged" in (said := half.said())
+    assert f"checkpoint {half.run}/checkpoints/000006 is damaged" in (said := half.take_output())
     assert name.split("/")[-1] in said
     assert half.train("--resume", "auto") == 0
-    assert "WARNING: checkpoint" in (said := half.said())
+    assert "WARNING: checkpoint" in (said := half.take_output())
     assert "going on from step 3" in said
-    assert rows(half.run) == rows(whole.run)
+    assert metric_lines(half.run) == metric_lines(whole.run)
     aside = contents(half.run, "checkpoints/000006.aside1")
     assert list(aside.values()) == list(damaged.values()), "what was damaged is kept"
 
@@ -58,7 +59,7 @@ def test_a_manifest_that_is_missing_or_garbage_is_damage(text, half):
     if text is not None:
         file.write_text(text)
     assert half.train("--resume", "000006") == 1
-    said = half.said()
+    said = half.take_output()
     assert "manifest.json" in said
     assert "Traceback" not in said
 
@@ -68,7 +69,7 @@ def test_without_a_whole_checkpoint_every_one_is_named_and_nothing_changes(half)
         cut(half.run / "checkpoints" / step / "state" / "state.safetensors")
     before = outcome(half.run)
     assert half.train("--resume", "auto") == 1
-    said = half.said()
+    said = half.take_output()
     assert "000003 is damaged: state/state.safetensors" in said
     assert "000006 is damaged: state/state.safetensors" in said
     assert outcome(half.run) == before
@@ -97,11 +98,11 @@ def reshaped(file: Path) -> None:
 def test_a_state_of_zeros_or_of_other_shapes_sends_auto_back_and_says_which_tensor(damage, message, whole, half):
     damage(half.run / "checkpoints" / "000006" / "state" / "state.safetensors")
     assert half.train("--resume", "auto") == 0
-    said = half.said()
+    said = half.take_output()
     assert f"WARNING: checkpoint {half.run}/checkpoints/000006 is damaged: {message}" in said
     assert "; written was F32[" in said
     assert "going on from step 3" in said
-    assert rows(half.run) == rows(whole.run)
+    assert metric_lines(half.run) == metric_lines(whole.run)
 
 
 def test_a_line_of_garbage_in_the_rows_is_named_with_its_file(half):
@@ -110,7 +111,7 @@ def test_a_line_of_garbage_in_the_rows_is_named_with_its_file(half):
     (half.run / "metrics.jsonl").write_text("".join(lines))
     before = outcome_but_rows(half.run)
     assert half.train("--resume", "auto") == 1
-    said = half.said()
+    said = half.take_output()
     assert f"{half.run}/metrics.jsonl, line 3: no row of metrics" in said
     assert "Traceback" not in said
     assert outcome_but_rows(half.run) == before
@@ -127,12 +128,12 @@ def test_one_flipped_bit_sends_auto_back_to_the_checkpoint_before(name, whole, h
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
     assert half.train("--resume", "000006") == 1
-    said = half.said()
+    said = half.take_output()
     assert f"checkpoint {half.run}/checkpoints/000006 is damaged: " in said
     assert name in said
     assert half.train("--resume", "auto") == 0
-    assert "WARNING: checkpoint" in half.said()
-    assert rows(half.run) == rows(whole.run)
+    assert "WARNING: checkpoint" in half.take_output()
+    assert metric_lines(half.run) == metric_lines(whole.run)
 
 
 def without_checksums(run: Path) -> None:
@@ -149,14 +150,14 @@ def test_a_state_without_checksum_that_cannot_be_read_is_an_error_that_names_it(
     file.write_bytes(b"\xff" * file.stat().st_size)
     before = outcome(half.run)
     assert half.train("--resume", "auto") == 1
-    assert "checkpoints/000006 is damaged: state cannot be read" in half.said()
+    assert "checkpoints/000006 is damaged: state cannot be read" in half.take_output()
     assert outcome(half.run) == before
 
 
 def test_rows_that_are_lost_are_an_error(half):
     cut(half.run / "metrics.jsonl")
     assert half.train("--resume", "auto") == 1
-    assert "rows are lost" in half.said()
+    assert "rows are lost" in half.take_output()
 
 
 @pytest.mark.parametrize("keep", [1, 3])
@@ -173,7 +174,7 @@ def mount(*arguments: str) -> None:
 
 
 @pytest.fixture
-def small_disk(desk: Desk) -> Iterator[Path]:
+def small_disk(desk: RunWorkspace) -> Iterator[Path]:
     """The run's folder, on a disk of 2 MiB."""
     desk.run.mkdir()
     mount("-t", "tmpfs", "-o", "size=2m", "tmpfs", str(desk.run))
@@ -183,12 +184,12 @@ def small_disk(desk: Desk) -> Iterator[Path]:
 
 @pytest.mark.parametrize("room", [24_000, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
 def test_a_full_disk_ends_the_run_and_leaves_what_there_was(room, whole, desk, small_disk):
-    assert desk.train(kill=Kill("call", "Judge.__call__", 5)) == -9
+    assert desk.train(kill=SignalTrigger("call", "CreditStage.__call__", 5)) == -9
     before = contents(desk.run, "checkpoints")
     free = shutil.disk_usage(small_disk).free
     (small_disk / "ballast").write_bytes(bytes(max(free - room, 0)))
     assert desk.train("--resume", "auto") == 1
-    said = desk.said()
+    said = desk.take_output()
     assert "No space left on device" in said
     assert f"marl: {small_disk}" in said or f"marl: checkpoint {small_disk}" in said
     assert "Traceback" not in said
@@ -204,10 +205,10 @@ def test_a_read_only_folder_is_named_and_left_as_it_is(half):
     try:
         mount("-o", "remount,bind,ro", str(half.run))
         assert half.train("--resume", "auto") == 1
-        assert f"marl: {half.run} cannot be written" in (said := half.said())
+        assert f"marl: {half.run} cannot be written" in (said := half.take_output())
         assert "Read-only file system" in said
         assert half.train("--overwrite") == 1
-        assert f"marl: {half.run} cannot be written" in half.said()
+        assert f"marl: {half.run} cannot be written" in half.take_output()
         assert outcome(half.run) == before
     finally:
         subprocess.run(["umount", "-l", str(half.run)], check=True)
@@ -217,4 +218,4 @@ def test_a_read_only_folder_is_named_and_left_as_it_is(half):
 def test_a_run_cannot_begin_where_a_file_is_in_the_way(desk):
     desk.run.write_text("a file")
     assert desk.train() == 1
-    assert f"marl: {desk.run} cannot be written" in desk.said()
+    assert f"marl: {desk.run} cannot be written" in desk.take_output()

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from real_runs import kuhn
 
 import marl
-from marl.errors import FolderError
-from marl.judging.records import StepRecord
+from marl.core.errors import FolderError
+from marl.credit_stage.records import CreditRecord
 from marl.runs import checkpoint
-from marl.runs.checkpoint import CheckpointError, Moment, Retention
-from marl.runs.failed_updates import read_kept
+from marl.runs.checkpoint import CheckpointError, CheckpointMeta, Retention
+from marl.runs.failed_updates import load_failed_batch
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
-from marl.training.restore import restore
+from marl.training.restore import restore_simulator
 from marl.view.curves import plot
+from tests.support.run_processes import kuhn_scenario
 
 OLD = Path(__file__).parent / "old_layout"
 
@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> RunFolder:
     """A copy of an old run, with a second checkpoint that has checksums."""
     shutil.copytree(OLD, tmp_path / "run")
     home = RunFolder(tmp_path / "run")
-    home.metrics.write_text("".join(json.dumps({"step": step, "eval/a": 0.5}) + "\n" for step in range(5)))
+    home.metrics_file.write_text("".join(json.dumps({"step": step, "eval/a": 0.5}) + "\n" for step in range(5)))
     save(home, 4)
     return home
 
@@ -44,7 +44,9 @@ def save(home: RunFolder, step: int) -> Path:
 
     state = {"weights": torch.arange(100.0)}
     keep = Retention(newest=9)
-    return checkpoint.write(home.checkpoints, Moment(step, home.settled_rows()), state, policies, keep)
+    return checkpoint.write_checkpoint(
+        home.checkpoints, CheckpointMeta(step, home.fsync_records()), state, policies, keep
+    )
 
 
 def secret(run: RunFolder) -> Path:
@@ -56,20 +58,20 @@ def secret(run: RunFolder) -> Path:
 # --- links ---
 
 WRITES: dict[str, tuple[str, Callable[[RunFolder], Any]]] = {
-    "rows": ("metrics.jsonl", lambda run: run.log(5, {"a": 1.0})),
-    "episodes": ("trajectories", lambda run: run.record(5, [])),
-    "judgements": ("judgements", lambda run: run.record_judgement(5, StepRecord((), (), ()))),
+    "rows": ("metrics.jsonl", lambda run: run.append_metrics(5, {"a": 1.0})),
+    "episodes": ("trajectories", lambda run: run.record_trajectories(5, [])),
+    "credit": ("credit", lambda run: run.record_credit(5, CreditRecord((), (), ()))),
     "checkpoints": ("checkpoints", lambda run: save(run, 5)),
-    "scenario": ("metrics.jsonl", lambda run: run.create(validate(kuhn()))),
+    "scenario": ("metrics.jsonl", lambda run: run.create(validate(kuhn_scenario()))),
     "clear": ("trajectories", lambda run: run.clear()),
     "curves": ("curves.png", lambda run: plot([run.path], [], None)),
-    "lock": (".lock", lambda run: run.held().__enter__()),
-    "events": ("events", lambda run: run.held().__enter__()),
-    "an_episode": ("trajectories/000001.jsonl.zst", lambda run: run.held().__enter__()),
-    "a_weight": ("checkpoints/000002/state/state.json", lambda run: run.held().__enter__()),
-    "a_checkpoint": ("checkpoints/000009", lambda run: run.held().__enter__()),
+    "lock": (".lock", lambda run: run.locked().__enter__()),
+    "events": ("events", lambda run: run.locked().__enter__()),
+    "an_episode": ("trajectories/000001.jsonl.zst", lambda run: run.locked().__enter__()),
+    "a_weight": ("checkpoints/000002/state/state.json", lambda run: run.locked().__enter__()),
+    "a_checkpoint": ("checkpoints/000009", lambda run: run.locked().__enter__()),
     "half_a_checkpoint": ("checkpoints/.000005.part", lambda run: save(run, 5)),
-    "failed": ("failed", lambda run: run.held().__enter__()),
+    "failed": ("failed", lambda run: run.locked().__enter__()),
 }
 
 
@@ -103,33 +105,33 @@ def test_a_run_does_not_write_into_a_folder_that_it_is_linked_to(run: RunFolder,
     (tmp_path / "link").symlink_to(run.path)
     linked = RunFolder(tmp_path / "link")
     with pytest.raises(FolderError, match=rf"link is a symbolic link to {run.path}: a run writes through none"):
-        linked.held().__enter__()
+        linked.locked().__enter__()
     with pytest.raises(FolderError, match="is a symbolic link"):
         linked.clear()
     assert not (run.path / ".lock").exists()
-    assert linked.recorded() == [1, 2, 3, 4], "it can be read"
-    assert len(linked.episodes(1)) == len(run.episodes(1))
-    assert linked.latest() == (4, [])
+    assert linked.recorded_steps() == [1, 2, 3, 4], "it can be read"
+    assert len(linked.load_trajectories(1)) == len(run.load_trajectories(1))
+    assert linked.latest_checkpoint() == (4, [])
 
 
 def test_links_elsewhere_in_the_folder_are_nobodys_business(run: RunFolder) -> None:
     (run.path / "notes").symlink_to(run.path.parent)
-    with run.held():
-        run.log(5, {"a": 1.0})
+    with run.locked():
+        run.append_metrics(5, {"a": 1.0})
 
 
 READS: dict[str, tuple[str, Callable[[RunFolder], Any]]] = {
     "rows": ("metrics.jsonl", lambda run: list(run.rows())),
     "scenario": ("scenario.yaml", lambda run: run.scenario()),
-    "episodes": ("trajectories/000001.jsonl.zst", lambda run: run.episodes(1)),
-    "all_episodes": ("trajectories", lambda run: run.episodes(1)),
-    "judgement": ("judgements/000001.jsonl.zst", lambda run: run.judgement(1)),
-    "manifest": ("checkpoints/000004/manifest.json", lambda run: checkpoint.read(run.checkpoints, 4)),
-    "state": ("checkpoints/000004/state/state.json", lambda run: checkpoint.read(run.checkpoints, 4)),
-    "weights": ("checkpoints/000004/policies/actor/config.json", lambda run: run.policies(4)),
-    "policy": ("checkpoints/000004/policies/actor", lambda run: run.policies(4)),
-    "checkpoint": ("checkpoints/000004", lambda run: run.policies(4)),
-    "checkpoints": ("checkpoints", lambda run: run.policies(4)),
+    "episodes": ("trajectories/000001.jsonl.zst", lambda run: run.load_trajectories(1)),
+    "all_episodes": ("trajectories", lambda run: run.load_trajectories(1)),
+    "judgement": ("credit/000001.jsonl.zst", lambda run: run.read_credit(1)),
+    "manifest": ("checkpoints/000004/manifest.json", lambda run: checkpoint.read_checkpoint(run.checkpoints, 4)),
+    "state": ("checkpoints/000004/state/state.json", lambda run: checkpoint.read_checkpoint(run.checkpoints, 4)),
+    "weights": ("checkpoints/000004/policies/actor/config.json", lambda run: run.policies_folder(4)),
+    "policy": ("checkpoints/000004/policies/actor", lambda run: run.policies_folder(4)),
+    "checkpoint": ("checkpoints/000004", lambda run: run.policies_folder(4)),
+    "checkpoints": ("checkpoints", lambda run: run.policies_folder(4)),
 }
 
 
@@ -153,11 +155,11 @@ def test_a_kept_batch_is_not_read_through_a_link(run: RunFolder) -> None:
     folder.mkdir(parents=True)
     (folder / "samples.json").symlink_to(secret(run))
     with pytest.raises(FolderError, match=r"samples\.json leads out of"):
-        read_kept(folder)
+        load_failed_batch(folder)
     (folder / "samples.json").unlink()
     (folder / "samples.json").write_text("[" * 10_000)
     with pytest.raises(ValueError, match="the kept batch cannot be read"):
-        read_kept(folder)
+        load_failed_batch(folder)
 
 
 # --- manifests ---
@@ -176,8 +178,8 @@ def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(name: str, run: 
     secret(run)
     lie(run, files={name: 6})
     with pytest.raises(CheckpointError, match=r"checkpoint .*000004 is damaged: .* leads out of"):
-        checkpoint.read(run.checkpoints, 4)
-    assert run.latest()[0] == 2
+        checkpoint.read_checkpoint(run.checkpoints, 4)
+    assert run.latest_checkpoint()[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -197,14 +199,14 @@ def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(name: str, run: 
 def test_a_manifest_that_makes_no_sense_is_damage(changes: dict[str, Any], run: RunFolder) -> None:
     lie(run, **changes)
     with pytest.raises(CheckpointError, match=r"checkpoint .*000004 is damaged: .*"):
-        checkpoint.read(run.checkpoints, 4)
-    assert run.latest()[0] == 2
+        checkpoint.read_checkpoint(run.checkpoints, 4)
+    assert run.latest_checkpoint()[0] == 2
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"step": ' + "9" * 10_000 + "}", " " * 2**25, "\ud800"])
 def test_a_manifest_that_no_reader_survives_is_damage(text: str, run: RunFolder) -> None:
     (run.checkpoints / "000004" / "manifest.json").write_bytes(text.encode(errors="surrogatepass"))
-    assert "no readable manifest.json" in (checkpoint.damage(run.checkpoints, 4) or "")
+    assert "no readable manifest.json" in (checkpoint.find_damage(run.checkpoints, 4) or "")
 
 
 def test_every_file_has_a_checksum_and_a_flipped_bit_is_noticed(run: RunFolder) -> None:
@@ -216,22 +218,22 @@ def test_every_file_has_a_checksum_and_a_flipped_bit_is_noticed(run: RunFolder) 
         file = folder / name
         data = file.read_bytes()
         file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        assert f"{name} has changed since it was written" in (checkpoint.damage(run.checkpoints, 4) or "")
+        assert f"{name} has changed since it was written" in (checkpoint.find_damage(run.checkpoints, 4) or "")
         with pytest.raises(CheckpointError, match="has changed since"):
-            checkpoint.read(run.checkpoints, 4)
+            checkpoint.read_checkpoint(run.checkpoints, 4)
         file.write_bytes(data)
-    assert checkpoint.damage(run.checkpoints, 4) is None
+    assert checkpoint.find_damage(run.checkpoints, 4) is None
 
 
 def test_weights_that_have_changed_are_neither_played_nor_evaluated(run: RunFolder) -> None:
     file = run.checkpoints / "000004" / "policies" / "actor" / "config.json"
     file.write_text("[]")
     with pytest.raises(CheckpointError, match=r"policies/actor/config\.json has changed"):
-        restore(run.path, 4)
+        restore_simulator(run.path, 4)
 
 
 def test_a_checkpoint_without_checksums_is_as_good_as_it_was(run: RunFolder) -> None:
-    manifest, state = checkpoint.read(run.checkpoints, 2)
+    manifest, state = checkpoint.read_checkpoint(run.checkpoints, 2)
     assert not manifest.sha256
     assert "learners" in state
 
@@ -241,7 +243,7 @@ def test_headers_of_tensors_that_lie_are_named(data: bytes, run: RunFolder) -> N
     file = run.checkpoints / "000002" / "state" / "state.safetensors"
     file.write_bytes(data.ljust(file.stat().st_size, b"\0"))
     with pytest.raises(CheckpointError, match="000002 is damaged: state cannot be read: "):
-        checkpoint.read(run.checkpoints, 2)
+        checkpoint.read_checkpoint(run.checkpoints, 2)
 
 
 def test_files_are_on_the_disk_before_the_checkpoint_has_its_name(
@@ -264,7 +266,7 @@ def test_files_are_on_the_disk_before_the_checkpoint_has_its_name(
     place = done.index("rename .000005.part")
     part = str(folder.with_name(".000005.part"))
     names = {str(path.relative_to(folder)) for path in folder.rglob("*")} | {"."}
-    assert {os.path.normpath(f"{part}/{name}") for name in names} | {str(run.metrics)} == set(done[:place])
+    assert {os.path.normpath(f"{part}/{name}") for name in names} | {str(run.metrics_file)} == set(done[:place])
     assert done[place + 1] == str(run.checkpoints)
 
 
@@ -289,7 +291,7 @@ def test_files_are_on_the_disk_before_the_checkpoint_has_its_name(
     ],
 )
 def test_a_row_that_is_none_is_named_with_its_line(line: str, why: str, run: RunFolder) -> None:
-    with run.metrics.open("ab") as file:
+    with run.metrics_file.open("ab") as file:
         file.write(line.encode(errors="surrogateescape") + b"\n")
     with pytest.raises(FolderError, match=r"metrics\.jsonl, line 6: no row of metrics: ") as error:
         list(run.rows())
@@ -298,8 +300,8 @@ def test_a_row_that_is_none_is_named_with_its_line(line: str, why: str, run: Run
 
 
 def test_half_a_row_at_the_end_and_numbers_that_are_not_finite_are_fine(run: RunFolder) -> None:
-    run.log(5, {"a": float("nan"), "b": float("-inf")})
-    with run.metrics.open("a") as file:
+    run.append_metrics(5, {"a": float("nan"), "b": float("-inf")})
+    with run.metrics_file.open("a") as file:
         file.write('{"step": 6, "a"')
     assert [row["step"] for row in run.rows()] == [0, 1, 2, 3, 4, 5]
 
@@ -312,16 +314,16 @@ def test_names_that_only_look_like_steps_are_none(name: str, run: RunFolder) -> 
     (run.checkpoints / name).mkdir()
     for each in (name, "000005"):
         (run.path / "trajectories" / f"{each}.jsonl.zst").touch()
-    assert checkpoint.steps(run.checkpoints) == [2, 4]
-    assert run.recorded() == [1, 2, 3, 4, 5]
+    assert checkpoint.checkpoint_steps(run.checkpoints) == [2, 4]
+    assert run.recorded_steps() == [1, 2, 3, 4, 5]
     run.rewind(4)
-    assert run.recorded() == [1, 2, 3, 4]
+    assert run.recorded_steps() == [1, 2, 3, 4]
     assert (run.path / "trajectories" / f"{name}.jsonl.zst").exists()
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".", "", "a\x00b", "a\x1bb", "\u202ea", "\ud800"])
 def test_names_that_become_folders_cannot_lead_elsewhere(name: str) -> None:
-    scenario = kuhn()
+    scenario = kuhn_scenario()
     scenario["policies"] = {name: next(iter(scenario["policies"].values()))}
     scenario["roles"] = {role: {**fields, "policy": name} for role, fields in scenario["roles"].items()}
     with pytest.raises(ScenarioError, match="is no name: use letters, digits"):
@@ -330,7 +332,7 @@ def test_names_that_become_folders_cannot_lead_elsewhere(name: str) -> None:
 
 @pytest.mark.parametrize("step", ["../../x", "/etc", "000002/../../x", 0, -1])
 def test_steps_of_another_run_cannot_lead_elsewhere(step: Any) -> None:
-    scenario = kuhn()
+    scenario = kuhn_scenario()
     for policy in scenario["policies"].values():
         policy["model"] = {"kind": "trained", "run": "runs/x", "policy": "actor", "step": step}
     with pytest.raises(ScenarioError, match="step"):

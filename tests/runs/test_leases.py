@@ -10,37 +10,39 @@ import threading
 from pathlib import Path
 
 import pytest
-from real_runs import Desk
 
 import marl
-from marl.errors import FolderError
+from marl.core.errors import FolderError
+from marl.core.types import Deal
 from marl.runs import checkpoint
-from marl.runs.checkpoint import Moment, Retention
-from marl.runs.leases import leased, unleased
-from marl.training.restore import restore
-from marl.types import Deal
+from marl.runs.checkpoint import CheckpointMeta, Retention
+from marl.runs.locks import read_lock, removal_lock
+from marl.training.restore import restore_simulator
+from tests.support.run_processes import RunWorkspace
 
 NEWEST = Retention(newest=1)
 
 
 def save(folder: Path, step: int) -> Path:
-    return checkpoint.write(folder, Moment(step, 0), {}, lambda path: path.mkdir(parents=True), NEWEST)
+    return checkpoint.write_checkpoint(
+        folder, CheckpointMeta(step, 0), {}, lambda path: path.mkdir(parents=True), NEWEST
+    )
 
 
 def test_a_checkpoint_that_is_read_outlives_newer_ones_until_it_has_been_read(tmp_path: Path) -> None:
     first = save(tmp_path, 1)
-    with leased(first), leased(first):
+    with read_lock(first), read_lock(first):
         save(tmp_path, 2)
         save(tmp_path, 3)
-        assert checkpoint.steps(tmp_path) == [1, 3]
+        assert checkpoint.checkpoint_steps(tmp_path) == [1, 3]
     save(tmp_path, 4)
-    assert checkpoint.steps(tmp_path) == [4]
+    assert checkpoint.checkpoint_steps(tmp_path) == [4]
 
 
 READING = """
 import sys, time
 from pathlib import Path
-from marl.runs.leases import leased
+from marl.runs.locks import leased
 with leased(Path(sys.argv[1])):
     print("reading", flush=True)
     time.sleep(60)
@@ -53,37 +55,37 @@ def test_a_reader_that_is_killed_keeps_nothing(tmp_path: Path) -> None:
     assert reader.stdout is not None
     assert reader.stdout.readline() == "reading\n"
     save(tmp_path, 2)
-    assert checkpoint.steps(tmp_path) == [1, 2]
+    assert checkpoint.checkpoint_steps(tmp_path) == [1, 2]
     reader.kill()
     reader.wait()
     save(tmp_path, 3)
-    assert checkpoint.steps(tmp_path) == [3]
+    assert checkpoint.checkpoint_steps(tmp_path) == [3]
 
 
 def test_a_checkpoint_that_is_not_there_or_cannot_be_locked_is_no_obstacle(tmp_path: Path) -> None:
-    with leased(tmp_path / "000007"), unleased(tmp_path / "000007") as free:
+    with read_lock(tmp_path / "000007"), removal_lock(tmp_path / "000007") as free:
         assert free
     first = save(tmp_path, 1)
-    with unleased(first) as free, leased(first) as kept:
+    with removal_lock(first) as free, read_lock(first) as kept:
         assert free
         assert not kept
 
 
-def test_what_was_restored_needs_its_checkpoint_no_longer(whole: Desk, tmp_path: Path) -> None:
+def test_what_was_restored_needs_its_checkpoint_no_longer(whole: RunWorkspace, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole.run, tmp_path / "run"))
-    scenario, simulator = restore(run)
+    scenario, simulator = restore_simulator(run)
     shutil.rmtree(run)
     (played,) = simulator.play([Deal("one", "one", 0, scenario.seats)])
     assert played.turns[0].completion.token_ids
 
 
 def test_a_checkpoint_that_is_just_being_removed_is_not_read_but_the_newest_that_stays(
-    whole: Desk, tmp_path: Path
+    whole: RunWorkspace, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(whole.run, tmp_path / "run"))
     versions: list[object] = []
-    reader = threading.Thread(target=lambda: versions.append(restore(run)[0]))
-    with unleased(run / "checkpoints" / "000008") as free:
+    reader = threading.Thread(target=lambda: versions.append(restore_simulator(run)[0]))
+    with removal_lock(run / "checkpoints" / "000008") as free:
         assert free
         reader.start()
         reader.join(0.5)
@@ -95,7 +97,7 @@ def test_a_checkpoint_that_is_just_being_removed_is_not_read_but_the_newest_that
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_run_whose_folder_is_removed_or_replaced_meanwhile_ends_and_does_not_make_it_anew(
-    replaced: bool, whole: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    replaced: bool, whole: RunWorkspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARL_CACHE", str(whole.path / "cache"))
     run = tmp_path / "run"
@@ -114,7 +116,7 @@ def test_a_run_whose_folder_is_removed_or_replaced_meanwhile_ends_and_does_not_m
 
 
 def test_no_checkpoint_outlives_the_rows_and_episodes_before_it_when_the_power_fails(
-    whole: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: RunWorkspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that was written before the checkpoint is on the disk before the checkpoint gets its name."""
     monkeypatch.setenv("MARL_CACHE", str(whole.path / "cache"))
@@ -131,8 +133,8 @@ def test_no_checkpoint_outlives_the_rows_and_episodes_before_it_when_the_power_f
     monkeypatch.setattr(os, "fsync", fsync)
     run = tmp_path / "run"
     assert marl.train(marl.load(whole.path / "scenario.yaml"), run)
-    written = {path for name in ("trajectories", "judgements") for path in (run / name).iterdir()}
+    written = {path for name in ("trajectories", "credit") for path in (run / name).iterdir()}
     assert written
     assert len(on_disk) == 3
-    assert {run / "metrics.jsonl", run / "trajectories", run / "judgements"} < on_disk[0]
+    assert {run / "metrics.jsonl", run / "trajectories", run / "credit"} < on_disk[0]
     assert written < on_disk[-1]

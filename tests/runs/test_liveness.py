@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from marl.runs.liveness import Liveness, duration, liveness, lock_owner
+from marl.runs.liveness import Liveness, format_duration, liveness
+from marl.runs.locks import lock_owner
 from marl.runs.run_folder import RunFolder
-from marl.runs.status import FILE, Activity, RunStatus
+from marl.runs.status import STATUS_FILE, RunActivity, RunStatus
 
 NOW = 1_000_000.0
 
@@ -21,9 +22,9 @@ NOW = 1_000_000.0
 def state(
     run: Path, *, silent_s: float = 1.0, ended: bool = False, step: int = 3, problem: str = "", held: bool = False
 ) -> Liveness:
-    status = RunStatus("node1", 7, NOW - silent_s, ended, Activity(step, 10, "play", NOW - silent_s - 4), problem)
-    (run / FILE).write_text(json.dumps(asdict(status)))
-    with RunFolder(run).held() if held else nullcontext():
+    status = RunStatus("node1", 7, NOW - silent_s, ended, RunActivity(step, 10, "play", NOW - silent_s - 4), problem)
+    (run / STATUS_FILE).write_text(json.dumps(asdict(status)))
+    with RunFolder(run).locked() if held else nullcontext():
         return liveness(run, step, 10, NOW)
 
 
@@ -55,16 +56,16 @@ def test_a_run_without_a_status_is_judged_by_its_lock_and_its_rows(tmp_path: Pat
     assert liveness(tmp_path, 0, 10, NOW).state == "not started"
     assert liveness(tmp_path, 10, 10, NOW).state == "complete"
     assert liveness(tmp_path, 3, 10, time.time() + 5).words == "or died; its last row is 5 s old"
-    with RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).locked():
         assert liveness(tmp_path, 3, 10, NOW).state == "training"
 
 
 def test_asking_for_the_owner_of_a_lock_takes_it_from_nobody(tmp_path: Path) -> None:
     assert lock_owner(tmp_path) is None
-    with RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).locked():
         assert [lock_owner(tmp_path) for _ in range(3)] == [str(os.getpid())] * 3
     assert lock_owner(tmp_path) is None
-    with RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).locked():
         pass
 
 
@@ -79,4 +80,4 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     ("seconds", "words"), [(0.2, "0 s"), (61, "1 min 1 s"), (7325, "2 h 2 min"), (200_000, "2 d 7 h"), (-3, "0 s")]
 )
 def test_lengths_of_time_are_in_words(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from marl.errors import FolderError
-from marl.runs import row_tail
-from marl.runs.row_tail import RowTail
+from marl.core.errors import FolderError
+from marl.runs import metrics_tail
+from marl.runs.metrics_tail import MetricsTail
 
 
 def write(run: Path, steps: range, mode: str = "a", **more: float) -> None:
@@ -18,13 +18,13 @@ def write(run: Path, steps: range, mode: str = "a", **more: float) -> None:
         file.writelines(json.dumps({"step": step, **more}) + "\n" for step in steps)
 
 
-def steps(tail: RowTail) -> list[int]:
+def steps(tail: MetricsTail) -> list[int]:
     return [row["step"] for row in tail.rows]
 
 
 def test_only_rows_that_were_added_are_read_again(tmp_path: Path) -> None:
     write(tmp_path, range(1, 4), x=1.5)
-    tail = RowTail(tmp_path)
+    tail = MetricsTail(tmp_path)
     assert [row["step"] for row in tail.update()] == [1, 2, 3]
     assert tail.update() == []
     write(tmp_path, range(4, 6))
@@ -35,7 +35,7 @@ def test_only_rows_that_were_added_are_read_again(tmp_path: Path) -> None:
 def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1}\n{"step": 2, "x"')
-    tail = RowTail(tmp_path)
+    tail = MetricsTail(tmp_path)
     tail.update()
     assert steps(tail) == [1]
     with file.open("a") as more:
@@ -44,9 +44,9 @@ def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path) ->
 
 
 def test_a_long_file_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_tail, "AT_ONCE", 2000)
+    monkeypatch.setattr(metrics_tail, "MAX_READ_BYTES", 2000)
     write(tmp_path, range(1, 100_001))
-    tail = RowTail(tmp_path, 50)
+    tail = MetricsTail(tmp_path, 50)
     tail.update()
     assert steps(tail) == list(range(99_951, 100_001))
     write(tmp_path, range(100_001, 101_001))  # more than is read at once
@@ -56,7 +56,7 @@ def test_a_long_file_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_run_that_goes_on_from_an_earlier_step_replaces_its_later_rows(tmp_path: Path) -> None:
     write(tmp_path, range(1, 9))
-    tail = RowTail(tmp_path)
+    tail = MetricsTail(tmp_path)
     tail.update()
     file = tmp_path / "metrics.jsonl"
     os.truncate(file, 4 * len('{"step": 1}\n'))
@@ -75,7 +75,7 @@ def test_a_run_that_goes_on_from_an_earlier_step_replaces_its_later_rows(tmp_pat
 
 def test_a_file_that_grew_beyond_the_place_where_it_was_cut_is_read_anew(tmp_path: Path) -> None:
     write(tmp_path, range(1, 9))
-    tail = RowTail(tmp_path)
+    tail = MetricsTail(tmp_path)
     tail.update()
     write(tmp_path, range(1, 9), "w", metric=12345.0)  # the same file, in which the old end lies within a line
     tail.update()
@@ -86,5 +86,5 @@ def test_a_file_that_grew_beyond_the_place_where_it_was_cut_is_read_anew(tmp_pat
 def test_what_is_no_row_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("[]\n")
     with pytest.raises(FolderError, match=r"metrics\.jsonl: no rows of metrics"):
-        RowTail(tmp_path).update()
-    assert RowTail(tmp_path / "nowhere").update() == []
+        MetricsTail(tmp_path).update()
+    assert MetricsTail(tmp_path / "nowhere").update() == []

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from real_runs import Desk, Kill, anchored, duel, kuhn, rows
 from rich.console import Console
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -23,16 +22,24 @@ from marl.commands.play import play, simulator_for
 from marl.runs.run_folder import RunFolder, environment
 from marl.scenario.load import validate
 from marl.training.build import build
-from marl.training.loop import Interrupt, Training
+from marl.training.loop import StopRequest, TrainingLoop
 from marl.view.console import console_monitor
-from marl.view.trackers import Tracker
+from marl.view.trackers import ExperimentTracker
+from tests.support.run_processes import (
+    RunWorkspace,
+    SignalTrigger,
+    anchored_scenario,
+    kuhn_scenario,
+    metric_lines,
+    two_policy_scenario,
+)
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> RunWorkspace:
     """A run that was killed once and went on."""
-    desk = Desk(tmp_path_factory.mktemp("resumed"), anchored())
-    assert desk.train(kill=Kill("os.rename", "run/checkpoints/.000006")) == -9
+    desk = RunWorkspace(tmp_path_factory.mktemp("resumed"), anchored_scenario())
+    assert desk.train(kill=SignalTrigger("os.rename", "run/checkpoints/.000006")) == -9
     assert desk.train("--resume", "auto") == 0
     return desk
 
@@ -47,24 +54,24 @@ def test_the_resolved_scenario_loads_again_as_the_same(resumed):
 
 
 def test_renamed_kinds_and_settings_that_are_new_since_are_no_change_of_an_old_runs_scenario(tmp_path):
-    scenario = kuhn(credit={"baseline": {"kind": "rloo"}})
+    scenario = kuhn_scenario(credit={"baseline": {"kind": "rloo"}})
     folder = RunFolder(tmp_path / "run")
     folder.create(validate(scenario))
     old = yaml.safe_load((folder.path / "scenario.yaml").read_text())
     old["credit"]["baseline"]["kind"] = "leave_one_out"
     del old["schedule"]["deadline_s"], old["alarms"]
     (folder.path / "scenario.yaml").write_text(yaml.safe_dump(old))
-    assert folder.changes(validate(scenario)) == []
+    assert folder.setting_differences(validate(scenario)) == []
     scenario["schedule"]["deadline_s"] = 7.0
-    assert folder.changes(validate(scenario)) == ["schedule.deadline_s: 600.0 -> 7.0"]
+    assert folder.setting_differences(validate(scenario)) == ["schedule.deadline_s: 600.0 -> 7.0"]
 
 
 def test_a_scenario_that_is_no_longer_valid_is_compared_as_it_was_written(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    folder.create(validate(kuhn()))
+    folder.create(validate(kuhn_scenario()))
     with (folder.path / "scenario.yaml").open("a") as file:
         file.write("forgotten: 1\n")
-    assert folder.changes(validate(kuhn())) == ["forgotten: 1 -> None"]
+    assert folder.setting_differences(validate(kuhn_scenario())) == ["forgotten: 1 -> None"]
 
 
 def test_the_environment_names_versions_seed_threads_and_machine(resumed):
@@ -87,7 +94,7 @@ def test_event_files_hold_the_rows_once_each_after_a_kill(resumed):
 
 
 def test_every_row_is_whole_and_each_step_has_one(resumed):
-    assert [json.loads(line)["step"] for line in rows(resumed.run)] == list(range(9))
+    assert [json.loads(line)["step"] for line in metric_lines(resumed.run)] == list(range(9))
 
 
 def test_a_checkpoints_policy_loads_with_transformers(resumed):
@@ -100,7 +107,7 @@ def test_a_checkpoints_policy_loads_with_transformers(resumed):
 
 
 def test_a_pipe_gets_plain_lines(resumed):
-    said = resumed.said()
+    said = resumed.take_output()
     assert "\x1b" not in said
     assert "step 0/8  eval/nashconv" in said
     assert "going on from step 3" in said
@@ -128,7 +135,7 @@ def test_a_tracker_of_a_resumed_run_gets_the_whole_curve(resumed, monkeypatch):
         finish=lambda: got.append((-1, {})),
     )
     monkeypatch.setitem(sys.modules, "trackio", library)
-    tracker = Tracker("trackio")
+    tracker = ExperimentTracker("trackio")
     tracker.begin(RunFolder(resumed.run))
     tracker.log(9, {"a": 1.0})
     tracker.close()
@@ -148,7 +155,7 @@ def trained(scenario: dict[str, Any], folder: Path) -> tuple[dict[str, Any], dic
         return {name: {k: v.clone() for k, v in e.network.model.state_dict().items()} for name, e in engines.items()}
 
     before = weights()
-    assert Training(run, home, [])(Interrupt())
+    assert TrainingLoop(run, home, [])(StopRequest())
     return before, weights()
 
 
@@ -158,14 +165,14 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 def test_a_frozen_policy_keeps_its_weights_bit_by_bit_while_the_other_learns(tmp_path, monkeypatch):
     monkeypatch.setenv("MARL_CACHE", str(tmp_path))
-    before, after = trained(duel(learner=None), tmp_path)
+    before, after = trained(two_policy_scenario(learner=None), tmp_path)
     assert same(before["right"], after["right"])
     assert not same(before["left"], after["left"])
 
 
 def test_two_policies_learn_apart(tmp_path, monkeypatch):
     monkeypatch.setenv("MARL_CACHE", str(tmp_path))
-    before, after = trained(duel(), tmp_path)
+    before, after = trained(two_policy_scenario(), tmp_path)
     assert not same(before["left"], before["right"])
     for name in ("left", "right"):
         assert not same(before[name], after[name])
@@ -177,4 +184,4 @@ def test_two_processes_with_hash_seeds_of_their_own_give_the_same_rows(resumed, 
     environment = os.environ | {"MARL_CACHE": str(resumed.path / "cache"), "PYTHONHASHSEED": "12345"}
     command = [sys.executable, "-m", "marl", "train", str(resumed.path / "scenario.yaml"), "--out", str(tmp_path)]
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    assert rows(tmp_path) == rows(resumed.run)
+    assert metric_lines(tmp_path) == metric_lines(resumed.run)

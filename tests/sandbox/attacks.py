@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from marl.sandbox.running import EndReason
+from marl.sandbox.process import EndReason
 
 PRELUDE = """
 import ctypes, json, os, resource, signal, socket, subprocess, sys, threading, time

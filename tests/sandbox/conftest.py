@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from orphans import Orphans
 
-from marl.sandbox import Sandbox, unusable
+from marl.sandbox import Sandbox, unusable_reason
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -26,7 +26,7 @@ def _find_bubblewrap() -> None:
 
 
 _find_bubblewrap()
-WAYS = {way: unusable(Sandbox(how=way)) for way in ("bubblewrap", "unshare")}
+WAYS = {way: unusable_reason(Sandbox(how=way)) for way in ("bubblewrap", "unshare")}
 """Mechanism -> the reason why it does not work on this machine; empty if it does."""
 
 

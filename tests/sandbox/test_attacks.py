@@ -17,7 +17,7 @@ import pytest
 from attacks import ATTACKS, PRELUDE, Attack
 from orphans import Orphans
 
-from marl.sandbox import Sandbox, run
+from marl.sandbox import Sandbox, run_program
 
 PROJECT = Path(__file__).parents[2]
 HARMLESS = (
@@ -83,7 +83,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_nothing_comes_of_code_that(attack: Attack, mechanism: str, world: World, orphans: Orphans) -> None:
     sandbox = Sandbox(how=mechanism, **{**LIMITS, **attack.limits})
-    result = run(sandbox, PRELUDE + attack.code, files={"world.json": world.as_json()})
+    result = run_program(sandbox, PRELUDE + attack.code, files={"world.json": world.as_json()})
     assert "blocked" in result.stdout, result
     assert "ESCAPED" not in result.stdout
     assert world.token not in result.stdout + result.stderr
@@ -96,4 +96,4 @@ def test_nothing_comes_of_code_that(attack: Attack, mechanism: str, world: World
 @pytest.mark.parametrize("name", HARMLESS)
 def test_without_walls_the_same_code_gets_through(name: str, world: World) -> None:
     files = {"world.json": world.as_json()}
-    assert "ESCAPED" in run(Sandbox(how="none"), PRELUDE + ATTACKS[name].code, files=files).stdout
+    assert "ESCAPED" in run_program(Sandbox(how="none"), PRELUDE + ATTACKS[name].code, files=files).stdout

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from marl.processes import descendants
-from marl.protocols import UnjudgedError
-from marl.sandbox import ProgramResult, Sandbox, run, running
+from marl.host.processes import descendants
+from marl.protocols import InconclusiveError
+from marl.sandbox import ProgramResult, Sandbox, process, run_program
 
 # One after the other: some of these tests make one processor busy.
 pytestmark = pytest.mark.xdist_group("busy processor")
@@ -44,7 +44,7 @@ def busy(others: int) -> Iterator[None]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for long enough that a program gets its time although other tests and other users are busy, too."""
-    monkeypatch.setattr(running, "WALL_PATIENCE", 300.0)
+    monkeypatch.setattr(process, "MAX_WALL_FACTOR", 300.0)
 
 
 def computes(seconds: float) -> str:
@@ -54,20 +54,20 @@ def computes(seconds: float) -> str:
 def test_a_program_is_given_back_the_time_for_which_it_got_no_processor(mechanism: str, patient: None) -> None:
     began = time.monotonic()
     with busy(3):
-        assert run(Sandbox(how=mechanism, wall_s=0.4), computes(0.2)).stdout == "done\n"
+        assert run_program(Sandbox(how=mechanism, wall_s=0.4), computes(0.2)).stdout == "done\n"
     assert time.monotonic() - began > 0.5, "or this test shows nothing"
 
 
 def test_a_program_that_sleeps_or_computes_for_too_long_is_given_nothing_back(patient: None) -> None:
     with busy(1):
         for program in ("import time; time.sleep(60)", computes(60)):
-            assert run(Sandbox(wall_s=0.2), program).reason == "timeout"
+            assert run_program(Sandbox(wall_s=0.2), program).reason == "timeout"
 
 
 def test_a_program_that_got_hardly_any_processor_time_says_nothing_about_its_author() -> None:
     message = r"the program got 0[.\d]* s of processor time in [\d.]+ s on this machine"
-    with busy(20), pytest.raises(UnjudgedError, match=message):
-        run(Sandbox(how="none", wall_s=0.15), computes(60))
+    with busy(20), pytest.raises(InconclusiveError, match=message):
+        run_program(Sandbox(how="none", wall_s=0.15), computes(60))
 
 
 SLOWED = """
@@ -84,7 +84,7 @@ for slow_down in (
 
 
 def test_a_program_cannot_make_itself_one_that_gets_no_processor(mechanism: str) -> None:
-    assert run(Sandbox(how=mechanism), SLOWED) == ProgramResult("", "", 0, "finished")
+    assert run_program(Sandbox(how=mechanism), SLOWED) == ProgramResult("", "", 0, "finished")
 
 
 def kill_when_up(name: str) -> threading.Thread:
@@ -112,17 +112,17 @@ def _command(process: int) -> str:
 
 def test_a_program_that_is_killed_once_runs_again(mechanism: str) -> None:
     killer = kill_when_up("main.py")
-    assert run(Sandbox(how=mechanism), WAITS).stdout == "up\ndone\n"
+    assert run_program(Sandbox(how=mechanism), WAITS).stdout == "up\ndone\n"
     killer.join()
 
 
 def test_a_program_that_kills_itself_has_failed(mechanism: str) -> None:
-    result = run(Sandbox(how=mechanism), "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    result = run_program(Sandbox(how=mechanism), "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert (result.reason, result.status) == ("killed", 137)
 
 
 def test_a_sandbox_that_is_killed_from_outside_says_nothing_about_the_program(mechanism: str) -> None:
-    killer = kill_when_up("inside.py")
-    with pytest.raises(UnjudgedError, match="ended by signal 9 from outside"):
-        run(Sandbox(how=mechanism), WAITS)
+    killer = kill_when_up("bootstrap.py")
+    with pytest.raises(InconclusiveError, match="ended by signal 9 from outside"):
+        run_program(Sandbox(how=mechanism), WAITS)
     killer.join()

@@ -17,7 +17,7 @@ import pytest
 from orphans import Orphans
 from pydantic import ValidationError
 
-from marl.sandbox import Sandbox, SandboxUnavailable, isolation, run, running, seccomp, unusable
+from marl.sandbox import Sandbox, SandboxUnavailable, isolation, process, run_program, seccomp, unusable_reason
 
 PROJECT = Path(__file__).parents[2]
 IMPORTS = "asyncio collections dataclasses datetime fractions hashlib heapq itertools json math random re statistics"
@@ -55,7 +55,7 @@ GOOD = {
 @pytest.mark.parametrize(("program", "printed"), GOOD.values(), ids=GOOD)
 def test_good_code(mechanism: str, program: str, printed: str) -> None:
     stdin = "2 3 ü" if "ü" in printed else "2 3"
-    result = run(Sandbox(how=mechanism, wall_s=20), program, stdin, {"given.txt": "ü\r\n"})
+    result = run_program(Sandbox(how=mechanism, wall_s=20), program, stdin, {"given.txt": "ü\r\n"})
     assert (result.stdout, result.stderr, result.status, result.reason) == (printed, "", 0, "finished")
 
 
@@ -69,7 +69,7 @@ def test_libraries_that_are_asked_for_can_be_imported(mechanism: str) -> None:
         Path(packages).chmod(0o755)
         (Path(packages) / "greeting.py").write_text("text = 'hello'")
         program = "import greeting; print(greeting.text); open(greeting.__file__, 'a')"
-        result = run(Sandbox(how=mechanism, wall_s=20, libraries=(Path(packages),)), program)
+        result = run_program(Sandbox(how=mechanism, wall_s=20, libraries=(Path(packages),)), program)
     assert result.stdout == "hello\n"
     assert result.last_error.startswith(("PermissionError", "OSError: [Errno 30] Read-only file system"))
 
@@ -81,42 +81,42 @@ def test_libraries_that_the_scratch_folder_would_hide_are_refused() -> None:
 
 
 def test_a_program_does_the_same_every_time(mechanism: str) -> None:
-    assert len({run(Sandbox(how=mechanism), "print(set('abcdefgh'))").stdout for _ in range(3)}) == 1
+    assert len({run_program(Sandbox(how=mechanism), "print(set('abcdefgh'))").stdout for _ in range(3)}) == 1
 
 
 def test_what_went_wrong_is_told(mechanism: str) -> None:
-    result = run(Sandbox(how=mechanism), "print('before')\n1 / 0")
+    result = run_program(Sandbox(how=mechanism), "print('before')\n1 / 0")
     assert (result.stdout, result.status, result.last_error) == ("before\n", 1, "ZeroDivisionError: division by zero")
-    assert run(Sandbox(how=mechanism), "import sys; sys.exit(3)").status == 3
-    assert "SyntaxError" in run(Sandbox(how=mechanism), "def f(:").last_error
+    assert run_program(Sandbox(how=mechanism), "import sys; sys.exit(3)").status == 3
+    assert "SyntaxError" in run_program(Sandbox(how=mechanism), "def f(:").last_error
 
 
 @pytest.mark.parametrize("program", ["print('\ud800')", "\0", "", "\ufeffprint(1)", "# coding: nonsense"])
 def test_no_text_is_an_error_of_ours(mechanism: str, program: str) -> None:
-    run(Sandbox(how=mechanism), program, stdin="\ud800")
+    run_program(Sandbox(how=mechanism), program, stdin="\ud800")
 
 
 def test_sandboxes_do_not_see_each_other(mechanism: str) -> None:
     sandbox = Sandbox(how=mechanism, wall_s=20)
     program = "open('mine', 'w').write('x'); print(flush=True); import time; time.sleep(0.4)"
-    other = threading.Thread(target=run, args=(sandbox, program))
+    other = threading.Thread(target=run_program, args=(sandbox, program))
     other.start()
     seen = (
         "import os\nprint(sorted(os.listdir()))\nfor n in range(3, 99999):\n    try: os.kill(n, 9); print('ESCAPED', n)"
     )
-    result = run(sandbox, seen + "\n    except ProcessLookupError: pass")
+    result = run_program(sandbox, seen + "\n    except ProcessLookupError: pass")
     assert result.stdout == "['main.py']\n"
     other.join()
 
 
 def test_the_scratch_folder_is_new_every_time(mechanism: str) -> None:
     program = "import os; print(os.listdir()); open('left', 'w').write('x')"
-    assert [run(Sandbox(how=mechanism), program).stdout for _ in range(2)] == ["['main.py']\n"] * 2
+    assert [run_program(Sandbox(how=mechanism), program).stdout for _ in range(2)] == ["['main.py']\n"] * 2
 
 
 def test_a_sandbox_dies_with_the_process_that_started_it(mechanism: str, orphans: Orphans) -> None:
     program = "import time; print('up', flush=True); time.sleep(600)"
-    starter = f"from marl.sandbox import *; run(Sandbox(how={mechanism!r}, wall_s=500, cpu_s=500), {program!r})"
+    starter = f"from marl.sandbox import *; run_program(Sandbox(how={mechanism!r}, wall_s=500, cpu_s=500), {program!r})"
     starting = subprocess.Popen([sys.executable, "-c", starter], cwd=PROJECT)
     deadline = time.monotonic() + 30
     while "main.py" not in _family(starting.pid):
@@ -137,19 +137,21 @@ def _family(process: int) -> str:
 
 
 def test_without_walls_limits_are_left() -> None:
-    assert run(Sandbox(how="none", wall_s=0.5), "import time; time.sleep(99)").reason == "timeout"
-    assert run(Sandbox(how="none"), "while True: print('x' * 1000)").reason == "output"
-    assert "MemoryError" in run(Sandbox(how="none"), "bytearray(1 << 30)").last_error
-    assert run(Sandbox(how="none"), "import os; print(os.getcwd() != '/tmp'); open('a', 'w')").stdout == "True\n"
+    assert run_program(Sandbox(how="none", wall_s=0.5), "import time; time.sleep(99)").reason == "timeout"
+    assert run_program(Sandbox(how="none"), "while True: print('x' * 1000)").reason == "output"
+    assert "MemoryError" in run_program(Sandbox(how="none"), "bytearray(1 << 30)").last_error
+    assert (
+        run_program(Sandbox(how="none"), "import os; print(os.getcwd() != '/tmp'); open('a', 'w')").stdout == "True\n"
+    )
 
 
 def test_no_more_run_at_once_than_there_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     outputs: list[str] = []
-    waiting = threading.Thread(target=lambda: outputs.append(run(Sandbox(how="none"), "print(1)").stdout))
+    waiting = threading.Thread(target=lambda: outputs.append(run_program(Sandbox(how="none"), "print(1)").stdout))
     with ExitStack() as stack:
-        for _ in range(running.PLACES):
-            stack.enter_context(running.place())
+        for _ in range(process.MAX_SANDBOXES):
+            stack.enter_context(process.sandbox_slot())
         waiting.start()
         waiting.join(0.3)
         assert not outputs
@@ -161,11 +163,11 @@ def test_a_run_whose_programs_hang_in_all_places_does_not_stop_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(running, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(process, "SLOT_TIMEOUT_S", 0.2)
     with ExitStack() as stack:
-        for _ in range(running.PLACES):
-            stack.enter_context(running.place())
-        assert run(Sandbox(how="none"), "print(1)").stdout == "1\n"
+        for _ in range(process.MAX_SANDBOXES):
+            stack.enter_context(process.sandbox_slot())
+        assert run_program(Sandbox(how="none"), "print(1)").stdout == "1\n"
 
 
 CROWD = """
@@ -179,7 +181,7 @@ os._exit(0)
 
 
 def test_two_runs_at_once_do_not_reach_each_others_limits(mechanism: str, tmp_path: Path) -> None:
-    starter = f"from marl.sandbox import *; print(run(Sandbox(how={mechanism!r}), {CROWD!r}).stdout)"
+    starter = f"from marl.sandbox import *; print(run_program(Sandbox(how={mechanism!r}), {CROWD!r}).stdout)"
     runs = []
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -193,10 +195,10 @@ def test_two_runs_at_once_do_not_reach_each_others_limits(mechanism: str, tmp_pa
 def test_two_runs_at_once_cannot_kill_each_others_programs(mechanism: str) -> None:
     sandbox, outputs = Sandbox(how=mechanism, wall_s=20), []
     program = "print(flush=True); import time; time.sleep(0.5); print('alive')"
-    other = threading.Thread(target=lambda: outputs.append(run(sandbox, program).stdout))
+    other = threading.Thread(target=lambda: outputs.append(run_program(sandbox, program).stdout))
     other.start()
     killer = "import os, signal, time\nend = time.time() + 0.6\nwhile time.time() < end:\n    signal.signal(15, 1)\n"
-    run(sandbox, killer + "    try: os.kill(-1, 15)\n    except ProcessLookupError: pass\n    time.sleep(0.01)")
+    run_program(sandbox, killer + "    try: os.kill(-1, 15)\n    except ProcessLookupError: pass\n    time.sleep(0.01)")
     other.join()
     assert outputs == ["\nalive\n"]
 
@@ -212,8 +214,8 @@ def test_users_of_sandboxes_are_drawn_from_those_that_nobody_has() -> None:
 
 def test_it_refuses_where_no_walls_can_be_put_up() -> None:
     program = (
-        "from marl.sandbox import *\nprint(unusable(Sandbox()))\n"
-        "try: run(Sandbox(), 'open(\"ran\", \"w\")')\nexcept SandboxUnavailable: print('refused')"
+        "from marl.sandbox import *\nprint(unusable_reason(Sandbox()))\n"
+        "try: run_program(Sandbox(), 'open(\"ran\", \"w\")')\nexcept SandboxUnavailable: print('refused')"
     )
     shell = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     argv = ["unshare", "-Ur", "sh", "-c", shell, "sh", sys.executable, "-c", program]
@@ -228,17 +230,20 @@ def test_it_refuses_where_no_walls_can_be_put_up() -> None:
 
 
 def test_a_way_that_is_asked_for_is_not_replaced_by_another(tmp_path: Path) -> None:
-    program = "from marl.sandbox import *; print(unusable(Sandbox(how='bubblewrap'))); print(unusable(Sandbox()))"
+    program = (
+        "from marl.sandbox import *\n"
+        "print(unusable_reason(Sandbox(how='bubblewrap'))); print(unusable_reason(Sandbox()))"
+    )
     shown = [sys.executable, "-c", program]
     done = subprocess.run(shown, capture_output=True, text=True, cwd=PROJECT, env={"PATH": str(tmp_path)})
     why, auto = done.stdout.split("\n")[:2]
     assert why.startswith("sandbox.how: bubblewrap: bwrap is not installed; choices: auto")
-    assert auto == unusable(Sandbox(how="unshare"))
+    assert auto == unusable_reason(Sandbox(how="unshare"))
 
 
 def test_a_sandbox_that_cannot_be_started_is_no_fault_of_the_program() -> None:
     with pytest.raises(SandboxUnavailable, match="No such file"):
-        run(Sandbox(how="none"), "print(1)", files={"no/such/folder": ""})
+        run_program(Sandbox(how="none"), "print(1)", files={"no/such/folder": ""})
 
 
 def test_a_bare_text_says_how() -> None:
@@ -255,7 +260,7 @@ def test_system_calls_have_the_numbers_of_the_kernels_own_headers(machine: str) 
     if not header.exists():
         pytest.skip("the kernel's headers are not installed")
     defined = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text()))
-    numbers = seccomp.numbers(machine)
+    numbers = seccomp.refused_calls(machine)
     assert {name: int(defined[name]) for name in numbers} == numbers
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from paths import KUHN
 
 import marl
-from marl.parts import names
+from marl.core.plugins import known_kinds
 from marl.scenario.load import ScenarioError, validate
+from tests.support.paths import KUHN
 
 LEARNER = "policies.actor.learner"
-ENGINES, GAMES = ", ".join(names("engines")), ", ".join(names("games"))
+ENGINES, GAMES = ", ".join(known_kinds("engines")), ", ".join(known_kinds("games"))
 LEARNERS = (
-    "awr, cispo, dapo, dpo, dr_grpo, gmpo, grpo, gspo, ppo, prime, pspo, q_learning, reinforce, reinforce_pp, "
-    "reinforce_pp_baseline, reinforce_sequence, reward_modeling, sapo, sft"
+    "awr, cispo, dapo, dpo, dr_grpo, gmpo, grpo, gspo, ppo, prime, pspo, q_learning, reinforce, "
+    "reinforce_plus_plus, reinforce_plus_plus_baseline, reward_modeling, rloo, sapo, sft"
 )
 OR_PATH = ", or an import path 'package.module:Name'"
 CUT_OFF = (
@@ -49,7 +49,7 @@ KINDS = {
         for field in ("game.kind", "game")
     },
     f"{LEARNER}.kind=grop": f"{LEARNER}.kind: unknown kind 'grop'; did you mean 'grpo' or 'dr_grpo' "
-    f"or 'gspo'? choices: {LEARNERS}{OR_PATH}",
+    f"or 'rloo'? choices: {LEARNERS}{OR_PATH}",
     "policies.actor.engine.kind=tansformers": "policies.actor.engine.kind: unknown kind 'tansformers'; did you mean "
     f"'transformers'? choices: {ENGINES}{OR_PATH}",
     "policies.actor.engine={slots: 3}": f"policies.actor.engine.kind: missing; choices: {ENGINES}",
@@ -60,14 +60,14 @@ KINDS = {
     + str(Path(yaml.__file__).parent),
     "game.kind=yaml:dump": "game.kind: kind 'yaml:dump' is no part of games: it must be a subclass of its settings, "
     "GameConfig",
-    "game.kind=roles.answering:PlayerRole": "game.kind: kind 'roles.answering:PlayerRole' is no part of games: it must "
-    "be a subclass of its settings, GameConfig",
+    "game.kind=marl.roles.answering:PlayerRole": "game.kind: kind 'marl.roles.answering:PlayerRole' is no part of "
+    "games: it must be a subclass of its settings, GameConfig",
     "game.kind=marl.protocols:GameConfig": "game.kind: kind 'marl.protocols:GameConfig' is unfinished: it has no build",
     "game.kind=.:x": "game.kind: kind '.:x': an import path is written 'package.module:Name'",
     "credit.assign.kind=group": "credit.assign.kind: unknown kind 'group' (it is one of baselines); choices: "
-    f"{', '.join(names('credit'))}, or an import path 'package.module:Name'",
+    f"{', '.join(known_kinds('credit'))}, or an import path 'package.module:Name'",
     "credit.baseline.kind=flow": "credit.baseline.kind: unknown kind 'flow' (it is one of credit); did you mean "
-    f"'rloo'? choices: {', '.join(names('baselines'))}, or an import path 'package.module:Name'",
+    f"'rloo'? choices: {', '.join(known_kinds('baselines'))}, or an import path 'package.module:Name'",
 }
 VALUES = {
     "schedule.steps=-1": "schedule.steps: must be greater than 0 (got -1)",

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from paths import ROOT
 
 from marl.commands import cli
 from marl.scenario.load import ScenarioError, load
 from marl.scenario.yaml_text import MAX_BYTES, MAX_VALUES, read_yaml
+from tests.support.paths import ROOT
 
 FILES = sorted((Path(__file__).parent / "hostile").glob("*.yaml"))
 """The first line of each is what the message must hold."""

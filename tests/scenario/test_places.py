@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
-from real_runs import kuhn, tiny
 
 import marl
-from games.tasks.tables import FileTask
+from marl.games.tasks.dataset import FileTask
+from marl.host.paths import PathResolver, use_resolver
 from marl.models.pretrained import Pretrained
-from marl.places import Places, relative_to
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
-from marl.scenario.trust import reaches
+from marl.scenario.trust import external_accesses
+from tests.support.run_processes import kuhn_scenario, tiny_model
 
 
 class Project:
@@ -30,7 +30,7 @@ class Project:
 
     def write(self, name: str = "mine.yaml", **changes: Any) -> Path:
         file = self.scenarios / name
-        file.write_text(yaml.safe_dump(kuhn() | changes))
+        file.write_text(yaml.safe_dump(kuhn_scenario() | changes))
         return file
 
 
@@ -101,7 +101,7 @@ def test_a_path_may_begin_at_the_cache_of_made_models(project: Project, monkeypa
 
 def test_data_in_python_begin_at_the_working_directory(project: Project) -> None:
     (project.folder / "sums.csv").write_text("question,answer\n1 + 1,2\n1 + 2,3\n")
-    assert task(marl.load(kuhn() | questions())).path == project.folder / "sums.csv"
+    assert task(marl.load(kuhn_scenario() | questions())).path == project.folder / "sums.csv"
 
 
 def test_a_model_folder_beside_the_scenario_is_no_name_on_the_hub(project: Project) -> None:
@@ -142,7 +142,7 @@ def test_a_missing_file_is_named_in_full_with_where_its_path_begins(project: Pro
 
 def test_a_template_lies_beside_its_scenario_too(project: Project) -> None:
     (project.scenarios / "prompt.jinja2").write_text("{{ observation }}")
-    roles = {"player": kuhn()["roles"]["player"] | {"prompt": {"file": "prompt.jinja2"}}}
+    roles = {"player": kuhn_scenario()["roles"]["player"] | {"prompt": {"file": "prompt.jinja2"}}}
     assert marl.load(project.write(roles=roles)).roles["player"].model_dump()["prompt"] == "{{ observation }}"
 
 
@@ -161,10 +161,10 @@ def test_names_that_look_like_fields_are_no_paths(project: Project) -> None:
 def test_trust_looks_where_the_scenario_reads(project: Project) -> None:
     for folder in (project.folder, project.scenarios):
         (folder / "secret.txt").touch()
-    with relative_to(Places(project.scenarios)):
-        found = reaches({"game": {"kind": "taboo", "file": "secret.txt"}}, project.scenarios)
+    with use_resolver(PathResolver(project.scenarios)):
+        found = external_accesses({"game": {"kind": "taboo", "file": "secret.txt"}}, project.scenarios)
         assert [(reach.target, reach.needs_consent) for reach in found] == [(f"{project.scenarios}/secret.txt", False)]
-        found = reaches({"game": {"kind": "taboo", "file": "../secret.txt"}}, project.scenarios)
+        found = external_accesses({"game": {"kind": "taboo", "file": "../secret.txt"}}, project.scenarios)
         assert [(reach.target, reach.needs_consent) for reach in found] == [(f"{project.folder}/secret.txt", True)]
 
 
@@ -180,11 +180,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory, made: Path) -> Path:
     taboo = {
         "game": {"kind": "taboo", "file": "words.txt", "max_turns": 1},
         "seats": {"attacker": "player", "defender": "player"},
-        "policies": {"actor": {"model": tiny(warm_up=None), "learner": {"kind": "grpo", "lr": 1e-3}}},
+        "policies": {"actor": {"model": tiny_model(warm_up=None), "learner": {"kind": "grpo", "lr": 1e-3}}},
         "schedule": {"steps": 1, "groups": 1, "group_size": 2, "threads": 1},
         "evaluate": {},
     }
-    (folder / "taboo.yaml").write_text(yaml.safe_dump(kuhn() | taboo))
+    (folder / "taboo.yaml").write_text(yaml.safe_dump(kuhn_scenario() | taboo))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(made))
         patch.chdir(folder)
@@ -195,7 +195,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, made: Path) -> Path:
 def test_a_run_is_resumed_from_another_folder(trained: Path, project: Project) -> None:
     scenario = marl.load(trained / "taboo.yaml", ["schedule.steps=2"])
     assert marl.train(scenario, trained / "runs" / "first", resume="auto", force=True)
-    assert RunFolder(trained / "runs" / "first").changes(scenario) == []
+    assert RunFolder(trained / "runs" / "first").setting_differences(scenario) == []
 
 
 def test_a_run_that_was_moved_still_finds_its_data(trained: Path, project: Project) -> None:
@@ -226,22 +226,22 @@ def test_the_bare_name_of_a_run_is_in_runs_and_a_path_begins_at_the_file(
 def test_what_a_run_was_trained_to_reach_asks_no_second_time(
     trained: Path, project: Project, monkeypatch: pytest.MonkeyPatch, made: Path
 ) -> None:
-    from marl.commands.consent import consent_needed
+    from marl.commands.consent import require_consent
 
     run = RunFolder(trained / "runs" / "first")
-    with consent_needed():
+    with require_consent():
         assert run.scenario().game.kind == "taboo"
     # Another's cache, one more byte, or other files: consent is needed.
     monkeypatch.setenv("MARL_CACHE", str(project.folder))
-    with consent_needed(), pytest.raises(ScenarioError, match=r"words.txt \(game.file\)"):
+    with require_consent(), pytest.raises(ScenarioError, match=r"words.txt \(game.file\)"):
         run.scenario()
     monkeypatch.setenv("MARL_CACHE", str(made))
     copied = shutil.copytree(run.path, project.folder / "copy")
-    with consent_needed():
+    with require_consent():
         assert RunFolder(copied).scenario().game.kind == "taboo"
     with (copied / "scenario.yaml").open("a") as file:
         file.write("\n")
-    with consent_needed(), pytest.raises(ScenarioError, match=r"words.txt \(game.file\)"):
+    with require_consent(), pytest.raises(ScenarioError, match=r"words.txt \(game.file\)"):
         RunFolder(copied).scenario()
 
 

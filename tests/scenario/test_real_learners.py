@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from paths import SCENARIOS
 
 import marl
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Message, Request
+from marl.host.paths import cache_folder
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.chat_template import ChatTokenizer
 from marl.models.pretrained import Pretrained, PretrainedSource
-from marl.places import cache_folder
 from marl.scenario.load import validate
-from marl.types import Message, Request
-from trainers.batching.planner import BatchPlanner
-from trainers.batching.rows import Row
-from trainers.rounding import read_rows, rounding_noise
-from trainers.sampler_check import ROUNDINGS
+from marl.trainers.batching.planner import BatchPlanner
+from marl.trainers.batching.rows import Row
+from marl.trainers.forward.fidelity_gate import MAX_ROUNDING_RATIO
+from marl.trainers.forward.rounding_noise import read_logprobs, rounding_noise
+from tests.support.paths import SCENARIOS
 
 MODEL = cache_folder() / "real" / "SmolLM2-135M-Instruct"
 """Place of the model, looked up before tests change the cache."""
@@ -55,7 +55,7 @@ def trained(solver: dict[str, Any], folder: Path, **changes: Any) -> list[dict[s
 def is_faithful(row: dict[str, Any]) -> bool:
     """Return whether sampler and learner differ in this step, as any two roundings do, and by no more than these."""
     gap, noise = row["policy/solver/fidelity_mean"], row["policy/solver/fidelity_rounding_mean"]
-    return bool(0 < gap <= ROUNDINGS * noise and row["policy/solver/fidelity_max"] < 1)
+    return bool(0 < gap <= MAX_ROUNDING_RATIO * noise and row["policy/solver/fidelity_max"] < 1)
 
 
 def test_a_step_of_all_weights_is_faithful(tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def moved(model: Any) -> Any:
 def test_log_probabilities_in_every_layout_are_those_of_texts_alone() -> None:
     source = source_of("float32")
     rows, model = texts_of(source), moved(source.model())
-    alone = [read_rows(model, BatchPlanner(model, 1 << 15, "padded"), [row])[0] for row in rows]
+    alone = [read_logprobs(model, BatchPlanner(model, 1 << 15, "padded"), [row])[0] for row in rows]
     for layout in ("packed", "shared", "prompted", "padded"):
-        for one, other in zip(read_rows(model, BatchPlanner(model, 1 << 15, layout), rows), alone, strict=True):
+        for one, other in zip(read_logprobs(model, BatchPlanner(model, 1 << 15, layout), rows), alone, strict=True):
             assert one == pytest.approx(other, abs=1e-4)
 
 
@@ -119,11 +119,11 @@ def test_in_bfloat16_a_missing_adapter_is_more_than_rounding_explains() -> None:
     source = source_of("bfloat16")
     rows, model = texts_of(source), moved(source.model())
     planner = BatchPlanner(model, 1 << 15, "shared")
-    noise, told = rounding_noise(model, planner, rows), read_rows(model, planner, rows)
+    noise, told = rounding_noise(model, planner, rows), read_logprobs(model, planner, rows)
     deaf = source.model()
     gaps = [
         abs(one - other)
-        for ours, theirs in zip(told, read_rows(deaf, BatchPlanner(deaf, 1 << 15, "padded"), rows), strict=True)
+        for ours, theirs in zip(told, read_logprobs(deaf, BatchPlanner(deaf, 1 << 15, "padded"), rows), strict=True)
         for one, other in zip(ours, theirs, strict=True)
     ]
-    assert sum(gaps) / len(gaps) > ROUNDINGS * noise.mean
+    assert sum(gaps) / len(gaps) > MAX_ROUNDING_RATIO * noise.mean

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
-from paths import ROOT, SCENARIOS
 from peft import AutoPeftModelForCausalLM
-from real_runs import Desk, Kill
 
 import marl
-from marl.places import cache_folder
+from marl.host.paths import cache_folder
 from marl.scenario.load import ScenarioError
-from trainers.sampler_check import FINE
+from marl.trainers.forward.fidelity_gate import FLOAT32_LIMITS
+from tests.support.paths import ROOT, SCENARIOS
+from tests.support.run_processes import RunWorkspace, SignalTrigger
 
 REAL = SCENARIOS / "real"
 FOLDER = Path("real/SmolLM2-135M-Instruct")
@@ -112,16 +112,16 @@ def team(policies: str = FIRST_POLICY) -> dict[str, Any]:
     return scenario
 
 
-def desk(folder: Path, scenario: dict[str, Any]) -> Desk:
+def desk(folder: Path, scenario: dict[str, Any]) -> RunWorkspace:
     """A desk whose cache is the user's, with the model in it."""
     folder.mkdir(exist_ok=True)
     (folder / "cache").symlink_to(MODEL.parents[1])
-    return Desk(folder, scenario)
+    return RunWorkspace(folder, scenario)
 
 
-def trained(desk: Desk, *arguments: str, kill: Kill | None = None) -> int | None:
-    """As `Desk.train`, with the patience that a model of 135M parameters needs on a busy machine."""
-    process = desk.begin(*arguments, kill=kill)
+def trained(desk: RunWorkspace, *arguments: str, kill: SignalTrigger | None = None) -> int | None:
+    """As `RunWorkspace.train`, with the patience that a model of 135M parameters needs on a busy machine."""
+    process = desk.start_training(*arguments, kill=kill)
     process.join(PATIENCE_S)
     return process.exitcode
 
@@ -141,16 +141,16 @@ def test_three_adapters_on_the_model_in_bfloat16_learn_and_go_on_exactly_after_a
     scenario = team()
     scenario["policies"]["planner"]["model"]["base"]["dtype"] = "bfloat16"
     whole, killed = desk(tmp_path / "whole", scenario), desk(tmp_path / "killed", scenario)
-    assert trained(whole) == 0, whole.said()
+    assert trained(whole) == 0, whole.take_output()
     first, *_, last = rows(whole.run)
     assert "eval/held_out/success" in first
     assert {f"policy/{name}/loss" for name in LEARNERS} <= last.keys()
     saved = whole.run / "checkpoints" / "000002" / "policies" / "solver"
     adapted = AutoPeftModelForCausalLM.from_pretrained(saved)
     assert adapted.peft_config["default"].r == 16
-    kill = Kill("os.rename", "checkpoints/.", 2)
-    assert trained(killed, kill=kill) == -9, killed.said()
-    assert trained(killed, "--resume", "auto") == 0, killed.said()
+    kill = SignalTrigger("os.rename", "checkpoints/.", 2)
+    assert trained(killed, kill=kill) == -9, killed.take_output()
+    assert trained(killed, "--resume", "auto") == 0, killed.take_output()
     assert weights(killed.run) == weights(whole.run)
 
 
@@ -162,9 +162,9 @@ def test_one_more_line_samples_the_team_with_vllm(tmp_path: Path) -> None:
     scenario = team(FIRST_POLICY + ON_VLLM)
     scenario["policies"]["planner"]["model"]["base"]["dtype"] = "float32"
     run = desk(tmp_path / "run", scenario)
-    assert trained(run) == 0, run.said()
+    assert trained(run) == 0, run.take_output()
     first, last = rows(run.run)[1:]
     for name in LEARNERS:
-        assert 0 < first[f"policy/{name}/fidelity_max"] <= FINE.max, name
+        assert 0 < first[f"policy/{name}/fidelity_max"] <= FLOAT32_LIMITS.max, name
         assert f"policy/{name}/prefix_cache" in last, name
         assert math.isfinite(last[f"policy/{name}/loss"]), name

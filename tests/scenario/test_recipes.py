@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import run_marl
-from paths import SCENARIOS
 
 import marl
-from marl.engines.reward_model.settings import RewardSeat
+from marl.engines.reward_model.settings import RewardModelConfig
 from marl.evaluation.suite_play import suite_figures
 from marl.scenario.load import ScenarioError
+from tests.support.command_line import run_marl
+from tests.support.paths import SCENARIOS
 
 RECIPES = SCENARIOS / "recipes"
 RLHF = sorted(RECIPES.glob("rlhf_*.yaml"))
@@ -75,7 +75,7 @@ def test_rlhf_runs_end_to_end_on_its_own_output_folders() -> None:
     assert last["episode/return/solver"] == pytest.approx(last["episode/measure/reward"])
     # What was only rated never changed, and is no language model now.
     engine = marl.load(RLHF[2]).policies["reward_model"].engine
-    assert isinstance(engine, RewardSeat)
+    assert isinstance(engine, RewardModelConfig)
     assert engine.folder().parts[-4:] == ("checkpoints", "000003", "policies", "solver")
 
 
@@ -112,7 +112,7 @@ def test_the_iterative_recipe_evaluates_trains_and_saves_round_after_round() -> 
 def test_a_model_learns_offline_from_two_games_and_takes_the_suite(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from marl.commands.suite import contestant, read_suite
+    from marl.commands.eval.suite import read_suite, suite_player
 
     (here / "runs").mkdir()
     for game in ("nim", "kuhn"):
@@ -125,7 +125,7 @@ def test_a_model_learns_offline_from_two_games_and_takes_the_suite(
     last = results[-1]
     assert {"policy/actor/value_loss", "game/nim/episode/count", "game/kuhn/episode/count"} <= last.keys()
     suite = read_suite(SCENARIOS / "suites" / "small_games.yaml").model_copy(update={"problems": 4, "samples": 2})
-    figures = suite_figures(suite, contestant("runs/offline_awr", suite).play(suite))
+    figures = suite_figures(suite, suite_player("runs/offline_awr", suite).play(suite))
     assert {figures[f"eval/{name}/problems"] for name in suite.tests} == {4}
     assert all(0 <= figures[f"eval/{name}/unreadable"] <= 1 for name in suite.tests)
 

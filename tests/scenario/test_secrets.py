@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from small_games import FunctionEngine
-from small_teams import SCENARIOS, TEAMS
 
 import marl
+from marl.core.types import Deal, Problem, Request
 from marl.protocols import Split, Tasks
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
-from marl.types import Deal, Problem, Request
+from tests.support.small_games import FunctionEngine
+from tests.support.small_team_scenarios import SCENARIOS, TEAMS
 
 CANARIES = ("zarquonbleen", "918273645")
 
@@ -33,8 +33,8 @@ class Canaries:
     def problem(self, split: Split, index: int) -> Problem:
         return self._changed(self.tasks.problem(split, index))
 
-    def posed(self, text: str) -> Problem | None:
-        problem = self.tasks.posed(text)
+    def parse_posed_problem(self, text: str) -> Problem | None:
+        problem = self.tasks.parse_posed_problem(text)
         return problem and self._changed(problem)
 
     def _changed(self, problem: Problem) -> Problem:
@@ -60,7 +60,7 @@ def test_the_right_answer_is_in_no_prompt(name: str, split: str) -> None:
     verdict = json.dumps({"scores": dict.fromkeys(["correct", "brief", "passes", "reward"], 0.0)})
 
     def say(request: Request) -> str:
-        if scenario.policies[request.policy].engine.rule_bound:
+        if scenario.policies[request.policy].engine.is_rule_based:
             return verdict
         asked.append(request)
         options = list(request.options.values()) if request.options else ["[10 + 10]", "[0.9]", "[20]", " "]

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from two_games import SEATS, untaught
 
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Scenario
+from tests.support.two_game_scenarios import SEATS, untrained_two_games
 
 NIM = {"game": {"kind": "nim"}, "seats": SEATS}
 KUHN = {"game": {"kind": "kuhn_poker"}, "seats": SEATS}
@@ -14,7 +14,7 @@ KUHN = {"game": {"kind": "kuhn_poker"}, "seats": SEATS}
 
 def problems(**changes: Any) -> list[str]:
     with pytest.raises(ScenarioError) as caught:
-        validate(untaught(**changes), "mine.yaml")
+        validate(untrained_two_games(**changes), "mine.yaml")
     return [line.strip() for line in str(caught.value).splitlines()[1:]]
 
 
@@ -84,7 +84,11 @@ def test_what_does_not_fit_names_the_game_and_its_field(changes: dict[str, Any],
 
 
 def test_a_mix_by_progress_needs_several_games() -> None:
-    data = untaught() | {"game": {"kind": "nim"}, "seats": SEATS, "schedule": {**PLAN, "mix": "learning_progress"}}
+    data = untrained_two_games() | {
+        "game": {"kind": "nim"},
+        "seats": SEATS,
+        "schedule": {**PLAN, "mix": "learning_progress"},
+    }
     del data["games"]
     with pytest.raises(ScenarioError, match=r"schedule\.mix: 'learning_progress' divides starts among several games"):
         validate(data)
@@ -93,7 +97,7 @@ def test_a_mix_by_progress_needs_several_games() -> None:
 def test_every_game_is_a_scenario_with_its_own_seats_roles_and_measures() -> None:
     roles = {name: {"kind": "player", "policy": "actor"} for name in ("player", "bluffer")}
     games = {"nim": NIM, "kuhn": {**KUHN, "seats": dict.fromkeys(SEATS, "bluffer"), "evaluate": {"nashconv": True}}}
-    whole = validate(untaught(games=games, roles=roles))
+    whole = validate(untrained_two_games(games=games, roles=roles))
     views = whole.by_game()
     assert {name: (view.game.kind, [*view.roles]) for name, view in views.items()} == {
         "nim": ("nim", ["player"]),
@@ -105,7 +109,7 @@ def test_every_game_is_a_scenario_with_its_own_seats_roles_and_measures() -> Non
 
 
 def test_a_scenario_with_one_game_is_its_own_view() -> None:
-    data = untaught() | {"game": {"kind": "nim"}, "seats": SEATS}
+    data = untrained_two_games() | {"game": {"kind": "nim"}, "seats": SEATS}
     del data["games"]
     whole = validate(data)
     assert whole.by_game() == {"": whole}

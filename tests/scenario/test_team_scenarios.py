@@ -8,16 +8,16 @@ from pathlib import Path
 import networkx as nx
 import pytest
 import yaml
-from command_line import run_marl
-from small_teams import SCENARIOS, TEAMS, small
 
 import marl
+from marl.core.graph import read_trajectories
 from marl.engines.workers.settings import Verifiers
 from marl.evaluation.dry_run import dry_run
-from marl.graph import read_trajectories
 from marl.protocols import VerifierConfig
 from marl.scenario.schema import Scenario
-from marl.view.plan import plan
+from marl.view.run_plan import render_plan
+from tests.support.command_line import run_marl
+from tests.support.small_team_scenarios import SCENARIOS, TEAMS, small_scenario
 
 WORKFLOWS = {"absolute_zero", "best_of_n", "chain", "debate", "mae", "mixture_of_agents", "r_zero", "sage"}
 WORKFLOWS |= {"solver_critic", "team_arithmetic", "train_solver_only"}
@@ -71,14 +71,14 @@ def test_the_graders_of_every_team_pass_check(
 def test_random_play_of_every_scenario_shows_nothing_wrong(file: Path) -> None:
     run = dry_run(marl.load(file))
     assert (list(run.problems()), list(run.notes())) == ([], [])
-    shown = plan(run)
+    shown = render_plan(run)
     assert all(f"{role} reads first" in shown for role in run.prompt_tokens), "every model's prompt is shown"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEAMS)
 def test_every_team_trains_end_to_end(name: str, tmp_path: Path) -> None:
-    scenario = small(name, groups=2, group_size=2)
+    scenario = small_scenario(name, groups=2, group_size=2)
     assert marl.train(scenario, tmp_path)
 
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -94,7 +94,7 @@ def test_every_team_trains_end_to_end(name: str, tmp_path: Path) -> None:
     assert all(nx.is_directed_acyclic_graph(trajectory.graph) for trajectory in played)
 
     turns = [turn for trajectory in played for turn in trajectory.turns]
-    by_rule = {name for name, role in scenario.roles.items() if scenario.policies[role.policy].engine.rule_bound}
+    by_rule = {name for name, role in scenario.roles.items() if scenario.policies[role.policy].engine.is_rule_based}
     assert by_rule <= {turn.role for turn in turns}, "who verifies is heard"
     assert by_rule or name in ("carry_chain", "fork_join"), "only there does the game itself know what is right"
     for turn in turns:

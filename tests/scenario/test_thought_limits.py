@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from paths import SCENARIOS
 
-from marl.scenario.credit_checks import notes
+from marl.scenario.credit_checks import credit_notes
 from marl.scenario.load import ScenarioError, load
+from tests.support.paths import SCENARIOS
 
 KUHN = SCENARIOS / "kuhn_frozen_opponent.yaml"
 REMOTE = 'policies.teacher={engine: {kind: openai, base_url: "http://127.0.0.1:1/v1", model: m, key_env: null}}'
@@ -14,7 +14,7 @@ REMOTE = 'policies.teacher={engine: {kind: openai, base_url: "http://127.0.0.1:1
 
 def hints(*overrides: str) -> list[str]:
     """Return what is noted about limits of thoughts."""
-    return [note for note in notes(load(KUHN, overrides)) if "thinking_tokens" in note]
+    return [note for note in credit_notes(load(KUHN, overrides)) if "thinking_tokens" in note]
 
 
 def test_an_endpoint_is_asked_for_no_limit_of_thoughts() -> None:

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import KUHN
-from small_games import FunctionEngine, random_move
-from small_teams import SCENARIOS
 
 import marl
-from marl.judging.judge import Judge
+from marl.core.types import Deal
+from marl.credit_stage.stage import CreditStage
 from marl.protocols import Evidence
-from marl.scenario.credit_checks import notes
+from marl.scenario.credit_checks import credit_notes
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import CreditConfig
 from marl.training.placement import make_simulator
-from marl.types import Deal
+from tests.support.paths import KUHN
+from tests.support.small_games import FunctionEngine, random_move
+from tests.support.small_team_scenarios import SCENARIOS
 
 TEAM_RULES = ["uniform", "last_speaker", "trajectory", "vdn", "qmix", "coma", "difference", "leave_one_out", "shapley"]
 TEAM_RULES += ["replay", "chain_gae, values: none"]
@@ -47,7 +47,7 @@ def test_what_is_refused_judges_every_turn_of_kuhn_poker_with_0_and_the_teams_do
 
     def worths(**settings: Any) -> set[float]:
         rule = CreditConfig.model_validate({"assign": {"kind": kind, **settings}, "baseline": "none"})
-        return {worth.value for worth in Judge(rule)(evidence).earned.values()}
+        return {worth.value for worth in CreditStage(rule)(evidence).earned.values()}
 
     assert worths() == {0.0}
     assert {-2.0, -1.0, 1.0, 2.0} <= worths(teams=[["player_0"], ["player_1"]]), "all that Kuhn poker pays"
@@ -81,7 +81,7 @@ def test_teams_of_strangers_are_refused_before_play() -> None:
 
 def test_check_recommends_to_compare_by_problem_where_others_pose_it() -> None:
     sage = SCENARIOS / "sage.yaml"
-    told = [*notes(marl.load(sage, ["credit={baseline: {kind: rloo, like: start}}"]))]
+    told = [*credit_notes(marl.load(sage, ["credit={baseline: {kind: rloo, like: start}}"]))]
     assert [re.findall(r"role '(\w+)' works on problems that others pose", note) for note in told] == [
         ["critic"],
         ["planner"],
@@ -92,4 +92,4 @@ def test_check_recommends_to_compare_by_problem_where_others_pose_it() -> None:
 
 @pytest.mark.parametrize("file", sorted(SCENARIOS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_no_shipped_scenario_compares_starts_where_problems_are_posed(file: Path) -> None:
-    assert not [note for note in notes(marl.load(file)) if "that others pose" in note]
+    assert not [note for note in credit_notes(marl.load(file)) if "that others pose" in note]

@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from small_games import FunctionEngine, deal, random_move, table
 
-from games.leduc_poker import LeducPokerConfig
-from games.negotiation import NegotiationConfig
-from games.nim import Nim, NimConfig
-from games.tic_tac_toe import TicTacToeConfig, best_moves, place, value, won
-from marl.experience.expert_iteration import SearchedPlay
+from marl.core.types import Completion, Deal, Request, Turn
+from marl.experience.expert_iteration import SearchSelfPlay
+from marl.games.leduc_poker import LeducPokerConfig
+from marl.games.negotiation import NegotiationConfig
+from marl.games.nim import Nim, NimConfig
+from marl.games.tic_tac_toe import TicTacToeConfig, best_moves, put_mark, value, won
 from marl.rollout.episode import Episode, GameError
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from marl.search.evaluators import CriticValues, PolicyPrior
-from marl.search.planner import SearchResult
-from marl.search.play import SearchPlayer, Seating, policy_targets
-from marl.search.positions import SearchedDecision, SearchPosition
+from marl.search.mcts import SearchResult
+from marl.search.play import SearchPlayer, SearchSeats, policy_targets
+from marl.search.positions import DecisionContext, SearchPosition
 from marl.search.settings import SearchSettings
-from marl.types import Completion, Deal, Request, Turn
+from tests.support.small_games import FunctionEngine, make_deal, make_simulator, random_move
 
 BY_CRITIC = SearchSettings(simulations=30, values="critic", prior="uniform")
 
@@ -46,8 +46,8 @@ def minimax(turns: Sequence[Turn]) -> list[float]:
 
 def seated(board: str) -> tuple[RolloutSimulator, Episode]:
     game = TicTacToeConfig()
-    simulator = table(game, Scored())
-    episode = Episode(game.build(), deal("e", game, board=board), simulator.casting)
+    simulator = make_simulator(game, Scored())
+    episode = Episode(game.build(), make_deal("e", game, board=board), simulator.casting)
     episode.new_requests()
     return simulator, episode
 
@@ -60,7 +60,7 @@ def test_a_critic_values_whoever_is_to_move_and_the_other_gets_the_opposite() ->
         return [0.25] * len(turns)
 
     simulator, episode = seated("x........")
-    root = SearchPosition(episode.game, decision=SearchedDecision(episode.copy(episode.game)))
+    root = SearchPosition(episode.game, decision=DecisionContext(episode.copy(episode.game)))
     values = CriticValues(critic, PolicyPrior(simulator, "eval"))
     assert values([root, root.after("5")]) == [[-0.25, 0.25], [0.25, -0.25]]
     assert [(turn.agent, turn.request.state) for turn in asked] == [
@@ -78,16 +78,16 @@ def test_exact_values_lead_a_search_to_the_best_move_with_few_simulations() -> N
     for board in boards:
         simulator, episode = seated(board)
         simulator.critic = minimax
-        (result,) = SearchPlayer(simulator, BY_CRITIC, Seating(["player"], {})).decide([episode])
+        (result,) = SearchPlayer(simulator, BY_CRITIC, SearchSeats(["player"], {})).decide([episode])
         assert result.chosen in best_moves(board)
 
 
 def test_the_end_of_a_game_counts_as_it_was_paid_whatever_a_critic_says() -> None:
     simulator, episode = seated("xx.oo....")
     simulator.critic = lambda turns: [0.0] * len(turns)
-    (result,) = SearchPlayer(simulator, BY_CRITIC, Seating(["player"], {})).decide([episode])
+    (result,) = SearchPlayer(simulator, BY_CRITIC, SearchSeats(["player"], {})).decide([episode])
     assert result.chosen == "3"
-    assert won(place("xx.oo....", "3"))
+    assert won(put_mark("xx.oo....", "3"))
     assert result.values[result.moves.index("3")] == 1.0
 
 
@@ -95,11 +95,11 @@ def test_what_a_critic_cannot_value_is_said_before_anything_is_played() -> None:
     with pytest.raises(ValueError, match="repeats: 4 has no effect with values: 'critic'"):
         SearchSettings(values="critic", repeats=4)
     game = NegotiationConfig()
-    simulator = table(game, Scored())
+    simulator = make_simulator(game, Scored())
     with pytest.raises(ValueError, match="game 'negotiation' is no zero-sum game of two"):
-        SearchPlayer(simulator, BY_CRITIC, Seating(["player"], {}))
+        SearchPlayer(simulator, BY_CRITIC, SearchSeats(["player"], {}))
     with pytest.raises(ValueError, match="no learner with a critic is here; choices: rollouts"):
-        SearchPlayer(table(LeducPokerConfig(), Scored()), BY_CRITIC, Seating(["player"], {}))
+        SearchPlayer(make_simulator(LeducPokerConfig(), Scored()), BY_CRITIC, SearchSeats(["player"], {}))
 
 
 @pytest.mark.parametrize(
@@ -135,12 +135,12 @@ class Sure(Scored):
 
 def test_a_prior_can_be_less_sharp_than_its_policy() -> None:
     game = NimConfig(piles=(1, 6))
-    simulator = table(game, Sure())
-    episode = Episode(game.build(), deal("e", game, pile=2), simulator.casting)
+    simulator = make_simulator(game, Sure())
+    episode = Episode(game.build(), make_deal("e", game, pile=2), simulator.casting)
     episode.new_requests()
     for temperature, prior in ((1.0, (0.8, 0.2)), (2.0, (2 / 3, 1 / 3))):
         settings = SearchSettings(simulations=2, prior_temperature=temperature)
-        (result,) = SearchPlayer(simulator, settings, Seating(["player"], {})).decide([episode])
+        (result,) = SearchPlayer(simulator, settings, SearchSeats(["player"], {})).decide([episode])
         assert result.prior == pytest.approx(prior)
 
 
@@ -164,8 +164,8 @@ def test_targets_are_the_sharpened_shares_of_visits_without_those_that_hardly_co
 def test_turns_that_were_searched_for_hold_the_distribution_from_which_their_move_was_drawn() -> None:
     game = TicTacToeConfig()
     for kind, many in (("policy", 2), ("move", 0)):
-        experience = SearchedPlay(simulations=16, targets=kind).build()
-        (episode,) = experience.gather(0, lambda _: [deal("e", game)], table(game, Scored()))
+        experience = SearchSelfPlay(simulations=16, targets=kind).build()
+        (episode,) = experience.gather(0, lambda _: [make_deal("e", game)], make_simulator(game, Scored()))
         first = episode.turns[0].completion
         assert len(first.targets) >= many
         assert sum(target.share for target in first.targets) == pytest.approx(1.0 if many else 0.0)
@@ -185,29 +185,33 @@ class FragileConfig(NimConfig):
 
 
 class Fragile(Nim):
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         if self.pile - int(action) == 2:
             raise RuntimeError("two left")
-        return super().move(action)
+        return super().apply_action(action)
 
 
 def test_a_game_that_raises_in_a_line_of_search_is_named_with_seed_and_moves() -> None:
     game = FragileConfig(piles=(3, 6))
-    player = SearchPlayer(table(game, Scored()), SearchSettings(simulations=8), Seating(["player"], {}))
+    player = SearchPlayer(make_simulator(game, Scored()), SearchSettings(simulations=8), SearchSeats(["player"], {}))
     with pytest.raises(GameError, match=r"game Fragile raised RuntimeError: two left \(episode e, seed 3, .*a search"):
-        player.play([deal("e", game, 3, pile=5)])
+        player.play([make_deal("e", game, 3, pile=5)])
 
 
 def test_episodes_whose_game_raises_in_a_search_are_dropped_up_to_the_cap_and_others_are_as_without_them() -> None:
     game = FragileConfig(piles=(1, 6))
-    deals = [deal("whole", game, 1, pile=1), deal("broken", game, 2, pile=5), deal("other", game, 3, pile=1)]
+    deals = [
+        make_deal("whole", game, 1, pile=1),
+        make_deal("broken", game, 2, pile=5),
+        make_deal("other", game, 3, pile=1),
+    ]
 
     def played(some: Sequence[Deal], may_drop: int) -> tuple[list[str], int]:
-        simulator = table(game, Scored())
-        simulator.may_drop = may_drop
-        experience = SearchedPlay(simulations=8).build()
+        simulator = make_simulator(game, Scored())
+        simulator.max_drops = may_drop
+        experience = SearchSelfPlay(simulations=8).build()
         return [trajectory.id for trajectory in experience.gather(0, lambda _: some, simulator)], simulator.dropped
 
     assert played(deals, 1) == (["whole", "other"], 1)
     with pytest.raises(GameError, match="1 episodes were dropped before this one"):
-        played([*deals, deal("broken too", game, 4, pile=4)], 1)
+        played([*deals, make_deal("broken too", game, 4, pile=4)], 1)

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 import pytest
 from open_spiel.python.algorithms.mcts import SearchNode
 
-from games.nim import NimConfig, winning
-from games.team.settings import TeamConfig
-from games.tic_tac_toe import TicTacToeConfig, best_moves, unfinished
+from marl.games.nim import NimConfig, winning
+from marl.games.team.settings import TeamConfig
+from marl.games.tic_tac_toe import TicTacToeConfig, best_moves, unfinished
 from marl.search.evaluators import RolloutEvaluator
 from marl.search.gumbel import SequentialHalving, completed_values, improved_policy, move_scores
-from marl.search.planner import Evaluation, Leaf, SearchResult, search, search_all, sharpened
+from marl.search.mcts import Leaf, LeafEvaluation, SearchResult, apply_temperature, search, search_all
 from marl.search.positions import SearchPosition
 from marl.search.settings import RootNoise, SearchSettings
-from marl.search.tree import TreeNode, ValueRange, back_up, puct
+from marl.search.tree import TreeNode, ValueRange, backpropagate, puct
 
 UNIFORM = {"prior": "uniform"}
 TEAM = {"task": {"kind": "arithmetic"}, "stages": [{"role": "solver"}], "rewards": {"solver": {"said": "1"}}}
@@ -32,9 +32,9 @@ def position(board: str) -> SearchPosition:
     return SearchPosition(game)
 
 
-def know_nothing(leaves: Sequence[Leaf]) -> list[Evaluation]:
+def know_nothing(leaves: Sequence[Leaf]) -> list[LeafEvaluation]:
     """Every move is as likely and nothing is worth anything until the game is over."""
-    return [Evaluation([1 / len(each.position.moves)] * len(each.position.moves), (0.0, 0.0)) for each in leaves]
+    return [LeafEvaluation([1 / len(each.position.moves)] * len(each.position.moves), (0.0, 0.0)) for each in leaves]
 
 
 def results(boards: Sequence[str], settings: SearchSettings) -> list[SearchResult]:
@@ -102,7 +102,7 @@ def node(prior: Sequence[float], visits: Sequence[int], means: Sequence[float], 
 def test_puct_is_open_spiels() -> None:
     rng = random.Random(0)
     for _ in range(200):
-        prior = sharpened([rng.random() for _ in range(5)], 1.0)
+        prior = apply_temperature([rng.random() for _ in range(5)], 1.0)
         visits, means = [rng.randint(1, 9) for _ in range(5)], [rng.random() for _ in range(5)]
         theirs = [
             SimpleNamespace(outcome=None, explore_count=n, total_reward=n * q, prior=p)
@@ -115,7 +115,7 @@ def test_puct_is_open_spiels() -> None:
 
 def test_backup_gives_every_mover_what_it_got_itself() -> None:
     first, second = TreeNode(None, 0, [0.5, 0.5], (0.0, 0.0)), TreeNode(None, 1, [1.0], (0.0, 0.0))
-    back_up([(first, 1), (second, 0)], (3.0, -2.0))
+    backpropagate([(first, 1), (second, 0)], (3.0, -2.0))
     assert (first.visits, first.totals, first.means()) == ([0, 1], [0.0, 3.0], [None, 3.0])
     assert (second.visits, second.totals) == ([1], [-2.0])
 
@@ -133,7 +133,7 @@ def test_sequential_halving_divides_simulations_equally_among_rounds() -> None:
     worth = (0.1, 0.9, 0.2, 0.8)
     halving = SequentialHalving(root, ValueRange(0.0, 1.0), SearchSettings(simulations=16), random.Random(0))
     for move in halving.schedule(16):
-        back_up([(root, move)], (worth[move],))
+        backpropagate([(root, move)], (worth[move],))
     assert root.visits == [2, 6, 2, 6]
     assert halving.choice() == 1
 
@@ -143,7 +143,7 @@ def test_the_improved_policy_is_never_worse_than_the_prior_on_a_bandit(visited: 
     # Danihelka et al. 2022, section 4: if q is exact where a move was visited, and v is its mean under the prior.
     rng = random.Random(visited)
     for _ in range(300):
-        prior = sharpened([rng.random() ** 3 + 1e-3 for _ in range(6)], 1.0)
+        prior = apply_temperature([rng.random() ** 3 + 1e-3 for _ in range(6)], 1.0)
         worth = [rng.random() for _ in prior]
         expected = math.fsum(p * q for p, q in zip(prior, worth, strict=True))
         visits = [0] * 6
@@ -166,7 +166,7 @@ def test_gumbel_search_of_two_simulations_plays_better_than_its_prior_on_average
         root = node(prior, [0] * 4, [0.0] * 4, 0.31)  # the prior's mean
         halving = SequentialHalving(root, ValueRange(0.0, 1.0), settings, rng)
         for move in halving.schedule(2):
-            back_up([(root, move)], (worth[move],))
+            backpropagate([(root, move)], (worth[move],))
         total += worth[halving.choice()]
     # The better of two draws without replacement: values outweigh the noise with this scale.
     pairs = [
@@ -179,9 +179,9 @@ def test_gumbel_search_of_two_simulations_plays_better_than_its_prior_on_average
 
 
 def test_sharpened_policies_and_noise_stay_distributions() -> None:
-    assert sharpened([0.2, 0.5, 0.3], 0) == [0.0, 1.0, 0.0]
-    assert sharpened([0.2, 0.8], 0.5) == pytest.approx([0.04 / 0.68, 0.64 / 0.68])
-    assert sharpened([1e-200, 1.0], 0.01) == [0.0, 1.0]
+    assert apply_temperature([0.2, 0.5, 0.3], 0) == [0.0, 1.0, 0.0]
+    assert apply_temperature([0.2, 0.8], 0.5) == pytest.approx([0.04 / 0.68, 0.64 / 0.68])
+    assert apply_temperature([1e-200, 1.0], 0.01) == [0.0, 1.0]
     (result,) = results(["........."], SearchSettings(**UNIFORM, simulations=4, noise=RootNoise()))
     assert sum(result.prior) == pytest.approx(1)
     assert len(set(result.prior)) == 9

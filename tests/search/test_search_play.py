@@ -9,27 +9,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from small_games import CircleConfig, FunctionEngine, Listener, PenniesConfig, deal, random_move, table
 
-from games.base import TextGame
-from games.kuhn_poker import KuhnPokerConfig
-from games.nim import NimConfig
-from games.tic_tac_toe import TicTacToeConfig, best_moves
-from marl.commands.evaluate import measure_policies, read_search, untrained
+from marl.commands.eval.evaluate import evaluate_policies, parse_search, policies_of_scenario
+from marl.core.graph import Trajectory
+from marl.core.types import Completion, Deal, Request
 from marl.engines.scripted import Random
-from marl.evaluation.evaluate import Opponents, match
-from marl.evaluation.searching import exact_figures
-from marl.experience.expert_iteration import SearchedPlay
-from marl.graph import Trajectory
+from marl.evaluation.evaluate import Opponents, play_match
+from marl.evaluation.search_policy import exact_figures
+from marl.experience.expert_iteration import SearchSelfPlay
+from marl.games.base import TextGame
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.games.nim import NimConfig
+from marl.games.tic_tac_toe import TicTacToeConfig, best_moves
 from marl.protocols import GameConfig
 from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Scenario
 from marl.search.determinization import determinizations
-from marl.search.play import SearchPlayer, Seating
+from marl.search.play import SearchPlayer, SearchSeats
 from marl.search.settings import SearchSettings
-from marl.types import Completion, Deal, Request
+from tests.support.small_games import (
+    CircleConfig,
+    FunctionEngine,
+    HearingPlayer,
+    PenniesConfig,
+    make_deal,
+    make_simulator,
+    random_move,
+)
 
 SEATS = {"player_0": "player", "player_1": "player"}
 SEARCHED = SearchSettings(simulations=20)
@@ -61,7 +69,7 @@ def scenario(kind: str, **game: object) -> Scenario:
 
 
 def searcher(simulator: RolloutSimulator, settings: SearchSettings = SEARCHED) -> SearchPlayer:
-    return SearchPlayer(simulator, settings, Seating(["player"], {}))
+    return SearchPlayer(simulator, settings, SearchSeats(["player"], {}))
 
 
 def moves(trajectories: Sequence[Trajectory]) -> list[list[str | None]]:
@@ -104,8 +112,8 @@ def _state(game: TextGame) -> str:
 
 def test_episodes_with_search_are_ordinary_ones_whose_texts_the_policy_scored() -> None:
     game, engine = TicTacToeConfig(), Scored()
-    player = searcher(table(game, engine))
-    (episode,) = player.play([deal("e", game)])
+    player = searcher(make_simulator(game, engine))
+    (episode,) = player.play([make_deal("e", game)])
     assert episode.end == "terminated"
     assert [turn.completion.text for turn in episode.turns] == [f"[{turn.action}]" for turn in episode.turns]
     assert {turn.completion.logprobs[0] for turn in episode.turns} == {math.log(0.2)}
@@ -115,15 +123,17 @@ def test_episodes_with_search_are_ordinary_ones_whose_texts_the_policy_scored() 
 
 def test_policies_are_asked_what_their_roles_would_ask_had_the_moves_really_been_played() -> None:
     game, engine = KuhnPokerConfig(), Scored()
-    simulator = table(game, engine, player=Listener(policy="actor"))
-    searcher(simulator, SearchSettings(simulations=60)).play([deal("e", game, cards="KJ"), deal("f", game, cards="JQ")])
+    simulator = make_simulator(game, engine, player=HearingPlayer(policy="actor"))
+    searcher(simulator, SearchSettings(simulations=60)).play(
+        [make_deal("e", game, cards="KJ"), make_deal("f", game, cards="JQ")]
+    )
     asked = {request.messages for request in engine.requests.values() if request.forced}
     real = set()
     for cards in ("KJ", "KQ", "JQ", "JK", "QJ", "QK"):
         for path in ((), ("check",), ("bet",), ("check", "bet")):
-            episode = Episode(game.build(), deal("r", game, cards=cards), simulator.casting)
+            episode = Episode(game.build(), make_deal("r", game, cards=cards), simulator.casting)
             for move in path:
-                episode.force(move)
+                episode.force_action(move)
             real |= {request.messages for _, request in episode.new_requests()}
     assert len(asked) > 6
     assert asked <= real
@@ -131,11 +141,11 @@ def test_policies_are_asked_what_their_roles_would_ask_had_the_moves_really_been
 
 def test_equal_seeds_play_equal_episodes_whoever_plays_beside() -> None:
     game = TicTacToeConfig(openings=0.5)
-    deals = [deal(f"e{seed}", game, seed) for seed in range(3)]
+    deals = [make_deal(f"e{seed}", game, seed) for seed in range(3)]
     settings = SearchSettings(simulations=5, rollouts="policy", temperature=1.0)
 
     def played(some: Sequence[Deal]) -> list[list[str | None]]:
-        return moves(searcher(table(game, Scored()), settings).play(some))
+        return moves(searcher(make_simulator(game, Scored()), settings).play(some))
 
     together = played(deals)
     assert together == played(deals)
@@ -146,7 +156,7 @@ def test_equal_seeds_play_equal_episodes_whoever_plays_beside() -> None:
 def test_agents_that_move_together_cannot_search() -> None:
     game = PenniesConfig()
     with pytest.raises(ValueError, match="is asked together with player_0"):
-        searcher(table(game, Scored())).play([deal("e", game)])
+        searcher(make_simulator(game, Scored())).play([make_deal("e", game)])
 
 
 # --- hidden information ----------------------------------------------------------------------------------------------
@@ -154,9 +164,9 @@ def test_agents_that_move_together_cannot_search() -> None:
 
 def test_states_that_an_agent_cannot_tell_apart_are_planned_from_alike() -> None:
     game = KuhnPokerConfig()
-    simulator = table(game, Scored())
-    episode = Episode(game.build(), deal("e", game, cards="JQ"), simulator.casting)
-    episode.force("bet")
+    simulator = make_simulator(game, Scored())
+    episode = Episode(game.build(), make_deal("e", game, cards="JQ"), simulator.casting)
+    episode.force_action("bet")
     drawn = determinizations(game, episode, 8, random.Random(0))
     assert sorted((weight, copy.cards) for weight, copy in drawn) == [(0.5, "JQ"), (0.5, "KQ")]
     (single,) = determinizations(game, episode, 1, random.Random(0))
@@ -171,12 +181,12 @@ def test_a_game_that_exports_no_deals_is_dealt_again_until_the_agent_cannot_tell
             return None
 
     game = Unknown()
-    episode = Episode(game.build(), deal("e", game, seed=5), table(game, Scored()).casting)
+    episode = Episode(game.build(), make_deal("e", game, seed=5), make_simulator(game, Scored()).casting)
     card = episode.game.infos["player_0"]["state"]
     drawn = [copy.cards for _, copy in determinizations(game, episode, 40, random.Random(0))]
     assert {cards[0] for cards in drawn} == {card}
     assert len(set(drawn)) == 2
-    moved = Episode(game.build(), deal("e", game, cards="KQ"), table(game, Scored()).casting)
+    moved = Episode(game.build(), make_deal("e", game, cards="KQ"), make_simulator(game, Scored()).casting)
     moved.game.infos["player_0"]["state"] = "an ace"
     with pytest.raises(ValueError, match="none of 1000 random deals of game 'unknown_deals' leads to what player_0"):
         determinizations(game, moved, 1, random.Random(0))
@@ -184,7 +194,7 @@ def test_a_game_that_exports_no_deals_is_dealt_again_until_the_agent_cannot_tell
 
 def test_search_in_kuhn_poker_has_an_exact_nashconv() -> None:
     setting = scenario("kuhn_poker")
-    simulator = table(setting.game, Random().build(None))
+    simulator = make_simulator(setting.game, Random().build(None))
     uniform = exact_figures(setting, simulator, SearchSettings(simulations=1, prior="uniform", temperature=1e6))
     # Visits of one simulation are all on one move, whatever the temperature: a deterministic policy.
     assert 0 < uniform["eval/nashconv"] <= 4
@@ -198,33 +208,35 @@ def test_search_in_kuhn_poker_has_an_exact_nashconv() -> None:
 
 def test_search_plays_nim_perfectly_though_its_policy_knows_nothing() -> None:
     setting = scenario("nim", piles=[3, 5])
-    simulator = table(setting.game, Random().build(None))
+    simulator = make_simulator(setting.game, Random().build(None))
     settings = SearchSettings(simulations=80)
     assert exact_figures(setting, simulator, settings)["eval/optimal"] == 1.0
-    results = match(setting, simulator, Opponents.scripted(setting, "random"), episodes=10, seed=0, search=settings)
-    without = match(setting, simulator, Opponents.scripted(setting, "random"), episodes=10, seed=0)
+    results = play_match(
+        setting, simulator, Opponents.scripted(setting, "random"), episodes=10, seed=0, search=settings
+    )
+    without = play_match(setting, simulator, Opponents.scripted(setting, "random"), episodes=10, seed=0)
     assert sum(map(sum, results.returns.values())) > sum(map(sum, without.returns.values()))
 
 
 @pytest.mark.slow
 def test_search_draws_against_minimax_in_tic_tac_toe() -> None:
     setting = scenario("tic_tac_toe")
-    simulator = table(setting.game, Random().build(None))
+    simulator = make_simulator(setting.game, Random().build(None))
     opponents = Opponents.scripted(setting, "minimax")
     settings = SearchSettings(simulations=300, repeats=4, prior="uniform")
-    figures = match(setting, simulator, opponents, episodes=40, seed=0, search=settings).metrics("m")
+    figures = play_match(setting, simulator, opponents, episodes=40, seed=0, search=settings).metrics("m")
     assert figures["m/draw"] >= 0.9
 
 
 def test_eval_takes_the_settings_of_a_search(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"--search: simulation: unknown field 'simulation'; did you mean"):
-        read_search("{simulation: 3}")
+        parse_search("{simulation: 3}")
     with pytest.raises(ScenarioError, match="must be settings in braces"):
-        read_search("64")
+        parse_search("64")
     file = tmp_path / "nim.yaml"
     file.write_text(json.dumps(scenario("nim", piles=[3, 5]).model_dump(mode="json", exclude_defaults=True)))
-    measured = untrained(file, [], None, best=False)
-    figures = measure_policies(measured, "minimax", 8, read_search("{simulations: 100}"))
+    measured = policies_of_scenario(file, [], None, best=False)
+    figures = evaluate_policies(measured, "minimax", 8, parse_search("{simulations: 100}"))
     assert figures["eval/optimal"] > 0.9
     assert figures["eval/minimax/episodes"] == 8
 
@@ -234,9 +246,9 @@ def test_eval_takes_the_settings_of_a_search(tmp_path: Path) -> None:
 
 def test_expert_iteration_returns_episodes_in_deal_order_and_says_how_search_differs_from_policy() -> None:
     game = TicTacToeConfig()
-    deals = [deal(f"e{seed}", game, seed) for seed in range(4)]
-    experience = SearchedPlay(simulations=16).build()
-    played = experience.gather(0, lambda _: deals, table(game, Scored()))
+    deals = [make_deal(f"e{seed}", game, seed) for seed in range(4)]
+    experience = SearchSelfPlay(simulations=16).build()
+    played = experience.gather(0, lambda _: deals, make_simulator(game, Scored()))
     assert [trajectory.id for trajectory in played] == ["e0", "e1", "e2", "e3"]
     figures = experience.metrics()
     assert figures["search/decisions"] == sum(len(trajectory.turns) for trajectory in played)
@@ -246,23 +258,23 @@ def test_expert_iteration_returns_episodes_in_deal_order_and_says_how_search_dif
 
 def test_roles_that_do_not_search_sample_their_answers() -> None:
     game, engine = TicTacToeConfig(), Scored()
-    roles = {"player": Listener(policy="actor"), "guest": Listener(policy="actor")}
+    roles = {"player": HearingPlayer(policy="actor"), "guest": HearingPlayer(policy="actor")}
     seats = {"player_0": "player", "player_1": "guest"}
-    experience = SearchedPlay(simulations=4, roles=("player",)).build()
+    experience = SearchSelfPlay(simulations=4, roles=("player",)).build()
     start = Deal("e", "e", 0, seats)
-    (episode,) = experience.gather(0, lambda _: [start], table(game, engine, **roles))
+    (episode,) = experience.gather(0, lambda _: [start], make_simulator(game, engine, **roles))
     sampled = [request for request in engine.requests.values() if request.forced is None]
     assert len(sampled) == sum(turn.role == "guest" for turn in episode.turns)
-    assert list(SearchedPlay(roles=("guess",)).conflicts(seats, 1)) == [
+    assert list(SearchSelfPlay(roles=("guess",)).conflicts(seats, 1)) == [
         "roles: no seat has the role 'guess'; did you mean 'guest'? choices: guest, player"
     ]
 
 
 def test_what_search_chooses_is_better_than_what_its_policy_says() -> None:
     game = TicTacToeConfig(openings=1.0, opening_moves=6)
-    simulator = table(game, Random().build(None))
-    deals = [deal(f"e{seed}", game, seed) for seed in range(6)]
-    played = SearchedPlay(simulations=80, temperature=0.0, noise=None).build().gather(0, lambda _: deals, simulator)
+    simulator = make_simulator(game, Random().build(None))
+    deals = [make_deal(f"e{seed}", game, seed) for seed in range(6)]
+    played = SearchSelfPlay(simulations=80, temperature=0.0, noise=None).build().gather(0, lambda _: deals, simulator)
     boards = [(turn.request.state, turn.action) for trajectory in played for turn in trajectory.turns]
     good = [action in best_moves(board) for board, action in boards if len(best_moves(board)) < board.count(".")]
     assert sum(good) / len(good) > 0.8

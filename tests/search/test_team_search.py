@@ -8,25 +8,25 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from small_games import FunctionEngine, random_move, table
-from small_teams import small
 
-from games.team.settings import TeamConfig
-from marl.commands.evaluate import MeasuredPolicies, measure_policies, read_search
-from marl.commands.simulators import untrained_policies
-from marl.evaluation.team_search import is_oracle, search_problems
-from marl.graph import Trajectory
+from marl.commands.eval.evaluate import EvaluatedPolicies, evaluate_policies, parse_search
+from marl.commands.simulators import untrained_simulator
+from marl.core.graph import Trajectory
+from marl.core.types import Completion, Deal, Request
+from marl.evaluation.turn_search import is_oracle, search_problems
+from marl.games.team.settings import TeamConfig
+from marl.roles.answering import PlayerRole
+from marl.roles.judging import CriticRole
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Scenario
-from marl.search.ratings import CourseRating
+from marl.search.rollout_ratings import RolloutRating
 from marl.search.settings import TurnSearchSettings
-from marl.search.team_play import CourseCost, TeamSearch, TurnSearchResult
 from marl.search.tree import uct
-from marl.search.turns import TurnTree
-from marl.types import Completion, Deal, Request
-from roles.answering import PlayerRole
-from roles.judging import CriticRole
+from marl.search.turn_rules import TurnTree
+from marl.search.turn_search import RolloutCost, TurnSearch, TurnSearchResult
+from tests.support.small_games import FunctionEngine, make_simulator, random_move
+from tests.support.small_team_scenarios import small_scenario
 
 WORDS = ("a", "b", "c", "d")
 RULES = ("best_of_n", "beam", "tree")
@@ -80,7 +80,7 @@ def team(config: TeamConfig = GAME, rates: Rates = share_of_good, **order: Any) 
     voice = FunctionEngine(say, **order)
     roles = {name: PlayerRole(policy="actor") for name in ("planner", "solver")}
     judge = CriticRole(policy="judge", verdict="score", answer="bracket")
-    return table(config, {"actor": voice, "judge": voice}, judge=judge, **roles)
+    return make_simulator(config, {"actor": voice, "judge": voice}, judge=judge, **roles)
 
 
 def deals(many: int) -> list[Deal]:
@@ -93,7 +93,7 @@ def settings(rule: str, tokens: int = 120, by: str = "judge.score", **more: Any)
 
 def searched(chosen: TurnSearchSettings, simulator: RolloutSimulator | None = None, many: int = 6):
     simulator = simulator or team()
-    return TeamSearch(simulator)(simulator.play(deals(many)), chosen)
+    return TurnSearch(simulator)(simulator.play(deals(many)), chosen)
 
 
 def words(course: Trajectory) -> tuple[str | None, ...]:
@@ -121,15 +121,15 @@ def test_a_tree_that_is_led_by_verdicts_on_plans_needs_fewer_tokens_than_whole_c
 @pytest.mark.parametrize("rule", RULES)
 def test_the_course_with_the_best_rating_is_chosen_and_of_equals_the_first(rule: str) -> None:
     for result in searched(settings(rule)):
-        ratings = [CourseRating("judge.score").of_course(course) for course in result.courses]
+        ratings = [RolloutRating("judge.score").rate(course) for course in result.rollouts]
         assert tuple(ratings) == result.ratings
-        assert result.chosen is result.courses[ratings.index(max(rating or 0.0 for rating in ratings))]
-        assert result.courses[0].parent is None
+        assert result.chosen is result.rollouts[ratings.index(max(rating or 0.0 for rating in ratings))]
+        assert result.rollouts[0].parent is None
 
 
 def test_a_course_without_a_readable_verdict_is_worse_than_any_other() -> None:
     first, second, third = team().play(deals(3))
-    costs = (CourseCost(1, 1),) * 3
+    costs = (RolloutCost(1, 1),) * 3
     assert TurnSearchResult((first, second, third), (None, -5.0, -7.0), costs, 0).chosen is second
     assert TurnSearchResult((first, second), (None, None), costs[:2], 0).chosen is first
     mumbling = team(rates=lambda moves: "hm" if moves["planner"] == "c" else "[0.1]")
@@ -142,22 +142,22 @@ def test_a_course_without_a_readable_verdict_is_worse_than_any_other() -> None:
 def test_best_of_n_plays_as_many_whole_courses_as_fit() -> None:
     # A course is three answers of two tokens; the fourth course ends at 24 tokens.
     for result in searched(settings("best_of_n", 20)):
-        assert (len(result.courses), result.tokens, result.discarded_tokens) == (3, 18, 6)
+        assert (len(result.rollouts), result.tokens, result.discarded_tokens) == (3, 18, 6)
         assert result.prompt_tokens == 3 * 3 * 2
     (only,) = searched(settings("best_of_n", 18), many=1)
-    assert (len(only.courses), only.tokens, only.discarded_tokens) == (3, 18, 0)
+    assert (len(only.rollouts), only.tokens, only.discarded_tokens) == (3, 18, 0)
     (first,) = searched(settings("tree", 1), many=1)
-    assert (len(first.courses), first.tokens, first.discarded_tokens) == (1, 6, 0)
+    assert (len(first.rollouts), first.tokens, first.discarded_tokens) == (1, 6, 0)
 
 
 def test_a_beam_tries_each_turn_from_the_best_course_so_far() -> None:
     # First course 6 tokens; two other plans 6 each; two other answers to the best plan 4 each; then anew.
     (result,) = searched(settings("beam", 32, width=3), many=1)
     assert [cost.tokens for cost in result.costs] == [6, 6, 6, 4, 4, 6]
-    places = [course.parent and course.parent[1] for course in result.courses]
+    places = [course.parent and course.parent[1] for course in result.rollouts]
     assert places == [None, 0, 0, 1, 1, 0]
-    best = max(result.courses[:3], key=lambda course: CourseRating("judge.score").of_course(course) or 0.0)
-    assert {course.turns[0].id for course in result.courses[3:5]} == {best.turns[0].id}
+    best = max(result.rollouts[:3], key=lambda course: RolloutRating("judge.score").rate(course) or 0.0)
+    assert {course.turns[0].id for course in result.rollouts[3:5]} == {best.turns[0].id}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -169,9 +169,9 @@ def test_tokens_are_counted_once_and_turns_that_are_shared_are_not_sampled_again
     assert isinstance(voice, FunctionEngine)
     assert spent == 2 * len(voice.requests) == simulator.tokens["eval"]
     for result in results:
-        turns = {turn.id: turn for course in result.courses for turn in course.turns}
+        turns = {turn.id: turn for course in result.rollouts for turn in course.turns}
         assert result.tokens == 2 * len(turns) <= 90
-        assert all(turns[turn.id] is turn for course in result.courses for turn in course.turns)
+        assert all(turns[turn.id] is turn for course in result.rollouts for turn in course.turns)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -180,9 +180,9 @@ def test_a_search_with_fewer_tokens_is_the_beginning_of_one_with_more(rule: str)
     for tokens in (1, 6, 17, 41, 100):
         for shorter, longer in zip(searched(settings(rule, tokens)), longest, strict=True):
             within = longer.within(tokens)
-            assert (within.courses, within.ratings, within.costs) == (shorter.courses, shorter.ratings, shorter.costs)
+            assert (within.rollouts, within.ratings, within.costs) == (shorter.rollouts, shorter.ratings, shorter.costs)
             ends = list(accumulate(cost.tokens for cost in longer.costs))
-            assert len(within.courses) == max(1, sum(end <= tokens for end in ends))
+            assert len(within.rollouts) == max(1, sum(end <= tokens for end in ends))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -198,8 +198,8 @@ def test_players_without_tokens_are_not_searched() -> None:
     silent = Wordless(random_move)
     roles = {name: PlayerRole(policy="actor") for name in ("planner", "solver")}
     judge = CriticRole(policy="actor", verdict="score", answer="bracket")
-    simulator = table(GAME, {"actor": silent}, judge=judge, **roles)
-    assert [len(result.courses) for result in searched(settings("tree"), simulator)] == [1] * 6
+    simulator = make_simulator(GAME, {"actor": silent}, judge=judge, **roles)
+    assert [len(result.rollouts) for result in searched(settings("tree"), simulator)] == [1] * 6
 
 
 # --- whose turns -----------------------------------------------------------------------------------------------------
@@ -207,14 +207,14 @@ def test_players_without_tokens_are_not_searched() -> None:
 
 @pytest.mark.parametrize("rule", ["beam", "tree"])
 def test_the_judge_is_never_asked_again_about_the_same_course(rule: str) -> None:
-    parents = {c.parent and c.parent[1] for result in searched(settings(rule, 120)) for c in result.courses}
+    parents = {c.parent and c.parent[1] for result in searched(settings(rule, 120)) for c in result.rollouts}
     assert parents == {None, 0, 1}
 
 
 @pytest.mark.parametrize("rule", ["beam", "tree"])
 def test_only_turns_of_the_roles_named_are_searched(rule: str) -> None:
     for result in searched(settings(rule, 60, roles=["solver"])):
-        places = {course.parent and course.parent[1] for course in result.courses}
+        places = {course.parent and course.parent[1] for course in result.rollouts}
         # A beam begins anew when it has come to its end.
         assert places == ({None, 0, 1} if rule == "beam" else {None, 1})
 
@@ -223,8 +223,8 @@ def test_a_role_without_chance_is_not_searched() -> None:
     simulator = team()
     greedy = simulator.casting.roles["planner"].model_copy(update={"sampling": {"temperature": 0.0}})
     greedy = PlayerRole.model_validate(greedy.model_dump(exclude={"tools"}, warnings=False))
-    fixed = table(GAME, simulator.engines, **{**simulator.casting.roles, "planner": greedy})
-    parents = {c.parent and c.parent[1] for result in searched(settings("tree"), fixed) for c in result.courses}
+    fixed = make_simulator(GAME, simulator.engines, **{**simulator.casting.roles, "planner": greedy})
+    parents = {c.parent and c.parent[1] for result in searched(settings("tree"), fixed) for c in result.rollouts}
     assert parents == {None, 1}
 
 
@@ -243,10 +243,10 @@ def rated(rate: Callable[[tuple[str, str]], float]) -> Callable[[dict[str, str]]
 
 def test_a_tree_samples_all_its_answers_then_follows_uct() -> None:
     results = searched(settings("tree", 30, width=2, exploration=0.5))
-    different = [each for each in results if each.courses[0].turns[0].action != each.courses[1].turns[0].action]
+    different = [each for each in results if each.rollouts[0].turns[0].action != each.rollouts[1].turns[0].action]
     assert different
     for result in different:
-        first, second, third = result.courses[:3]
+        first, second, third = result.rollouts[:3]
         assert (first.parent, second.parent) == (None, (first.id, 0))
         ratings = [rating or 0.0 for rating in result.ratings[:2]]
         # One visit each, so exploration adds the same to both: the better one, of equals the first, gets an answer.
@@ -258,11 +258,11 @@ def test_a_tree_backs_up_what_courses_were_rated_and_counts_equal_answers_as_one
     simulator = team()
     chosen = settings("tree", 300, width=3)
     (first,) = simulator.play(deals(1))
-    grown = TurnTree(first, chosen, CourseRating("judge.score"), lambda turn: turn.role != "judge")
+    grown = TurnTree(first, chosen, RolloutRating("judge.score"), lambda turn: turn.role != "judge")
     others = simulator.play(deals(60)[1:])
     for _ in range(12):
         path, node = grown.select()
-        begun = [turn.completion.text for turn in node.position.course.turns[: node.position.index]]
+        begun = [turn.completion.text for turn in node.position.rollout.turns[: node.position.index]]
         grown.insert(path, node, next(o for o in others if [t.completion.text for t in o.turns[: len(begun)]] == begun))
     root = grown.root
     assert sum(root.visits) == 13
@@ -279,7 +279,7 @@ def test_a_verdict_on_a_plan_leads_the_tree_as_soon_as_it_is_there() -> None:
 
     chosen = settings("tree", 200, width=8, prefix=1.0, exploration=0.01)
     for result in searched(chosen, team(STEPS, only_plans)):
-        plans = [course.turns[0].action for course in result.courses]
+        plans = [course.turns[0].action for course in result.rollouts]
         # Eight plans are sampled, each with one answer; the plan "c" gets more of them until it has eight, too.
         tried = plans[:8].count("c")
         assert not tried or set(plans[8 : 16 - tried]) == {"c"}
@@ -288,10 +288,10 @@ def test_a_verdict_on_a_plan_leads_the_tree_as_soon_as_it_is_there() -> None:
 def test_ratings_may_be_the_last_the_mean_or_the_least_verdict() -> None:
     (course,) = team(STEPS, lambda moves: "[0.75]" if "solver" in moves else "[0.25]").play(deals(1))
     verdicts = {"last": 0.75, "mean": 0.5, "least": 0.25}
-    assert {name: CourseRating("judge.score", name).of_course(course) for name in verdicts} == verdicts  # type: ignore[arg-type]
-    assert CourseRating("returns").of_course(course) == sum(course.returns.values())
+    assert {name: RolloutRating("judge.score", name).rate(course) for name in verdicts} == verdicts  # type: ignore[arg-type]
+    assert RolloutRating("returns").rate(course) == sum(course.returns.values())
     with pytest.raises(ValueError, match=r"by: 'judge.correct': 'judge' gives no named scores; choose judge.score"):
-        CourseRating("judge.correct").of_course(course)
+        RolloutRating("judge.correct").rate(course)
 
 
 # --- marl eval -------------------------------------------------------------------------------------------------------
@@ -311,8 +311,8 @@ def scenario(**changes: Any) -> Scenario:
 
 def test_eval_shows_search_beside_no_search_and_best_of_n_at_the_same_budget() -> None:
     team = scenario()
-    measured = MeasuredPolicies(team, None, lambda: untrained_policies(team))
-    figures = measure_policies(measured, None, 12, read_search("{rule: tree, by: returns, tokens: 200}"))
+    measured = EvaluatedPolicies(team, None, lambda: untrained_simulator(team))
+    figures = evaluate_policies(measured, None, 12, parse_search("{rule: tree, by: returns, tokens: 200}"))
     assert figures["eval/search/episodes"] == 12
     assert figures["eval/search/oracle"] == 1
     assert figures["eval/search/success"] > figures["eval/search/first/success"]
@@ -322,13 +322,13 @@ def test_eval_shows_search_beside_no_search_and_best_of_n_at_the_same_budget() -
         assert figures[f"{scope}/success_low"] <= figures[f"{scope}/success"] == figures[f"{scope}/rating"]
     gain = figures["eval/search/success"] - figures["eval/search/best_of_n/success"]
     assert figures["eval/search/over_best_of_n/success"] == pytest.approx(gain)
-    alone = measure_policies(measured, None, 12, read_search("{rule: best_of_n, by: returns, tokens: 200}"))
+    alone = evaluate_policies(measured, None, 12, parse_search("{rule: best_of_n, by: returns, tokens: 200}"))
     assert alone["eval/search/success"] == figures["eval/search/best_of_n/success"]
     assert "eval/search/best_of_n/success" not in alone
 
 
 def test_a_check_that_knows_the_right_answer_is_an_oracle_and_a_critic_is_none() -> None:
-    team = small("solver_critic")
+    team = small_scenario("solver_critic")
     assert is_oracle(team, "verifier.correct")
     assert not is_oracle(team, "critic.score")
     assert not search_problems(team, settings("tree", by="verifier.correct"))
@@ -351,7 +351,7 @@ def test_a_check_that_knows_the_right_answer_is_an_oracle_and_a_critic_is_none()
 )
 def test_faulty_settings_of_a_search_are_named(text: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
-        read_search(text)
+        parse_search(text)
 
 
 @pytest.mark.parametrize(
@@ -375,9 +375,9 @@ def test_a_search_that_does_not_fit_the_game_is_refused_before_weights_are_loade
     def load() -> RolloutSimulator:
         raise AssertionError("weights were loaded")
 
-    measured = MeasuredPolicies(scenario(), None, load)
+    measured = EvaluatedPolicies(scenario(), None, load)
     with pytest.raises(ScenarioError, match=message):
-        measure_policies(measured, against, 4, read_search(search))
+        evaluate_policies(measured, against, 4, parse_search(search))
 
 
 def test_a_rating_role_is_not_searched_and_a_game_without_held_out_starts_is_not_measured() -> None:

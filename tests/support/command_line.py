@@ -24,14 +24,14 @@ def run_marl(
     return int(left.value.code or 0), said.out, said.err
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def marl_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> str:
     """What `marl WORDS` prints, which ends well."""
     status, output, errors = run_marl(monkeypatch, capsys, *words)
     assert not status, f"marl {shlex.join(map(str, words))}\n{errors}"
     return output
 
 
-def complaint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def marl_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> str:
     """What `marl WORDS` prints on standard error, which ends badly."""
     status, _, errors = run_marl(monkeypatch, capsys, *words)
     assert status, f"marl {shlex.join(map(str, words))} ended well"

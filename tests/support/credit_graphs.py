@@ -6,18 +6,18 @@ import random
 from collections.abc import Sequence
 
 import networkx as nx
-from by_hand import Paid, episode
 
-from marl.config import Sampling
-from marl.graph import Trajectory
-from marl.types import Completion, Deal, Message, Request, Reward, Turn
+from marl.core.config import Sampling
+from marl.core.graph import Trajectory
+from marl.core.types import Completion, Deal, Message, Request, Reward, Turn
+from tests.support.handmade_episodes import TimedRewards, make_episode
 
 ROLES = {"a": "planner", "b": "solver", "c": "critic", "v": "verifier"}
 
 
-def forked(past: Trajectory, at: int, name: str, agents: Sequence[str], paid: Paid = ()) -> Trajectory:
+def fork_episode(past: Trajectory, at: int, name: str, agents: Sequence[str], paid: TimedRewards = ()) -> Trajectory:
     """The first `at` turns of `past`, then new ones of `agents`; rewards are given by place in the whole episode."""
-    fresh = episode(name, [turn.agent for turn in past.turns[:at]] + list(agents), seats=past.deal.seats)
+    fresh = make_episode(name, [turn.agent for turn in past.turns[:at]] + list(agents), seats=past.deal.seats)
     branch = Trajectory(Deal(name, past.deal.group, past.deal.seed, past.deal.seats), past.start, past.turns[at].id)
     for old, new in zip([*past.turns[:at], *fresh.turns[at:]], fresh.turns, strict=True):
         reads = [place for _, place in fresh.graph.pred[new.id]]

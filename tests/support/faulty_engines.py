@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 import torch
 
-from marl.engines.transformers.policy_weights import SinglePolicy
-from marl.engines.transformers.sampler import Sampler
+from marl.core.types import Completion, Failure, Request, Ticket
+from marl.engines.transformers.engine import TransformersEngine
+from marl.engines.transformers.policy_weights import FullWeights
 from marl.engines.transformers.settings import Transformers
 from marl.protocols import Engine, ModelSource
-from marl.types import Completion, Failure, Request, Ticket
 
 
 class Faulty(Transformers):
     """The engine of Transformers, damaged."""
 
-    kind: str = "faulty_engines:Faulty"
+    kind: str = "tests.support.faulty_engines:Faulty"
     fault: Literal["none", "weights", "temperature", "bf16", "deaf", "nan"]
 
     def build(self, source: ModelSource | None) -> Engine:
@@ -31,13 +31,13 @@ class Faulty(Transformers):
                     parameter.add_(0.03 * torch.randn_like(parameter))
         if self.fault == "bf16":
             model = model.to(torch.bfloat16)
-        return FaultyEngine(Sampler(SinglePolicy(model, source), source.tokenizer(), self), self.fault)
+        return FaultyEngine(TransformersEngine(FullWeights(model, source), source.tokenizer(), self), self.fault)
 
 
 class FaultyEngine:
     """Engine that passes everything on, except for its fault."""
 
-    def __init__(self, sampler: Sampler, fault: str) -> None:
+    def __init__(self, sampler: TransformersEngine, fault: str) -> None:
         self._sampler, self._fault = sampler, fault
 
     def submit(self, ticket: Ticket, request: Request) -> None:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Advantage, Completion, Metrics, Request, Sample, Turn
 from marl.protocols import LearnerContext
-from marl.types import Advantage, Completion, Metrics, Request, Sample, Turn
-from trainers.batching.batches import Batch
-from trainers.forward.model_inputs import hidden_states
-from trainers.forward.token_outputs import logits
+from marl.trainers.batching.batches import Batch
+from marl.trainers.forward.model_inputs import hidden_states
+from marl.trainers.forward.token_outputs import logits
 
 VOCABULARY = 40
 
@@ -50,7 +50,7 @@ def context(steps: int = 10, seed: int = 0, source: TinySource | None = None, **
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplePlan:
     """Sizes of the samples that `make` makes."""
 
     distinct: int = 12
@@ -61,7 +61,7 @@ class Plan:
     """Standard deviation of the behaviour's log-probabilities around -3.5."""
 
 
-def make(plan: Plan, seed: int = 0, sampling: Sampling | None = None) -> list[Sample]:
+def make_samples(plan: SamplePlan, seed: int = 0, sampling: Sampling | None = None) -> list[Sample]:
     """Samples of random tokens; equal tokens have equal log-probabilities, but advantages of their own."""
     rng = random.Random(seed)
 
@@ -72,12 +72,12 @@ def make(plan: Plan, seed: int = 0, sampling: Sampling | None = None) -> list[Sa
     logprobs = [tuple(rng.gauss(-3.5, plan.noise) for _ in answer) for _, answer in texts]
     picks = [i if i < plan.distinct else rng.randrange(plan.distinct) for i in range(plan.count)]
     return [
-        sample(*texts[pick], logprobs[pick], advantage=rng.gauss(0, 1), turn=i, sampling=sampling)
+        make_sample(*texts[pick], logprobs[pick], advantage=rng.gauss(0, 1), turn=i, sampling=sampling)
         for i, pick in enumerate(picks)
     ]
 
 
-def sample(
+def make_sample(
     prompt_ids: tuple[int, ...],
     token_ids: tuple[int, ...],
     logprobs: tuple[float, ...],
@@ -136,7 +136,7 @@ def weights(learner: Any) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in learner.publish()}
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+def equal_weights(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     """Return whether all tensors are equal, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
@@ -151,7 +151,7 @@ def read_logprobs(learner: Any, *turns: Turn) -> list[tuple[float, ...]]:
     return [reading.logprobs for reading in learner.read(turns)]
 
 
-def alone(model: Any, prompt_ids: tuple[int, ...], token_ids: tuple[int, ...]) -> torch.Tensor:
+def unpadded_logprobs(model: Any, prompt_ids: tuple[int, ...], token_ids: tuple[int, ...]) -> torch.Tensor:
     """Return [T, V], logits at the completion tokens, from one unpadded forward pass."""
     with torch.no_grad():
         return model(torch.tensor([[*prompt_ids, *token_ids]])).logits[0, len(prompt_ids) - 1 : -1]

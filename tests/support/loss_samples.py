@@ -24,7 +24,7 @@ FULL = [0, 1, 3, 4]
 
 
 @dataclass(frozen=True)
-class Case:
+class LossCase:
     """Log-probabilities of four policies, advantages, and which tokens count."""
 
     logprobs: Tensor
@@ -34,11 +34,11 @@ class Case:
     advantages: Tensor
     mask: Tensor
 
-    def over(self, change: Callable[[Tensor], Tensor]) -> Case:
+    def over(self, change: Callable[[Tensor], Tensor]) -> LossCase:
         """All tensors changed."""
-        return Case(**{name: change(getattr(self, name)) for name in self.__dataclass_fields__})
+        return LossCase(**{name: change(getattr(self, name)) for name in self.__dataclass_fields__})
 
-    def hidden(self, value: float) -> Case:
+    def hidden(self, value: float) -> LossCase:
         """With `value` where tokens do not count."""
         changed = self.over(
             lambda tensor: torch.where(self.mask, tensor, value) if tensor.is_floating_point() else tensor
@@ -46,30 +46,30 @@ class Case:
         return replace(changed, mask=self.mask)
 
 
-def drawn(dtype: torch.dtype = torch.float64, rows: bool = False, seed: int = 0, full: bool = False) -> Case:
+def random_case(dtype: torch.dtype = torch.float64, rows: bool = False, seed: int = 0, full: bool = False) -> LossCase:
     """Random numbers; `rows`: one advantage a row; `full`: without the empty row."""
     generator = torch.Generator().manual_seed(seed)
     tensors = [-2 + 0.7 * torch.randn(MASK.shape, generator=generator, dtype=torch.float64) for _ in range(4)]
     advantages = torch.randn(MASK.shape, generator=generator, dtype=torch.float64)
     if rows:
         advantages = advantages[:, :1].expand_as(advantages).clone()
-    case = Case(*tensors, advantages, MASK)
+    case = LossCase(*tensors, advantages, MASK)
     case = case.over(lambda tensor: tensor[FULL]) if full else case
     return case.over(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
-def single(gap: float, advantage: float, dtype: torch.dtype = torch.float32) -> Case:
+def single_token_case(gap: float, advantage: float, dtype: torch.dtype = torch.float32) -> LossCase:
     """One token whose log-ratio to every other policy is `gap`."""
     below, above = torch.full((2, 1, 1), -25.0, dtype=dtype)
     above = above + gap
     one = torch.full((1, 1), advantage, dtype=dtype)
-    return Case(above, below, below, below, one, torch.ones(1, 1, dtype=torch.bool))
+    return LossCase(above, below, below, below, one, torch.ones(1, 1, dtype=torch.bool))
 
 
-Loss = Callable[[Case], Tensor]
+Loss = Callable[[LossCase], Tensor]
 
 
-def value_and_gradient(loss: Loss, case: Case) -> tuple[Tensor, Tensor]:
+def value_and_gradient(loss: Loss, case: LossCase) -> tuple[Tensor, Tensor]:
     """Of a scalar loss to its log-probabilities."""
     leaf = case.logprobs.clone().requires_grad_()
     value = loss(replace(case, logprobs=leaf))
@@ -78,7 +78,7 @@ def value_and_gradient(loss: Loss, case: Case) -> tuple[Tensor, Tensor]:
     return value.detach(), leaf.grad
 
 
-def agree(ours: Loss, theirs: Loss, case: Case, *, still: bool = False) -> None:
+def expect_equal_losses(ours: Loss, theirs: Loss, case: LossCase, *, still: bool = False) -> None:
     """Ours on poison behind the mask equals theirs on zeros behind it, in value and gradient.
 
     verl divides by lengths + 1e-8, hence the tolerance. `still`: there is no gradient to compare.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Advantage, EpisodeEnd, Message, Request, Sample, SourceSpan, TurnId
 from marl.models.q_network import QNetworkModel, QNetworkSource
 from marl.models.text_encoders import HashedWords
 from marl.protocols import LearnerContext
-from marl.types import Advantage, End, Mark, Message, Request, Sample, TurnId
 
 ACTIONS = ("left", "right", "stay")
 
@@ -26,9 +26,9 @@ def request(text: str, moves: Sequence[str] = ACTIONS, **more: Any) -> Request:
     return Request("actor", (Message("user", text),), Sampling(), options=options, **more)
 
 
-def heard(source: int, begin: int, end: int, kind: Any = "heard") -> Mark:
+def heard(source: int, begin: int, end: int, kind: Any = "heard") -> SourceSpan:
     """A mark in the first message."""
-    return Mark(("e", source), kind, 0, begin, end)
+    return SourceSpan(("e", source), kind, 0, begin, end)
 
 
 def context(source: QNetworkSource, seed: int = 0) -> LearnerContext:
@@ -37,7 +37,7 @@ def context(source: QNetworkSource, seed: int = 0) -> LearnerContext:
 
 
 def sample(
-    turn: TurnId, agent: str, nth: int, prompt: Sequence[int], action: int, end: End = "no", rewards: Any = ()
+    turn: TurnId, agent: str, nth: int, prompt: Sequence[int], action: int, end: EpisodeEnd = "no", rewards: Any = ()
 ) -> Sample:
     """A turn as the learner sees it."""
     return Sample(
@@ -50,7 +50,7 @@ def scenario(game: dict[str, Any], actions: Sequence[str], steps: int, seed: int
     """A run in which one network speaks for all agents of a game; import paths, as a plug-in would have them."""
     encoder = {"kind": "marl.models.text_encoders:HashedWords", "buckets": 256}
     model = {"kind": "marl.models.q_network:QNetworkModel", "actions": list(actions), "width": 32, "memory": 32}
-    learning = {"kind": "trainers.settings.q_learning:QLearning", "target_every": 50, "updates": 2} | learner
+    learning = {"kind": "marl.trainers.q_learning.settings:QLearning", "target_every": 50, "updates": 2} | learner
     return {
         "game": game,
         "seats": dict.fromkeys(("agent_0", "agent_1"), "player"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from paths import ROOT
+from tests.support.paths import ROOT
 
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "marl/README.md", "games/README.md", "roles/README.md", "credit/README.md"),

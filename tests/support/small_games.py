@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from games.base import IllegalMove, TextGame, TextGameConfig
-from marl.protocols import Engine, GameConfig, GameStart, RoleConfig, View
+from marl.core.types import Completion, Deal, Failure, Message, Request, Ticket
+from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.protocols import Engine, GameConfig, GameStart, PromptContext, RoleConfig
+from marl.roles.answering import PlayerRole
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
-from marl.types import Completion, Deal, Failure, Message, Request, Ticket
-from roles.answering import PlayerRole
 
 PAIR = ("player_0", "player_1")
 TRIO = ("player_0", "player_1", "player_2")
@@ -56,17 +56,17 @@ def random_move(request: Request) -> str:
     return texts[request.seed % len(texts)]
 
 
-class Listener(PlayerRole):
+class HearingPlayer(PlayerRole):
     """Its prompt holds what was said since its last turn."""
 
     kind: str = "listener"
 
-    def messages(self, view: View) -> tuple[Message, ...]:
-        heard = " ".join(f"{turn.agent}:{turn.completion.text}" for turn in view.unread)
-        return (Message("user", f"{view.observation['text']} heard {heard} mine {len(view.mine)}"),)
+    def messages(self, view: PromptContext) -> tuple[Message, ...]:
+        heard = " ".join(f"{turn.agent}:{turn.completion.text}" for turn in view.new_turns)
+        return (Message("user", f"{view.observation['text']} heard {heard} mine {len(view.own_turns)}"),)
 
 
-def table(
+def make_simulator(
     game: GameConfig, engines: Engine | Mapping[str, Engine], seed: int = 0, **roles: RoleConfig
 ) -> RolloutSimulator:
     """A game at which one policy, `actor`, plays every seat, unless roles say otherwise."""
@@ -76,7 +76,7 @@ def table(
     )
 
 
-def deal(name: str, game: GameConfig, seed: int = 0, **options: Any) -> Deal:
+def make_deal(name: str, game: GameConfig, seed: int = 0, **options: Any) -> Deal:
     """The role `player` in every seat."""
     agents = game.build().possible_agents
     return Deal(name, name, seed, dict.fromkeys(agents, "player"), options=options or None)
@@ -113,13 +113,13 @@ class Pennies(TextGame):
     def describe(self, agent: str) -> str:
         return f"round {len(self.shown) // 2}"
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return " ".join(self.shown[: len(self.shown) // 2 * 2])
 
     def together(self, agent: str) -> tuple[str, ...]:
         return PAIR if agent == PAIR[0] else (PAIR[1],)
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         self.shown.append(action)
         if self.agent_selection == PAIR[0]:
             return PAIR[1]
@@ -127,7 +127,7 @@ class Pennies(TextGame):
         outcome = {PAIR[0]: won, PAIR[1]: -won}
         if len(self.shown) == 2 * self.rounds:
             return outcome
-        self.pay(outcome)
+        self.add_rewards(outcome)
         return PAIR[0]
 
 
@@ -165,16 +165,16 @@ class Circle(TextGame):
     def describe(self, agent: str) -> str:
         return f"round {self.round}, {self.quitters} gone"
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return f"{agent} {self.round} {self.quitters}"
 
     def hears(self, agent: str) -> tuple[str, ...]:
         return (agent,) if agent == self.deaf else tuple(other for other in TRIO if other != self.deaf)
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         mover = self.agent_selection
         if action == "quit":
-            self.pay({mover: float(self.round)}, "left")
+            self.add_rewards({mover: float(self.round)}, "left")
             self.terminations[mover] = True
             self.quitters += 1
         alive = [agent for agent in self.agents if not self.terminations[agent]]
@@ -190,23 +190,23 @@ class Circle(TextGame):
             self.agent_selection = self._deads_step_first()
 
 
-class FragileConfig(TextGameConfig):
+class FailingPenniesConfig(TextGameConfig):
     """Two turns each, played by both at once; `crack` breaks it when it comes second."""
 
     kind: str = "fragile"
 
-    def build(self) -> Fragile:
-        return Fragile(PAIR, IllegalMove(), ("safe", "crack"))
+    def build(self) -> FailingPennies:
+        return FailingPennies(PAIR, IllegalMoveHandling(), ("safe", "crack"))
 
 
-class Fragile(Pennies):
+class FailingPennies(Pennies):
     name = "fragile"
 
-    def __init__(self, agents: tuple[str, ...], illegal: IllegalMove, words: tuple[str, ...]) -> None:
+    def __init__(self, agents: tuple[str, ...], illegal: IllegalMoveHandling, words: tuple[str, ...]) -> None:
         TextGame.__init__(self, agents, illegal, words)
         self.rounds = 2
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         if action == "crack":
             raise ZeroDivisionError("the glass broke")
-        return super().move(action)
+        return super().apply_action(action)

@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 
-from paths import ROOT
+from tests.support.paths import ROOT
 
 PACKAGES = ("marl", "games", "roles", "credit", "trainers")
+"""Folders that hold the source; all but the first are linked into the package `marl`."""
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -19,7 +20,8 @@ def sources() -> dict[str, ast.Module]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+            module = name if package == "marl" else f"marl.{name}"
+            trees[module] = ast.parse(path.read_text(encoding="utf-8"))
     return trees
 
 

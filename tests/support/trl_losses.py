@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from loss_samples import Case
 from torch import Tensor
+
+from tests.support.loss_samples import LossCase
 
 ARGUMENTS = {
     "use_bias_correction_kl": True,
@@ -38,7 +39,7 @@ FACTS = {
 }
 
 
-def bare(kind: Any, arguments: dict[str, Any] | None = None, **facts: Any) -> Any:
+def trainer_stub(kind: Any, arguments: dict[str, Any] | None = None, **facts: Any) -> Any:
     """A trainer of TRL's that was never set up."""
     trainer = kind.__new__(kind)
     alone = SimpleNamespace(
@@ -64,7 +65,7 @@ def bare(kind: Any, arguments: dict[str, Any] | None = None, **facts: Any) -> An
     return trainer
 
 
-def policy_loss(trainer: Any, case: Case, entropies: Tensor | None = None) -> Tensor:
+def policy_loss(trainer: Any, case: LossCase, entropies: Tensor | None = None) -> Tensor:
     """What the trainer makes of log-probabilities; the first token's advantage is the row's."""
     trainer.max_completion_length = case.mask.shape[1]
     entropies = torch.zeros_like(case.logprobs) if entropies is None else entropies

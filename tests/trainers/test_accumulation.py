@@ -4,18 +4,27 @@ import random
 
 import pytest
 import torch
-from learning_samples import VOCABULARY, Plan, TinySource, context, distance, gradient, make, weights
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from trainers.settings.optimisation import Anchor
-from trainers.settings.policy_gradient import Grpo
-from trainers.settings.preferences import Sft
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.settings import Grpo
+from tests.support.learning_samples import (
+    VOCABULARY,
+    SamplePlan,
+    TinySource,
+    context,
+    distance,
+    gradient,
+    make_samples,
+    weights,
+)
 
 LEARNERS = {
     "grpo": Grpo(),
     "grpo_everything": Grpo(
-        reference=Anchor(coefficient=0.3, estimator="k3_is"),
-        magnet=Anchor(coefficient=0.5, final=0.1),
+        reference=KlAnchor(coefficient=0.3, estimator="k3_is"),
+        magnet=KlAnchor(coefficient=0.5, final=0.1),
         entropy=0.01,
         aggregation="seq_mean_token_mean",
     ),
@@ -25,15 +34,15 @@ LEARNERS = {
 CUTS = {"one": 10**6, "some": 60, "many": 1}
 
 
-def make_samples(count: int = 24) -> list:
+def sharing_samples(count: int = 24) -> list:
     """Samples of which some share prompts, and some all tokens."""
-    return make(Plan(distinct=16, count=count))
+    return make_samples(SamplePlan(distinct=16, count=count))
 
 
 @pytest.mark.parametrize("cut", ["some", "many"])
 @pytest.mark.parametrize("name", LEARNERS)
 def test_the_gradient_is_the_same_in_one_micro_batch_or_many_in_any_order(name, cut):
-    samples, settings = make_samples(), LEARNERS[name]
+    samples, settings = sharing_samples(), LEARNERS[name]
     whole = gradient(settings.model_copy(update={"micro_tokens": CUTS["one"]}), samples)
     random.Random(1).shuffle(samples)
     pieces = gradient(settings.model_copy(update={"micro_tokens": CUTS[cut]}), samples)
@@ -59,7 +68,7 @@ def test_ten_steps_in_double_precision_end_at_the_same_weights(name):
         settings = LEARNERS[name].model_copy(update={"micro_tokens": cut, "lr": 1e-3})
         learner = settings.build(context(steps=20, source=Double()))
         for step in range(10):
-            samples = make(Plan(distinct=16, count=24), seed=step)
+            samples = make_samples(SamplePlan(distinct=16, count=24), seed=step)
             random.Random(cut).shuffle(samples)
             learner.update(samples)
         ends.append(torch.cat([tensor.flatten() for tensor in weights(learner).values()]))
@@ -68,13 +77,13 @@ def test_ten_steps_in_double_precision_end_at_the_same_weights(name):
 
 
 def test_two_ranks_with_common_totals_have_the_gradient_of_one():
-    """What a rank needs to know of the others is in `Totals`: gradients are summed, not averaged."""
-    from trainers.batching.batches import collate
-    from trainers.batching.rows import totals_of
+    """What a rank needs to know of the others is in `MinibatchTotals`: gradients are summed, not averaged."""
+    from marl.trainers.batching.batches import collate
+    from marl.trainers.batching.rows import count_totals
 
     learner = Grpo(aggregation="seq_mean_token_mean").build(context())
-    rows = learner.objective.rows(make_samples())
-    totals = totals_of(rows)
+    rows = learner.objective.rows(sharing_samples())
+    totals = count_totals(rows)
 
     def rank(part):
         learner.model.zero_grad()

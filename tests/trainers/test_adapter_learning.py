@@ -9,40 +9,40 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import (
-    Plan,
-    TinySource,
-    alone,
-    context,
-    distance,
-    first_step,
-    gradient,
-    log_distributions,
-    make,
-    read_logprobs,
-    same,
-    sample,
-    turn,
-    weights,
-)
 from torch import Tensor
 
-from marl.errors import NonFinite
+from marl.core.errors import NonFiniteError
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.lora import save_adapter
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.protocols import LearnerContext
-from trainers.batching.batches import collate
-from trainers.batching.rows import Row
-from trainers.forward.attention import has_dropout
-from trainers.settings.optimisation import Anchor
-from trainers.settings.policy_gradient import Grpo
-from trainers.settings.preferences import Sft
+from marl.trainers.batching.batches import collate
+from marl.trainers.batching.rows import Row
+from marl.trainers.forward.attention import has_dropout
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.settings import Grpo
+from tests.support.learning_samples import (
+    SamplePlan,
+    TinySource,
+    context,
+    distance,
+    equal_weights,
+    first_step,
+    gradient,
+    log_distributions,
+    make_sample,
+    make_samples,
+    read_logprobs,
+    turn,
+    unpadded_logprobs,
+    weights,
+)
 
 FULL = {
     "lr": 1e-2,
-    "magnet": Anchor(coefficient=0.5, final=0.1),
-    "proximal": Anchor(coefficient=0.5, refresh=2),
+    "magnet": KlAnchor(coefficient=0.5, final=0.1),
+    "proximal": KlAnchor(coefficient=0.5, refresh=2),
     "entropy": 0.01,
 }
 
@@ -68,9 +68,9 @@ def test_only_the_adapter_moves(base: PretrainedSource, settings: Any) -> None:
     learner, other = settings.build(adapter(base)), settings.build(adapter(base, "other"))
     before, still, other_weights = frozen(learner), weights(learner), weights(other)
     for seed in range(3):
-        learner.update(make(Plan(), seed=seed))
-    assert same(frozen(learner), before)
-    assert same(weights(other), other_weights)
+        learner.update(make_samples(SamplePlan(), seed=seed))
+    assert equal_weights(frozen(learner), before)
+    assert equal_weights(weights(other), other_weights)
     after = weights(learner)
     assert after.keys() == still.keys()
     assert all("lora_" in name and not torch.equal(after[name], still[name]) for name in after)
@@ -90,7 +90,7 @@ def test_state_holds_the_adapter_alone_and_a_restored_learner_continues_bit_for_
     settings = Grpo(minibatches=3, epochs=2, schedule="cosine", **FULL)
     learner, other = (settings.build(adapter(base, dropout=0.2)) for _ in range(2))
     for i in range(3):
-        learner.update(make(Plan(), seed=i))
+        learner.update(make_samples(SamplePlan(), seed=i))
     state = learner.state_dict()
     names = weights(learner).keys()
     assert state["model"].keys() == state["optimizer"].keys() == names
@@ -98,46 +98,51 @@ def test_state_holds_the_adapter_alone_and_a_restored_learner_continues_bit_for_
         "initial": set(),
         "proximal": names,
     }
-    learned = [learner.update(make(Plan(), seed=i)) for i in (3, 4)]
+    learned = [learner.update(make_samples(SamplePlan(), seed=i)) for i in (3, 4)]
     torch.rand(7)
     other.load_state_dict(state)
-    assert [other.update(make(Plan(), seed=i)) for i in (3, 4)] == learned
-    assert same(weights(other), weights(learner))
+    assert [other.update(make_samples(SamplePlan(), seed=i)) for i in (3, 4)] == learned
+    assert equal_weights(weights(other), weights(learner))
 
 
 def test_a_reference_is_the_base_until_it_is_refreshed(base: PretrainedSource) -> None:
-    learner = Grpo(lr=1e-2, reference=Anchor(coefficient=0.1)).build(adapter(base))
-    first = learner.update(make(Plan()))
-    last = learner.update(make(Plan(), seed=1))
+    learner = Grpo(lr=1e-2, reference=KlAnchor(coefficient=0.1)).build(adapter(base))
+    first = learner.update(make_samples(SamplePlan()))
+    last = learner.update(make_samples(SamplePlan(), seed=1))
     assert first["kl_reference"] == pytest.approx(0, abs=1e-6)
     assert last["kl_reference"] > 1e-5
     rows = [Row((1, 2, 3), (4, 5))]
     anchored = log_distributions(learner.objective.anchors.models["reference"], collate(rows, torch.device("cpu")))
-    assert torch.allclose(anchored, alone(TinySource().model(), (1, 2, 3), (4, 5)).log_softmax(-1), atol=1e-5)
+    assert torch.allclose(
+        anchored, unpadded_logprobs(TinySource().model(), (1, 2, 3), (4, 5)).log_softmax(-1), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"targets": ("q_proj", "lm_head")}], ids=str)
 def test_a_reference_that_is_the_base_gives_what_a_copy_gives(base: PretrainedSource, settings: Any) -> None:
-    grpo = Grpo(lr=1e-2, reference=Anchor(coefficient=0.3))
+    grpo = Grpo(lr=1e-2, reference=KlAnchor(coefficient=0.3))
     first = adapter(base, **settings)
     learner, copied = grpo.build(first), grpo.build(first)
     initial = copy.deepcopy(first.source.model()).requires_grad_(False)
-    copied.objective.anchors.models["reference"] = copied.objective.anchors.penalties["reference"] = initial
+    copied.objective.anchors.models["reference"] = copied.objective.anchors.loss_models["reference"] = initial
     assert not learner.objective.anchors.state_dict()["initial"]
     for seed in range(3):
-        one, other = learner.update(make(Plan(), seed=seed)), copied.update(make(Plan(), seed=seed))
+        one, other = (
+            learner.update(make_samples(SamplePlan(), seed=seed)),
+            copied.update(make_samples(SamplePlan(), seed=seed)),
+        )
         assert one == pytest.approx(other, abs=1e-6)
     assert max(distance(weights(learner)[name], tensor) for name, tensor in weights(copied).items()) < 1e-5
 
 
 def test_a_reference_of_an_adapter_that_was_taught_is_a_copy_of_it(base: PretrainedSource, tmp_path: Path) -> None:
     taught = Sft(lr=1e-1).build(adapter(base))
-    taught.update(make(Plan()))
+    taught.update(make_samples(SamplePlan()))
     save_adapter(taught.model, tmp_path)
-    learner = Grpo(lr=1e-2, reference=Anchor(coefficient=0.3)).build(adapter(base, path=str(tmp_path)))
-    assert same(learner.objective.anchors.state_dict()["initial"], weights(taught))
-    assert learner.update(make(Plan()))["kl_reference"] == pytest.approx(0, abs=1e-6)
-    assert learner.update(make(Plan()))["kl_reference"] > 1e-5
+    learner = Grpo(lr=1e-2, reference=KlAnchor(coefficient=0.3)).build(adapter(base, path=str(tmp_path)))
+    assert equal_weights(learner.objective.anchors.state_dict()["initial"], weights(taught))
+    assert learner.update(make_samples(SamplePlan()))["kl_reference"] == pytest.approx(0, abs=1e-6)
+    assert learner.update(make_samples(SamplePlan()))["kl_reference"] > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -154,22 +159,22 @@ def test_every_kind_of_adapter_learns_saves_and_resumes_bit_for_bit(
 ) -> None:
     learner, other = (Sft(lr=3e-2).build(adapter(base, **settings)) for _ in range(2))
     before, still = weights(learner), frozen(learner)
-    losses = [learner.update(make(Plan()))["loss"] for _ in range(4)]
+    losses = [learner.update(make_samples(SamplePlan()))["loss"] for _ in range(4)]
     assert losses[-1] < losses[0] - 0.1
     assert all(not torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
-    assert same(frozen(learner), still)
+    assert equal_weights(frozen(learner), still)
     other.load_state_dict(learner.state_dict())
     save_adapter(learner.model, tmp_path)
     again = Sft(lr=3e-2).build(adapter(base, path=str(tmp_path), **settings))
-    assert same(weights(again), weights(learner))
-    assert learner.update(make(Plan(), seed=1)) == other.update(make(Plan(), seed=1))
-    assert same(weights(other), weights(learner))
+    assert equal_weights(weights(again), weights(learner))
+    assert learner.update(make_samples(SamplePlan(), seed=1)) == other.update(make_samples(SamplePlan(), seed=1))
+    assert equal_weights(weights(other), weights(learner))
 
 
 def test_shared_prompts_give_the_same_gradients(base: PretrainedSource) -> None:
-    samples = [sample((1, 2, 3, n % 2), (n % 5, 7, n), (-3.5,) * 3, advantage=n - 3.5, turn=n) for n in range(8)]
+    samples = [make_sample((1, 2, 3, n % 2), (n % 5, 7, n), (-3.5,) * 3, advantage=n - 3.5, turn=n) for n in range(8)]
     taught = Grpo(**FULL).build(adapter(base))
-    taught.update(make(Plan()))  # an adapter that has not learnt yet gives A no gradient
+    taught.update(make_samples(SamplePlan()))  # an adapter that has not learnt yet gives A no gradient
     by_packing = []
     for packing in ("shared", "padded"):
         learner = Grpo(**FULL, packing=packing).build(adapter(base))
@@ -182,7 +187,7 @@ def test_shared_prompts_give_the_same_gradients(base: PretrainedSource) -> None:
 
 def test_the_gradient_is_that_of_the_merged_weights(base: PretrainedSource) -> None:
     """dL/dB = alpha / rank dL/dW Aᵀ, where W is the layer's whole weight."""
-    samples = make(Plan())
+    samples = make_samples(SamplePlan())
     gradients = first_step(Grpo().build(adapter(base, alpha=24)), samples)[1]
     first = weights(Grpo().build(adapter(base, alpha=24)))
     whole = dict(zip(dict(TinySource().model().named_parameters()), split(gradient(Grpo(), samples)), strict=True))
@@ -203,7 +208,7 @@ def split(flat: Tensor) -> list[Tensor]:
 
 def test_dropout_is_noticed_and_readings_are_without_it(base: PretrainedSource) -> None:
     learner = Sft(lr=1e-2).build(adapter(base, dropout=0.5))
-    learner.update(make(Plan()))
+    learner.update(make_samples(SamplePlan()))
     assert has_dropout(learner.model)
     assert not has_dropout(Sft().build(adapter(base)).model)
     one = turn((1, 2, 3), (4, 5))
@@ -211,12 +216,12 @@ def test_dropout_is_noticed_and_readings_are_without_it(base: PretrainedSource) 
 
 
 def test_merging_and_micro_batches_change_nothing(base: PretrainedSource) -> None:
-    samples = make(Plan(distinct=8, count=20))
+    samples = make_samples(SamplePlan(distinct=8, count=20))
     kinds = [{}, {"merge": False}, {"micro_tokens": 20}]
     learners = [Grpo(lr=1e-3, **kind).build(adapter(base)) for kind in kinds]
     for learner in learners:
         for seed in range(2):
-            learner.update(make(Plan(), seed=seed))
+            learner.update(make_samples(SamplePlan(), seed=seed))
         learner.update(samples)
     for learner in learners[1:]:
         for name, tensor in weights(learners[0]).items():
@@ -226,18 +231,18 @@ def test_merging_and_micro_batches_change_nothing(base: PretrainedSource) -> Non
 def test_a_number_that_is_not_finite_is_blamed_on_its_sample(base: PretrainedSource) -> None:
     learner = Grpo().build(adapter(base))
     before = weights(learner)
-    good = sample((1, 2), (3, 4), (-3.0, -3.7))
-    bad = sample((1, 2), (5, 6), (-3.0, float("nan")), turn=1)
-    with pytest.raises(NonFinite, match="turn 1"):
+    good = make_sample((1, 2), (3, 4), (-3.0, -3.7))
+    bad = make_sample((1, 2), (5, 6), (-3.0, float("nan")), turn=1)
+    with pytest.raises(NonFiniteError, match="turn 1"):
         learner.update([good, bad])
-    assert same(weights(learner), before)
+    assert equal_weights(weights(learner), before)
 
 
 def test_what_is_saved_is_a_peft_folder(base: PretrainedSource, tmp_path: Path) -> None:
     from peft import PeftModel
 
     learner = Sft(lr=1e-2).build(adapter(base))
-    learner.update(make(Plan()))
+    learner.update(make_samples(SamplePlan()))
     learner.model.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("model*"))
     loaded = PeftModel.from_pretrained(TinySource().model(), str(tmp_path)).eval()
@@ -245,4 +250,4 @@ def test_what_is_saved_is_a_peft_folder(base: PretrainedSource, tmp_path: Path) 
     batch = collate(rows, torch.device("cpu"))
     with torch.no_grad():
         expected = log_distributions(learner.model.eval(), batch)
-    assert torch.allclose(alone(loaded, (1, 2, 3), (4, 5)).log_softmax(-1), expected, atol=1e-5)
+    assert torch.allclose(unpadded_logprobs(loaded, (1, 2, 3), (4, 5)).log_softmax(-1), expected, atol=1e-5)

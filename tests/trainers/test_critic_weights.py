@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from critic_samples import gradients, opinionated, valued_samples
-from learning_samples import TinySource, context, distance, same, turn, weights
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
@@ -17,7 +15,10 @@ from transformers import PreTrainedTokenizerFast
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.protocols import LearnerContext
-from trainers.settings.policy_gradient import CriticSettings, Ppo
+from marl.trainers.policy_gradient.critic_settings import CriticConfig
+from marl.trainers.policy_gradient.settings import Ppo
+from tests.support.learning_samples import TinySource, context, distance, equal_weights, turn, weights
+from tests.support.value_samples import gradients, valued_samples, with_random_critic
 
 VALUES = frozenset({"values"})
 
@@ -47,14 +48,14 @@ def frozen(module: Any) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("where", ["trunk", "separate"])
 def test_with_an_adapter_a_critic_is_a_head_or_an_adapter_of_its_own(base: PretrainedSource, where: Any) -> None:
-    learner = opinionated(Ppo(lr=1e-2, critic=CriticSettings(where=where)).build(adapted(base)))
-    critic = learner.objective.critic
+    learner = with_random_critic(Ppo(lr=1e-2, critic=CriticConfig(where=where)).build(adapted(base)))
+    critic = learner.objective.modules["critic"]
     before, still = frozen(learner.model), frozen(critic)
     first = {name: p.detach().clone() for name, p in critic.named_parameters() if p.requires_grad}
     for seed in range(3):
         learner.update(valued_samples(seed=seed))
-    assert same(frozen(learner.model), before)
-    assert same(frozen(critic), still)
+    assert equal_weights(frozen(learner.model), before)
+    assert equal_weights(frozen(critic), still)
     critic_state = learner.state_dict()["modules"]["critic"]
     assert critic_state.keys() == first.keys()
     assert all(name.startswith("head.") or "lora_" in name for name in critic_state)
@@ -65,18 +66,18 @@ def test_with_an_adapter_a_critic_is_a_head_or_an_adapter_of_its_own(base: Pretr
 def test_the_base_is_held_once_for_policy_and_critic(base: PretrainedSource) -> None:
     learner: Any = Ppo().build(adapted(base))
     places = {p.data_ptr() for p in learner.model.parameters() if not p.requires_grad}
-    body = [p for p in learner.objective.critic.body.parameters() if not p.requires_grad]
+    body = [p for p in learner.objective.modules["critic"].body.parameters() if not p.requires_grad]
     assert body
     assert {p.data_ptr() for p in body} <= places
 
 
 def test_in_the_warm_up_the_policys_adapter_stays(base: PretrainedSource) -> None:
-    learner = Ppo(lr=1e-2, critic=CriticSettings(where="trunk", warm_up=1)).build(adapted(base))
+    learner = Ppo(lr=1e-2, critic=CriticConfig(where="trunk", warm_up=1)).build(adapted(base))
     before = weights(learner)
     learner.update(valued_samples())
-    assert same(weights(learner), before)
+    assert equal_weights(weights(learner), before)
     learner.update(valued_samples())
-    assert not same(weights(learner), before)
+    assert not equal_weights(weights(learner), before)
 
 
 @pytest.mark.parametrize("where", ["trunk", "separate"])
@@ -84,7 +85,9 @@ def test_with_an_adapter_the_gradient_does_not_depend_on_micro_batches(base: Pre
     samples = valued_samples(distinct=16, count=30)
 
     def flat(**options: Any) -> Tensor:
-        named = gradients(opinionated(Ppo(critic=CriticSettings(where=where), **options).build(adapted(base))), samples)
+        named = gradients(
+            with_random_critic(Ppo(critic=CriticConfig(where=where), **options).build(adapted(base))), samples
+        )
         return torch.cat([named[name].flatten() for name in sorted(named)])
 
     whole = flat()
@@ -93,22 +96,22 @@ def test_with_an_adapter_the_gradient_does_not_depend_on_micro_batches(base: Pre
 
 
 def test_a_restored_adapter_and_critic_continue_bit_for_bit(base: PretrainedSource) -> None:
-    settings = Ppo(lr=1e-2, minibatches=2, critic=CriticSettings(lr=3e-2))
+    settings = Ppo(lr=1e-2, minibatches=2, critic=CriticConfig(lr=3e-2))
     learner, other = (settings.build(adapted(base, dropout=0.2)) for _ in range(2))
     learner.update(valued_samples(seed=0))
     state = learner.state_dict()
     learned = learner.update(valued_samples(seed=1))
     other.load_state_dict(state)
     assert other.update(valued_samples(seed=1)) == learned
-    assert same(weights(other), weights(learner))
-    assert same(*(each.state_dict()["modules"]["critic"] for each in (other, learner)))
+    assert equal_weights(weights(other), weights(learner))
+    assert equal_weights(*(each.state_dict()["modules"]["critic"] for each in (other, learner)))
 
 
 def test_a_critic_can_start_from_other_weights_of_any_size(base: PretrainedSource, tmp_path: Path) -> None:
     other = saved(tmp_path / "other", hidden_size=16, num_hidden_layers=2)
-    settings = Ppo(lr=1e-2, critic=CriticSettings(model=Pretrained(path=other.path)))
-    learner: Any = opinionated(settings.build(replace(context(), source=base)))
-    head = learner.objective.critic.head
+    settings = Ppo(lr=1e-2, critic=CriticConfig(model=Pretrained(path=other.path)))
+    learner: Any = with_random_critic(settings.build(replace(context(), source=base)))
+    head = learner.objective.modules["critic"].head
     assert head.in_features == 16
     one = turn((1, 2, 3), (4, 5))
     with torch.no_grad():
@@ -120,13 +123,13 @@ def test_a_critic_can_start_from_other_weights_of_any_size(base: PretrainedSourc
 
 
 def test_a_critic_with_another_tokenizer_is_refused(base: PretrainedSource, tmp_path: Path) -> None:
-    settings = Ppo(critic=CriticSettings(model=Pretrained(path=saved(tmp_path / "other", words=39).path)))
+    settings = Ppo(critic=CriticConfig(model=Pretrained(path=saved(tmp_path / "other", words=39).path)))
     with pytest.raises(ValueError, match=r"policy 'actor': critic\.model: .* has another tokenizer than the policy"):
         settings.build(replace(context(), source=base))
 
 
 def test_a_folder_that_is_not_there_is_told_before_anything_starts() -> None:
-    missing = list(Ppo(critic=CriticSettings(model=Pretrained(path="/no/such/model"))).missing())
+    missing = list(Ppo(critic=CriticConfig(model=Pretrained(path="/no/such/model"))).unmet_requirements())
     assert len(missing) == 1
     assert missing[0].startswith("critic.model.path: '/no/such/model'")
 
@@ -134,5 +137,5 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts() -> None:
 def test_a_body_that_cannot_read_lines_is_given_padded_texts(base: PretrainedSource, tmp_path: Path) -> None:
     other = saved(tmp_path / "other", attention_dropout=0.1)
     for path, packing in ((base.path, "auto"), (other.path, "padded")):
-        learner = Ppo(critic=CriticSettings(model=Pretrained(path=path))).build(replace(context(), source=base))
+        learner = Ppo(critic=CriticConfig(model=Pretrained(path=path))).build(replace(context(), source=base))
         assert learner.settings.packing == packing

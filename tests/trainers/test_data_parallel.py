@@ -8,24 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from critic_samples import valued
-from learner_groups import DoubleAdapterSource, DoubleSource, together
-from learning_samples import Plan, TinySource, context, first_step, make, sample, turn
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from marl.errors import NonFinite
+from marl.core.errors import NonFiniteError
+from marl.core.types import Metrics, Sample
 from marl.models.adapter import Adapter
 from marl.models.pretrained import Pretrained, PretrainedSource
-from marl.models.sharding import whole
-from marl.protocols import Alone, Collective, DataParallel
-from marl.types import Metrics, Sample
-from trainers.batching.rows import Row
-from trainers.batching.shares import share_of
-from trainers.settings.optimisation import Anchor
-from trainers.settings.policy_gradient import CriticSettings, Grpo, Ppo, Prime
-from trainers.settings.preferences import Dpo, Sft
+from marl.models.sharding import full_tensor
+from marl.protocols import DataParallel, DataParallelGroup, SingleProcess
+from marl.trainers.batching.rows import Row, rows_of_rank
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.critic_settings import CriticConfig
+from marl.trainers.policy_gradient.settings import Grpo, Ppo, Prime
+from marl.trainers.preferences.settings import Dpo
+from tests.support.data_parallel_processes import Float64AdapterSource, Float64Source, run_in_processes
+from tests.support.learning_samples import SamplePlan, TinySource, context, first_step, make_sample, make_samples, turn
+from tests.support.value_samples import with_value_targets
 
 WAYS = ("ddp", "fsdp")
 STEPS = 20
@@ -34,7 +35,7 @@ Arrays = dict[str, NDArray[Any]]
 
 def mixed(seed: int) -> list[Sample]:
     """Return samples of uneven lengths, some of them merged, with signs of both kinds, and pairs among them."""
-    samples = make(Plan(distinct=9, count=20, answer=(1, 9)), seed=seed)
+    samples = make_samples(SamplePlan(distinct=9, count=20, answer=(1, 9)), seed=seed)
     return [
         replace(s, id=(f"{n % 5}", n), group=f"g{n % 3}", prompt_ids=samples[n % 3].prompt_ids, paid=float(n % 4))
         for n, s in enumerate(samples)
@@ -42,19 +43,19 @@ def mixed(seed: int) -> list[Sample]:
 
 
 def targeted(seed: int) -> list[Sample]:
-    return valued(mixed(seed), seed=seed)
+    return with_value_targets(mixed(seed), seed=seed)
 
 
-KL = {"magnet": Anchor(coefficient=0.3, target=0.1), "proximal": Anchor(coefficient=0.5, refresh=2)}
+KL = {"magnet": KlAnchor(coefficient=0.3, target=0.1), "proximal": KlAnchor(coefficient=0.5, refresh=2)}
 BY_ROW: dict[str, Any] = {"aggregation": "seq_mean_token_mean"}
 CASES: dict[str, tuple[Any, Callable[[int], list[Sample]]]] = {
     "grpo": (Grpo(lr=1e-3, entropy=0.01, minibatches=2, micro_tokens=32, **BY_ROW, **KL), mixed),
     "whole episodes": (Grpo(lr=1e-3, unit="episode", loss="gspo", **BY_ROW), mixed),
-    "critic on the trunk": (Ppo(lr=1e-3, critic=CriticSettings(where="trunk", clip=0.2)), targeted),
-    "critic apart": (Ppo(lr=1e-3, critic=CriticSettings(warm_up=2)), targeted),
+    "critic on the trunk": (Ppo(lr=1e-3, critic=CriticConfig(where="trunk", clip=0.2)), targeted),
+    "critic apart": (Ppo(lr=1e-3, critic=CriticConfig(warm_up=2)), targeted),
     "implicit rewards": (Prime(lr=1e-3), mixed),
     "pairs": (Dpo(lr=1e-3, refresh=3), mixed),
-    "adapter": (Grpo(lr=1e-2, magnet=Anchor(coefficient=0.3)), mixed),
+    "adapter": (Grpo(lr=1e-2, magnet=KlAnchor(coefficient=0.3)), mixed),
     "imitation": (Sft(lr=1e-3), mixed),
 }
 
@@ -69,18 +70,18 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     return PretrainedSource("actor", str(folder))
 
 
-def built(case: str, base: PretrainedSource, collective: Collective) -> Any:
-    adapter = DoubleAdapterSource("actor", Adapter(base=Pretrained(path=base.path)), base)
-    place = replace(context(source=DoubleSource()), collective=collective)
+def built(case: str, base: PretrainedSource, collective: DataParallelGroup) -> Any:
+    adapter = Float64AdapterSource("actor", Adapter(base=Pretrained(path=base.path)), base)
+    place = replace(context(source=Float64Source()), data_parallel=collective)
     return CASES[case][0].build(replace(place, source=adapter) if case == "adapter" else place)
 
 
 def arrays(tensors: Mapping[str, Tensor]) -> Arrays:
-    return {name: whole(tensor).detach().numpy().copy() for name, tensor in tensors.items()}
+    return {name: full_tensor(tensor).detach().numpy().copy() for name, tensor in tensors.items()}
 
 
 def learn(
-    case: str, base: PretrainedSource, collective: Collective, steps: int
+    case: str, base: PretrainedSource, collective: DataParallelGroup, steps: int
 ) -> tuple[Arrays, Arrays, list[Metrics]]:
     """Return the first step's gradients, the weights after all steps, critics' included, and each step's metrics."""
     learner, samples = built(case, base, collective), CASES[case][1]
@@ -109,10 +110,10 @@ def expect_equal(case: str, results: list[Any], alone: Any) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_processes_take_the_steps_of_one(base: PretrainedSource, way: DataParallel) -> None:
-    def work(collective: Collective) -> dict[str, Any]:
+    def work(collective: DataParallelGroup) -> dict[str, Any]:
         return {case: learn(case, base, collective, 2) for case in ("grpo", "critic apart")}
 
-    together_, alone = together(work, way=way), work(Alone())
+    together_, alone = run_in_processes(work, way=way), work(SingleProcess())
     for case in alone:
         expect_equal(case, [each[case] for each in together_], alone[case])
 
@@ -127,36 +128,38 @@ SOME = ("grpo", "critic apart", "pairs", "adapter")
 def test_twenty_steps_of_every_objective_end_at_the_weights_of_one_process(
     base: PretrainedSource, way: DataParallel, size: int, cases: Sequence[str]
 ) -> None:
-    def work(collective: Collective) -> dict[str, Any]:
+    def work(collective: DataParallelGroup) -> dict[str, Any]:
         return {case: learn(case, base, collective, STEPS) for case in cases}
 
-    alone = work(Alone())
-    results = together(work, size, way)
+    alone = work(SingleProcess())
+    results = run_in_processes(work, size, way)
     for case in cases:
         expect_equal(case, [each[case] for each in results], alone[case])
 
 
 def test_in_float32_gradients_are_equal_up_to_rounding() -> None:
-    def work(collective: Collective) -> Arrays:
-        return arrays(first_step(Grpo(lr=1e-3, **BY_ROW).build(replace(context(), collective=collective)), mixed(0))[1])
+    def work(collective: DataParallelGroup) -> Arrays:
+        return arrays(
+            first_step(Grpo(lr=1e-3, **BY_ROW).build(replace(context(), data_parallel=collective)), mixed(0))[1]
+        )
 
-    alone = work(Alone())
-    assert [gap(ours, alone) < 1e-6 for ours in together(work)] == [True, True]
+    alone = work(SingleProcess())
+    assert [gap(ours, alone) < 1e-6 for ours in run_in_processes(work)] == [True, True]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_readings_are_those_of_one_process(way: DataParallel) -> None:
     turns = [turn((1, 2, n), tuple(range(3, 4 + n % 5))) for n in range(9)] + [turn((1, 2), ())]
 
-    def work(collective: Collective) -> list[Any]:
-        learner = Ppo(lr=1e-2).build(replace(context(source=DoubleSource()), collective=collective))
+    def work(collective: DataParallelGroup) -> list[Any]:
+        learner = Ppo(lr=1e-2).build(replace(context(source=Float64Source()), data_parallel=collective))
         learner.update(targeted(0))
         read = learner.read(turns, frozenset({"logprobs", "values"}))
         return [(each.logprobs, each.values, each.next_value) for each in read]
 
-    first, second = together(work, way=way)
+    first, second = run_in_processes(work, way=way)
     assert second == []
-    for ours, theirs in zip(first, work(Alone()), strict=True):
+    for ours, theirs in zip(first, work(SingleProcess()), strict=True):
         for mine, expected in zip(ours, theirs, strict=True):
             assert mine == pytest.approx(expected, rel=1e-9) if expected is not None else mine is None
 
@@ -164,45 +167,45 @@ def test_readings_are_those_of_one_process(way: DataParallel) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_every_process_names_the_turn_that_is_not_finite(way: DataParallel) -> None:
     bad = {
-        "loss": sample((1,), (2,), (-200.0,), advantage=-1.0, turn=99),
-        "gradient": sample((1,), (2,), (-88.0,), advantage=-1.0, turn=99),
+        "loss": make_sample((1,), (2,), (-200.0,), advantage=-1.0, turn=99),
+        "gradient": make_sample((1,), (2,), (-88.0,), advantage=-1.0, turn=99),
     }
 
-    def work(collective: Collective) -> dict[str, Any]:
+    def work(collective: DataParallelGroup) -> dict[str, Any]:
         blamed = {}
         for what, one in bad.items():
-            learner = Grpo(max_norm=1e30).build(replace(context(), collective=collective))
+            learner = Grpo(max_norm=1e30).build(replace(context(), data_parallel=collective))
             before = arrays(dict(learner.publish()))
-            with pytest.raises(NonFinite, match="policy 'actor'") as error:
-                learner.update([*make(Plan()), one])
-            blamed[what] = error.value.what, error.value.samples, gap(arrays(dict(learner.publish())), before)
+            with pytest.raises(NonFiniteError, match="policy 'actor'") as error:
+                learner.update([*make_samples(SamplePlan()), one])
+            blamed[what] = error.value.quantity, error.value.samples, gap(arrays(dict(learner.publish())), before)
         return blamed
 
     expected = {what: (what, (("episode", 99),), 0.0) for what in bad}
-    assert together(work, way=way) == [expected, expected]
+    assert run_in_processes(work, way=way) == [expected, expected]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_process_without_rows_takes_part(way: DataParallel) -> None:
-    def work(collective: Collective) -> Arrays:
-        learner = Grpo(lr=1e-3).build(replace(context(source=DoubleSource()), collective=collective))
-        learner.update(make(Plan(distinct=1, count=1)))
+    def work(collective: DataParallelGroup) -> Arrays:
+        learner = Grpo(lr=1e-3).build(replace(context(source=Float64Source()), data_parallel=collective))
+        learner.update(make_samples(SamplePlan(distinct=1, count=1)))
         learner.update([])
         return arrays(dict(learner.publish()))
 
-    alone = work(Alone())
-    assert all(gap(ours, alone) < 1e-12 for ours in together(work, way=way))
+    alone = work(SingleProcess())
+    assert all(gap(ours, alone) < 1e-12 for ours in run_in_processes(work, way=way))
 
 
 @pytest.mark.parametrize("case", ["adapter", "imitation"])
 def test_shards_are_saved_as_one_folder(base: PretrainedSource, case: str, tmp_path: Path) -> None:
-    def work(collective: Collective) -> Arrays:
+    def work(collective: DataParallelGroup) -> Arrays:
         learner = built(case, base, collective)
         learner.update(mixed(0))
         learner.save(tmp_path)
         return arrays(dict(learner.publish()))
 
-    published, _ = together(work, way="fsdp")
+    published, _ = run_in_processes(work, way="fsdp")
     (file,) = tmp_path.glob("*.safetensors")
     stored = {name.removeprefix("base_model.model."): array for name, array in load_file(file).items()}
     assert {name.replace(".default", ""): array.tobytes() for name, array in published.items()} == {
@@ -213,7 +216,7 @@ def test_shards_are_saved_as_one_folder(base: PretrainedSource, case: str, tmp_p
 def test_shares_are_whole_units_of_even_length_and_all_rows_are_in_one() -> None:
     rows = [Row((1, 2, n % 7), (3,) * (1 + n % 11), unit=("u", n // 3) if n < 9 else None) for n in range(60)]
     for size in (1, 2, 3, 8):
-        shares = [share_of(rows, rank, size) for rank in range(size)]
+        shares = [rows_of_rank(rows, rank, size) for rank in range(size)]
         assert sorted(id(row) for share in shares for row in share) == sorted(map(id, rows))
         lengths = [sum(row.length for row in share) for share in shares]
         longest = 3 * max(row.length for row in rows)  # of a unit: a share ends with one
@@ -221,4 +224,4 @@ def test_shares_are_whole_units_of_even_length_and_all_rows_are_in_one() -> None
         assert all(
             len({n for n, share in enumerate(shares) for row in share if row.unit == ("u", u)}) == 1 for u in range(3)
         )
-    assert share_of(rows, 0, 1) == rows
+    assert rows_of_rank(rows, 0, 1) == rows

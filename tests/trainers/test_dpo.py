@@ -10,26 +10,28 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import (
-    VOCABULARY,
-    TinySource,
-    alone,
-    context,
-    distance,
-    first_step,
-    flat,
-    read_logprobs,
-    same,
-    sample,
-    turn,
-    weights,
-)
 from torch import Tensor
 
+from marl.core.types import Sample
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.pretrained import Pretrained, PretrainedSource
-from marl.types import Sample
-from trainers.settings.preferences import Dpo, SampleSelection, Sft
+from marl.trainers.imitation.options import SampleSelection
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.preferences.settings import Dpo
+from tests.support.learning_samples import (
+    VOCABULARY,
+    TinySource,
+    context,
+    distance,
+    equal_weights,
+    first_step,
+    flat,
+    make_sample,
+    read_logprobs,
+    turn,
+    unpadded_logprobs,
+    weights,
+)
 
 
 def siblings(groups: int = 5, size: int = 4, seed: int = 0, turns: int = 1) -> list[Sample]:
@@ -44,7 +46,7 @@ def siblings(groups: int = 5, size: int = 4, seed: int = 0, turns: int = 1) -> l
         prompts = [words(3, 9) for _ in range(turns)]
         for episode in range(size):
             paid = rng.choice((0.0, 0.5, 1.0))
-            made = [sample(one, words(1, 6), (), group=f"g{group}", paid=paid) for one in prompts]
+            made = [make_sample(one, words(1, 6), (), group=f"g{group}", paid=paid) for one in prompts]
             samples += [replace(one, id=(f"{group}.{episode}", nth)) for nth, one in enumerate(made)]
     return samples
 
@@ -251,7 +253,7 @@ def test_without_a_pair_nothing_is_learnt() -> None:
     learner = Dpo(lr=1e-2).build(context())
     before = weights(learner)
     metrics = learner.update([replace(one, paid=1.0) for one in siblings()])
-    assert same(weights(learner), before)
+    assert equal_weights(weights(learner), before)
     assert (metrics["pairs"], metrics["rows"], metrics["loss"]) == (0.0, 0.0, 0.0)
     assert metrics.keys() == learner.update(siblings()).keys()
 
@@ -264,7 +266,7 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
     other.load_state_dict(learner.state_dict())
     learned, again = ([each.update(siblings(seed=seed)) for seed in (3, 4)] for each in (learner, other))
     assert again == learned
-    assert same(weights(other), weights(learner))
+    assert equal_weights(weights(other), weights(learner))
 
 
 def test_an_adapter_learns_against_its_base(tmp_path: Any) -> None:
@@ -285,7 +287,11 @@ def test_an_adapter_learns_against_its_base(tmp_path: Any) -> None:
     (better, worse), base = by_hand(samples)[0], TinySource().model()
     now = [sum(one) for one in read_logprobs(learner, *(turn(s.prompt_ids, s.token_ids) for s in (better, worse)))]
     before = [
-        float(alone(base, s.prompt_ids, s.token_ids).log_softmax(-1)[range(len(s.token_ids)), s.token_ids].sum())
+        float(
+            unpadded_logprobs(base, s.prompt_ids, s.token_ids)
+            .log_softmax(-1)[range(len(s.token_ids)), s.token_ids]
+            .sum()
+        )
         for s in (better, worse)
     ]
     gain = (now[0] - before[0]) - (now[1] - before[1])
@@ -300,7 +306,7 @@ def test_imitation_of_the_best_raises_them_alone_and_says_how_many_they_were() -
     metrics, expected = chosen.update(samples), plain.update(best)
     assert metrics["kept"] == len(best) < len(samples)
     assert metrics["loss"] == expected["loss"]
-    assert same(weights(chosen), weights(plain))
+    assert equal_weights(weights(chosen), weights(plain))
 
 
 def test_imitation_can_leave_out_what_was_said_twice() -> None:

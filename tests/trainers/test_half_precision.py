@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import alone
-from quiz_game import SEATS, policies, quiz, trained
-from real_runs import rows as logged
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from marl.config import Sampling
-from marl.engines.transformers.sampler import Sampler
+from marl.core.config import Sampling
+from marl.core.types import Message, Request
+from marl.engines.transformers.engine import TransformersEngine
 from marl.engines.transformers.settings import Transformers
 from marl.models.adapter import Adapter
 from marl.models.fused_lora import FusedLora
@@ -26,11 +24,13 @@ from marl.models.half_precision import WideLinear, in_mixed_precision
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
 from marl.protocols import ModelSource
-from marl.types import Message, Request
-from trainers.batching.planner import BatchPlanner
-from trainers.batching.rows import Row
-from trainers.rounding import Noise, read_rows, rounding_noise
-from trainers.sampler_check import ROUNDINGS
+from marl.trainers.batching.planner import BatchPlanner
+from marl.trainers.batching.rows import Row
+from marl.trainers.forward.fidelity_gate import MAX_ROUNDING_RATIO
+from marl.trainers.forward.rounding_noise import GapLimits, read_logprobs, rounding_noise
+from tests.support.learning_samples import unpadded_logprobs
+from tests.support.run_processes import metric_lines as logged
+from tests.support.solver_critic_game import SEATS, policies, quiz_scenario, train_in_process
 
 DEEP = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 12, "num_attention_heads": 4}
 SHAPES = {
@@ -67,14 +67,14 @@ def source_of(shape: str, beside: Path, adapter: bool, dtype: str = "bfloat16") 
     return AdapterSource("actor", Adapter(base=base, rank=4), source)
 
 
-def compared(source: ModelSource, sampling: Sampling, *, deaf: bool = False) -> tuple[Noise, Noise]:
+def compared(source: ModelSource, sampling: Sampling, *, deaf: bool = False) -> tuple[GapLimits, GapLimits]:
     """Return the differences of learner and sampler on answers to all prompts, and the learner's noise of rounding.
 
     `deaf`: the engine is not told of the adapter's weights.
     """
     settings = Transformers()
     engine = settings.build(source) if source.adapter is None else settings.build_shared({"actor": source})
-    assert isinstance(engine, Sampler)
+    assert isinstance(engine, TransformersEngine)
     model = source.model()
     if source.adapter is not None:
         torch.manual_seed(1)
@@ -89,15 +89,15 @@ def compared(source: ModelSource, sampling: Sampling, *, deaf: bool = False) -> 
     said: list[Any] = []
     while len(said) < 16:
         said += [completion for _, completion in engine.step(0)]
-    texts = [Row(c.prompt_ids, c.token_ids, sampling, facts={}) for c in said]
+    texts = [Row(c.prompt_ids, c.token_ids, sampling, scalars={}) for c in said]
     planner = BatchPlanner(model, 512, "shared")
     found = [
         abs(ours - theirs)
-        for completion, read in zip(said, read_rows(model, planner, texts), strict=True)
+        for completion, read in zip(said, read_logprobs(model, planner, texts), strict=True)
         for ours, theirs in zip(read, completion.logprobs, strict=True)
     ]
     assert len(found) > 200
-    return Noise(max(found), sum(found) / len(found)), rounding_noise(model, planner, texts)
+    return GapLimits(max(found), sum(found) / len(found)), rounding_noise(model, planner, texts)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(max_tokens=24), Sampling(max_tokens=24, temperature=0.7, top_p=0.9)])
@@ -108,13 +108,13 @@ def test_our_engine_differs_by_no_more_than_half_of_what_rounding_may_explain(
 ) -> None:
     beside = tmp_path_factory.getbasetemp() / "half"
     found, noise = compared(source_of(shape, beside, adapter), sampling)
-    assert 0 < found.mean < ROUNDINGS / 2 * noise.mean
-    assert found.max < ROUNDINGS / 2 * noise.max
+    assert 0 < found.mean < MAX_ROUNDING_RATIO / 2 * noise.mean
+    assert found.max < MAX_ROUNDING_RATIO / 2 * noise.max
 
 
 def test_an_engine_that_was_not_told_of_the_adapter_differs_by_more(tmp_path: Path) -> None:
     found, noise = compared(source_of("deep", tmp_path, adapter=True), Sampling(max_tokens=24), deaf=True)
-    assert found.mean > 2 * ROUNDINGS * noise.mean
+    assert found.mean > 2 * MAX_ROUNDING_RATIO * noise.mean
 
 
 def test_states_the_last_norm_and_logits_are_float32_and_what_products_take_is_rounded() -> None:
@@ -151,7 +151,7 @@ def test_log_probabilities_come_closer_to_those_of_the_same_weights_in_float32()
 
     def logprobs(model: Any) -> Tensor:
         with torch.no_grad():
-            return alone(model, (1,), answer).float().log_softmax(-1)
+            return unpadded_logprobs(model, (1,), answer).float().log_softmax(-1)
 
     plain = float((logprobs(half) - logprobs(exact)).abs().mean())
     mixed = float((logprobs(in_mixed_precision(llama())) - logprobs(exact)).abs().mean())
@@ -225,23 +225,25 @@ def in_half(adapters: bool, **learner: Any) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("adapters", [False, True], ids=["whole weights", "adapters"])
 def test_a_run_in_bfloat16_starts_and_stays_faithful(adapters: bool, tmp_path: Path) -> None:
-    schedule = quiz()["schedule"] | {"steps": 3}
-    assert trained(tmp_path / "run", quiz(policies=in_half(adapters), schedule=schedule))
+    schedule = quiz_scenario()["schedule"] | {"steps": 3}
+    assert train_in_process(tmp_path / "run", quiz_scenario(policies=in_half(adapters), schedule=schedule))
     rows = [json.loads(line) for line in logged(tmp_path / "run")]
     for seat in SEATS:
         figures = [
             (row[f"policy/{seat}/fidelity_mean"], row[f"policy/{seat}/fidelity_rounding_mean"]) for row in rows[1:]
         ]
-        assert all(mean < ROUNDINGS * noise for mean, noise in figures)
+        assert all(mean < MAX_ROUNDING_RATIO * noise for mean, noise in figures)
         assert all(math.isfinite(row[f"policy/{seat}/loss"]) for row in rows[1:])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adapters", [False, True], ids=["whole weights", "adapters"])
 def test_a_run_in_bfloat16_learns(adapters: bool, tmp_path: Path) -> None:
-    schedule = quiz()["schedule"] | {"steps": 60, "groups": 12}
-    scenario = quiz(policies=in_half(adapters, lr=1e-2), schedule=schedule, evaluate={"every": 60, "held_out": 6})
-    assert trained(tmp_path / "run", scenario)
+    schedule = quiz_scenario()["schedule"] | {"steps": 60, "groups": 12}
+    scenario = quiz_scenario(
+        policies=in_half(adapters, lr=1e-2), schedule=schedule, evaluate={"every": 60, "held_out": 6}
+    )
+    assert train_in_process(tmp_path / "run", scenario)
     rows = [json.loads(line) for line in logged(tmp_path / "run")]
     first, last = ([row["episode/return/critic"] for row in part] for part in (rows[1:6], rows[-5:]))
     assert sum(last) / 5 > sum(first) / 5 + 0.2

@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from critic_samples import opinionated
-from learning_samples import Plan, context, first_step, flat, make, sample
 
-from marl.types import Advantage, Sample, Target
-from trainers.batching.rows import plain_rows
-from trainers.settings.critics import CriticSettings
-from trainers.settings.preferences import Sft
+from marl.core.types import Advantage, ImitationTarget, Sample
+from marl.trainers.batching.rows import imitation_rows
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.policy_gradient.critic_settings import CriticConfig
+from tests.support.learning_samples import SamplePlan, context, first_step, flat, make_sample, make_samples
+from tests.support.value_samples import with_random_critic
 
-TRUNK = CriticSettings(where="trunk", coefficient=0.5, clip=None)
-SOFT = (Target((5, 6), 0.75), Target((7,), 0.25))
+TRUNK = CriticConfig(where="trunk", coefficient=0.5, clip=None)
+SOFT = (ImitationTarget((5, 6), 0.75), ImitationTarget((7,), 0.25))
 
 
 def drawn(prompt: tuple[int, ...], turn: int, **more: object) -> list[Sample]:
     """Return four samples, as often as `SOFT` has it."""
     answers = [(5, 6)] * 3 + [(7,)]
-    return [sample(prompt, ids, (-1.0,) * len(ids), turn=turn + i, **more) for i, ids in enumerate(answers)]
+    return [make_sample(prompt, ids, (-1.0,) * len(ids), turn=turn + i, **more) for i, ids in enumerate(answers)]
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_sum", "seq_mean_token_mean"])
@@ -37,16 +37,16 @@ def test_a_distribution_is_learned_as_answers_drawn_from_it(aggregation: str, me
 
 def test_equal_targets_of_equal_prompts_are_one_row_that_counts_by_their_shares() -> None:
     samples = [replace(drawn((1, 2), turn)[0], targets=SOFT) for turn in range(3)]
-    rows = plain_rows(samples, merge=True)
+    rows = imitation_rows(samples, merge=True)
     assert [(row.token_ids, row.count) for row in rows] == [((5, 6), pytest.approx(2.25)), ((7,), pytest.approx(0.75))]
 
 
 def test_the_loss_with_a_critic_is_the_cross_entropy_and_half_the_squared_error_of_each_prompt() -> None:
-    learner = opinionated(Sft(lr=1e-3, critic=TRUNK, aggregation="seq_mean_token_sum").build(context()))
+    learner = with_random_critic(Sft(lr=1e-3, critic=TRUNK, aggregation="seq_mean_token_sum").build(context()))
     soft = replace(drawn((1, 2), 0, advantage=Advantage(0.3, returns=(0.9,)))[0], targets=SOFT)
     with torch.no_grad():
         hidden = learner.model.model(torch.tensor([[1, 2]])).last_hidden_state[0, -1]
-        head = learner.objective.modules()["critic"].head
+        head = learner.objective.modules["critic"].head
         value = float(head.weight[0] @ hidden + head.bias)
         nll = {
             ids: -sum(
@@ -62,9 +62,9 @@ def test_the_loss_with_a_critic_is_the_cross_entropy_and_half_the_squared_error_
 
 
 def test_imitation_reads_values_and_asks_credit_for_them_only_with_a_critic() -> None:
-    assert Sft().readable == Sft.reads
+    assert Sft().readable == Sft.readable_fields
     assert not Sft().uses_credit
     assert Sft(critic=TRUNK).credit_needs == {"values"}
-    assert Sft(critic=TRUNK).readable == Sft.reads | {"values"}
+    assert Sft(critic=TRUNK).readable == Sft.readable_fields | {"values"}
     with pytest.raises(ValueError, match="credit gave none of 12 turns any"):
-        Sft(critic=TRUNK).build(context()).update(make(Plan()))
+        Sft(critic=TRUNK).build(context()).update(make_samples(SamplePlan()))

@@ -5,25 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from learning_samples import Plan, distance, gradient, make, sample
 
-from marl.types import Advantage, Reading, Sample
-from trainers.batching.rows import plain_rows, policy_rows
-from trainers.objectives.policy_gradient import add_weights
-from trainers.settings.policy_gradient import Grpo, Gspo, Mismatch
-from trainers.settings.preferences import Sft
+from marl.core.types import Advantage, Reading, Sample
+from marl.trainers.batching.rows import imitation_rows, policy_rows
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.policy_gradient.mismatch import add_mismatch_weights
+from marl.trainers.policy_gradient.options import MismatchCorrection
+from marl.trainers.policy_gradient.presets import Gspo
+from marl.trainers.policy_gradient.settings import Grpo
+from tests.support.learning_samples import SamplePlan, distance, gradient, make_sample, make_samples
 
 LEARNERS = [
     Grpo(),
     Grpo(aggregation="seq_mean_token_mean"),
-    Grpo(loss="reinforce", mismatch=Mismatch(kind="mis", low=0.1, high=10.0)),
+    Grpo(loss="reinforce", mismatch=MismatchCorrection(kind="mis", low=0.1, high=10.0)),
     Gspo(loss="gspo_token"),
 ]
 
 
 def samples(first: float, *, imposed: tuple[int, ...]) -> list[Sample]:
     """Samples whose first token has the advantage `first`."""
-    made = make(Plan(distinct=4, count=12))
+    made = make_samples(SamplePlan(distinct=4, count=12))
     return [
         replace(s, imposed=imposed, advantage=Advantage(1.0, tokens=(first, *[1.0] * (len(s.token_ids) - 1))))
         for s in made
@@ -40,8 +42,8 @@ def test_the_advantage_of_an_imposed_token_moves_no_weight(settings: Grpo) -> No
 
 
 def test_imitation_leaves_it_out_of_loss_and_denominator() -> None:
-    one, other = sample((1,), (2, 3), (-1.0, -1.0)), sample((1,), (2, 4), (-1.0, -1.0))
-    rows = plain_rows([replace(one, imposed=(1,)), replace(other, imposed=(1,)), one], merge=True)
+    one, other = make_sample((1,), (2, 3), (-1.0, -1.0)), make_sample((1,), (2, 4), (-1.0, -1.0))
+    rows = imitation_rows([replace(one, imposed=(1,)), replace(other, imposed=(1,)), one], merge=True)
     assert [(row.token_ids, row.loss_mask, row.loss_tokens) for row in rows] == [
         ((2, 3), (True, False), 1),
         ((2, 4), (True, False), 1),
@@ -52,13 +54,15 @@ def test_imitation_leaves_it_out_of_loss_and_denominator() -> None:
 
 
 def test_dropping_tokens_for_their_mismatch_does_not_bring_it_back() -> None:
-    settings = Mismatch(kind="mis", low=0.5, high=2.0, denominator="kept")
-    tokens = replace(sample((1,), (2, 3, 4), (-1.0, -1.0, -9.0)), imposed=(0,), reading=Reading((-1.0, -1.0, -1.0)))
-    [row] = add_weights(policy_rows([tokens], "read", merge=True), settings)
+    settings = MismatchCorrection(kind="mis", low=0.5, high=2.0, denominator="kept")
+    tokens = replace(
+        make_sample((1,), (2, 3, 4), (-1.0, -1.0, -9.0)), imposed=(0,), reading=Reading((-1.0, -1.0, -1.0))
+    )
+    [row] = add_mismatch_weights(policy_rows([tokens], "read", merge=True), settings)
     assert row.loss_mask == (False, True, False)
 
 
 def test_the_same_tokens_chosen_and_imposed_are_two_rows() -> None:
-    chosen = sample((1,), (2, 3), (-1.0, -1.0))
+    chosen = make_sample((1,), (2, 3), (-1.0, -1.0))
     rows = policy_rows([chosen, replace(chosen, imposed=(1,))], "sampler", merge=True)
     assert [row.loss_mask for row in rows] == [None, (True, False)]

@@ -3,10 +3,10 @@ import sys
 
 import pytest
 
-from marl.config import Sampling
-from trainers.settings.optimisation import Anchor
-from trainers.settings.policy_gradient import Grpo
-from trainers.settings.preferences import Sft
+from marl.core.config import Sampling
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.settings import Grpo
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,15 @@ def test_truncated_sampling_takes_recompute_and_greedy_sampling_is_never_learned
 
 
 def test_anchors_that_are_not_set_are_not_there():
-    assert list(Grpo(magnet=Anchor(coefficient=1)).anchors) == ["magnet"]
+    assert list(Grpo(magnet=KlAnchor(coefficient=1)).anchors) == ["magnet"]
     assert Sft().kind == "sft"
 
 
 def test_settings_do_not_import_torch():
-    code = "import sys, trainers.settings; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, pkgutil, importlib, marl.trainers\n"
+        "for module in pkgutil.walk_packages(marl.trainers.__path__, 'marl.trainers.'):\n"
+        "    if module.name.endswith(('settings', 'options', 'presets')): importlib.import_module(module.name)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,21 +8,12 @@ from itertools import product
 
 import pytest
 import torch
-from loss_samples import MASK, Case, drawn, single, value_and_gradient
 
-from trainers.losses.aggregation import Totals, masked_sum, row_scale
-from trainers.losses.policy import (
-    cispo,
-    clipped_surrogate,
-    gmpo,
-    gspo,
-    gspo_token,
-    reinforce,
-    sapo,
-    sequence_surrogate,
-    value_loss,
-)
-from trainers.settings.policy_gradient import Grpo
+from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_weights
+from marl.trainers.policy_gradient.critic import value_loss
+from marl.trainers.policy_gradient.losses import cispo, clipped_surrogate, gmpo, gspo, gspo_token, reinforce, rloo, sapo
+from marl.trainers.policy_gradient.settings import Grpo
+from tests.support.loss_samples import MASK, LossCase, random_case, single_token_case, value_and_gradient
 
 CLIP = (0.2, 0.28)
 LOSSES = {
@@ -31,7 +22,7 @@ LOSSES = {
     "dual clip": lambda c: clipped_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP, dual=3.0)[0],
     "gspo": lambda c: gspo(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
     "gspo_token": lambda c: gspo_token(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
-    "sequence": lambda c: sequence_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
+    "sequence": lambda c: rloo(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
     "cispo": lambda c: cispo(c.logprobs, c.old, c.advantages, c.mask, (0.5, 3.0))[0],
     "sapo": lambda c: sapo(c.logprobs, c.old, c.advantages, c.mask, (1.0, 1.05)),
     "gmpo": lambda c: gmpo(c.logprobs, c.old, c.advantages, c.mask, (0.4, 0.4))[0],
@@ -42,14 +33,14 @@ ROWS = ["gspo", "sequence", "gmpo"]
 
 
 def mean_of_rows(loss_BT, mask):
-    scale = row_scale("seq_mean_token_mean", mask.sum(1), Totals(int(mask.any(1).sum()), int(mask.sum())))
+    scale = row_weights("seq_mean_token_mean", mask.sum(1), MinibatchTotals(int(mask.any(1).sum()), int(mask.sum())))
     return (scale * masked_sum(loss_BT, mask)).sum()
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", LOSSES)
 def test_nothing_behind_the_mask_reaches_a_value_or_a_gradient(name, poison):
-    case, loss_of = drawn(torch.float32), LOSSES[name]
+    case, loss_of = random_case(torch.float32), LOSSES[name]
     value, gradient = value_and_gradient(lambda c: loss_of(c).sum(), case)
     dirty_value, dirty_gradient = value_and_gradient(lambda c: loss_of(c).sum(), case.hidden(poison))
     assert torch.equal(value, dirty_value)
@@ -60,7 +51,7 @@ def test_nothing_behind_the_mask_reaches_a_value_or_a_gradient(name, poison):
 
 @pytest.mark.parametrize("name", POLICY)
 def test_the_sum_of_merged_samples_advantages_gives_the_sum_of_their_losses(name):
-    case = drawn(rows=True)
+    case = random_case(rows=True)
     positive = case.advantages.abs()
 
     def of(advantages):
@@ -75,12 +66,12 @@ def test_the_sum_of_merged_samples_advantages_gives_the_sum_of_their_losses(name
 @pytest.mark.parametrize("name", ["reinforce", "clip", "gspo_token", "cispo", "sapo", "gspo", "sequence", "gmpo"])
 def test_where_nothing_moved_yet_every_loss_has_the_gradient_of_reinforce(name):
     """`sequence` has no mean over tokens, so neither has its REINFORCE."""
-    case = drawn(rows=True)
+    case = random_case(rows=True)
     fresh = replace(case, old=case.logprobs)
-    totals, lengths = Totals(4, int(MASK.sum())), MASK.sum(1)
+    totals, lengths = MinibatchTotals(4, int(MASK.sum())), MASK.sum(1)
 
     def aggregate(loss_BT, mode):
-        return (row_scale(mode, lengths, totals) * masked_sum(loss_BT, MASK)).sum()
+        return (row_weights(mode, lengths, totals) * masked_sum(loss_BT, MASK)).sum()
 
     _, gradient = value_and_gradient(lambda c: aggregate(LOSSES[name](c), "seq_mean_token_mean"), fresh)
     mode = "seq_mean_token_sum" if name == "sequence" else "seq_mean_token_mean"
@@ -109,13 +100,13 @@ def test_an_unclipped_product_of_ratios_has_the_gradient_of_the_expected_return_
     logits = torch.randn(4, generator=generator).requires_grad_()
     logprobs, old, every = logits.log_softmax(0)[answers], behind[answers], torch.ones(16, 2, dtype=torch.bool)
     expected = torch.autograd.grad((logprobs.sum(1).exp() * returns).sum(), logits, retain_graph=True)[0]
-    rows, _ = sequence_surrogate(logprobs, old, returns[:, None].expand(16, 2), every, (1.0, math.inf))
+    rows, _ = rloo(logprobs, old, returns[:, None].expand(16, 2), every, (1.0, math.inf))
     got = torch.autograd.grad((old.sum(1).exp() * rows.mean(1)).sum(), logits)[0]
     torch.testing.assert_close(-got, expected)
 
 
 def test_gspo_of_rows_and_of_tokens_are_one_where_a_row_has_one_advantage():
-    case = drawn(rows=True)
+    case = random_case(rows=True)
     for ours, theirs in zip(
         value_and_gradient(lambda c: mean_of_rows(LOSSES["gspo"](c), MASK), case),
         value_and_gradient(lambda c: mean_of_rows(LOSSES["gspo_token"](c), MASK), case),
@@ -126,7 +117,7 @@ def test_gspo_of_rows_and_of_tokens_are_one_where_a_row_has_one_advantage():
 
 @pytest.mark.parametrize("name", ROWS)
 def test_losses_of_rows_take_the_mean_of_a_rows_advantages(name):
-    case = drawn()
+    case = random_case()
     # GMPO clips each token on the side of its own advantage: one sign, to see the mean alone.
     case = replace(case, advantages=case.advantages.abs())
     mean = (case.advantages * MASK).sum(1, keepdim=True) / MASK.sum(1, keepdim=True).clamp(min=1)
@@ -158,36 +149,36 @@ def test_losses_of_rows_take_the_mean_of_a_rows_advantages(name):
     ],
 )
 def test_single_tokens_are_what_one_works_out_by_hand(name, gap, advantage, value, slope):
-    got, gradient = value_and_gradient(lambda c: LOSSES[name](c).sum(), single(gap, advantage))
+    got, gradient = value_and_gradient(lambda c: LOSSES[name](c).sum(), single_token_case(gap, advantage))
     assert got.item() == pytest.approx(value, rel=1e-5)
     assert gradient.item() == pytest.approx(slope, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["clip", "gspo", "gspo_token", "sequence", "gmpo"])
 def test_an_overflow_that_counts_is_not_hidden(name):
-    assert LOSSES[name](single(200, -1)).item() == math.inf
+    assert LOSSES[name](single_token_case(200, -1)).item() == math.inf
 
 
-@pytest.mark.parametrize("loss", ["clip", "gspo", "gspo_token", "sequence", "gmpo"])
+@pytest.mark.parametrize("kind", ["ppo_clip", "gspo", "gspo_token", "rloo", "gmpo"])
 @pytest.mark.parametrize(("gap", "expected"), [(200.0, math.exp(3)), (3.5, math.exp(3)), (2.5, math.exp(2.5))])
-def test_log_ratios_of_tokens_and_of_rows_are_clamped_where_a_limit_is_given(loss, gap, expected):
-    part = Grpo(loss=loss, max_log_ratio=3.0).policy_loss
-    case = single(gap, -1.0)
-    value, gradient = value_and_gradient(lambda c: part(c.logprobs, c.old, c.advantages, c.mask)[0].sum(), case)
+def test_log_ratios_of_tokens_and_of_rows_are_clamped_where_a_limit_is_given(kind, gap, expected):
+    loss = Grpo(loss={"kind": kind, "max_log_ratio": 3.0}).loss.build()
+    case = single_token_case(gap, -1.0)
+    value, gradient = value_and_gradient(lambda c: loss(c.logprobs, c.old, c.advantages, c.mask)[0].sum(), case)
     assert value.item() == pytest.approx(expected, rel=1e-5)
     assert gradient.item() == (0.0 if gap > 3 else pytest.approx(expected, rel=1e-5))
 
 
 @pytest.mark.parametrize("name", POLICY)
 def test_a_token_without_an_advantage_teaches_nothing_however_unlikely_it_is(name):
-    impossible = replace(single(0, 0.0), logprobs=torch.tensor([[-math.inf]]))
+    impossible = replace(single_token_case(0, 0.0), logprobs=torch.tensor([[-math.inf]]))
     value, gradient = value_and_gradient(lambda c: LOSSES[name](c).sum(), impossible)
     assert value == 0
     assert gradient.item() == 0
 
 
 def test_an_unclipped_value_loss_is_half_the_square():
-    case = drawn(seed=3)
+    case = random_case(seed=3)
     loss, clipped = value_loss(case.logprobs, case.anchor, case.old, case.mask)
     expected = torch.nn.functional.mse_loss(case.logprobs, case.anchor, reduction="none") / 2
     torch.testing.assert_close(loss, torch.where(MASK, expected, 0.0))
@@ -224,7 +215,7 @@ def test_a_value_on_the_edge_of_the_clip_still_learns(side: float) -> None:
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_numbers_of_low_precision_are_computed_and_summed_in_float32(name):
-    case = drawn(torch.bfloat16)
+    case = random_case(torch.bfloat16)
     wide = case.over(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
     assert LOSSES[name](case).dtype == torch.float32
     assert torch.equal(LOSSES[name](case), LOSSES[name](wide))
@@ -246,7 +237,7 @@ def test_which_tokens_were_clipped_is_told():
 
 
 def test_rows_of_one_token_and_groups_without_a_difference_are_no_exception():
-    one = Case(*(torch.full((2, 1), -1.0) for _ in range(4)), torch.tensor([[0.0], [2.0]]), torch.ones(2, 1).bool())
+    one = LossCase(*(torch.full((2, 1), -1.0) for _ in range(4)), torch.tensor([[0.0], [2.0]]), torch.ones(2, 1).bool())
     for name in POLICY:
         value, gradient = value_and_gradient(lambda c, name=name: mean_of_rows(LOSSES[name](c), c.mask), one)
         assert value.isfinite()

@@ -4,12 +4,12 @@ from itertools import product
 
 import pytest
 import torch
-from loss_samples import drawn
 
-from trainers import functions
-from trainers.losses.aggregation import Totals, aggregate, masked_sum, row_scale
-from trainers.losses.penalties import entropy, exact_kl, sampled_kl, sampler_kl
-from trainers.losses.policy import clipped_surrogate
+from marl.trainers import functions
+from marl.trainers.batching.aggregation import MinibatchTotals, aggregate, masked_sum, row_weights
+from marl.trainers.forward.divergences import entropy, exact_kl, sampled_kl, sampler_kl
+from marl.trainers.policy_gradient.losses import clipped_surrogate
+from tests.support.loss_samples import random_case
 
 ALL = torch.ones(1, 1, dtype=torch.bool)
 
@@ -91,13 +91,13 @@ def test_nothing_behind_the_mask_reaches_a_value_or_a_gradient(poison):
 def test_each_aggregation_is_its_formula(aggregation, norm, expected):
     values = torch.tensor([[1.0, 2.0, 3.0], [10.0, math.nan, math.nan]])
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    scale = row_scale(aggregation, mask.sum(1), Totals(samples=2, tokens=4), norm)
+    scale = row_weights(aggregation, mask.sum(1), MinibatchTotals(samples=2, tokens=4), norm)
     assert (scale * masked_sum(values, mask)).sum().item() == pytest.approx(expected)
 
 
 def test_an_unknown_aggregation_is_named():
     with pytest.raises(ValueError, match="'median'"):
-        row_scale("median", torch.tensor([1]), Totals(1, 1))
+        row_weights("median", torch.tensor([1]), MinibatchTotals(1, 1))
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ MODES = ("token_mean", "token_sum", "seq_mean_token_sum", "seq_mean_token_mean",
 @pytest.mark.parametrize("mode", MODES)
 def test_aggregate_is_the_loss_of_a_whole_minibatch(mode: str) -> None:
     agg_loss = pytest.importorskip("verl.trainer.ppo.core_algos").agg_loss
-    case = drawn()
+    case = random_case()
     norm = 9 if mode.endswith("norm") else None
     expected = agg_loss(case.hidden(0.0).logprobs, case.mask.double(), mode.replace("_", "-"), loss_scale_factor=norm)
     for poison in (0.0, math.nan):

@@ -7,9 +7,17 @@ from itertools import product
 
 import pytest
 import torch
-from loss_samples import MASK, drawn
 
-from trainers.losses.mismatch import geometric, icepop, mis, opsm, ratios, rejected, tis
+from marl.trainers.policy_gradient.mismatch import (
+    icepop,
+    importance_ratios,
+    masked_by_sequence_mean,
+    mis,
+    off_policy_sequence_mask,
+    reject_by_divergence,
+    tis,
+)
+from tests.support.loss_samples import MASK, random_case
 
 POISONS = (math.nan, math.inf, -math.inf)
 
@@ -25,10 +33,10 @@ def by_hand(old, sampled, mask, level):
 @pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
 @pytest.mark.parametrize("poison", POISONS)
 def test_ratios_are_those_worked_out_by_hand(level, poison):
-    case = drawn()
+    case = random_case()
     expected = [by_hand(*row, level) for row in zip(case.old, case.sampled, case.mask, strict=True)]
     dirty = case.hidden(poison)
-    got = ratios(dirty.old, dirty.sampled, dirty.mask, level)
+    got = importance_ratios(dirty.old, dirty.sampled, dirty.mask, level)
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64))
 
 
@@ -37,7 +45,7 @@ def test_ratios_are_those_worked_out_by_hand(level, poison):
 @pytest.mark.parametrize("kind", ["tis", "mis"])
 def test_truncated_and_masked_weights_are_verls(kind, level, poison):
     verl = pytest.importorskip("verl.trainer.ppo.rollout_corr_helper")
-    case, bounds = drawn(), {"tis": (0.0, 1.3), "mis": (0.3, 3.0)}[kind]
+    case, bounds = random_case(), {"tis": (0.0, 1.3), "mis": (0.3, 3.0)}[kind]
     clean, dirty = case.hidden(0.0), case.hidden(poison)
     threshold = bounds[1] if kind == "tis" else "0.3_3.0"
     expected, _ = verl.compute_rollout_correction_weights(
@@ -67,7 +75,7 @@ def test_icepop_drops_the_tokens_whose_ratio_is_out_of_bounds():
 def test_the_geometric_mean_keeps_rows_whatever_their_length():
     old = torch.tensor([[0.9] * 8, [4.0] + [0.9] * 7, [0.4] * 8, [0.4, 0.4] + [math.nan] * 6]).log()
     mask = torch.tensor([[True] * 8, [True] * 8, [True] * 8, [True] * 2 + [False] * 6])
-    weights = geometric(old, torch.zeros(4, 8), mask)
+    weights = masked_by_sequence_mean(old, torch.zeros(4, 8), mask)
     expected = torch.tensor([[0.9] * 8, [4.0] + [0.9] * 7, [0.0] * 8, [0.0] * 8])
     torch.testing.assert_close(weights, expected)
 
@@ -84,12 +92,12 @@ def test_rejection_leaves_the_tokens_that_verl_leaves(divergence, span, verls, p
     low, high = {"token": (0.0, 0.3), "sum": (0.0, 1.5), "mean": (0.0, 0.4), "max": (0.0, 0.8)}[span]
     if divergence == "k1":
         low, high = 0.8, 4.0
-    case = drawn(seed=4)
+    case = random_case(seed=4)
     clean, dirty = case.hidden(0.0), case.hidden(poison)
     # verl bounds 1 / r where it says r.
     threshold = f"{1 / high}_{1 / low}" if divergence == "k1" else str(high)
     expected, _ = verl.compute_rollout_rejection_mask(clean.old - clean.sampled, clean.mask.double(), verls, threshold)
-    got = rejected(dirty.old, dirty.sampled, dirty.mask, divergence, span, (low, high))
+    got = reject_by_divergence(dirty.old, dirty.sampled, dirty.mask, divergence, span, (low, high))
     assert torch.equal(got, expected.bool())
     assert 0 < got.sum() < MASK.sum()
 
@@ -99,12 +107,12 @@ def test_opsm_drops_the_rows_that_trl_drops(poison):
     trl = pytest.importorskip("trl.trainer.grpo_trainer")
     dropped = set()
     for seed, delta in product(range(5), (-0.5, -0.1, 0.0, 0.1, 0.5)):
-        case = drawn(rows=True, seed=seed)
+        case = random_case(rows=True, seed=seed)
         clean, dirty = case.hidden(0.0), case.hidden(poison)
         trl_mask = trl.GRPOTrainer.get_off_policy_mask(
             case.advantages[:, :1], clean.logprobs, clean.sampled, clean.mask.double(), delta
         )
-        got = opsm(dirty.logprobs, dirty.sampled, dirty.advantages, dirty.mask, delta)
+        got = off_policy_sequence_mask(dirty.logprobs, dirty.sampled, dirty.advantages, dirty.mask, delta)
         assert torch.equal(got, trl_mask.bool() & case.mask)
         dropped.add(int(trl_mask.sum()))
     assert len(dropped) > 1

@@ -3,75 +3,77 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from learning_samples import Plan, context, make, same, sample, weights
 
-from marl.errors import NonFinite
-from trainers.settings.optimisation import Anchor
-from trainers.settings.policy_gradient import Grpo
+from marl.core.errors import NonFiniteError
+from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.settings import Grpo
+from tests.support.learning_samples import SamplePlan, context, equal_weights, make_sample, make_samples, weights
 
 
 def test_a_poisoned_advantage_is_named_and_the_weights_stay():
-    samples = make(Plan(distinct=3, count=20))
+    samples = make_samples(SamplePlan(distinct=3, count=20))
     poisoned = [replace(s, advantage=replace(s.advantage, value=math.nan)) if s.id[1] == 7 else s for s in samples]
-    learner = Grpo(lr=1e-3, magnet=Anchor(coefficient=0.5)).build(context())
+    learner = Grpo(lr=1e-3, magnet=KlAnchor(coefficient=0.5)).build(context())
     before = weights(learner)
     with pytest.raises(
-        NonFinite, match=r"policy 'actor': the loss .* episode 'episode', turn 7 \(role 'solver'\)"
+        NonFiniteError, match=r"policy 'actor': the loss .* episode 'episode', turn 7 \(role 'solver'\)"
     ) as error:
         learner.update(poisoned)
-    assert (error.value.policy, error.value.what, error.value.samples) == ("actor", "loss", (("episode", 7),))
-    assert same(weights(learner), before)
+    assert (error.value.policy, error.value.quantity, error.value.samples) == ("actor", "loss", (("episode", 7),))
+    assert equal_weights(weights(learner), before)
     assert learner.updates == 0
 
 
 def test_a_poisoned_log_probability_is_named_even_if_clipping_would_hide_it():
-    samples = [*make(Plan()), sample((1,), (2,), (-math.inf,), turn=99)]
-    with pytest.raises(NonFinite) as error:
+    samples = [*make_samples(SamplePlan()), make_sample((1,), (2,), (-math.inf,), turn=99)]
+    with pytest.raises(NonFiniteError) as error:
         Grpo().build(context()).update(samples)
     assert error.value.samples == (("episode", 99),)
 
 
 def test_an_exploding_ratio_is_named():
-    samples = [*make(Plan()), sample((1,), (2,), (-200.0,), advantage=-1.0, turn=99)]
+    samples = [*make_samples(SamplePlan()), make_sample((1,), (2,), (-200.0,), advantage=-1.0, turn=99)]
     learner = Grpo().build(context())
     before = weights(learner)
-    with pytest.raises(NonFinite, match="the loss is not finite") as error:
+    with pytest.raises(NonFiniteError, match="the loss is not finite") as error:
         learner.update(samples)
     assert error.value.samples == (("episode", 99),)
-    assert same(weights(learner), before)
+    assert equal_weights(weights(learner), before)
 
 
 def test_an_exploding_gradient_of_a_finite_loss_is_named():
     # e^85 is finite in float32, its square is not.
-    samples = [*make(Plan()), sample((1,), (2,), (-88.0,), advantage=-1.0, turn=99)]
+    samples = [*make_samples(SamplePlan()), make_sample((1,), (2,), (-88.0,), advantage=-1.0, turn=99)]
     learner = Grpo(max_norm=1e30).build(context())
     before = weights(learner)
-    with pytest.raises(NonFinite, match="the gradient is not finite") as error:
+    with pytest.raises(NonFiniteError, match="the gradient is not finite") as error:
         learner.update(samples)
     assert error.value.samples == (("episode", 99),)
-    assert same(weights(learner), before)
+    assert equal_weights(weights(learner), before)
     assert all(p.grad is None for p in learner.model.parameters())
 
 
 def test_after_an_error_the_next_update_is_a_whole_one_and_a_restored_one_goes_on():
     settings = Grpo(minibatches=4, lr=1e-3)
     learner, other = settings.build(context()), settings.build(context())
-    poisoned = [*make(Plan()), sample((1,), (2,), (-math.inf,), turn=99)]
-    with pytest.raises(NonFinite) as first:
+    poisoned = [*make_samples(SamplePlan()), make_sample((1,), (2,), (-math.inf,), turn=99)]
+    with pytest.raises(NonFiniteError) as first:
         learner.update(poisoned)
     state = learner.state_dict()
     assert state["minibatch"] > 0, "or this test shows nothing"
     other.load_state_dict(state)
-    with pytest.raises(NonFinite) as again:
+    with pytest.raises(NonFiniteError) as again:
         other.update(poisoned)
     assert again.value.samples == first.value.samples
-    assert same(weights(other), weights(learner)), "no minibatch was learnt from twice"
+    assert equal_weights(weights(other), weights(learner)), "no minibatch was learnt from twice"
     assert other.state_dict()["minibatch"] == state["minibatch"]
     for one in (learner, other):
-        assert one.update(make(Plan()))["tokens"] == sum(len(s.token_ids) for s in make(Plan()))
+        assert one.update(make_samples(SamplePlan()))["tokens"] == sum(
+            len(s.token_ids) for s in make_samples(SamplePlan())
+        )
 
 
 def test_the_error_survives_the_way_between_processes():
-    error = NonFinite("actor", "loss", [sample((1,), (2,), (-1.0,), turn=4)])
+    error = NonFiniteError("actor", "loss", [make_sample((1,), (2,), (-1.0,), turn=4)])
     copy = pickle.loads(pickle.dumps(error))
-    assert (str(copy), copy.policy, copy.what, copy.samples) == (str(error), "actor", "loss", (("episode", 4),))
+    assert (str(copy), copy.policy, copy.quantity, copy.samples) == (str(error), "actor", "loss", (("episode", 4),))

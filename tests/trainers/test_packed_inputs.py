@@ -8,21 +8,23 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import context, distance, gradient, log_distributions, read_logprobs, turn
-from packing_samples import CONFIGS, KINDS, SMALL, model_of, rows_of, samples, siblings
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MambaConfig
 
-from marl.config import Sampling
-from trainers.batching.packing import PackingLimits, pack
-from trainers.batching.planner import MASK_BYTES, BatchPlan, BatchPlanner
-from trainers.batching.rows import Row
-from trainers.forward import attention
-from trainers.forward.attention import PrefixForest, attention_masks, has_dropout, packing_obstacle, skips_blocks
-from trainers.forward.model_inputs import hidden_states
-from trainers.forward.token_outputs import token_outputs
-from trainers.settings.optimisation import Anchor
-from trainers.settings.policy_gradient import CriticSettings, Grpo, Ppo
-from trainers.settings.preferences import Dpo, Sft
+from marl.core.config import Sampling
+from marl.trainers.batching.packing import PackingLimits, pack
+from marl.trainers.batching.planner import MASK_BYTES, BatchPlan, BatchPlanner
+from marl.trainers.batching.rows import Row
+from marl.trainers.forward import attention
+from marl.trainers.forward.attention import PrefixForest, attention_masks, has_dropout, packing_obstacle, skips_blocks
+from marl.trainers.forward.model_inputs import hidden_states
+from marl.trainers.forward.token_outputs import token_outputs
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.critic_settings import CriticConfig
+from marl.trainers.policy_gradient.settings import Grpo, Ppo
+from marl.trainers.preferences.settings import Dpo
+from tests.support.learning_samples import context, distance, gradient, log_distributions, read_logprobs, turn
+from tests.support.shared_prefix_samples import CONFIGS, KINDS, SMALL, model_of, rows_of, samples, siblings
 
 CUT = Sampling(temperature=1.3, top_p=0.7, top_k=20)
 LAYOUTS = ("packed", "shared")
@@ -98,8 +100,8 @@ def test_states_at_the_ends_are_those_of_each_text_alone(name):
 
 EVERYTHING = {
     "lr": 1e-3,
-    "magnet": Anchor(coefficient=0.5, final=0.1),
-    "proximal": Anchor(coefficient=0.3, refresh=1, estimator="k3"),
+    "magnet": KlAnchor(coefficient=0.5, final=0.1),
+    "proximal": KlAnchor(coefficient=0.3, refresh=1, estimator="k3"),
     "entropy": 0.05,
 }
 LEARNERS = {
@@ -108,8 +110,8 @@ LEARNERS = {
     "minibatches": Grpo(**EVERYTHING, minibatches=2, epochs=2, merge=False),
     "checkpointed": Grpo(**EVERYTHING, gradient_checkpointing=True),
     "sft": Sft(lr=1e-3),
-    "ppo": Ppo(lr=1e-3, critic=CriticSettings(clip=None)),
-    "ppo_trunk": Ppo(lr=1e-3, critic=CriticSettings(where="trunk", clip=None)),
+    "ppo": Ppo(lr=1e-3, critic=CriticConfig(clip=None)),
+    "ppo_trunk": Ppo(lr=1e-3, critic=CriticConfig(where="trunk", clip=None)),
     "dpo": Dpo(lr=1e-3),
 }
 
@@ -151,13 +153,13 @@ def group(prompts: int, completions: int, prompt: int, answer: int) -> list[Row]
 
 def test_the_layout_is_the_one_that_saves_more_than_it_costs():
     planner = BatchPlanner(model_of(CONFIGS["llama"]), 32768, "auto")
-    assert planner.fastest(group(2, 3, 20, 4)).name == "padded", "too little work to lay anything out"
-    assert planner.fastest(group(64, 1, 100, 16)).name == "padded", "nothing to share, all of one length"
-    assert planner.fastest(group(16, 8, 400, 50)).name == "prompted", (
+    assert planner.fastest_plan(group(2, 3, 20, 4)).layout == "padded", "too little work to lay anything out"
+    assert planner.fastest_plan(group(64, 1, 100, 16)).layout == "padded", "nothing to share, all of one length"
+    assert planner.fastest_plan(group(16, 8, 400, 50)).layout == "prompted", (
         "a small model: attention over wide lines is most of the work"
     )
     ragged = [Row(row.prompt_ids, row.token_ids[: 1 + 3 * n]) for n, row in enumerate(group(64, 1, 8, 200))]
-    assert planner.fastest(ragged).name == "shared"
+    assert planner.fastest_plan(ragged).layout == "shared"
 
 
 def grown(prompt: int, turns: int, answer: int = 16) -> list[Row]:
@@ -180,18 +182,18 @@ def test_masks_of_the_chosen_layout_take_no_more_memory_than_the_texts_themselve
     model = model_of(CONFIGS[config])
     planner = BatchPlanner(model, 32768, "auto")
     for plan in (planner.plan(grown(prompt, 12)), planner.plan(grown(prompt, 12), "shared")):
-        assert plan.fits
-        assert max([0, *mask_pairs(plan)]) * attention.pair_bytes(model) <= MASK_BYTES
-    assert planner.plan(grown(16_000, 2)).name == planner.plan(grown(16_000, 2), "shared").name == "padded"
-    assert planner.plan(grown(500, 12), "shared").name == "shared"
+        assert plan.fits_memory
+        assert max([0, *mask_pairs(plan)]) * attention.mask_bytes_per_pair(model) <= MASK_BYTES
+    assert planner.plan(grown(16_000, 2)).layout == planner.plan(grown(16_000, 2), "shared").layout == "padded"
+    assert planner.plan(grown(500, 12), "shared").layout == "shared"
 
 
 def test_a_wide_model_may_have_wide_masks_since_its_states_take_more() -> None:
     wide = model_of(LlamaConfig(**{**SMALL, "hidden_size": 512}))
-    assert BatchPlanner(wide, 32768, "auto").plan(grown(8000, 6), "shared").name == "shared"
-    assert BatchPlanner(model_of(CONFIGS["llama"]), 32768, "auto").plan(grown(8000, 6), "shared").name == "padded"
+    assert BatchPlanner(wide, 32768, "auto").plan(grown(8000, 6), "shared").layout == "shared"
+    assert BatchPlanner(model_of(CONFIGS["llama"]), 32768, "auto").plan(grown(8000, 6), "shared").layout == "padded"
     # Whoever asks for a layout by name gets it.
-    assert BatchPlanner(model_of(CONFIGS["llama"]), 32768, "shared").plan(grown(8000, 6)).name == "shared"
+    assert BatchPlanner(model_of(CONFIGS["llama"]), 32768, "shared").plan(grown(8000, 6)).layout == "shared"
 
 
 @pytest.mark.slow
@@ -207,9 +209,9 @@ def test_long_prompts_take_no_more_memory_than_padded_ones() -> None:
 PEAK = f"""
 import resource, sys
 sys.path[:0] = {sys.path!r}
-from learning_samples import context, sample
+from tests.support.learning_samples import context, sample
 from test_packed_inputs import grown
-from trainers.settings.policy_gradient import Grpo
+from marl.trainers.policy_gradient.settings import Grpo
 learner = Grpo(packing={{packing!r}}, fidelity=None).build(context(max_position_embeddings=20000))
 learner.update([sample(r.prompt_ids, r.token_ids, (-3.0,) * 16, turn=n) for n, r in enumerate(grown(10_000, 2))])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -219,7 +221,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 def test_predicted_flops_of_a_shared_prompt_are_those_counted_by_hand():
     rows = [Row((9,) * 64, (n, *range(8))) for n in range(8)]
     planner = BatchPlanner(model_of(CONFIGS["llama"]), 32768, "shared")
-    made = {name: planner.packed(rows, name).flops for name in LAYOUTS}
+    made = {name: planner.packed_plan(rows, name).flops for name in LAYOUTS}
     # 3 layers of q, o 32x32; k, v 32x16; three of 32x64; norms of 2x32, and one of 32. Head 40x32 at 72 tokens.
     token, pair, outputs = 2 * (3 * (2 * 1024 + 2 * 512 + 3 * 2048 + 64) + 32), 4 * 3 * 32, 2 * 40 * 32 * 72
     assert made["packed"] == 8 * 72 * token + 8 * 72**2 * pair + outputs
@@ -230,9 +232,9 @@ def test_with_dropout_completions_have_their_own_noise_and_readings_share():
     model = model_of(LlamaConfig(**SMALL, attention_dropout=0.3))
     assert has_dropout(model)
     planner, rows = BatchPlanner(model, 32768, "auto"), group(16, 8, 400, 50)
-    assert planner.fastest(rows).name not in ("shared", "prompted")
+    assert planner.fastest_plan(rows).layout not in ("shared", "prompted")
     model.eval()
-    assert planner.fastest(rows).name in ("shared", "prompted")
+    assert planner.fastest_plan(rows).layout in ("shared", "prompted")
     with pytest.raises(ValueError, match=r"packing='shared'.*dropout.*auto"):
         BatchPlanner(model, 32768, "shared")
 
@@ -261,7 +263,7 @@ def test_dropout_is_noticed():
 def packed_forest(block: int) -> PrefixForest:
     """All in one line."""
     texts = [prompt + answer for prompt, answer in siblings(random.Random(0))]
-    frame = PackingLimits(100 * block, lambda widths: widths.astype(float), long=True, block=block)
+    frame = PackingLimits(100 * block, lambda widths: widths.astype(float), one_sequence_per_batch=True, block=block)
     (packed,) = pack(texts, range(len(texts)), frame)
     return PrefixForest(torch.from_numpy(packed.depths_LW), torch.from_numpy(packed.last_LW))
 
@@ -270,8 +272,8 @@ def packed_forest(block: int) -> PrefixForest:
 def test_blocks_hold_all_that_is_seen_and_skip_what_is_hidden(window):
     forest, block = packed_forest(8), 8
     made = attention.block_mask(forest, window, block)
-    here = torch.arange(forest.last_US.shape[1])
-    seen = (here[:, None] >= here) & (here[:, None] < forest.last_US[0])
+    here = torch.arange(forest.ends_US.shape[1])
+    seen = (here[:, None] >= here) & (here[:, None] < forest.ends_US[0])
     if window is not None:
         seen &= forest.depths_US[0][:, None] - forest.depths_US[0] < window
     blocks = seen.view(len(here) // block, block, -1, block)
@@ -289,11 +291,11 @@ def test_blocks_hold_all_that_is_seen_and_skip_what_is_hidden(window):
 def test_flex_attention_computes_what_an_explicit_mask_gives(name):
     # There is no backward pass of it on a CPU: tests/test_gpu.py has the whole.
     model, forest = model_of(CONFIGS[name]), packed_forest(128)
-    ids = torch.randint(40, forest.last_US.shape, generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(40, forest.ends_US.shape, generator=torch.Generator().manual_seed(0))
     logits = []
-    for kind in ("sdpa", attention.NAME):
+    for kind in ("sdpa", attention.ATTENTION_NAME):
         model.set_attn_implementation(kind)
-        assert skips_blocks(model) == (kind == attention.NAME)
+        assert skips_blocks(model) == (kind == attention.ATTENTION_NAME)
         seen = attention_masks(model, forest)
         logits.append(model(ids, attention_mask=seen, position_ids=forest.depths_US, use_cache=False).logits)
     assert torch.allclose(*logits, atol=1e-5)

@@ -5,9 +5,9 @@ import time
 
 import numpy as np
 import pytest
-from packing_samples import KINDS
 
-from trainers.batching.packing import PackedBatch, PackingLimits, pack
+from marl.trainers.batching.packing import PackedBatch, PackingLimits, pack
+from tests.support.shared_prefix_samples import KINDS
 
 
 def tokens(widths):
@@ -35,7 +35,7 @@ def tree_size(texts) -> int:
 
 def packed_tokens(packs: list[PackedBatch]) -> int:
     """Return the number of tokens without padding."""
-    return sum(len(np.unique(np.concatenate(list(batch.places.values())))) for batch in packs)
+    return sum(len(np.unique(np.concatenate(list(batch.token_indices.values())))) for batch in packs)
 
 
 def check(texts, bundles, packs: list[PackedBatch]) -> None:
@@ -46,7 +46,7 @@ def check(texts, bundles, packs: list[PackedBatch]) -> None:
         here = np.arange(width)
         seen = (here[:, None] >= here) & (here[:, None] < batch.last_LW[:, None, :])
         assert seen.any(-1).all(), "a token that sees nothing has no softmax"
-        for text, place in batch.places.items():
+        for text, place in batch.token_indices.items():
             assert text not in batch_of
             batch_of[text] = number
             line = place[0] // width
@@ -54,7 +54,7 @@ def check(texts, bundles, packs: list[PackedBatch]) -> None:
             assert (batch.depths_LW.ravel()[place] == np.arange(len(place))).all()
             for nth, at in enumerate(place - line * width):
                 assert (np.flatnonzero(seen[line, at]) == place[: nth + 1] - line * width).all()
-        assert batch.pairs == seen.sum()
+        assert batch.attended_pairs == seen.sum()
     assert sorted(batch_of) == alone(texts)
     for bundle in set(bundles):
         assert len({batch_of[text] for text in batch_of if bundles[text] == bundle}) == 1
@@ -76,7 +76,7 @@ def test_random_prefix_trees_come_out_as_they_went_in(seed):
     assert all(batch.ids_LW.shape[1] % frame.block == 0 for batch in packs)
     if len(set(bundles)) == len(bundles):
         longest = -(-max(map(len, texts)) // frame.block) * frame.block
-        assert all(batch.ids_LW.size <= max(frame.tokens, longest) for batch in packs)
+        assert all(batch.ids_LW.size <= max(frame.max_tokens, longest) for batch in packs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,7 +93,7 @@ def test_cuts_are_where_they_cost_least():
     texts = [(1,) * 10 + (n, n) for n in range(6)] + [(2,) * 10 + (n, n) for n in range(3)]
     packs = pack(texts, alone(texts), PackingLimits(16, tokens))
     assert [batch.ids_LW.shape for batch in packs] == [(1, 16)] * 3
-    assert sorted(sorted(batch.places) for batch in packs) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert sorted(sorted(batch.token_indices) for batch in packs) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
 
 def test_wide_forests_are_cut_where_attention_over_them_costs_more_than_their_beginning():
@@ -106,12 +106,12 @@ def test_masks_have_no_more_pairs_than_they_may_but_for_a_single_wide_text() -> 
     rng = random.Random(0)
     texts = [tuple(rng.choices(range(9), k=rng.randint(1, 60))) for _ in range(80)]
     for pairs in (50**2, 3 * 60**2, 10 * 60**2):
-        packs = pack(texts, alone(texts), PackingLimits(4096, tokens, pairs=pairs))
+        packs = pack(texts, alone(texts), PackingLimits(4096, tokens, max_pairs=pairs))
         check(texts, alone(texts), packs)
         for each in packs:
-            assert each.ids_LW.size * each.ids_LW.shape[1] <= pairs or len(each.ids_LW) == len(each.places) == 1
+            assert each.ids_LW.size * each.ids_LW.shape[1] <= pairs or len(each.ids_LW) == len(each.token_indices) == 1
     free = pack(texts, alone(texts), PackingLimits(4096, tokens))
-    assert len(free) < len(pack(texts, alone(texts), PackingLimits(4096, tokens, pairs=50**2)))
+    assert len(free) < len(pack(texts, alone(texts), PackingLimits(4096, tokens, max_pairs=50**2)))
 
 
 def test_bundles_stay_together_and_share_within_and_among_themselves():
@@ -129,7 +129,7 @@ def test_bundles_stay_together_and_share_within_and_among_themselves():
 def test_ragged_texts_leave_little_padding():
     rng = random.Random(0)
     texts = [(n, *[0] * rng.randint(10, 99)) for n in range(400)]
-    for frame in (PackingLimits(2000, squares), PackingLimits(2000, tokens, long=True, block=128)):
+    for frame in (PackingLimits(2000, squares), PackingLimits(2000, tokens, one_sequence_per_batch=True, block=128)):
         size = sum(batch.ids_LW.size for batch in pack(texts, alone(texts), frame))
         assert size < 1.1 * sum(map(len, texts))
 

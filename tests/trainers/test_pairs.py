@@ -3,18 +3,21 @@
 from dataclasses import replace
 
 import pytest
-from learning_samples import sample
 
-from trainers.batching.pairs import contests, distinct, paired_rows, select_samples
-from trainers.batching.rows import totals_of
-from trainers.settings.preferences import Dpo, SampleSelection, Sft
+from marl.trainers.batching.rows import count_totals
+from marl.trainers.imitation.options import SampleSelection
+from marl.trainers.imitation.selection import distinct_completions, select_samples
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.preferences.pairs import comparison_groups, paired_rows
+from marl.trainers.preferences.settings import Dpo
+from tests.support.learning_samples import make_sample
 
 PROMPT, OTHER = (1, 2), (1, 3)
 
 
 def answered(episode, token, paid, *, turn=0, prompt=PROMPT, earned=0.0, **more):
     """Return a turn of one token."""
-    made = sample(prompt, (token,), (-1.0,), paid=paid, advantage=earned, **more)
+    made = make_sample(prompt, (token,), (-1.0,), paid=paid, advantage=earned, **more)
     return replace(made, id=(episode, turn))
 
 
@@ -25,7 +28,7 @@ def tokens(contest):
 
 
 def pairs(samples, **settings):
-    return [tokens(contest) for contest in contests(samples, Dpo(**settings))]
+    return [tokens(contest) for contest in comparison_groups(samples, Dpo(**settings))]
 
 
 GROUP = [
@@ -95,7 +98,7 @@ def test_a_turn_in_many_pairs_is_one_row_and_the_facts_add_up_to_the_number_of_p
     rows = paired_rows([*GROUP, answered("x", 4, 1.0, group="h"), answered("y", 5, 0.0, group="h")], Dpo())
     assert [row.token_ids[0] for row in rows] == [4, 5, 6, 7, 8, 4, 5]
     assert len({row.unit for row in rows}) == 2
-    assert totals_of(rows).facts["pairs"] == 9
+    assert count_totals(rows).scalar_sums["pairs"] == 9
 
 
 def test_settings_that_cannot_work_are_refused():
@@ -129,4 +132,4 @@ def test_the_best_episode_is_kept_whole_and_the_best_turn_alone():
 
 def test_distinct_leaves_the_first_of_what_was_said_twice():
     samples = [answered("a", 4, 1.0), answered("b", 5, 1.0), answered("c", 4, 1.0), answered("d", 4, 1.0, prompt=OTHER)]
-    assert [one.id[0] for one in distinct(samples)] == ["a", "b", "d"]
+    assert [one.id[0] for one in distinct_completions(samples)] == ["a", "b", "d"]

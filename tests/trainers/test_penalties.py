@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 import torch
-from loss_samples import drawn
 
-from trainers.losses.penalties import sampled_kl
-from trainers.losses.policy import reinforce
+from marl.trainers.forward.divergences import sampled_kl
+from marl.trainers.policy_gradient.losses import reinforce
+from tests.support.loss_samples import random_case
 
 VOCABULARY = 5
 EVERY = torch.ones(VOCABULARY, 1, dtype=torch.bool)
@@ -116,7 +116,7 @@ def test_an_overflow_that_counts_is_not_hidden():
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "k1+", "k3+", "k3_is"])
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_nothing_behind_the_mask_reaches_an_estimate_or_its_gradient(estimator, poison):
-    case = drawn()
+    case = random_case()
     results = []
     for shown in (case, case.hidden(poison)):
         leaf = shown.logprobs.clone().requires_grad_()

@@ -7,14 +7,35 @@ from typing import Any
 
 import pytest
 import torch
-from critic_samples import built, gradients, head_of, opinionated, read_before, valued, valued_samples
-from learning_samples import Plan, TinySource, context, distance, flat, make, same, sample, turn, weights
 from torch import Tensor
 
-from marl.types import Advantage, Reading, Sample
-from trainers.settings.policy_gradient import CriticSettings, Grpo, Ppo, Pspo
+from marl.core.types import Advantage, Reading, Sample
+from marl.trainers.policy_gradient.critic_settings import CriticConfig
+from marl.trainers.policy_gradient.presets import Pspo
+from marl.trainers.policy_gradient.settings import Grpo, Ppo
+from tests.support.learning_samples import (
+    SamplePlan,
+    TinySource,
+    context,
+    distance,
+    equal_weights,
+    flat,
+    make_sample,
+    make_samples,
+    turn,
+    weights,
+)
+from tests.support.value_samples import (
+    built,
+    gradients,
+    head_of,
+    read_before,
+    valued_samples,
+    with_random_critic,
+    with_value_targets,
+)
 
-TRUNK, SEPARATE = CriticSettings(where="trunk"), CriticSettings()
+TRUNK, SEPARATE = CriticConfig(where="trunk"), CriticConfig()
 BOTH = pytest.mark.parametrize("critic", [TRUNK, SEPARATE], ids=["trunk", "separate"])
 
 
@@ -46,10 +67,12 @@ def value_part(learner: Any, samples: list[Sample], first: bool, clip: float | N
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("first", [False, True], ids=["every token", "first token"])
 def test_the_values_gradient_is_that_of_their_loss_written_out(
-    critic: CriticSettings, clip: float | None, first: bool
+    critic: CriticConfig, clip: float | None, first: bool
 ) -> None:
-    samples = [replace(s, advantage=Advantage(0.0)) for s in make(Plan())]  # no gradient of the policy's own
-    samples = valued(samples, first=first)
+    samples = [
+        replace(s, advantage=Advantage(0.0)) for s in make_samples(SamplePlan())
+    ]  # no gradient of the policy's own
+    samples = with_value_targets(samples, first=first)
     learner = built(Ppo(critic=critic.model_copy(update={"clip": clip, "coefficient": 0.5})))
     expected = value_part(learner, samples, first, clip)
     computed = gradients(learner, samples)
@@ -59,10 +82,10 @@ def test_the_values_gradient_is_that_of_their_loss_written_out(
 
 
 def test_the_clip_stops_values_that_have_gone_too_far() -> None:
-    one = sample(
+    one = make_sample(
         (1, 2), (3,), (-3.0,), advantage=Advantage(0.0, returns=(2.0,)), reading=Reading((-3.0,), values=(-1.0,))
     )
-    learner = Ppo(critic=CriticSettings(clip=0.5)).build(context())
+    learner = Ppo(critic=CriticConfig(clip=0.5)).build(context())
     metrics = learner.update([one])
     # The head says 0, more than .5 above -1: its loss is that of -.5, 2.5²/2, and 0² would have been nearer: 2²/2.
     assert metrics["value_loss"] == pytest.approx(3.125)
@@ -71,47 +94,47 @@ def test_the_clip_stops_values_that_have_gone_too_far() -> None:
 
 
 @BOTH
-def test_a_critic_apart_leaves_the_policy_to_learn_as_without_one(critic: CriticSettings) -> None:
+def test_a_critic_apart_leaves_the_policy_to_learn_as_without_one(critic: CriticConfig) -> None:
     critic = critic.model_copy(update={"detach": critic.where == "trunk", "lr": 3e-2})
     with_one, without = Ppo(lr=1e-2, critic=critic).build(context()), Grpo(lr=1e-2).build(context())
     for seed in range(3):
-        samples = valued(make(Plan(), seed=seed), first=True, same=True)
+        samples = with_value_targets(make_samples(SamplePlan(), seed=seed), first=True, same=True)
         with_one.update(samples)
         without.update(samples)
-    assert same(weights(with_one), weights(without))
+    assert equal_weights(weights(with_one), weights(without))
 
 
 def test_values_of_a_trunk_move_the_policy_unless_they_are_detached() -> None:
     samples = [replace(s, advantage=replace(s.advantage, value=0.0)) for s in valued_samples()]
     for detach in (False, True):
-        learner = built(Ppo(lr=1e-2, critic=CriticSettings(where="trunk", detach=detach)))
+        learner = built(Ppo(lr=1e-2, critic=CriticConfig(where="trunk", detach=detach)))
         before = weights(learner)
         learner.update(samples)
-        assert same(weights(learner), before) == detach
+        assert equal_weights(weights(learner), before) == detach
 
 
 @BOTH
-def test_in_the_warm_up_the_critic_alone_learns(critic: CriticSettings) -> None:
+def test_in_the_warm_up_the_critic_alone_learns(critic: CriticConfig) -> None:
     settings = Ppo(lr=1e-2, weight_decay=0.1, minibatches=2, critic=critic.model_copy(update={"warm_up": 2}))
     learner = settings.build(context())
     before, heads = weights(learner), []
     for update in range(2):
         learner.update(valued_samples(seed=update))
         heads.append(head_of(learner)[0])
-    assert same(weights(learner), before)
+    assert equal_weights(weights(learner), before)
     assert heads[0].abs().sum() > 0
     assert not torch.equal(*heads)
     assert all(name.startswith("critic/") for name in learner.state_dict()["optimizer"]), "no moments either"
     learner.update(valued_samples(seed=2))
-    assert not same(weights(learner), before)
+    assert not equal_weights(weights(learner), before)
 
 
 @pytest.mark.parametrize(
     ("critic", "least"),
-    [(TRUNK, 0.9), (SEPARATE, 0.9), (CriticSettings(where="trunk", detach=True), 0.6)],
+    [(TRUNK, 0.9), (SEPARATE, 0.9), (CriticConfig(where="trunk", detach=True), 0.6)],
     ids=["trunk", "separate", "head"],
 )
-def test_the_critic_learns_what_explains_its_targets(critic: CriticSettings, least: float) -> None:
+def test_the_critic_learns_what_explains_its_targets(critic: CriticConfig, least: float) -> None:
     samples = [
         replace(s, advantage=Advantage(0.0, returns=(0.1 * s.prompt_ids[0],)))
         for s in valued_samples(distinct=16, count=16)
@@ -132,7 +155,7 @@ def test_the_critic_learns_what_explains_its_targets(critic: CriticSettings, lea
 
 
 @BOTH
-def test_the_gradient_does_not_depend_on_micro_batches(critic: CriticSettings) -> None:
+def test_the_gradient_does_not_depend_on_micro_batches(critic: CriticConfig) -> None:
     samples = valued_samples(distinct=16, count=30)
     whole = flat(gradients(built(Ppo(critic=critic)), samples))
     for micro_tokens in (1, 30, 60):
@@ -140,9 +163,9 @@ def test_the_gradient_does_not_depend_on_micro_batches(critic: CriticSettings) -
 
 
 @BOTH
-def test_samples_merge_only_if_their_targets_are_equal(critic: CriticSettings) -> None:
-    texts = make(Plan(distinct=3, count=30))
-    read = {s.token_ids: v.reading for s, v in zip(texts, valued(texts), strict=True)}
+def test_samples_merge_only_if_their_targets_are_equal(critic: CriticConfig) -> None:
+    texts = make_samples(SamplePlan(distinct=3, count=30))
+    read = {s.token_ids: v.reading for s, v in zip(texts, with_value_targets(texts), strict=True)}
     samples = [
         replace(s, advantage=replace(s.advantage, returns=(float(i % 2),)), reading=read[s.token_ids])
         for i, s in enumerate(texts)
@@ -155,7 +178,7 @@ def test_samples_merge_only_if_their_targets_are_equal(critic: CriticSettings) -
 
 
 @BOTH
-def test_a_restored_learner_continues_bit_for_bit(critic: CriticSettings) -> None:
+def test_a_restored_learner_continues_bit_for_bit(critic: CriticConfig) -> None:
     settings = Ppo(lr=1e-2, minibatches=3, epochs=2, schedule="cosine", critic=critic.model_copy(update={"warm_up": 2}))
     options: dict[str, Any] = {"attention_dropout": 0.3}
     learner, other = settings.build(context(**options)), settings.build(context(**options))
@@ -166,14 +189,14 @@ def test_a_restored_learner_continues_bit_for_bit(critic: CriticSettings) -> Non
     torch.rand(7)
     other.load_state_dict(state)
     assert [other.update(valued_samples(seed=i)) for i in (3, 4)] == learned
-    assert same(weights(other), weights(learner))
+    assert equal_weights(weights(other), weights(learner))
     critics = [other.state_dict()["modules"]["critic"], learner.state_dict()["modules"]["critic"]]
-    assert same(*critics)
+    assert equal_weights(*critics)
 
 
 @BOTH
-def test_what_is_read_is_what_the_head_says_of_an_unpadded_text(critic: CriticSettings) -> None:
-    learner = opinionated(Ppo(critic=critic).build(context(attention_dropout=0.3)))
+def test_what_is_read_is_what_the_head_says_of_an_unpadded_text(critic: CriticConfig) -> None:
+    learner = with_random_critic(Ppo(critic=critic).build(context(attention_dropout=0.3)))
     model, head = TinySource().model().eval(), head_of(learner)
     turns = [turn((1, 2), (3, 4, 5)), turn((6, 7, 8, 9), (1,)), turn((6,), (2, 2))]
     read = learner.read(turns, frozenset({"logprobs", "values"}))
@@ -187,11 +210,11 @@ def test_what_is_read_is_what_the_head_says_of_an_unpadded_text(critic: CriticSe
 
 
 def test_credit_that_gives_no_value_targets_is_refused() -> None:
-    learner = Ppo(critic=CriticSettings(clip=None)).build(context())
+    learner = Ppo(critic=CriticConfig(clip=None)).build(context())
     with pytest.raises(
         ValueError, match=r"credit gave none of 12 turns any.*; choices: credit\.assign: gae or chain_gae"
     ):
-        learner.update(make(Plan()))
+        learner.update(make_samples(SamplePlan()))
     learner.update([])
 
 
@@ -200,27 +223,27 @@ def test_targets_and_values_must_fit_the_tokens() -> None:
     three = Advantage(1.0, returns=(1.0, 2.0, 3.0))
     with pytest.raises(ValueError, match=r"has 4 tokens, but advantage\.returns has 3 numbers"):
         learner.update(
-            [sample((1,), (2, 3, 4, 5), (-3.0,) * 4, advantage=three, reading=Reading((), values=(0.0,) * 4))]
+            [make_sample((1,), (2, 3, 4, 5), (-3.0,) * 4, advantage=three, reading=Reading((), values=(0.0,) * 4))]
         )
     with pytest.raises(ValueError, match=r"critic\.clip needs the values read of turn \('episode', 0\), got none"):
-        learner.update([sample((1,), (2, 3, 4), (-3.0,) * 3, advantage=three)])
+        learner.update([make_sample((1,), (2, 3, 4), (-3.0,) * 3, advantage=three)])
 
 
 def test_values_are_read_only_where_the_loss_needs_them() -> None:
     assert Ppo(fidelity=None).build(context()).needs == {"values"}
-    assert Ppo(fidelity=None, critic=CriticSettings(clip=None)).build(context()).needs == frozenset()
+    assert Ppo(fidelity=None, critic=CriticConfig(clip=None)).build(context()).needs == frozenset()
 
 
 def test_settings_that_have_no_effect_are_refused() -> None:
     with pytest.raises(ValueError, match="model: 'x' has no effect with where: 'trunk'"):
-        CriticSettings.model_validate({"where": "trunk", "model": {"path": "x"}})
+        CriticConfig.model_validate({"where": "trunk", "model": {"path": "x"}})
     with pytest.raises(ValueError, match="detach: True has no effect with where: 'separate'"):
-        CriticSettings(detach=True)
+        CriticConfig(detach=True)
 
 
 def test_pspo_takes_one_ratio_and_one_value_a_turn() -> None:
-    samples = valued(make(Plan(answer=(2, 5))), first=True)
-    learner = built(Pspo(reference=None, critic=CriticSettings(where="trunk", clip=None, coefficient=1.0)))
+    samples = with_value_targets(make_samples(SamplePlan(answer=(2, 5))), first=True)
+    learner = built(Pspo(reference=None, critic=CriticConfig(where="trunk", clip=None, coefficient=1.0)))
     model, head = TinySource().model(), head_of(learner)
     policy, value = [], []
     for one in samples:

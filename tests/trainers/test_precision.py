@@ -8,30 +8,35 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import (
-    Plan,
-    TinySource,
-    context,
-    distance,
-    gradient,
-    make,
-    read_logprobs,
-    same,
-    sample,
-    turn,
-    weights,
-)
-from paths import KUHN
 from torch import Tensor, nn
 
 import marl
-from trainers.forward.model_inputs import prepare_layers
-from trainers.optim.optimizer import MasterWeights
-from trainers.settings.optimisation import Anchor
-from trainers.settings.policy_gradient import Grpo
-from trainers.settings.preferences import Sft
+from marl.trainers.forward.model_inputs import enable_checkpointing_and_compile
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.optim import settings as optim_settings
+from marl.trainers.optim.optimizer import MasterWeights
+from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.settings import Grpo
+from tests.support.learning_samples import (
+    SamplePlan,
+    TinySource,
+    context,
+    distance,
+    equal_weights,
+    gradient,
+    make_sample,
+    make_samples,
+    read_logprobs,
+    turn,
+    weights,
+)
+from tests.support.paths import KUHN
 
-FULL = {"magnet": Anchor(coefficient=0.5, final=0.1), "proximal": Anchor(coefficient=0.5, refresh=2), "entropy": 0.01}
+FULL = {
+    "magnet": KlAnchor(coefficient=0.5, final=0.1),
+    "proximal": KlAnchor(coefficient=0.5, refresh=2),
+    "entropy": 0.01,
+}
 KINDS = ["adamw_8bit", "paged_adamw", "paged_adamw_8bit"]
 
 
@@ -55,7 +60,7 @@ def master_weights(learner: Any) -> dict[str, Tensor]:
 
 def test_tiny_steps_move_the_masters_while_the_weights_wait() -> None:
     learner = Sft(lr=1e-6, schedule="constant", max_norm=1e9).build(halved())
-    before, samples = weights(learner), make(Plan(distinct=2, count=2))
+    before, samples = weights(learner), make_samples(SamplePlan(distinct=2, count=2))
     for step in range(1, 4):
         learner.update(samples)
         now = master_weights(learner)
@@ -68,7 +73,7 @@ def test_tiny_steps_move_the_masters_while_the_weights_wait() -> None:
 def test_many_tiny_steps_move_at_last_the_weights_which_without_masters_stand_still() -> None:
     one, plain = (nn.Parameter(torch.full((3,), 2**-5, dtype=torch.bfloat16)) for _ in range(2))
     twin = MasterWeights([one])
-    adams = [torch.optim.AdamW([p], lr=1e-6, weight_decay=0.0) for p in (twin.of(one), plain)]
+    adams = [torch.optim.AdamW([p], lr=1e-6, weight_decay=0.0) for p in (twin.stepped_parameter(one), plain)]
     for _ in range(100):  # the next smaller bfloat16 number is 1.2e-4 away
         for parameter, adam in zip((one, plain), adams, strict=True):
             parameter.sum().backward()
@@ -77,14 +82,14 @@ def test_many_tiny_steps_move_at_last_the_weights_which_without_masters_stand_st
         twin.write_back()
     assert plain.tolist() == [2**-5] * 3
     assert one.tolist() == [2**-5 - 2**-13] * 3
-    assert twin.of(one).tolist() == pytest.approx([2**-5 - 1e-4] * 3, abs=1e-6)
+    assert twin.stepped_parameter(one).tolist() == pytest.approx([2**-5 - 1e-4] * 3, abs=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_steps_are_those_of_adam_in_float32_on_the_same_gradients(dtype: torch.dtype) -> None:
     parameter = nn.Parameter(torch.linspace(-2, 2, 9).to(dtype))
     twin = MasterWeights([parameter])
-    master, alone = twin.of(parameter), nn.Parameter(parameter.detach().float())
+    master, alone = twin.stepped_parameter(parameter), nn.Parameter(parameter.detach().float())
     assert master.dtype == torch.float32
     adams = [torch.optim.AdamW([p], lr=1e-4) for p in (master, alone)]
     for _ in range(5):
@@ -105,26 +110,26 @@ def test_steps_are_those_of_adam_in_float32_on_the_same_gradients(dtype: torch.d
 def test_half_precision_resumes_bit_for_bit_and_publishes_its_own_type() -> None:
     settings = Grpo(lr=1e-4, minibatches=2, **FULL)
     learner, other = settings.build(halved()), settings.build(halved())
-    learner.update(make(Plan()))
+    learner.update(make_samples(SamplePlan()))
     state = learner.state_dict()
     assert {tensor.dtype for tensor in master_weights(learner).values()} == {torch.float32}
-    learned = [learner.update(make(Plan(), seed=i)) for i in (3, 4)]
+    learned = [learner.update(make_samples(SamplePlan(), seed=i)) for i in (3, 4)]
     other.load_state_dict(state)
-    assert [other.update(make(Plan(), seed=i)) for i in (3, 4)] == learned
-    assert same(master_weights(other), master_weights(learner))
-    assert same(weights(other), weights(learner))
+    assert [other.update(make_samples(SamplePlan(), seed=i)) for i in (3, 4)] == learned
+    assert equal_weights(master_weights(other), master_weights(learner))
+    assert equal_weights(weights(other), weights(learner))
     assert {tensor.dtype for tensor in weights(learner).values()} == {torch.bfloat16}
 
 
 def test_masters_are_there_before_the_first_step() -> None:
     learner, other = Sft().build(halved()), Sft().build(halved())
     other.load_state_dict(learner.state_dict())
-    assert same(master_weights(other), {n: t.float() for n, t in weights(learner).items()})
+    assert equal_weights(master_weights(other), {n: t.float() for n, t in weights(learner).items()})
     assert not Sft().build(context()).state_dict()["optimizer"]
 
 
 def test_micro_batches_in_half_precision_add_up_in_float32() -> None:
-    samples = [sample((1, 2, n), (n % 7, 5, n), (-3.5,) * 3, advantage=n - 7.5, turn=n) for n in range(16)]
+    samples = [make_sample((1, 2, n), (n % 7, 5, n), (-3.5,) * 3, advantage=n - 7.5, turn=n) for n in range(16)]
     moments = []
     for micro_tokens in (1 << 15, 6):
         learner = Grpo(lr=1e-4, micro_tokens=micro_tokens).build(halved())
@@ -139,22 +144,20 @@ def test_optimizers_of_bitsandbytes_learn_and_resume_bit_for_bit(kind: Any, sour
     pytest.importorskip("bitsandbytes")
     settings = Sft(lr=1e-2, optimizer=kind)
     learner, other = settings.build(source), settings.build(source)
-    losses = [learner.update(make(Plan()))["loss"] for _ in range(4)]
+    losses = [learner.update(make_samples(SamplePlan()))["loss"] for _ in range(4)]
     assert losses[-1] < losses[0] - 0.2
     state = learner.state_dict()
     if kind.endswith("8bit"):
         inner = [each["__bnb_optimizer_quant_state__"] for each in state["optimizer"].values()]
         assert any(each["state1"].dtype == torch.uint8 for each in inner)
-    learned = [learner.update(make(Plan(), seed=i)) for i in (1, 2)]
+    learned = [learner.update(make_samples(SamplePlan(), seed=i)) for i in (1, 2)]
     other.load_state_dict(state)
-    assert [other.update(make(Plan(), seed=i)) for i in (1, 2)] == learned
-    assert same(weights(other), weights(learner))
+    assert [other.update(make_samples(SamplePlan(), seed=i)) for i in (1, 2)] == learned
+    assert equal_weights(weights(other), weights(learner))
 
 
 def test_a_missing_package_is_named_before_a_weight_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainers.settings import optimisation
-
-    monkeypatch.setattr(optimisation, "find_spec", lambda name: None if name == "bitsandbytes" else find_spec(name))
+    monkeypatch.setattr(optim_settings, "find_spec", lambda name: None if name == "bitsandbytes" else find_spec(name))
     kuhn = KUHN
     expected = (
         r"policies\.actor\.learner\.optimizer: 'adamw_8bit' is one of the package bitsandbytes.* "
@@ -166,7 +169,7 @@ def test_a_missing_package_is_named_before_a_weight_is_loaded(monkeypatch: pytes
 
 
 def test_recomputed_layers_give_the_same_gradient() -> None:
-    samples, options = make(Plan()), {"num_hidden_layers": 3}
+    samples, options = make_samples(SamplePlan()), {"num_hidden_layers": 3}
     plain = gradient(Grpo(**FULL), samples, **options)
     learner = Grpo(**FULL, gradient_checkpointing=True).build(context(**options))
     calls: list[int] = []
@@ -181,7 +184,7 @@ def test_recomputed_layers_give_the_same_gradient() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 def test_compiled_layers_give_the_same_gradient_and_keep_their_names(recompute: bool) -> None:
-    samples = make(Plan(distinct=4, count=4))
+    samples = make_samples(SamplePlan(distinct=4, count=4))
     settings = Sft(compile=True, gradient_checkpointing=recompute)
     assert distance(gradient(settings, samples), gradient(Sft(), samples)) < 1e-5
     assert weights(settings.build(context())).keys() == weights(Sft().build(context())).keys()
@@ -189,4 +192,4 @@ def test_compiled_layers_give_the_same_gradient_and_keep_their_names(recompute: 
 
 def test_a_model_without_layers_of_that_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="gradient_checkpointing, compile: Linear has no layers"):
-        prepare_layers(nn.Linear(2, 2), Grpo(gradient_checkpointing=True, compile=True))
+        enable_checkpointing_and_compile(nn.Linear(2, 2), Grpo(gradient_checkpointing=True, compile=True))

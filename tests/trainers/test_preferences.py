@@ -6,13 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from loss_samples import Case, agree, drawn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForTokenClassification
-from trl_losses import bare
 
-from trainers.losses.aggregation import difference, masked_mean, masked_sum
-from trainers.losses.preferences import bradley_terry, dpo, implicit_rewards, orm
+from marl.trainers.batching.aggregation import masked_difference, masked_mean, masked_sum
+from marl.trainers.policy_gradient.prime import implicit_rewards
+from marl.trainers.preferences.losses import dpo
+from marl.trainers.reward_model.losses import bradley_terry, orm
+from tests.support.loss_samples import LossCase, expect_equal_losses, random_case
+from tests.support.trl_losses import trainer_stub
 
 BETA = 0.4
 OURS = {
@@ -26,17 +28,17 @@ OURS = {
 """TRL's name -> our kind, smoothing, and whether gains are means. Of one pair, `aot_unpaired` is cDPO."""
 
 
-def our_dpo(case: Case, kind: str, smoothing: float, mean: bool):
+def our_dpo(case: LossCase, kind: str, smoothing: float, mean: bool):
     sum_of = masked_mean if mean else masked_sum
-    better, worse = sum_of(difference(case.logprobs, case.anchor, case.mask), case.mask).chunk(2)
+    better, worse = sum_of(masked_difference(case.logprobs, case.anchor, case.mask), case.mask).chunk(2)
     return dpo(better - worse, BETA, kind, smoothing).mean()
 
 
-def trl_dpo(case: Case, loss_type: str):
+def trl_dpo(case: LossCase, loss_type: str):
     trl = pytest.importorskip("trl.trainer.dpo_trainer")
     facts = {"beta": BETA, "label_smoothing": 0.2, "loss_types": [loss_type], "loss_weights": [1.0]}
     plain = {"ld_alpha": None, "precompute_ref_logps": True, "f_divergence_type": "reverse_kl", "use_weighting": False}
-    trainer = bare(trl.DPOTrainer, **facts, **plain)
+    trainer = trainer_stub(trl.DPOTrainer, **facts, **plain)
     better, worse = (case.anchor * case.mask).sum(1).chunk(2)
     mask = torch.cat([torch.zeros(len(case.mask), 1), case.mask], 1).long()
     inputs = {
@@ -55,28 +57,32 @@ def trl_dpo(case: Case, loss_type: str):
 @pytest.mark.parametrize("loss_type", OURS)
 def test_each_preference_loss_is_that_of_trl(loss_type, dtype):
     for seed, rows in ((0, [0, 2]), (0, [1, 3]), (1, [2, 3]), (2, [0, 1])):
-        case = drawn(dtype, seed=seed, full=True)
+        case = random_case(dtype, seed=seed, full=True)
         pair = case.over(lambda tensor, rows=rows: tensor[rows])
-        agree(lambda c: our_dpo(c, *OURS[loss_type]), lambda c: trl_dpo(c, loss_type), pair, still=loss_type == "hinge")
+        expect_equal_losses(
+            lambda c: our_dpo(c, *OURS[loss_type]), lambda c: trl_dpo(c, loss_type), pair, still=loss_type == "hinge"
+        )
 
 
 @pytest.mark.parametrize("kind", ["sigmoid", "robust", "hinge", "ipo"])
 def test_losses_of_several_pairs_are_their_mean(kind):
-    case, smoothing = drawn(full=True), 0.2 if kind == "robust" else 0.0
+    case, smoothing = random_case(full=True), 0.2 if kind == "robust" else 0.0
     names = {"ipo": "ipo"}
-    agree(lambda c: our_dpo(c, kind, smoothing, kind == "ipo"), lambda c: trl_dpo(c, names.get(kind, kind)), case)
+    expect_equal_losses(
+        lambda c: our_dpo(c, kind, smoothing, kind == "ipo"), lambda c: trl_dpo(c, names.get(kind, kind)), case
+    )
 
 
 @pytest.mark.parametrize(("kind", "smoothing"), [("sigmoid", 0.0), ("sigmoid", 0.2), ("hinge", 0.0), ("ipo", 0.0)])
 def test_losses_of_summed_gains_are_those_of_trls_cpo_trainer(kind, smoothing):
     cpo = pytest.importorskip("trl.experimental.cpo.cpo_trainer")
-    trainer = bare(cpo.CPOTrainer, beta=BETA, alpha=0.0, loss_type=kind, label_smoothing=smoothing)
+    trainer = trainer_stub(cpo.CPOTrainer, beta=BETA, alpha=0.0, loss_type=kind, label_smoothing=smoothing)
 
-    def theirs(case: Case):
+    def theirs(case: LossCase):
         better, worse = ((case.logprobs - case.anchor) * case.mask).sum(1).chunk(2)
         return trainer.cpo_loss(better, worse)[0].mean()
 
-    agree(lambda c: our_dpo(c, kind, smoothing, False), theirs, drawn(full=True))
+    expect_equal_losses(lambda c: our_dpo(c, kind, smoothing, False), theirs, random_case(full=True))
 
 
 def test_the_robust_loss_is_unbiased_when_pairs_are_flipped():
@@ -107,7 +113,7 @@ def test_settings_that_have_no_meaning_are_named():
 @pytest.mark.parametrize("margin", [None, (0.0, 0.5, 2.0)])
 def test_the_reward_models_loss_and_gradient_are_those_of_trl(centre, margin):
     trl = pytest.importorskip("trl.trainer.reward_trainer")
-    trainer = bare(trl.RewardTrainer, {"center_rewards_coefficient": centre})
+    trainer = trainer_stub(trl.RewardTrainer, {"center_rewards_coefficient": centre})
     scores = torch.tensor([0.3, -2.0, 40.0, 0.1, 1.5, -40.0], dtype=torch.float64)
     theirs, ours = (scores.clone().requires_grad_() for _ in range(2))
     extra = {} if margin is None else {"margin": torch.tensor(margin, dtype=torch.float64)}
@@ -156,11 +162,11 @@ def test_the_process_reward_models_loss_is_that_of_a_token_classifier():
 def test_primes_loss_is_the_cross_entropy_of_summed_implicit_rewards():
     correct = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
 
-    def ours(case: Case):
+    def ours(case: LossCase):
         rewards = implicit_rewards(case.logprobs, case.anchor, case.mask, 0.05)
         return orm(masked_sum(rewards, case.mask), correct).mean()
 
-    def by_hand(case: Case):
+    def by_hand(case: LossCase):
         losses = []
         for logprobs, anchor, mask, right in zip(case.logprobs, case.anchor, case.mask, correct, strict=True):
             total = sum(s - t for s, t, m in zip(logprobs, anchor, mask, strict=True) if m)
@@ -168,7 +174,7 @@ def test_primes_loss_is_the_cross_entropy_of_summed_implicit_rewards():
             losses.append(-torch.log(chance if right else 1 - chance))
         return sum(losses[1:], losses[0]) / 4
 
-    agree(ours, by_hand, drawn(full=True))
+    expect_equal_losses(ours, by_hand, random_case(full=True))
 
 
 def test_implicit_rewards_are_those_whose_optimal_policy_is_the_model():

@@ -3,41 +3,56 @@
 import json
 
 import pytest
-from learning_samples import Plan, context, make
-from quiz_game import policies, quiz, trained
-from real_runs import rows as logged
 
-from marl.parts import find
-from trainers.objectives.policy_gradient import Surrogate
-from trainers.settings.losses import LOSSES, ClippedWeightLoss, SigmoidGateLoss
-from trainers.settings.optimisation import Anchor
-from trainers.settings.policy_gradient import Grpo, Mismatch
+from marl.core.plugins import RENAMED_KINDS, find_plugin, known_kinds
+from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.loss_settings import (
+    CispoLoss,
+    GmpoLoss,
+    GspoLoss,
+    PpoClipLoss,
+    ReinforceLoss,
+    RlooLoss,
+    SapoLoss,
+)
+from marl.trainers.policy_gradient.objective import PolicyGradientObjective
+from marl.trainers.policy_gradient.options import MismatchCorrection
+from marl.trainers.policy_gradient.presets import Dapo
+from marl.trainers.policy_gradient.settings import Grpo
+from marl.view.settings_reference import describe
+from tests.support.learning_samples import SamplePlan, context, make_samples
+from tests.support.run_processes import metric_lines as logged
+from tests.support.solver_critic_game import policies, quiz_scenario, train_in_process
 
 # Kind -> what differs from `grpo`, as in its paper (the numbers of the README's table).
 PRESETS = {
     "grpo": {},
     "dr_grpo": {"aggregation": "seq_mean_token_sum_norm"},
-    "dapo": {"clip_low": 0.2, "clip_high": 0.28, "filter_cut": True},
-    "gspo": {"loss": "gspo", "aggregation": "seq_mean_token_mean", "minibatches": 4},
-    "cispo": {"loss": "cispo", "ratio_low": 0.0, "ratio_high": 5.0},
-    "sapo": {"loss": "sapo", "aggregation": "seq_mean_token_mean"},
-    "gmpo": {"loss": "gmpo", "aggregation": "seq_mean_token_mean"},
-    "reinforce_sequence": {"loss": "sequence", "aggregation": "seq_mean_token_mean"},
-    "reinforce": {"loss": "reinforce", "aggregation": "seq_mean_token_sum"},
-    "reinforce_pp": {"reference": {"coefficient": 0.0}},
-    "reinforce_pp_baseline": {"reference": {"coefficient": 0.001, "estimator": "k2"}},
+    "dapo": {"loss": PpoClipLoss(clip_low=0.2, clip_high=0.28), "filter_cut": True},
+    "gspo": {
+        "loss": GspoLoss(clip_low=3e-4, clip_high=4e-4),
+        "aggregation": "seq_mean_token_mean",
+        "minibatches": 4,
+    },
+    "cispo": {"loss": CispoLoss(ratio_low=0.0, ratio_high=5.0)},
+    "sapo": {"loss": SapoLoss(tau_positive=1.0, tau_negative=1.05), "aggregation": "seq_mean_token_mean"},
+    "gmpo": {"loss": GmpoLoss(clip_low=0.4, clip_high=0.4), "aggregation": "seq_mean_token_mean"},
+    "rloo": {"loss": RlooLoss(clip_low=0.2, clip_high=0.2), "aggregation": "seq_mean_token_mean"},
+    "reinforce": {"loss": ReinforceLoss(), "aggregation": "seq_mean_token_sum"},
+    "reinforce_plus_plus": {"reference": {"coefficient": 0.0}},
+    "reinforce_plus_plus_baseline": {"reference": {"coefficient": 0.001, "estimator": "k2"}},
 }
 NEEDED = {"dr_grpo": {"norm": 64}}
 
 
 def preset(kind, **more):
-    return find("trainers", kind)(**NEEDED.get(kind, {}), **more)
+    return find_plugin("trainers", kind)(**NEEDED.get(kind, {}), **more)
 
 
 def dumped(settings):
     dump = settings.model_dump()
     if dump["reference"]:
-        dump["reference"] = {k: v for k, v in dump["reference"].items() if v != Anchor(coefficient=9).model_dump()[k]}
+        dump["reference"] = {k: v for k, v in dump["reference"].items() if v != KlAnchor(coefficient=9).model_dump()[k]}
     return dump
 
 
@@ -46,15 +61,18 @@ def test_a_preset_differs_from_grpo_in_what_its_paper_says_and_in_nothing_else(k
     plain = dumped(Grpo())
     differences = {name: value for name, value in dumped(preset(kind)).items() if value != plain[name]}
     differences.pop("kind", None)
-    assert differences == PRESETS[kind] | NEEDED.get(kind, {})
+    expected = PRESETS[kind] | NEEDED.get(kind, {})
+    if "loss" in expected:
+        expected["loss"] = expected["loss"].model_dump()
+    assert differences == expected
     assert type(preset(kind)).build is Grpo.build
 
 
 @pytest.mark.parametrize("kind", PRESETS)
 def test_every_preset_learns_with_one_and_the_same_objective(kind):
     learner = preset(kind).build(context())
-    assert type(learner.objective) is Surrogate
-    metrics = learner.update(make(Plan()))
+    assert type(learner.objective) is PolicyGradientObjective
+    metrics = learner.update(make_samples(SamplePlan()))
     assert metrics["grad_norm"] > 0
     assert metrics["policy_loss"] != 0
 
@@ -65,37 +83,54 @@ def test_a_resolved_preset_loads_again_as_the_same(kind):
     assert type(settings)(**settings.model_dump(mode="json")) == settings
 
 
+@pytest.mark.parametrize("kind", PRESETS)
+def test_a_preset_is_described_with_its_own_defaults(kind):
+    text = " ".join(describe(["trainers", kind]).split())
+    for name, value in PRESETS[kind].items():
+        shown = value.kind if name == "loss" else next(iter(value)) if name == "reference" else str(value).lower()
+        default = text.partition(f" {name}: ")[2].partition("; default ")[2]
+        assert shown in default[:60]
+
+
 @pytest.mark.parametrize(
-    ("loss", "clip"),
+    ("kind", "clip"),
     [
-        ("clip", (0.2, 0.2)),
+        ("ppo_clip", (0.2, 0.2)),
         ("gspo", (3e-4, 4e-4)),
         ("gspo_token", (3e-4, 4e-4)),
-        ("sequence", (0.2, 0.2)),
+        ("rloo", (0.2, 0.2)),
         ("gmpo", (0.4, 0.4)),
     ],
 )
-def test_bounds_that_are_not_given_are_the_losss_own(loss, clip):
-    part = Grpo(loss=loss).policy_loss
-    assert (part.clip_low, part.clip_high) == clip
-    part = Grpo(loss=loss, clip_high=0.5).policy_loss
-    assert (part.clip_low, part.clip_high) == (clip[0], 0.5)
-    assert Grpo(loss="cispo").policy_loss == ClippedWeightLoss(ratio_low=0.0, ratio_high=5.0)
-    assert Grpo(loss="sapo").policy_loss == SigmoidGateLoss(tau_positive=1.0, tau_negative=1.05)
+def test_bounds_that_are_not_given_are_the_losss_own(kind, clip):
+    loss = Grpo(loss=kind).loss
+    assert (loss.clip_low, loss.clip_high) == clip
+    loss = Grpo(loss={"kind": kind, "clip_high": 0.5}).loss
+    assert (loss.clip_low, loss.clip_high) == (clip[0], 0.5)
+    assert Grpo(loss="cispo").loss == CispoLoss(ratio_low=0.0, ratio_high=5.0)
+    assert Grpo(loss="sapo").loss == SapoLoss(tau_positive=1.0, tau_negative=1.05)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_loss_named_by_a_word_with_options_beside_it_is_the_part_with_the_same_options(loss):
-    kind = LOSSES[loss]().kind
-    assert find("losses", kind) is LOSSES[loss]
-    options = {name: value for name, value in OPTIONS.items() if name in HAVE[loss]}
-    by_word, by_part = Grpo(loss=loss, **options), Grpo(loss={"kind": kind, **options})
-    assert by_word.policy_loss == by_part.policy_loss
-    assert Grpo(loss=kind).policy_loss == Grpo(loss=loss).policy_loss
-    for settings in (by_word, by_part):
-        assert Grpo(**settings.model_dump(mode="json")) == settings
-    results = [settings.build(context()).update(make(Plan())) for settings in (by_word, by_part)]
-    assert results[0] == results[1]
+def test_a_loss_that_is_given_replaces_the_presets_with_all_its_options():
+    assert Dapo(loss={"kind": "ppo_clip", "clip_low": 0.1}).loss == PpoClipLoss(clip_low=0.1, clip_high=0.2)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in known_kinds("losses") if ":" not in kind])
+def test_a_loss_is_built_once_and_loads_again_as_the_same(kind, monkeypatch):
+    settings = Grpo(loss=kind)
+    assert Grpo(**settings.model_dump(mode="json")) == settings
+    builds, build = [], type(settings.loss).build
+    monkeypatch.setattr(type(settings.loss), "build", lambda self: builds.append(1) or build(self))
+    settings.build(context()).update(make_samples(SamplePlan()))
+    assert len(builds) == 1
+
+
+@pytest.mark.parametrize(("old", "new"), list(RENAMED_KINDS["losses"].items()))
+def test_a_loss_of_an_earlier_version_is_refused_with_its_name_today(old, new):
+    for loss in (old, {"kind": old}):
+        with pytest.raises(ValueError, match=f"kind '{old}' of losses is now called '{new}'"):
+            Grpo(loss=loss)
+    assert new in known_kinds("losses")
 
 
 @pytest.mark.parametrize(
@@ -103,11 +138,10 @@ def test_a_loss_named_by_a_word_with_options_beside_it_is_the_part_with_the_same
     [
         (
             {"loss": "gspo_tokens"},
-            "did you mean 'gspo_token'.* choices: advantage_weighted, cispo, clip, clipped_weight, geometric_mean",
+            "did you mean 'gspo_token'.* choices: awr, cispo, gmpo, gspo, gspo_token, ppo_clip",
         ),
         ({"loss": {"kind": "grpo"}}, r"unknown kind 'grpo' \(it is one of trainers\)"),
-        ({"loss": {"kind": "clip", "ratio_low": 1}}, "unknown field 'ratio_low'"),
-        ({"loss": {"kind": "clip"}, "clip_low": 0.1}, r"\{'clip_low': 0.1\} has no effect beside a loss with a kind"),
+        ({"loss": {"kind": "ppo_clip", "ratio_low": 1}}, "unknown field 'ratio_low'"),
         ({"loss": 3}, "must be a mapping with `kind:`"),
     ],
 )
@@ -120,35 +154,22 @@ OPTIONS = {
     "clip_low": 0.1, "clip_high": 0.1, "dual_clip": 3.0, "ratio_low": 0.1, "ratio_high": 2.0,
     "tau_positive": 1.0, "tau_negative": 1.0, "max_log_ratio": 20.0,
 }  # fmt: skip
-HAVE = {
-    "clip": {"clip_low", "clip_high", "dual_clip", "max_log_ratio"},
-    "gspo": {"clip_low", "clip_high", "max_log_ratio"},
-    "gspo_token": {"clip_low", "clip_high", "max_log_ratio"},
-    "sequence": {"clip_low", "clip_high", "max_log_ratio"},
-    "gmpo": {"clip_low", "clip_high", "max_log_ratio"},
-    "cispo": {"ratio_low", "ratio_high"},
-    "sapo": {"tau_positive", "tau_negative", "max_log_ratio"},
-    "reinforce": set(),
-}
 
 
-@pytest.mark.parametrize("loss", HAVE)
-def test_an_option_that_a_loss_does_not_have_is_refused_by_name(loss):
-    for name, value in OPTIONS.items():
-        if name in HAVE[loss]:
-            Grpo(loss=loss, **{name: value})
-        else:
-            with pytest.raises(
-                ValueError, match=f"{name}={value} has no effect with loss='{loss}'; it is an option of"
-            ):
-                Grpo(loss=loss, **{name: value})
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_of_a_loss_beside_the_loss_is_refused_with_the_place_where_it_belongs(name):
+    value = OPTIONS[name]
+    for given, kind in (({}, "ppo_clip"), ({"loss": "gspo"}, "gspo"), ({"loss": {"kind": "sapo"}}, "sapo")):
+        advice = rf"{name} is an option of the loss: write loss: \{{kind: {kind}, {name}: {value}\}}"
+        with pytest.raises(ValueError, match=advice):
+            Grpo(**given, **{name: value})
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": "cispo", "ratio_low": 6.0}, "ratio_low must be below ratio_high, got 6.0 and 5.0"),
-        ({"dual_clip": 1.0}, "dual_clip"),
+        ({"loss": {"kind": "cispo", "ratio_low": 6.0}}, "ratio_low must be below ratio_high, got 6.0 and 5.0"),
+        ({"loss": {"kind": "ppo_clip", "dual_clip": 1.0}}, "dual_clip"),
         ({"mismatch": {"kind": "tis"}}, "mismatch.kind='tis' would count the mismatch twice"),
         ({"mismatch": {"kind": "reject", "high": 1, "denominator": "kept"}}, "denominator='kept' needs old='read'"),
         ({"mismatch": {"kind": "reject"}}, "kind='reject' needs `high`"),
@@ -169,15 +190,17 @@ def test_settings_that_contradict_each_other_are_refused_by_name(settings, messa
 
 
 def test_rejection_works_beside_the_ratio_to_the_sampler_and_weights_beside_the_ratio_to_a_reading():
-    Grpo(mismatch=Mismatch(kind="reject", high=0.5))
-    Grpo(old="read", mismatch=Mismatch(kind="tis", level="sequence"))
-    Grpo(loss="reinforce", mismatch=Mismatch(kind="tis"))
+    Grpo(mismatch=MismatchCorrection(kind="reject", high=0.5))
+    Grpo(old="read", mismatch=MismatchCorrection(kind="tis", level="sequence"))
+    Grpo(loss="reinforce", mismatch=MismatchCorrection(kind="tis"))
 
 
 def test_a_team_can_learn_with_two_presets_in_one_run(tmp_path):
-    (one, other), short = policies(), quiz()["schedule"] | {"steps": 2}
+    (one, other), short = policies(), quiz_scenario()["schedule"] | {"steps": 2}
     kinds = {one: {"learner": {"kind": "cispo", "lr": 1e-3}}, other: {"learner": {"kind": "gspo", "lr": 1e-3}}}
-    assert trained(tmp_path / "run", quiz(policies=policies(**kinds), schedule=short, evaluate={"every": 2}))
+    assert train_in_process(
+        tmp_path / "run", quiz_scenario(policies=policies(**kinds), schedule=short, evaluate={"every": 2})
+    )
     last = json.loads(list(logged(tmp_path / "run"))[-1])
     assert all(last[f"policy/{name}/grad_norm"] >= 0 for name in kinds)
     assert last[f"policy/{one}/ratio_mean"] == pytest.approx(1, abs=0.1)

@@ -8,14 +8,26 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import episode
-from learning_samples import Plan, alone, context, distance, gradient, make, read_logprobs, same, sample, turn, weights
 
-from credit.assign.process import Process
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Advantage, Reading, Sample, TurnId
+from marl.credit.assign.process import Process
 from marl.protocols import Evidence
-from marl.types import Advantage, Reading, Sample, TurnId
-from trainers.settings.policy_gradient import Grpo, Prime
+from marl.trainers.policy_gradient.settings import Grpo, Prime
+from tests.support.handmade_episodes import make_episode
+from tests.support.learning_samples import (
+    SamplePlan,
+    context,
+    distance,
+    equal_weights,
+    gradient,
+    make_sample,
+    make_samples,
+    read_logprobs,
+    turn,
+    unpadded_logprobs,
+    weights,
+)
 
 REWARDS = frozenset({"rewards"})
 
@@ -26,7 +38,7 @@ def built(**changes: Any) -> Any:
 
 def outcomes(count: int = 16, seed: int = 0) -> list[Sample]:
     """Ragged samples, some of them twice, of episodes that were paid 0 or 1."""
-    return [replace(s, paid=float(at % 3 == 0)) for at, s in enumerate(make(Plan(10, count), seed))]
+    return [replace(s, paid=float(at % 3 == 0)) for at, s in enumerate(make_samples(SamplePlan(10, count), seed))]
 
 
 def nudged(learner: Any) -> Any:
@@ -41,7 +53,7 @@ def nudged(learner: Any) -> Any:
 def ratios(learner: Any, prompt_ids: tuple[int, ...], token_ids: tuple[int, ...]) -> torch.Tensor:
     """[T] log φ - log reference, each from an unpadded pass through the whole model."""
     by_model = [
-        alone(model, prompt_ids, token_ids).log_softmax(-1)[range(len(token_ids)), list(token_ids)]
+        unpadded_logprobs(model, prompt_ids, token_ids).log_softmax(-1)[range(len(token_ids)), list(token_ids)]
         for model in (learner.objective.prm, learner.objective._reference)
     ]
     return by_model[0] - by_model[1]
@@ -99,8 +111,10 @@ def test_merging_equal_answers_with_different_outcomes_changes_no_gradient() -> 
 
 def test_what_is_often_right_is_paid_more_in_the_end() -> None:
     learner = built()
-    good = [replace(sample((1, 2, 3), (4, 5), (-3.0, -3.0), advantage=0.0, turn=t), paid=1.0) for t in range(4)]
-    bad = [replace(sample((1, 2, 3), (6, 7, 8), (-3.0,) * 3, advantage=0.0, turn=9 + t), paid=0.0) for t in range(4)]
+    good = [replace(make_sample((1, 2, 3), (4, 5), (-3.0, -3.0), advantage=0.0, turn=t), paid=1.0) for t in range(4)]
+    bad = [
+        replace(make_sample((1, 2, 3), (6, 7, 8), (-3.0,) * 3, advantage=0.0, turn=9 + t), paid=0.0) for t in range(4)
+    ]
     losses = [learner.update(good + bad)["prm_loss"] for _ in range(15)]
     high, low = learner.read([turn((1, 2, 3), (4, 5)), turn((1, 2, 3), (6, 7, 8))], REWARDS)
     assert losses[-1] < losses[0]
@@ -119,7 +133,7 @@ def test_the_reward_model_has_a_learning_rate_of_its_own() -> None:
         for learner in (one, other)
     ]
     assert moved == pytest.approx([1e-2, 1e-4], rel=0.1)
-    assert same(weights(one), weights(other))
+    assert equal_weights(weights(one), weights(other))
 
 
 def test_it_goes_on_exactly_where_it_stood() -> None:
@@ -132,7 +146,7 @@ def test_it_goes_on_exactly_where_it_stood() -> None:
     for step in range(2, 4):
         second.update(outcomes(seed=step))
     one = turn((1, 2, 3), (4, 5, 6))
-    assert same(weights(whole), weights(second))
+    assert equal_weights(weights(whole), weights(second))
     assert whole.read([one], REWARDS) == second.read([one], REWARDS)
     assert read_logprobs(whole, one) == read_logprobs(second, one)
 
@@ -141,7 +155,7 @@ def test_it_goes_on_exactly_where_it_stood() -> None:
 
 
 def answered(name: str, tokens: int, paid: float) -> Any:
-    trajectory = episode(name, "a", [("a", paid, 0)] if paid else [], start="s")
+    trajectory = make_episode(name, "a", [("a", paid, 0)] if paid else [], start="s")
     (one,) = trajectory.turns
     ids = tuple(range(tokens))
     trajectory.turns[0] = replace(one, completion=replace(one.completion, token_ids=ids, logprobs=(-1.0,) * tokens))

@@ -7,25 +7,26 @@ from typing import Any
 
 import pytest
 import torch
-from q_samples import context, network, request, sample
 
-from marl.state import load_state, save_state
-from marl.types import Sample
-from trainers.q_learning.episodes import joint_episodes, joint_transitions, single_transitions
-from trainers.q_learning.learner import QLearner
-from trainers.q_learning.replay import ReplayBuffer
-from trainers.q_learning.values import (
+from marl.core.state import load_state, save_state
+from marl.core.types import Sample
+from marl.trainers.q_learning.learner import QLearner
+from marl.trainers.q_learning.options import Exploration
+from marl.trainers.q_learning.replay_buffer import ReplayBuffer
+from marl.trainers.q_learning.settings import QLearning
+from marl.trainers.q_learning.td_learning import (
     ReplayBatch,
-    best_values,
-    difference_loss,
+    greedy_values,
     replay_batch,
-    temporal_difference_targets,
+    td_loss,
+    td_targets,
 )
-from trainers.settings.q_learning import Exploration, QLearning
+from marl.trainers.q_learning.transitions import joint_episodes, joint_transitions, single_transitions
+from tests.support.q_samples import context, network, request, sample
 
 SOURCE = network()
 TOKENIZER = SOURCE.tokenizer()
-LEFT, RIGHT = TOKENIZER.id("left"), TOKENIZER.id("right")
+LEFT, RIGHT = TOKENIZER.action_token("left"), TOKENIZER.action_token("right")
 
 
 def prompt(text: str, continues: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -44,35 +45,35 @@ def two_rounds(episode: str = "e", end: Any = "terminated", paid: float = 5.0) -
 
 
 def batch_of(samples: list[Sample]) -> ReplayBatch:
-    return replay_batch(joint_episodes(samples), single_transitions, TOKENIZER, 3)
+    return replay_batch([(e, single_transitions(e)) for e in joint_episodes(samples)], TOKENIZER, 3)
 
 
 def test_an_agent_that_remembers_is_read_as_one_sequence_and_one_that_does_not_turn_by_turn() -> None:
     [episode] = joint_episodes(two_rounds())
     assert len(episode.prompts) == 3
-    assert [(turn.sequence, turn.place) for turn in episode.turns] == [(0, 0), (1, 0), (0, 1), (2, 0)]
+    assert [(turn.prompt_index, turn.decision_index) for turn in episode.turns] == [(0, 0), (1, 0), (0, 1), (2, 0)]
 
 
 def test_what_follows_a_turn_is_its_agents_next_one_and_after_the_end_nothing() -> None:
     batch = batch_of(two_rounds())
-    assert batch.following_M.tolist() == [2, 3, -1, -1]
-    assert batch.known_M.tolist() == [True] * 4
-    targets = temporal_difference_targets(batch, torch.tensor([100.0, 100.0, 10.0, 20.0]), 0.9)
+    assert batch.next_index_M.tolist() == [2, 3, -1, -1]
+    assert batch.has_target_M.tolist() == [True] * 4
+    targets = td_targets(batch, torch.tensor([100.0, 100.0, 10.0, 20.0]), 0.9)
     assert targets.tolist() == pytest.approx([1 + 9, 0.5 + 18, 5, 5])
 
 
 def test_the_turn_before_a_cut_teaches_nothing_but_those_before_it_go_on_through_it() -> None:
     batch = batch_of(two_rounds(end="truncated"))
-    assert batch.known_M.tolist() == [True, True, False, False]
-    targets = temporal_difference_targets(batch, torch.tensor([0.0, 0.0, 10.0, 20.0]), 0.9)
+    assert batch.has_target_M.tolist() == [True, True, False, False]
+    targets = td_targets(batch, torch.tensor([0.0, 0.0, 10.0, 20.0]), 0.9)
     assert targets[:2].tolist() == pytest.approx([10, 18.5])
     values = torch.tensor([9.0, 18.5, 1e6, -1e6])
-    assert float(difference_loss(values, targets, batch.known_M, "mse")) == pytest.approx(0.25)
+    assert float(td_loss(values, targets, batch.has_target_M, "mse")) == pytest.approx(0.25)
 
 
 def test_a_turn_whose_successor_is_not_here_teaches_nothing() -> None:
     kept = [each for each in two_rounds() if each.id[1] != 2]
-    assert batch_of(kept).known_M.tolist() == [False, True, True]
+    assert batch_of(kept).has_target_M.tolist() == [False, True, True]
 
 
 def test_a_round_is_paid_what_came_after_it_had_begun_and_is_worth_what_all_do_in_it() -> None:
@@ -82,26 +83,26 @@ def test_a_round_is_paid_what_came_after_it_had_begun_and_is_worth_what_all_do_i
     assert second.turns == (3, 2, -1)
     # bob's -0.5 was paid at ann's second turn, with which the second round had begun.
     assert (first.reward, second.reward) == (1.0, 4.75)
-    assert (first.following, first.known) == (1, True)
-    assert (second.following, second.known) == (-1, True)
+    assert (first.next_index, first.has_target) == (1, True)
+    assert (second.next_index, second.has_target) == (-1, True)
     [cut] = joint_episodes(two_rounds(end="truncated"))
-    assert [each.known for each in joint_transitions(cut, {"ann": 0, "bob": 1}, "sum")] == [True, False]
+    assert [each.has_target for each in joint_transitions(cut, {"ann": 0, "bob": 1}, "sum")] == [True, False]
     assert joint_transitions(cut, {"ann": 0, "bob": 1}, "sum")[1].reward == 9.5
 
 
 def test_double_q_learning_takes_the_targets_value_of_the_move_that_the_learner_prefers() -> None:
     online, target = torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[7.0, 2.0, 8.0]])
     legal = torch.tensor([[True, True, False]])
-    assert best_values(target, online, legal).tolist() == [2]
-    assert best_values(target, target, legal).tolist() == [7]
+    assert greedy_values(target, online, legal).tolist() == [2]
+    assert greedy_values(target, target, legal).tolist() == [7]
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("mse", (0.125 + 4.5) / 2), ("huber", (0.125 + 2.5) / 2)])
 def test_a_loss_is_that_of_known_transitions(kind: str, expected: float) -> None:
     values, targets = torch.tensor([0.5, 3.0, 50.0]), torch.tensor([1.0, 0.0, 0.0])
-    loss = difference_loss(values, targets, torch.tensor([True, True, False]), kind)
+    loss = td_loss(values, targets, torch.tensor([True, True, False]), kind)
     assert float(loss) == pytest.approx(expected)
-    assert float(difference_loss(values, targets, torch.zeros(3, dtype=torch.bool), kind)) == 0
+    assert float(td_loss(values, targets, torch.zeros(3, dtype=torch.bool), kind)) == 0
 
 
 def test_exploration_goes_from_one_share_to_the_other_in_a_line_and_stays() -> None:
@@ -192,7 +193,15 @@ def test_on_all_joint_moves_of_the_climbing_game_alike_qmix_settles_for_5(seed: 
     learner = QLearner(QLearning(mixer="qmix", batch=9, replay=9, updates=800), context(source, seed))
     learner.update(
         [
-            sample((f"{row}{column}", seat), agent, 0, prompts[agent], tokenizer.id(move), "terminated", [(1, paid)])
+            sample(
+                (f"{row}{column}", seat),
+                agent,
+                0,
+                prompts[agent],
+                tokenizer.action_token(move),
+                "terminated",
+                [(1, paid)],
+            )
             for row, line in enumerate(CLIMBING)
             for column, paid in enumerate(line)
             for seat, (agent, move) in enumerate(zip(agents, (actions[row], actions[column]), strict=True))

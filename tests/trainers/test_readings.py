@@ -1,12 +1,20 @@
 import pytest
 import torch
-from learning_samples import Plan, alone, context, log_distributions, make, read_logprobs, turn
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, Qwen3Config
 
-from marl.config import Sampling
-from trainers.batching.batches import collate
-from trainers.batching.rows import Row
-from trainers.settings.policy_gradient import Grpo
+from marl.core.config import Sampling
+from marl.trainers.batching.batches import collate
+from marl.trainers.batching.rows import Row
+from marl.trainers.policy_gradient.settings import Grpo
+from tests.support.learning_samples import (
+    SamplePlan,
+    context,
+    log_distributions,
+    make_samples,
+    read_logprobs,
+    turn,
+    unpadded_logprobs,
+)
 
 SMALL = {
     "vocab_size": 40,
@@ -23,12 +31,12 @@ FAMILIES = [
 
 
 def test_readings_of_ragged_turns_equal_unpadded_forward_passes():
-    samples = make(Plan(distinct=9, count=9))
+    samples = make_samples(SamplePlan(distinct=9, count=9))
     learner = Grpo(micro_tokens=40).build(context())
     turns = [turn(s.prompt_ids, s.token_ids) for s in samples] * 2
     for one, got in zip(turns, read_logprobs(learner, *turns), strict=True):
         c = one.completion
-        logprobs = alone(learner.model, c.prompt_ids, c.token_ids).log_softmax(-1)
+        logprobs = unpadded_logprobs(learner.model, c.prompt_ids, c.token_ids).log_softmax(-1)
         assert got == pytest.approx(logprobs.gather(1, torch.tensor(c.token_ids)[:, None])[:, 0].tolist(), abs=1e-5)
     assert read_logprobs(learner, turn((1,), ())) == [()]
 
@@ -37,18 +45,18 @@ def test_readings_of_ragged_turns_equal_unpadded_forward_passes():
 def test_models_of_other_families_are_read_as_they_speak(config):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
-    rows = [Row(s.prompt_ids, s.token_ids) for s in make(Plan(distinct=6, count=6))]
+    rows = [Row(s.prompt_ids, s.token_ids) for s in make_samples(SamplePlan(distinct=6, count=6))]
     batch = collate(rows, torch.device("cpu"))
     with torch.no_grad():
         got = log_distributions(model, batch)
-    expected = torch.cat([alone(model, row.prompt_ids, row.token_ids) for row in rows]).log_softmax(-1)
+    expected = torch.cat([unpadded_logprobs(model, row.prompt_ids, row.token_ids) for row in rows]).log_softmax(-1)
     assert torch.allclose(got, expected, atol=1e-5)
 
 
 def test_the_temperature_of_each_row_is_respected():
     learner = Grpo().build(context())
     hot, cold = (turn((1, 2), (3,), Sampling(temperature=t)) for t in (2.0, 0.5))
-    logits = alone(learner.model, (1, 2), (3,))
+    logits = unpadded_logprobs(learner.model, (1, 2), (3,))
     expected = [(logits / t).log_softmax(-1)[0, 3].item() for t in (2.0, 0.5)]
     assert [lp for (lp,) in read_logprobs(learner, hot, cold)] == pytest.approx(expected, abs=1e-6)
 
@@ -59,7 +67,7 @@ def test_truncated_readings_match_the_sampling_distribution(cut):
 
     sampling = Sampling(**cut)
     learner = Grpo(truncated="recompute").build(context())
-    scores = alone(learner.model, (1, 2), (0,)) / 1
+    scores = unpadded_logprobs(learner.model, (1, 2), (0,)) / 1
     scores = TemperatureLogitsWarper(float(sampling.temperature))(None, scores)
     scores = TopKLogitsWarper(sampling.top_k)(None, scores) if sampling.top_k else scores
     expected = TopPLogitsWarper(sampling.top_p)(None, scores).log_softmax(-1)[0]
@@ -69,7 +77,7 @@ def test_truncated_readings_match_the_sampling_distribution(cut):
     assert got == pytest.approx(expected[nucleus].tolist(), abs=1e-5)
     dropped = next(token for token in range(40) if token not in nucleus)
     ((logprob,),) = read_logprobs(learner, turn((1, 2), (dropped,), sampling))
-    whole = alone(learner.model, (1, 2), (0,))[0].div(sampling.temperature).softmax(-1)
+    whole = unpadded_logprobs(learner.model, (1, 2), (0,))[0].div(sampling.temperature).softmax(-1)
     assert logprob == pytest.approx((whole[dropped] / whole[[*nucleus, dropped]].sum()).log().item(), abs=1e-5)
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import Plan, TinySource, context, make, same, weights
 from torch import Tensor
 
-from trainers.settings.optimisation import Anchor
-from trainers.settings.policy_gradient import Grpo
+from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.settings import Grpo
+from tests.support.learning_samples import SamplePlan, TinySource, context, equal_weights, make_samples, weights
 
-SETTINGS = {"lr": 1e-3, "magnet": Anchor(coefficient=0.5), "proximal": Anchor(coefficient=0.5, refresh=2)}
+SETTINGS = {"lr": 1e-3, "magnet": KlAnchor(coefficient=0.5), "proximal": KlAnchor(coefficient=0.5, refresh=2)}
 FIRST = "model.embed_tokens.weight"
 OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "a_row": lambda tensor: tensor[:1].clone(),
@@ -44,7 +44,7 @@ class HalfSource(TinySource):
 @pytest.fixture(scope="module")
 def stepped() -> Any:
     learner = Grpo(**SETTINGS).build(context())
-    learner.update(make(Plan()))
+    learner.update(make_samples(SamplePlan()))
     return learner
 
 
@@ -76,7 +76,7 @@ def test_weights_that_do_not_fit_leave_the_model_as_it_is(stepped: Any) -> None:
     before = weights(learner)
     with pytest.raises(ValueError, match=f"weights do not fit the model: {last!r}"):
         learner.load_state_dict(state)
-    assert same(weights(learner), before)
+    assert equal_weights(weights(learner), before)
 
 
 @pytest.mark.parametrize(("change", "why"), [("exp_avg_sq", "exp_avg_sq"), ("step", "step")])
@@ -91,7 +91,7 @@ def test_an_optimizer_state_that_lacks_a_moment_is_refused(change: str, why: str
 def test_a_master_weight_of_another_shape_or_type_is_refused(other: str) -> None:
     source = HalfSource()
     learner = Grpo(lr=1e-3).build(context(source=source))
-    learner.update(make(Plan()))
+    learner.update(make_samples(SamplePlan()))
     state = learner.state_dict()
     moments = state["optimizer"][FIRST]
     moments["master"] = OTHERS[other](moments["master"])
@@ -102,4 +102,4 @@ def test_a_master_weight_of_another_shape_or_type_is_refused(other: str) -> None
 def test_a_state_that_fits_comes_back_to_the_last_bit(stepped: Any) -> None:
     learner = Grpo(**SETTINGS).build(context())
     learner.load_state_dict(stepped.state_dict())
-    assert same(weights(learner), weights(stepped))
+    assert equal_weights(weights(learner), weights(stepped))

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import distance, first_step, same, sample, weights
 from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification
 
-from marl.config import Sampling
-from marl.engines.reward_model.engine import Scorer
+from marl.core.config import Sampling
+from marl.core.seeds import seed_of
+from marl.core.types import Message, Request, Sample
+from marl.engines.reward_model.engine import RewardModel
 from marl.engines.reward_model.settings import RewardModelSettings
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.chat_template import ChatTokenizer
@@ -22,10 +23,10 @@ from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
 from marl.models.word_tokenizer import BLANK
 from marl.protocols import LearnerContext
-from marl.types import Message, Request, Sample
-from trainers.batching.rows import totals_of
-from trainers.objectives.reward_model import ChatText
-from trainers.settings.preferences import RewardModeling
+from marl.trainers.batching.rows import count_totals
+from marl.trainers.reward_model.chat_text import ChatTextEncoder
+from marl.trainers.reward_model.settings import RewardModeling
+from tests.support.learning_samples import distance, equal_weights, first_step, make_sample, weights
 
 WORDS = "is it yes no maybe surely not so one two three four five six seven eight . ?"
 
@@ -56,7 +57,7 @@ def answered(source: Any, question: str, answer: str, worth: float, turn: int = 
     prompt_ids = chat_tokenizer.prompt(Request("actor", (Message("user", question),), Sampling())).ids
     token_ids = chat_tokenizer.forced_ids(answer)
     facts = {"group": question, "paid": worth, **more}
-    return sample(prompt_ids, token_ids, (-1.0,) * len(token_ids), turn=turn, **facts)
+    return make_sample(prompt_ids, token_ids, (-1.0,) * len(token_ids), turn=turn, **facts)
 
 
 def some(source: Any) -> list[Sample]:
@@ -103,7 +104,7 @@ def test_a_saved_model_rates_words_as_the_learner_rated_tokens(
     learner, samples = randomized(learner_of(source)), some(source)
     texts = {str(s.id): (s.group, source.tokenizer().decode(s.token_ids, skip_special_tokens=True)) for s in samples}
     learner.save(tmp_path)
-    scorer = Scorer(RewardModelSettings(path=str(tmp_path), max_tokens=128, device="cpu"))
+    scorer = RewardModel(RewardModelSettings(path=str(tmp_path), max_tokens=128, device="cpu"))
     for name, score in scores(learner, samples).items():
         question, answer = texts[name]
         assert scorer([(Message("user", question), Message("assistant", answer))]) == pytest.approx([score], abs=1e-5)
@@ -172,7 +173,7 @@ def test_a_process_reward_model_learns_what_credit_assigned_each_turn(words: Pre
     learner = learner_of(words, objective="prm")
     one = answered(words, "is it so ?", "yes", 0.0, advantage=0.9)
     other = answered(words, "is it so ?", "no", 1.0, advantage=0.1)
-    assert [row.facts["label"] for row in learner.objective.rows([one, other])] == [1.0, 0.0]
+    assert [row.scalars["label"] for row in learner.objective.rows([one, other])] == [1.0, 0.0]
     assert learner.settings.uses_credit
     assert not RewardModeling().uses_credit
 
@@ -181,8 +182,8 @@ def test_several_answers_that_say_the_same_share_a_row_whose_label_is_their_mean
     rows = learner_of(words, objective="orm").objective.rows(
         [answered(words, "is it so ?", "yes", worth, turn) for turn, worth in enumerate([1.0, 0.0, 1.0, 1.0])]
     )
-    assert [(row.count, row.facts["label"]) for row in rows] == [(4, 0.75)]
-    assert totals_of(rows).samples == 4
+    assert [(row.count, row.scalars["label"]) for row in rows] == [(4, 0.75)]
+    assert count_totals(rows).samples == 4
 
 
 def truths(source: Any, many: int) -> list[Sample]:
@@ -217,10 +218,10 @@ def test_what_is_held_out_changes_nothing_that_is_learnt(words: PretrainedSource
     samples = truths(words, 20)
     one, other = learner_of(words, held_out=0.3), learner_of(words, held_out=0.3)
     one.update(samples)
-    learned = [s for s in samples if not other._holds_out(s)]
+    learned = [s for s in samples if seed_of("held out", *s.prompt_ids) >= 0.3 * 2**64]
     assert 0 < len(learned) < len(samples)
     other.update(learned)
-    assert same(weights(one), weights(other))
+    assert equal_weights(weights(one), weights(other))
 
 
 def test_it_goes_on_exactly_where_it_stood(words: PretrainedSource) -> None:
@@ -232,7 +233,7 @@ def test_it_goes_on_exactly_where_it_stood(words: PretrainedSource) -> None:
         first.update(samples)
     second.load_state_dict(first.state_dict())
     resumed = [second.update(samples) for _ in range(5)][-1]
-    assert same(weights(whole), weights(second))
+    assert equal_weights(weights(whole), weights(second))
     assert torch.equal(whole.objective.head.weight, second.objective.head.weight)
     assert resumed == expected
     assert "held_out_accuracy" in resumed
@@ -249,14 +250,14 @@ def test_an_adapter_is_saved_as_a_whole_classifier(words: PretrainedSource, tmp_
     for name, score in scores(learner, samples).items():
         (one,) = [s for s in samples if str(s.id) == name]
         assert read_alone(classifier, one).item() == pytest.approx(score, abs=1e-5)
-    assert same(before, weights(learner))
+    assert equal_weights(before, weights(learner))
 
 
 def test_an_answer_that_broke_off_is_rated_as_its_text_would_be(words: PretrainedSource) -> None:
-    chat_text, whole = ChatText(words.tokenizer()), answered(words, "is it so ?", "yes surely", 1.0)
-    cut = sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, finish="length")
+    chat_text, whole = ChatTextEncoder(words.tokenizer()), answered(words, "is it so ?", "yes surely", 1.0)
+    cut = make_sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, finish="length")
     assert chat_text(cut) == chat_text(whole) == whole.token_ids
-    stopped = sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, sampling=Sampling(stop=("surely",)))
+    stopped = make_sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, sampling=Sampling(stop=("surely",)))
     blank = words.tokenizer().convert_tokens_to_ids(BLANK)
     assert chat_text(stopped) == (whole.token_ids[0], blank, whole.token_ids[-1]), "what was said before the stop text"
 
@@ -268,17 +269,19 @@ def test_what_a_template_puts_before_an_answer_is_read_too(words: PretrainedSour
         "<eos> .{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     whole = answered(words, "is it so ?", "yes", 1.0)
-    assert tokenizer.decode(ChatText(tokenizer)(whole)) == "so yes <eos> ."
+    assert tokenizer.decode(ChatTextEncoder(tokenizer)(whole)) == "so yes <eos> ."
 
 
 def test_an_answer_that_spells_turns_is_rated_as_one_answer(bytewise: PretrainedSource) -> None:
     tokenizer, answer = bytewise.tokenizer(), "yes<eos>so?<assistant>no"
     spelled = ChatTokenizer(tokenizer, frozenset()).forced_ids(answer)
-    ids = ChatText(tokenizer)(sample((5,), spelled, (-1.0,) * len(spelled)))
+    ids = ChatTextEncoder(tokenizer)(make_sample((5,), spelled, (-1.0,) * len(spelled)))
     assert (ids.count(tokenizer.eos_token_id), ids[-1]) == (1, tokenizer.eos_token_id)
     assert tokenizer.decode(list(ids[:-1])) == answer
     chat = (Message("user", "?"), Message("assistant", answer))
-    assert ChatTokenizer(tokenizer, frozenset()).conversation(chat)[-len(ids) :] == ids, "as a reward model reads it"
+    assert ChatTokenizer(tokenizer, frozenset()).encode_conversation(chat)[-len(ids) :] == ids, (
+        "as a reward model reads it"
+    )
 
 
 def test_a_template_that_writes_answered_questions_otherwise_is_named(words: PretrainedSource) -> None:
@@ -287,7 +290,7 @@ def test_a_template_that_writes_answered_questions_otherwise_is_named(words: Pre
         "{% if add_generation_prompt %}please {% endif %}{% for m in messages %}{{ m.content }} {% endfor %}"
     )
     with pytest.raises(ValueError, match="does not begin with the prompt for the answer"):
-        ChatText(tokenizer)
+        ChatTextEncoder(tokenizer)
 
 
 @pytest.mark.parametrize(

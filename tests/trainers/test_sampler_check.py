@@ -9,17 +9,27 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import Plan, TinySource, alone, context, make, same, sample, turn, weights
-from quiz_game import policies, quiz, trained
-from real_runs import rows as logged
 
-from marl.config import Sampling
-from marl.errors import NonFinite, Unfaithful
-from marl.training.restore import rerun
-from marl.types import Sample
-from trainers.settings.optimisation import Fidelity
-from trainers.settings.policy_gradient import Grpo
-from trainers.settings.preferences import Sft
+from marl.core.config import Sampling
+from marl.core.errors import NonFiniteError, SamplerMismatch
+from marl.core.types import Sample
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.optim.settings import FidelityCheck
+from marl.trainers.policy_gradient.settings import Grpo
+from marl.training.restore import rerun_failed_update
+from tests.support.learning_samples import (
+    SamplePlan,
+    TinySource,
+    context,
+    equal_weights,
+    make_sample,
+    make_samples,
+    turn,
+    unpadded_logprobs,
+    weights,
+)
+from tests.support.run_processes import metric_lines as logged
+from tests.support.solver_critic_game import policies, quiz_scenario, train_in_process
 
 TEXTS = [((1, 5 + i, 9), (11, 3 + i, 20, 7, 30, 2)) for i in range(6)]
 WHOLE = Sampling()
@@ -27,7 +37,7 @@ WHOLE = Sampling()
 
 def logprobs(model: Any, prompt: tuple[int, ...], answer: tuple[int, ...], sampling: Sampling) -> tuple[float, ...]:
     """Return the numbers of a sampler with this model, from one unpadded pass."""
-    logits, ids = alone(model, prompt, answer).float() / sampling.temperature, torch.tensor(answer)[:, None]
+    logits, ids = unpadded_logprobs(model, prompt, answer).float() / sampling.temperature, torch.tensor(answer)[:, None]
     probabilities = logits.softmax(-1)
     if sampling.top_k:
         least = logits.topk(sampling.top_k).values[:, -1:]
@@ -43,18 +53,18 @@ def sampled(
     """Return samples read by the learner, as if `model` had sampled them with `actual` settings."""
     stated = stated or actual
     samples = [
-        sample(prompt, words, logprobs(model, prompt, words, actual), turn=i, sampling=stated, **more)
+        make_sample(prompt, words, logprobs(model, prompt, words, actual), turn=i, sampling=stated, **more)
         for i, (prompt, words) in enumerate(TEXTS)
     ]
     read = learner.read([turn(*text, stated) for text in TEXTS])
     return [replace(one, reading=reading) for one, reading in zip(samples, read, strict=True)]
 
 
-def stopped(learner: Any, samples: list[Sample]) -> Unfaithful:
+def stopped(learner: Any, samples: list[Sample]) -> SamplerMismatch:
     before = weights(learner)
-    with pytest.raises(Unfaithful) as error:
+    with pytest.raises(SamplerMismatch) as error:
         learner.update(samples)
-    assert same(weights(learner), before)
+    assert equal_weights(weights(learner), before)
     assert learner.updates == 0
     return error.value
 
@@ -78,7 +88,7 @@ def test_a_sampler_with_the_same_weights_is_faithful_however_it_samples(sampling
 
 
 def test_figures_are_those_of_the_differences_by_hand():
-    learner = Grpo(fidelity=Fidelity(max=9)).build(context())
+    learner = Grpo(fidelity=FidelityCheck(max=9)).build(context())
     first, second = sampled(learner, learner.model)[:2]
     off = (-0.5, 0.25, 0, 0, 0, 0)
     moved = replace(first, logprobs=tuple(p + d for p, d in zip(first.reading.logprobs, off, strict=True)))
@@ -117,11 +127,11 @@ def test_other_weights_are_found_and_the_worst_turn_and_figures_are_told():
 
 
 def test_versions_tell_of_weights_that_never_arrived_or_come_from_elsewhere():
-    learner = Grpo(fidelity=Fidelity(every=1), lr=1e-2).build(context())
+    learner = Grpo(fidelity=FidelityCheck(every=1), lr=1e-2).build(context())
     first = sampled(learner, learner.model, versions=(0, 0))
     old = copy.deepcopy(learner.model)
     learner.update(first)
-    with pytest.raises(Unfaithful, match="stale weights: the sampler is still at version 0"):
+    with pytest.raises(SamplerMismatch, match="stale weights: the sampler is still at version 0"):
         learner.update(sampled(learner, old, versions=(0, 0)))
     assert "fidelity_max" in learner.update(sampled(learner, learner.model, versions=(1, 1)))
     other = Grpo().build(context())
@@ -132,7 +142,7 @@ def test_versions_tell_of_weights_that_never_arrived_or_come_from_elsewhere():
 
 
 def test_turns_of_older_weights_are_not_compared():
-    learner = Grpo(fidelity=Fidelity(every=1)).build(context())
+    learner = Grpo(fidelity=FidelityCheck(every=1)).build(context())
     fresh = sampled(learner, learner.model, versions=(3, 3))
     older = sampled(learner, noisy(learner.model, 0.1), versions=(2, 2))
     between = sampled(learner, noisy(learner.model, 0.1), versions=(2, 3))
@@ -187,7 +197,7 @@ def test_log_probabilities_of_the_wrong_token_are_found():
 
 
 def test_the_first_update_and_every_so_many_are_compared_and_no_other():
-    learner = Grpo(fidelity=Fidelity(every=3)).build(context())
+    learner = Grpo(fidelity=FidelityCheck(every=3)).build(context())
     needed, compared = [], []
     for _ in range(7):
         needed.append(learner.needs == {"logprobs"})
@@ -198,37 +208,37 @@ def test_the_first_update_and_every_so_many_are_compared_and_no_other():
 
 def test_samples_that_were_not_read_are_not_compared():
     learner = Grpo().build(context())
-    assert "fidelity_max" not in learner.update(make(Plan()))
+    assert "fidelity_max" not in learner.update(make_samples(SamplePlan()))
 
 
 def test_a_reading_that_is_not_finite_is_named():
     learner = Grpo().build(context())
     first, *rest = sampled(learner, learner.model)
     bad = replace(first, reading=replace(first.reading, logprobs=(float("nan"),) * 6))
-    with pytest.raises(NonFinite, match="the log-probability is not finite") as error:
+    with pytest.raises(NonFiniteError, match="the log-probability is not finite") as error:
         learner.update([bad, *rest])
     assert error.value.samples == (first.id,)
 
 
 def test_what_the_gate_remembers_survives_a_restart():
-    learner, other = (Grpo(fidelity=Fidelity(every=1), lr=1e-2).build(context()) for _ in range(2))
+    learner, other = (Grpo(fidelity=FidelityCheck(every=1), lr=1e-2).build(context()) for _ in range(2))
     old = copy.deepcopy(learner.model)
     learner.update(sampled(learner, learner.model))
     other.load_state_dict(learner.state_dict())
-    with pytest.raises(Unfaithful, match="stale weights"):
+    with pytest.raises(SamplerMismatch, match="stale weights"):
         other.update(sampled(other, old))
 
 
 def faulty(fault: str, **more: Any) -> dict[str, Any]:
     """Return the quiz, where the first policy's engine has a fault."""
-    engine = {"kind": "faulty_engines:Faulty", "fault": fault}
+    engine = {"kind": "tests.support.faulty_engines:Faulty", "fault": fault}
     first = next(iter(policies()))
     learner = policies()[first]["learner"] | more
-    return quiz(policies=policies(**{first: {"engine": engine, "learner": learner}}))
+    return quiz_scenario(policies=policies(**{first: {"engine": engine, "learner": learner}}))
 
 
 def test_a_healthy_run_says_how_faithful_it_is(tmp_path):
-    trained(tmp_path / "run", faulty("none", fidelity={"every": 2}))
+    train_in_process(tmp_path / "run", faulty("none", fidelity={"every": 2}))
     first = next(iter(policies()))
     differences = [json.loads(line).get(f"policy/{first}/fidelity_max") for line in logged(tmp_path / "run")]
     assert [value is not None for value in differences] == [False, True, False, True, False, True, False]
@@ -245,14 +255,14 @@ def test_a_healthy_run_says_how_faithful_it_is(tmp_path):
     ],
 )
 def test_a_run_with_a_damaged_engine_stops_with_the_cause(fault, cause, tmp_path):
-    with pytest.raises(Unfaithful, match=cause):
-        trained(tmp_path / "run", faulty(fault, fidelity={"every": 1}))
+    with pytest.raises(SamplerMismatch, match=cause):
+        train_in_process(tmp_path / "run", faulty(fault, fidelity={"every": 1}))
 
 
 def test_a_run_whose_engine_says_what_is_no_number_keeps_the_batch(tmp_path):
-    with pytest.raises(NonFinite, match="not finite") as error:
-        trained(tmp_path / "run", faulty("nan"))
+    with pytest.raises(NonFiniteError, match="not finite") as error:
+        train_in_process(tmp_path / "run", faulty("nan"))
     (failed,) = (tmp_path / "run" / "failed" / "000001").iterdir()
-    with pytest.raises(NonFinite) as again:
-        rerun(failed)
+    with pytest.raises(NonFiniteError) as again:
+        rerun_failed_update(failed)
     assert again.value.samples == error.value.samples

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import Plan, distance, first_step, make
-from policy_samples import advantages, built, caught, chosen, slope
 from torch import Tensor
 
-from marl.types import Advantage, Reading, Sample
-from trainers.batching.batches import collate
-from trainers.batching.rows import by_episode, totals_of
-from trainers.batching.sequences import Sequences
-from trainers.settings.policy_gradient import Grpo, Mismatch, Ppo
+from marl.core.types import Advantage, Reading, Sample
+from marl.trainers.batching.batches import collate
+from marl.trainers.batching.rows import count_totals, group_by_agent_episode
+from marl.trainers.batching.unit_sequences import UnitSequences
+from marl.trainers.policy_gradient.loss_settings import GspoTokenLoss, PpoClipLoss
+from marl.trainers.policy_gradient.options import MismatchCorrection
+from marl.trainers.policy_gradient.settings import Grpo, Ppo
+from tests.support.learning_samples import SamplePlan, distance, first_step, make_samples
+from tests.support.reference_policy_gradients import advantages, built, chosen, loss_gradient, update_gradient
 
 core = pytest.importorskip("verl.trainer.ppo.core_algos")
 ActorConfig = pytest.importorskip("verl.workers.config").ActorConfig
@@ -31,7 +33,7 @@ CLIP = (0.1, 0.15)
 def episodes(sizes: Sequence[int] = (3, 1, 2), seed: int = 0, **plan: Any) -> list[Sample]:
     """Return samples of so many turns in each episode, which are not in order, with readings near the sampler's."""
     many = sum(sizes)
-    drawn = make(Plan(**{"distinct": many, "count": many, "noise": 0.3, **plan}), seed=seed)
+    drawn = make_samples(SamplePlan(**{"distinct": many, "count": many, "noise": 0.3, **plan}), seed=seed)
     rng = random.Random(seed)
     names = [(f"e{number}", turn) for number, turns in enumerate(sizes) for turn in range(turns)]
     samples = [
@@ -49,7 +51,7 @@ def rows_of(samples: Sequence[Sample], values: Sequence[Tensor]) -> Tensor:
     """Return [U, T]: each episode's values, with a hole after each of its turns."""
     by_id = {sample.id: value for sample, value in zip(samples, values, strict=True)}
     hole = torch.zeros(HOLE)
-    whole = [torch.cat([x for s in each for x in (by_id[s.id], hole)]) for each in by_episode(samples)]
+    whole = [torch.cat([x for s in each for x in (by_id[s.id], hole)]) for each in group_by_agent_episode(samples)]
     return torch.nn.utils.rnn.pad_sequence(whole, batch_first=True)
 
 
@@ -75,19 +77,19 @@ def verls(name: str, model: Any, samples: Sequence[Sample], mode: str, weights: 
 @pytest.mark.parametrize("mode", ["seq_mean_token_mean", "seq_mean_token_sum", "token_mean"])
 def test_gspo_of_whole_episodes_is_verls_of_the_masked_trajectories(mode: str) -> None:
     samples = episodes()
-    learner = built(settings(loss="gspo_token", aggregation=mode, clip_low=CLIP[0], clip_high=CLIP[1]))
-    expected = slope(learner.model, verls("gspo", learner.model, samples, mode))
-    assert distance(caught(learner, samples), expected) < 1e-5
-    apart = caught(built(settings(loss="gspo_token", aggregation=mode, unit="turn")), samples)
+    learner = built(settings(loss=GspoTokenLoss(clip_low=CLIP[0], clip_high=CLIP[1]), aggregation=mode))
+    expected = loss_gradient(learner.model, verls("gspo", learner.model, samples, mode))
+    assert distance(update_gradient(learner, samples), expected) < 1e-5
+    apart = update_gradient(built(settings(loss="gspo_token", aggregation=mode, unit="turn")), samples)
     assert distance(apart, expected) > 0.01, "or this test shows nothing"
 
 
 @pytest.mark.parametrize("mode", ["seq_mean_token_mean", "seq_mean_token_sum"])
 def test_means_over_episodes_are_verls_of_the_masked_trajectories(mode: str) -> None:
     samples = episodes()
-    learner = built(settings(aggregation=mode, clip_low=CLIP[0], clip_high=CLIP[1]))
-    expected = slope(learner.model, verls("vanilla", learner.model, samples, mode))
-    assert distance(caught(learner, samples), expected) < 1e-5
+    learner = built(settings(aggregation=mode, loss=PpoClipLoss(clip_low=CLIP[0], clip_high=CLIP[1])))
+    expected = loss_gradient(learner.model, verls("vanilla", learner.model, samples, mode))
+    assert distance(update_gradient(learner, samples), expected) < 1e-5
 
 
 @pytest.mark.parametrize(("kind", "bounds"), [("tis", (0.0, 1.2)), ("mis", (0.5, 1.5))])
@@ -98,15 +100,17 @@ def test_sequence_weights_of_whole_episodes_are_verls(kind: str, bounds: tuple[f
     threshold = bounds[1] if kind == "tis" else f"{bounds[0]}_{bounds[1]}"
     weights, _ = correction.compute_rollout_correction_weights(rows_of(samples, gaps), mask, "sequence", threshold)
     assert len(weights[mask > 0].unique()) > 1
-    mismatch = Mismatch.model_validate({"kind": kind, "level": "sequence", "low": bounds[0], "high": bounds[1]})
-    learner = built(settings(old="read", mismatch=mismatch, clip_low=CLIP[0], clip_high=CLIP[1]))
-    expected = slope(learner.model, verls("vanilla", learner.model, samples, "token_mean", weights))
-    assert distance(caught(learner, samples), expected) < 1e-5
+    mismatch = MismatchCorrection.model_validate(
+        {"kind": kind, "level": "sequence", "low": bounds[0], "high": bounds[1]}
+    )
+    learner = built(settings(old="read", mismatch=mismatch, loss=PpoClipLoss(clip_low=CLIP[0], clip_high=CLIP[1])))
+    expected = loss_gradient(learner.model, verls("vanilla", learner.model, samples, "token_mean", weights))
+    assert distance(update_gradient(learner, samples), expected) < 1e-5
 
 
 WHOLE = {
     "gspo": {"loss": "gspo"},
-    "sequence product": {"loss": "sequence"},
+    "sequence product": {"loss": "rloo"},
     "gmpo": {"loss": "gmpo"},
     "off-policy mask": {"opsm": 0.01},
     "geometric mean": {"old": "read", "mismatch": {"kind": "geometric", "low": 0.9, "high": 1.1}},
@@ -140,19 +144,22 @@ def test_an_episode_of_several_turns_has_the_loss_of_one_row_that_holds_all_its_
         metrics, gradients = first_step(learner, samples)
         return metrics["loss"], *gradients["lm_head.weight"].flatten().tolist()
 
-    rows = [joined(each) for each in by_episode(samples)]
+    rows = [joined(each) for each in group_by_agent_episode(samples)]
     assert learnt(samples, "episode") == pytest.approx(learnt(rows, "turn"), rel=1e-4, abs=1e-6)
     assert learnt(samples, "turn") != pytest.approx(learnt(rows, "turn"), rel=1e-2, abs=1e-4), "or it shows nothing"
 
 
-@pytest.mark.parametrize("loss", ["gspo", "gspo_token", "sequence"])
+@pytest.mark.parametrize("loss", ["gspo", "gspo_token", "rloo"])
 def test_equal_episodes_merge_and_have_the_gradient_of_those_computed_one_by_one(loss: str) -> None:
     advantage = {"e0": -1.0, "e1": 0.5, "e2": 2.0}
     once = [replace(s, advantage=Advantage(advantage[s.id[0]])) for s in episodes()]
     twice = once + [replace(s, id=(f"again {s.id[0]}", s.id[1])) for s in once if s.id[0] != "e1"]
     learner = built(settings(loss=loss))
     assert len(learner.objective.rows(twice)) == len(once)
-    assert distance(caught(learner, twice), caught(built(settings(loss=loss, merge=False)), twice)) < 1e-6
+    assert (
+        distance(update_gradient(learner, twice), update_gradient(built(settings(loss=loss, merge=False)), twice))
+        < 1e-6
+    )
     changed = [replace(s, token_ids=(1,) * len(s.token_ids)) if s.id == ("again e0", 1) else s for s in twice]
     assert len(learner.objective.rows(changed)) == len(once) + 3, "one other turn parts the whole episodes"
 
@@ -164,19 +171,21 @@ def test_minibatches_and_micro_batches_never_part_an_episode() -> None:
     places = [{s.id[0] for s in part} for part in parts]
     assert sum(map(len, places)) == 4
     assert set().union(*places) == {"e0", "e1", "e2", "e3"}
-    whole = caught(built(settings(loss="gspo")), samples)
-    assert distance(caught(built(settings(loss="gspo", micro_tokens=1)), samples), whole) < 1e-6
+    whole = update_gradient(built(settings(loss="gspo")), samples)
+    assert distance(update_gradient(built(settings(loss="gspo", micro_tokens=1)), samples), whole) < 1e-6
 
 
 def test_episodes_of_one_turn_are_learnt_from_as_turns_bit_for_bit() -> None:
     samples = episodes((1,) * 8)
-    for more in ({"loss": "clip"}, {"loss": "gspo", "minibatches": 2}):
-        assert torch.equal(*(caught(built(settings(**more, unit=unit)), samples) for unit in ("turn", "episode")))
+    for more in ({"loss": "ppo_clip"}, {"loss": "gspo", "minibatches": 2}):
+        assert torch.equal(
+            *(update_gradient(built(settings(**more, unit=unit)), samples) for unit in ("turn", "episode"))
+        )
 
 
 def test_agents_of_one_episode_are_sequences_of_their_own() -> None:
     samples = [replace(s, agent=f"player_{s.id[1] % 2}") for s in episodes((4,))]
-    assert sorted(len(each) for each in by_episode(samples)) == [2, 2]
+    assert sorted(len(each) for each in group_by_agent_episode(samples)) == [2, 2]
 
 
 def test_a_critic_does_not_part_an_episode_whose_turns_have_other_value_targets() -> None:
@@ -190,11 +199,11 @@ def test_a_critic_does_not_part_an_episode_whose_turns_have_other_value_targets(
 def test_tokens_come_back_from_their_sequences_where_they_were() -> None:
     learner = built(settings())
     rows = learner.objective.rows(episodes((3, 1, 2)))
-    assert totals_of(rows).units == 3
-    assert totals_of(rows).samples == 6
+    assert count_totals(rows).units == 3
+    assert count_totals(rows).samples == 6
     shuffled = random.Random(1).sample(rows, len(rows))
     batch = collate(shuffled, learner.device)
-    sequences, values_BT = Sequences(batch), batch.columns["old"]
+    sequences, values_BT = UnitSequences(batch), batch.columns["old"]
     joined = sequences.join(values_BT)
     assert joined.shape[0] == 3
     assert torch.equal(sequences.split(joined), values_BT)

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from loss_samples import Case
-from trl_losses import bare, policy_loss
 
-from trainers.losses.aggregation import Totals, masked_sum, row_scale
-from trainers.losses.penalties import entropy, sampled_kl
-from trainers.losses.policy import clipped_surrogate
+from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_weights
+from marl.trainers.forward.divergences import entropy, sampled_kl
+from marl.trainers.policy_gradient.losses import clipped_surrogate
+from tests.support.loss_samples import LossCase
+from tests.support.trl_losses import policy_loss, trainer_stub
 
 trl = pytest.importorskip("trl.trainer.grpo_trainer")
 
@@ -32,8 +32,8 @@ def chosen(logits):
 def trl_loss(loss_type, entropy_coef, logits, *rest):
     advantages, old, reference = rest
     entropy_bonus = {"_entropy_bonus_enabled": entropy_coef > 0, "entropy_coef": entropy_coef}
-    trainer = bare(trl.GRPOTrainer, beta=BETA, loss_type=loss_type, **entropy_bonus)
-    case = Case(chosen(logits), old, reference, old, advantages[:, None].expand(4, 5), MASK)
+    trainer = trainer_stub(trl.GRPOTrainer, beta=BETA, loss_type=loss_type, **entropy_bonus)
+    case = LossCase(chosen(logits), old, reference, old, advantages[:, None].expand(4, 5), MASK)
     return policy_loss(trainer, case, entropy(logits.log_softmax(-1)))
 
 
@@ -43,7 +43,7 @@ def our_loss(aggregation, norm, entropy_coef, logits, *rest):
     loss = clipped_surrogate(logprobs, old, advantages[:, None].expand(4, 5), MASK, (0.2, 0.28))[0]
     loss = loss + BETA * sampled_kl(logprobs, reference, old, MASK, "k3_is")
     loss = loss - entropy_coef * entropy(logits.log_softmax(-1))
-    scale = row_scale(aggregation, MASK.sum(1), Totals(4, sum(LENGTHS)), norm)
+    scale = row_weights(aggregation, MASK.sum(1), MinibatchTotals(4, sum(LENGTHS)), norm)
     return (scale * masked_sum(loss, MASK)).sum()
 
 

@@ -18,12 +18,12 @@ from transformers import (
     Qwen2Config,
 )
 
-from marl.config import Sampling
-from trainers.batching.batches import Batch, collate
-from trainers.batching.rows import Row
-from trainers.forward import token_outputs as module
-from trainers.forward.model_inputs import hidden_states
-from trainers.forward.token_outputs import OutputSpec, fit_head, logits, token_outputs
+from marl.core.config import Sampling
+from marl.trainers.batching.batches import Batch, collate
+from marl.trainers.batching.rows import Row
+from marl.trainers.forward import token_outputs as module
+from marl.trainers.forward.model_inputs import hidden_states
+from marl.trainers.forward.token_outputs import OutputSpec, find_logit_transform, logits, token_outputs
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -40,7 +40,7 @@ HEADS: dict[str, Any] = {
     "multiplied": FalconH1Config(**SIZES, lm_head_multiplier=0.4, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8),
 }  # fmt: skip
 SAMPLINGS = [Sampling(), Sampling(temperature=0.7), Sampling(temperature=1.3, top_p=0.8), Sampling(top_k=7, top_p=0.9)]
-ALL = OutputSpec(entropy=True, differentiable=True, kl=frozenset({"near"}))
+ALL = OutputSpec(entropy=True, differentiable_entropy=True, exact_kl_anchors=frozenset({"near"}))
 
 
 def model_of(kind: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
@@ -86,7 +86,7 @@ def test_chunks_change_neither_values_nor_gradients(
     whole, gradients = results_of(model, batch)
     assert all(number.dtype == dtype for number in whole)
     for tokens in (1, 4, 7):
-        monkeypatch.setattr(module, "AT_ONCE", tokens * 50)
+        monkeypatch.setattr(module, "MAX_LOGIT_ENTRIES", tokens * 50)
         numbers, computed = results_of(model, batch)
         for one, other in zip(numbers, whole, strict=True):
             assert torch.allclose(one, other, rtol=tolerance, atol=tolerance)
@@ -145,14 +145,14 @@ def test_a_head_that_is_not_known_is_refused() -> None:
 
     model.forward = odd
     with pytest.raises(ValueError, match=r"LlamaForCausalLM: makes its logits .* not known here .*logit_scale"):
-        fit_head(model)
+        find_logit_transform(model)
 
 
 @pytest.mark.parametrize("spec", [OutputSpec(), OutputSpec(entropy=True)], ids=["nothing", "entropy as a metric"])
 def test_numbers_that_are_not_wanted_have_no_gradient(spec: OutputSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = model_of("plain"), batch_of(SAMPLINGS)
     for at_once in (1 << 24, 200):
-        monkeypatch.setattr(module, "AT_ONCE", at_once)
+        monkeypatch.setattr(module, "MAX_LOGIT_ENTRIES", at_once)
         outputs = token_outputs(model, batch, spec, {"far": model_of("plain", 1)})
         assert outputs.logprobs_BT.requires_grad
         assert outputs.anchors is not None
@@ -177,7 +177,7 @@ def test_no_table_of_all_tokens_by_vocabulary_is_ever_made(monkeypatch: pytest.M
             return made
 
     model, batch = model_of("plain"), batch_of(SAMPLINGS)
-    monkeypatch.setattr(module, "AT_ONCE", 4 * 50)
+    monkeypatch.setattr(module, "MAX_LOGIT_ENTRIES", 4 * 50)
     with Largest() as largest:
         results_of(model, batch)
     weights = model.get_output_embeddings().weight.numel()  # turned for the product

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from command_line import run_marl
+
+from tests.support.command_line import run_marl
 
 
 @pytest.fixture

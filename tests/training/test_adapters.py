@@ -16,14 +16,14 @@ from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
 
 import marl
-from marl.commands.evaluate import measure
-from marl.engines.transformers.sampler import Sampler
-from marl.scenario.checks import absent
+from marl.core.types import Deal
+from marl.engines.transformers.engine import TransformersEngine
+from marl.scenario.checks import missing_requirements
 from marl.scenario.load import ScenarioError, load, validate
 from marl.training.build import build
-from marl.training.restore import restore
+from marl.training.restore import restore_simulator
 from marl.training.run import Run
-from marl.types import Deal
+from tests.support.evaluated_runs import evaluate_run
 
 BASE = {"kind": "tiny", "hidden": 16, "layers": 1, "warm_up": {"steps": 30, "episodes": 64, "batch": 32, "lr": 2e-2}}
 LEARNER = {"kind": "grpo", "lr": 1e-2, "betas": [0.9, 0.99], "proximal": {"coefficient": 1.0, "refresh": 2}}
@@ -70,10 +70,10 @@ def hashes(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
     }
 
 
-def engine_of(run: Run) -> Sampler:
+def engine_of(run: Run) -> TransformersEngine:
     """The one engine of all policies."""
     [engine] = {id(engine): engine for engine in run.simulator.engines.values()}.values()
-    assert isinstance(engine, Sampler)
+    assert isinstance(engine, TransformersEngine)
     return engine
 
 
@@ -95,12 +95,12 @@ def weights(run: Path, step: int, policy: str) -> dict[str, torch.Tensor]:
 def step(run: Run) -> None:
     """What the loop does in a step, by hand."""
     from marl.protocols import Evidence
-    from marl.training.samples import collect
+    from marl.training.samples import collect_samples
 
     trajectories = run.experience.gather(run.step, run.deals, run.simulator)
     readings = run.read(trajectories)
-    judgement = run.judge(Evidence(trajectories, "kuhn_poker", readings, run.simulator))
-    batches = collect(trajectories, judgement, run.scenario.roles, readings)
+    judgement = run.credit_stage(Evidence(trajectories, "kuhn_poker", readings, run.simulator))
+    batches = collect_samples(trajectories, judgement, run.scenario.roles, readings)
     for name, learner in run.learners.items():
         learner.update(batches.get(name, []))
         run.publish(name, run.step + 1)
@@ -188,22 +188,22 @@ def test_a_checkpoint_holds_adapters_and_no_base(trained: Path) -> None:
 
 
 def test_a_trained_run_is_measured_and_played_with_its_adapters(trained: Path) -> None:
-    scenario, simulator = restore(trained)
+    scenario, simulator = restore_simulator(trained)
     sampler: Any = simulator.engines["solver"]
     assert sampler is simulator.engines["planner"]
     for name in ("planner", "solver"):
         saved = [hashlib.sha256(t.numpy().tobytes()).hexdigest() for t in weights(trained, 4, name).values()]
         assert sorted(hashes(sampler.policy_weights.tensors(name).items()).values()) == sorted(saved)
-    first = restore(trained, 2)[1].engines["solver"]
+    first = restore_simulator(trained, 2)[1].engines["solver"]
     assert first is not sampler
-    assert measure(trained, "random", 8, None)["eval/legal_mass"] > 0.5
-    assert measure(trained, str(trained), 8, None)
+    assert evaluate_run(trained, "random", 8, None)["eval/legal_mass"] > 0.5
+    assert evaluate_run(trained, str(trained), 8, None)
     [played] = simulator.play([Deal("e", "g", 0, scenario.seats)])
     assert played.turns
 
 
 def test_the_saved_folder_gives_the_log_probabilities_that_were_recorded(trained: Path) -> None:
-    scenario, simulator = restore(trained)
+    scenario, simulator = restore_simulator(trained)
     [played] = simulator.play([Deal("e", "g", 3, scenario.seats)])
     for turn in played.turns:
         folder = trained / "checkpoints/000004/policies" / turn.role
@@ -227,7 +227,7 @@ policies:
     planner, solver = (load(tmp_path / "team.yaml").policies[name].model for name in ("planner", "solver"))
     assert planner is not None
     assert solver is not None
-    assert planner.shared() == solver.shared()
+    assert planner.shared_base() == solver.shared_base()
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_an_author_gets_wrong_is_named(settings: dict[str, Any], message: s
 def test_folders_that_are_not_there_are_named_before_a_weight_is_loaded() -> None:
     planner = {"model": adapter(path="nowhere")}
     solver = {"model": adapter(base="no/such/base"), "learner": LEARNER}
-    problems = absent(validate(team(planner, solver)))
+    problems = missing_requirements(validate(team(planner, solver)))
     assert problems == [
         "policies.planner.model.path: 'nowhere': there is no such folder",
         "policies.solver.model.base.path: 'no/such/base': there is no such folder",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from real_runs import Desk, Kill, outcome, rows, tiny, train_whole
 
-from marl.state import load_state
+from marl.core.state import load_state
+from tests.support.run_processes import RunWorkspace, SignalTrigger, metric_lines, outcome, tiny_model, train_to_end
 
 FIT = {"updates": 3, "batch": 16, "memory": 2, "target_every": 2, "width": 8}
 LEARNT: dict[str, dict[str, Any]] = {
@@ -29,7 +29,7 @@ LEARNT: dict[str, dict[str, Any]] = {
     },
 }
 """Role -> the rule, with a state, by which it is judged."""
-AFTER_STEP_3 = Kill("open", "metrics.jsonl", 4)
+AFTER_STEP_3 = SignalTrigger("open", "metrics.jsonl", 4)
 """While its row is written; the newest checkpoint is that of step 2."""
 
 
@@ -45,7 +45,7 @@ def scenario() -> dict[str, Any]:
         },
         "roles": dict.fromkeys(LEARNT, role),
         "policies": {
-            "team": {"model": tiny(), "learner": {"kind": "grpo", "lr": 3e-3, "reference": {"coefficient": 0}}}
+            "team": {"model": tiny_model(), "learner": {"kind": "grpo", "lr": 3e-3, "reference": {"coefficient": 0}}}
         },
         "credit": {"baseline": {"kind": "none"}, "roles": LEARNT, "compare": {"beside": LEARNT["vdn"]}},
         "experience": {"kind": "tree", "candidates": 2, "roles": ["role_average", "coma", "value", "kl"]},
@@ -55,25 +55,25 @@ def scenario() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunWorkspace:
     """A run that nothing happened to."""
-    return train_whole(tmp_path_factory.mktemp("whole"), scenario())
+    return train_to_end(tmp_path_factory.mktemp("whole"), scenario())
 
 
 @pytest.fixture(scope="module")
-def resumed(whole: Desk, tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def resumed(whole: RunWorkspace, tmp_path_factory: pytest.TempPathFactory) -> RunWorkspace:
     """The same run, killed between two checkpoints and gone on with."""
     path = tmp_path_factory.mktemp("resumed")
     (path / "cache").symlink_to(whole.path / "cache")
-    desk = Desk(path, whole.scenario)
-    assert desk.train(kill=AFTER_STEP_3) == -9, desk.said()
-    assert desk.train("--resume", "auto") == 0, desk.said()
+    desk = RunWorkspace(path, whole.scenario)
+    assert desk.train(kill=AFTER_STEP_3) == -9, desk.take_output()
+    assert desk.train("--resume", "auto") == 0, desk.take_output()
     return desk
 
 
-def learnt(desk: Desk, step: int, role: str) -> dict[str, Any]:
+def learnt(desk: RunWorkspace, step: int, role: str) -> dict[str, Any]:
     """What the rule of `role` knew at a checkpoint: place -> number, string or list."""
-    state = load_state(desk.run / "checkpoints" / f"{step:06d}" / "state")["judge"]["roles"][role]
+    state = load_state(desk.run / "checkpoints" / f"{step:06d}" / "state")["credit"][""]["roles"][role]
     return dict(leaves(state))
 
 
@@ -87,7 +87,7 @@ def leaves(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", LEARNT)
-def test_what_a_rule_has_learnt_survives_a_kill(rule: str, whole: Desk, resumed: Desk) -> None:
+def test_what_a_rule_has_learnt_survives_a_kill(rule: str, whole: RunWorkspace, resumed: RunWorkspace) -> None:
     before, after = learnt(whole, 2, rule), learnt(whole, 4, rule)
     assert before, "it has a state"
     assert before != after, "which changes from step to step"
@@ -95,6 +95,8 @@ def test_what_a_rule_has_learnt_survives_a_kill(rule: str, whole: Desk, resumed:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_judges_and_learns_as_the_run_that_was_not(whole: Desk, resumed: Desk) -> None:
-    assert rows(resumed.run) == rows(whole.run)
+def test_a_run_that_was_killed_judges_and_learns_as_the_run_that_was_not(
+    whole: RunWorkspace, resumed: RunWorkspace
+) -> None:
+    assert metric_lines(resumed.run) == metric_lines(whole.run)
     assert outcome(resumed.run) == outcome(whole.run)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from real_runs import Desk, Kill, outcome, rows, tiny, train_whole
 
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import Advantage, Reading, Turn, TurnId
 from marl.scenario.load import ScenarioError, validate
 from marl.training.build import build
 from marl.training.run import Run
-from marl.types import Advantage, Reading, Turn, TurnId
+from tests.support.run_processes import RunWorkspace, SignalTrigger, metric_lines, outcome, tiny_model, train_to_end
 
 PLAYER = {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 6}}
 
@@ -21,10 +21,10 @@ PLAYER = {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 6}}
 def nim(credit: dict[str, Any], **learner: Any) -> dict[str, Any]:
     """Self-play of one tiny policy with a critic; most games are cut off after three moves."""
     return {
-        "game": {"kind": "cut_games:Cut", "piles": [3, 12]},
+        "game": {"kind": "tests.support.truncated_games:TruncatedNimConfig", "piles": [3, 12]},
         "seats": {"player_0": "player", "player_1": "player"},
         "roles": {"player": PLAYER},
-        "policies": {"actor": {"model": tiny(), "learner": {"kind": "ppo", "lr": 3e-3} | learner}},
+        "policies": {"actor": {"model": tiny_model(), "learner": {"kind": "ppo", "lr": 3e-3} | learner}},
         "credit": credit,
         "schedule": {"steps": 4, "groups": 8, "group_size": 2, "threads": 1},
         "checkpoint": {"every": 2},
@@ -36,14 +36,14 @@ def opinionated(run: Run) -> Any:
     learner: Any = run.learners["actor"]
     rng = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for parameter in learner.objective.critic.head.parameters():
+        for parameter in learner.objective.modules["critic"].head.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=rng) * 0.3)
     return learner
 
 
 def by_hand(learner: Any, turn: Turn) -> list[float]:
     """Values at the prompt's last token and at every token of the completion, from one unpadded forward pass."""
-    critic, said = learner.objective.critic, turn.completion
+    critic, said = learner.objective.modules["critic"], turn.completion
     inner = (critic.body or learner.model).model
     with torch.no_grad():
         states = inner(torch.tensor([[*said.prompt_ids, *said.token_ids]])).last_hidden_state[0]
@@ -117,7 +117,7 @@ def test_credit_is_worked_out_from_what_the_critic_reads(level: str, where: str)
         reading = readings[turn.id]
         assert [*(reading.values or ()), reading.next_value] == pytest.approx(by_hand(learner, turn), abs=1e-5)
 
-    credit_of = run.judged(trajectories, readings).credit
+    credit_of = run.assign_credit(trajectories, readings).credit
     plain = expected(run, level, trajectories, readings)
     assert credit_of.keys() == plain.keys() == {turn.id for turn in turns}
     numbers = np.array([a for one in plain.values() for a in one.tokens])
@@ -146,8 +146,8 @@ TEAM: dict[str, Any] = {
         for name in ("planner", "solver")
     },
     "policies": {
-        "planner": {"model": tiny(), "learner": {"kind": "grpo", "lr": 3e-3}},
-        "solver": {"model": tiny(1)},
+        "planner": {"model": tiny_model(), "learner": {"kind": "grpo", "lr": 3e-3}},
+        "solver": {"model": tiny_model(1)},
     },
     "credit": {
         "baseline": {"kind": "group", "like": "start"},
@@ -158,28 +158,28 @@ TEAM: dict[str, Any] = {
 }
 """PPO and GRPO train different roles of one team."""
 CRITICS = {"trunk": {"where": "trunk", "lr": 1e-2}, "separate": {"lr": 1e-2, "warm_up": 2}}
-AFTER_STEP_3 = Kill("open", "metrics.jsonl", 4)
+AFTER_STEP_3 = SignalTrigger("open", "metrics.jsonl", 4)
 """While its row is written; the newest checkpoint is that of step 2."""
 
 
 def team(critic: dict[str, Any]) -> dict[str, Any]:
     learner = {"kind": "ppo", "lr": 3e-3, "minibatches": 2, "critic": critic}
-    return TEAM | {"policies": TEAM["policies"] | {"solver": {"model": tiny(1), "learner": learner}}}
+    return TEAM | {"policies": TEAM["policies"] | {"solver": {"model": tiny_model(1), "learner": learner}}}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("critic", CRITICS)
 def test_ppo_and_grpo_in_one_team_survive_a_kill_to_the_last_bit(critic: str, tmp_path: Any) -> None:
-    whole = train_whole(tmp_path / "whole", team(CRITICS[critic]))
+    whole = train_to_end(tmp_path / "whole", team(CRITICS[critic]))
     (tmp_path / "resumed").mkdir()
     (tmp_path / "resumed" / "cache").symlink_to(whole.path / "cache")
-    desk = Desk(tmp_path / "resumed", whole.scenario)
-    assert desk.train(kill=AFTER_STEP_3) == -9, desk.said()
-    assert desk.train("--resume", "auto") == 0, desk.said()
-    assert rows(desk.run) == rows(whole.run)
+    desk = RunWorkspace(tmp_path / "resumed", whole.scenario)
+    assert desk.train(kill=AFTER_STEP_3) == -9, desk.take_output()
+    assert desk.train("--resume", "auto") == 0, desk.take_output()
+    assert metric_lines(desk.run) == metric_lines(whole.run)
     assert outcome(desk.run) == outcome(whole.run)
-    assert '"policy/solver/value_loss"' in rows(whole.run)[-1]
-    assert '"policy/planner/value_loss"' not in rows(whole.run)[-1]
+    assert '"policy/solver/value_loss"' in metric_lines(whole.run)[-1]
+    assert '"policy/planner/value_loss"' not in metric_lines(whole.run)[-1]
 
 
 @pytest.mark.parametrize(

@@ -7,63 +7,64 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_runs import Desk, contents, kuhn, rows, train_whole
 
-FRAGILE = {"kind": "fragile_games:Fragile", "share": 0.05}
-RICH = {"kind": "fragile_games:Rich"}
+from tests.support.run_processes import RunWorkspace, contents, kuhn_scenario, metric_lines, train_to_end
+
+FRAGILE = {"kind": "tests.support.failing_games:FailingKuhnConfig", "share": 0.05}
+RICH = {"kind": "tests.support.failing_games:Rich"}
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return train_whole(tmp_path_factory.mktemp("whole"), kuhn())
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunWorkspace:
+    return train_to_end(tmp_path_factory.mktemp("whole"), kuhn_scenario())
 
 
 @pytest.fixture
-def desk(whole: Desk, tmp_path: Path) -> Desk:
+def desk(whole: RunWorkspace, tmp_path: Path) -> RunWorkspace:
     """The same scenario with a model that exists: making one would play the game, too."""
     policies = {"actor": whole.scenario["policies"]["actor"] | {"model": str(trained(whole))}}
-    return Desk(tmp_path, whole.scenario | {"policies": policies, "evaluate": {"every": 4, "nashconv": True}})
+    return RunWorkspace(tmp_path, whole.scenario | {"policies": policies, "evaluate": {"every": 4, "nashconv": True}})
 
 
-def trained(whole: Desk) -> Path:
+def trained(whole: RunWorkspace) -> Path:
     return whole.run / "checkpoints" / "000008" / "policies" / "actor"
 
 
 def schedule(**changes: Any) -> dict[str, Any]:
-    return kuhn()["schedule"] | changes
+    return kuhn_scenario()["schedule"] | changes
 
 
-def steps(desk: Desk) -> list[str]:
+def steps(desk: RunWorkspace) -> list[str]:
     return sorted(path.name for path in (desk.run / "checkpoints").iterdir())
 
 
-def row(desk: Desk, name: str) -> list[float]:
+def row(desk: RunWorkspace, name: str) -> list[float]:
     """One metric, step by step."""
-    return [json.loads(line)[name] for line in rows(desk.run) if name in line]
+    return [json.loads(line)[name] for line in metric_lines(desk.run) if name in line]
 
 
 def test_a_game_that_raises_ends_the_run_after_a_checkpoint_and_is_named(desk):
     assert desk.train(game=FRAGILE) == 1
-    said = desk.said()
+    said = desk.take_output()
     assert re.search(r"marl: game FragileGame raised ZeroDivisionError: the pot has gone", said)
     assert re.search(r"episode '?[\d.]+'?, seed \d+.*actions \[.*'bet'\]", said)
     assert "Traceback" not in said
-    done = len(rows(desk.run)) - 1
+    done = len(metric_lines(desk.run)) - 1
     assert done > 0, "or this test shows nothing"
     assert steps(desk)[-1] == f"{done:06d}"
 
 
 def test_going_on_after_a_game_that_raised_counts_the_failed_step_once(desk):
     assert desk.train(game=FRAGILE) == 1
-    first, before = re.sub(r"time/.*", "", desk.said().splitlines()[-1]), rows(desk.run)
+    first, before = re.sub(r"time/.*", "", desk.take_output().splitlines()[-1]), metric_lines(desk.run)
     assert desk.train("--resume", "auto", game=FRAGILE) == 1
-    assert desk.said().splitlines()[-1] == first, "the same error again"
-    assert rows(desk.run) == before
+    assert desk.take_output().splitlines()[-1] == first, "the same error again"
+    assert metric_lines(desk.run) == before
     dropping = schedule(on_error="drop")
     assert desk.train("--resume", "auto", "--force", game=FRAGILE, schedule=dropping) == 0
-    forced = rows(desk.run)
+    forced = metric_lines(desk.run)
     assert desk.train("--overwrite", game=FRAGILE, schedule=dropping) == 0
-    assert rows(desk.run) == forced
+    assert metric_lines(desk.run) == forced
 
 
 def test_episodes_of_a_game_that_raises_are_dropped_and_counted_if_asked_for(desk):
@@ -76,16 +77,16 @@ def test_episodes_of_a_game_that_raises_are_dropped_and_counted_if_asked_for(des
 def test_a_run_ends_when_too_many_episodes_were_dropped(desk):
     game = FRAGILE | {"share": 0.2}
     assert desk.train(game=game, schedule=schedule(on_error="drop", max_drops=10)) == 1
-    said = desk.said()
+    said = desk.take_output()
     assert "10 episodes were dropped before this one (schedule.max_drops)" in said
     assert "the pot has gone" in said
 
 
 def test_an_evaluation_that_fails_keeps_its_steps_row_and_a_checkpoint(desk):
-    game, evaluate = {"kind": "fragile_games:Late"}, {"every": 5, "against": {"random": 40}}
+    game, evaluate = {"kind": "tests.support.failing_games:SlowKuhnConfig"}, {"every": 5, "against": {"random": 40}}
     assert desk.train(game=game, evaluate=evaluate) == 1
-    lines = [json.loads(line) for line in rows(desk.run)]
-    assert "the pot has gone" in desk.said()
+    lines = [json.loads(line) for line in metric_lines(desk.run)]
+    assert "the pot has gone" in desk.take_output()
     assert "eval/random/mean" in lines[0]
     assert "eval/random/mean" not in lines[-1]
     assert [line["step"] for line in lines] == list(range(6))
@@ -96,7 +97,7 @@ def test_an_evaluation_that_fails_keeps_its_steps_row_and_a_checkpoint(desk):
 def test_an_infinite_reward_is_named_kept_and_repeated(std, desk):
     credit = {"baseline": {"kind": "group", "std": std}}
     assert desk.train(game=RICH, credit=credit) == 1
-    said = desk.said()
+    said = desk.take_output()
     assert "Traceback" not in said
     blame = r"marl: policy 'actor': the loss is not finite at episode '[\d.]+', turn \d \(role 'player'\)"
     found = re.search(blame, said)
@@ -108,18 +109,18 @@ def test_an_infinite_reward_is_named_kept_and_repeated(std, desk):
     assert (contents(desk.run, "checkpoints"), (desk.run / "metrics.jsonl").read_bytes()) == before
 
 
-def ended_again(desk: Desk, kept: str) -> str:
+def ended_again(desk: RunWorkspace, kept: str) -> str:
     process = desk.start("rerun", kept)
     process.join(60)
     assert process.exitcode == 1
-    return desk.said().splitlines()[0][: len("marl: ") + 400].split(";")[0]
+    return desk.take_output().splitlines()[0][: len("marl: ") + 400].split(";")[0]
 
 
 def test_weights_that_explode_in_the_middle_of_an_update_are_caught_and_the_rest_of_it_repeats(desk):
     learner = {"kind": "grpo", "lr": 1e30, "minibatches": 3}
     policies = {"actor": desk.scenario["policies"]["actor"] | {"learner": learner}}
     assert desk.train(policies=policies) == 1
-    said = desk.said()
+    said = desk.take_output()
     found = re.search(r"marl: policy 'actor': the (loss|gradient) is not finite at episode .*", said)
     assert found, said
     kept = re.search(r"marl rerun (\S+)", said)
@@ -133,22 +134,22 @@ def test_weights_that_explode_in_the_middle_of_an_update_are_caught_and_the_rest
 def test_an_update_that_fails_right_after_a_resume_suspects_the_checkpoint_unless_it_failed_before(desk):
     settings: dict[str, Any] = {"game": RICH, "checkpoint": {"every": 1, "keep": 1}}
     assert desk.train(**settings) == 1
-    assert "To try: their advantages are not finite, so mend the reward or the credit rule" in desk.said()
-    done = len(rows(desk.run)) - 1
+    assert "To try: their advantages are not finite, so mend the reward or the credit rule" in desk.take_output()
+    done = len(metric_lines(desk.run)) - 1
     assert steps(desk) == [f"{done:06d}"], "the newest one before the failure, as without it"
     assert desk.train("--resume", "auto", **settings) == 1
     suspicion = f"This was the first update after going on from checkpoint {done:06d}. If it went well before, that"
-    assert suspicion not in desk.said()
+    assert suspicion not in desk.take_output()
     shutil.rmtree(desk.run / "failed")
     assert desk.train("--resume", "auto", **settings) == 1
-    assert suspicion in desk.said()
+    assert suspicion in desk.take_output()
 
 
 @pytest.mark.parametrize("in_torch", [True, False])
 def test_memory_that_is_used_up_in_play_leaves_the_steps_done_and_says_what_to_lower(in_torch, desk):
-    experience = {"kind": "memory_hogs:HungryPlay", "torch": in_torch}
+    experience = {"kind": "tests.support.out_of_memory_plugins:HungryPlay", "torch": in_torch}
     assert desk.train(experience=experience) == 1
-    said = desk.said()
+    said = desk.take_output()
     assert "Traceback" not in said
     assert "marl: out of memory (stage: play): lower policies.actor.engine.slots (now 256), " in said
     assert "roles.player.sampling.max_tokens (now 6)" in said
@@ -159,24 +160,24 @@ def test_memory_that_is_used_up_in_play_leaves_the_steps_done_and_says_what_to_l
 
 def hungry(minibatches: int, after: int) -> dict[str, Any]:
     """A learner that runs out of memory in the minibatch after `after`."""
-    loss = {"kind": "memory_hogs:HungryLoss", "after": after}
+    loss = {"kind": "tests.support.out_of_memory_plugins:HungryLoss", "after": after}
     return {"kind": "grpo", "lr": 3e-3, "minibatches": minibatches, "loss": loss}
 
 
 def test_memory_that_is_used_up_before_an_update_has_changed_anything_leaves_the_steps_done(desk):
     policies = {"actor": desk.scenario["policies"]["actor"] | {"learner": hungry(minibatches=1, after=2)}}
     assert desk.train(policies=policies) == 1
-    said = desk.said()
+    said = desk.take_output()
     assert "out of memory (stage: learn): lower policies.actor.learner.micro_tokens (now 32768), " in said
     assert "or set gradient_checkpointing: true" in said
     assert "The steps done are kept: checkpoint 000002" in said
-    assert len(rows(desk.run)) == 3
+    assert len(metric_lines(desk.run)) == 3
 
 
 def test_memory_that_is_used_up_in_the_middle_of_an_update_leaves_no_checkpoint_of_half_a_step(desk):
     policies = {"actor": desk.scenario["policies"]["actor"] | {"learner": hungry(minibatches=2, after=5)}}
     assert desk.train(policies=policies, checkpoint={"every": 1}) == 1
-    said = desk.said()
+    said = desk.take_output()
     assert "Step 3 was broken off in the middle of its update; to go on from: checkpoint 000002" in said
     assert steps(desk) == ["000001", "000002"]
 
@@ -188,39 +189,39 @@ def test_credit_that_raises_leaves_the_steps_done_as_they_were_before_it_had_jud
         "roles": dict.fromkeys(("left", "right"), desk.scenario["roles"]["player"]),
         "credit": {
             "baseline": {"kind": "role_average"},  # has judged one role when the other's rule raises
-            "roles": {"right": {"assign": {"kind": "fragile_credit:Fussy", "file": str(told)}}},
+            "roles": {"right": {"assign": {"kind": "tests.support.failing_credit:Fussy", "file": str(told)}}},
         },
     }
     told.touch()
-    assert desk.train(**scenario) == 0, desk.said()
-    undisturbed = rows(desk.run)
+    assert desk.train(**scenario) == 0, desk.take_output()
+    undisturbed = metric_lines(desk.run)
     told.unlink()
     assert desk.train("--overwrite", **scenario) == 1
-    assert "nobody has told me who deserves this" in (said := desk.said())
+    assert "nobody has told me who deserves this" in (said := desk.take_output())
     assert "The steps done are kept: checkpoint 000003" in said
     told.touch()
     assert desk.train("--resume", "auto", **scenario) == 0
-    assert rows(desk.run) == undisturbed
+    assert metric_lines(desk.run) == undisturbed
 
 
 def test_rerun_of_what_is_no_kept_batch_is_an_error(desk):
     process = desk.start("rerun", str(desk.path))
     process.join(60)
     assert process.exitcode == 2
-    assert "no kept batch here" in desk.said()
+    assert "no kept batch here" in desk.take_output()
 
 
 @pytest.fixture
-def model(whole: Desk, tmp_path: Path) -> Path:
+def model(whole: RunWorkspace, tmp_path: Path) -> Path:
     """A good model folder."""
     return Path(shutil.copytree(trained(whole), tmp_path / "model"))
 
 
-def refused(desk: Desk, model: Path) -> str:
+def refused(desk: RunWorkspace, model: Path) -> str:
     policies = {"actor": {"model": str(model), "learner": {"kind": "grpo"}}}
     assert desk.train(policies=policies) == 2
-    assert not (desk.run / "metrics.jsonl").exists() or rows(desk.run) == []
-    said = desk.said()
+    assert not (desk.run / "metrics.jsonl").exists() or metric_lines(desk.run) == []
+    said = desk.take_output()
     assert "Traceback" not in said
     assert "actor" in said
     assert repr(str(model)) in said
@@ -256,5 +257,5 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_anything_is_made(tra
     if shutil.which(tracker):
         pytest.skip(f"{tracker} is installed")
     assert desk.train(track=[tracker]) == 2
-    assert f"track: '{tracker}' is not installed; pip install 'marl-llm[tracking]'" in desk.said()
+    assert f"track: '{tracker}' is not installed; pip install 'marl-llm[tracking]'" in desk.take_output()
     assert not desk.run.exists()

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from two_games import SEATS, untaught
 
 from marl.scenario.load import validate
-from marl.training.mix import GameMix, Slot
+from marl.training.game_mix import GameGroup, GameMix
+from tests.support.two_game_scenarios import SEATS, untrained_two_games
 
 WEIGHTS = st.lists(st.sampled_from([0.3, 0.5, 1, 2, 3, 7.25]), min_size=1, max_size=6)
 
@@ -18,10 +18,10 @@ def mix(weights: list[float], groups: int, **schedule: Any) -> GameMix:
     game = {"game": {"kind": "nim"}, "seats": SEATS, "progress": "episode/return/player_0"}
     games = {f"g{i}": {**game, "weight": weight} for i, weight in enumerate(weights)}
     plan = {"steps": 9, "groups": groups, "group_size": 1, **schedule}
-    return GameMix(validate(untaught(games=games, schedule=plan)))
+    return GameMix(validate(untrained_two_games(games=games, schedule=plan)))
 
 
-def dealt(division: GameMix, steps: int) -> list[Slot]:
+def dealt(division: GameMix, steps: int) -> list[GameGroup]:
     return [slot for step in range(steps) for slot in division(step)]
 
 
@@ -54,7 +54,7 @@ def test_steps_can_be_dealt_ahead_in_any_order() -> None:
 def test_each_game_counts_its_own_groups_so_that_roles_change_seats_in_each() -> None:
     slots = dealt(mix([1, 1, 3], 3), 20)
     for name in ("g0", "g1", "g2"):
-        turns = [slot.turn for slot in slots if slot.game == name]
+        turns = [slot.rotation for slot in slots if slot.game == name]
         assert turns == list(range(len(turns)))
 
 
@@ -62,11 +62,11 @@ def test_learning_progress_is_the_moving_average_of_changes() -> None:
     division = mix([1, 3], 8, mix={"by": "learning_progress", "alpha": 0.5, "floor": 0.2})
     assert division.metrics() == {"game/g0/share": 0.25, "game/g1/share": 0.75}
     for first, second in ((0.0, 1.0), (0.4, 1.0), (0.2, 0.9)):
-        division.take({"game/g0/episode/return/player_0": first, "game/g1/episode/return/player_0": second})
+        division.observe({"game/g0/episode/return/player_0": first, "game/g1/episode/return/player_0": second})
     # Matiisen et al. 2017: q = 0.5 * 0.4 = 0.2, then 0.5 * -0.2 + 0.5 * 0.2 = 0; the other: 0, then 0.5 * -0.1.
     # Weight times |q| are 0.25 * 0 and 0.75 * 0.05, so all but the floor is the second game's.
     assert division.metrics() == pytest.approx({"game/g0/share": 0.2 * 0.25, "game/g1/share": 0.2 * 0.75 + 0.8})
-    division.take({"game/g0/episode/return/player_0": 0.3})
+    division.observe({"game/g0/episode/return/player_0": 0.3})
     # q = 0.5 * 0.1 = 0.05; weight times |q|: 0.0125 and 0.0375; a game that was not played keeps its own.
     assert division.metrics() == pytest.approx({"game/g0/share": 0.25, "game/g1/share": 0.75})
 
@@ -75,7 +75,7 @@ def test_games_are_dealt_by_progress_to_within_a_group_and_in_expectation_exactl
     division = mix([1, 1], 8, mix="learning_progress")
     figures = ("game/g0/episode/return/player_0", "game/g1/episode/return/player_0")
     for values in ((0.0, 0.0), (0.3, -0.7)):
-        division.take(dict(zip(figures, values, strict=True)))
+        division.observe(dict(zip(figures, values, strict=True)))
     share = 0.2 * 0.5 + 0.8 * 0.3  # of g0, as q are 0.03 and -0.07
     counts = [Counter(slot.game for slot in division(step))["g0"] for step in range(4000)]
     assert set(counts) == {2, 3}

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import ROOT
+
+from tests.support.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
 from credit_learning import METHODS

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from real_runs import kuhn
 
-from marl.errors import is_out_of_memory
+from marl.core.errors import is_out_of_memory
 from marl.scenario.load import validate
-from marl.training.failures import memory_advice
+from marl.training.failure_advice import memory_advice
+from tests.support.run_processes import kuhn_scenario
 
 
 class OutOfMemoryError(RuntimeError):
@@ -58,7 +58,7 @@ def test_other_errors_are_not_taken_for_it(error: BaseException) -> None:
     ],
 )
 def test_the_settings_on_which_the_stage_depends_are_named_with_their_values(stage: str, named: list[str]) -> None:
-    scenario: dict[str, Any] = kuhn()
+    scenario: dict[str, Any] = kuhn_scenario()
     scenario["policies"]["other"] = {"engine": {"kind": "random"}}
     scenario["roles"]["rival"] = {"kind": "player", "policy": "other"}
     scenario["seats"]["player_1"] = "rival"

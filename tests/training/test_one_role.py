@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from real_runs import contents
-from small_teams import SCENARIOS, small
 
+from marl.core.graph import read_trajectories
+from marl.core.types import Metrics, Sample, TurnId
+from marl.engines.transformers.engine import TransformersEngine
 from marl.engines.transformers.multi_lora import MultiLora
-from marl.engines.transformers.sampler import Sampler
-from marl.graph import read_trajectories
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import load
 from marl.training.build import build
-from marl.training.loop import Interrupt, Training
+from marl.training.loop import StopRequest, TrainingLoop
 from marl.training.run import Run
-from marl.types import Metrics, Sample, TurnId
+from tests.support.run_processes import contents
+from tests.support.small_team_scenarios import SCENARIOS, small_scenario
 
 FROZEN = ("planner", "critic")
 
@@ -37,8 +37,8 @@ def trained(run: Run, folder: Path) -> list[dict[str, float]]:
     """Train to the end, as `marl train` does; the rows of its metrics."""
     home = RunFolder(folder)
     home.create(run.scenario)
-    assert Training(run, home, [])(Interrupt())
-    return [json.loads(line) for line in home.metrics.read_text().splitlines()]
+    assert TrainingLoop(run, home, [])(StopRequest())
+    return [json.loads(line) for line in home.metrics_file.read_text().splitlines()]
 
 
 def digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
@@ -53,7 +53,7 @@ def digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 def spoken_with(run: Run, policy: str) -> str:
     """A hash of all that the engine speaks with for a policy: the model and, where there is one, adapter and gate."""
     engine = run.simulator.engines[policy]
-    assert isinstance(engine, Sampler)
+    assert isinstance(engine, TransformersEngine)
     weights, own = engine.policy_weights, list[tuple[str, torch.Tensor]]()
     if isinstance(weights, MultiLora):
         own = [*weights.tensors(policy).items(), ("gate", weights.gate.gates_KR[weights.index(policy)])]
@@ -87,7 +87,7 @@ def turns_of(folder: Path, roles: Iterable[str]) -> Counter[TurnId]:
 
 @pytest.mark.parametrize("name", ["train_solver_only", "train_solver_only_adapters"])
 def test_training_the_solver_leaves_every_byte_of_planner_and_critic(name: str, tmp_path: Path) -> None:
-    run = build(small(name, steps=3))
+    run = build(small_scenario(name, steps=3))
     before = {policy: spoken_with(run, policy) for policy in (*FROZEN, "solver")}
     rows = trained(run, tmp_path)
     after = {policy: spoken_with(run, policy) for policy in before}
@@ -102,7 +102,7 @@ def test_training_the_solver_leaves_every_byte_of_planner_and_critic(name: str, 
 def test_of_roles_on_the_same_weights_only_turns_of_trainable_ones_reach_the_learner(
     learning: tuple[str, ...], tmp_path: Path
 ) -> None:
-    run = build(small("train_solver_only_shared", f"roles.critic.trainable={'critic' in learning}".lower()))
+    run = build(small_scenario("train_solver_only_shared", f"roles.critic.trainable={'critic' in learning}".lower()))
     given = reaching(run, "team")
     trained(run, tmp_path)
     assert Counter(sample.id for sample in given) == turns_of(tmp_path, learning)
@@ -117,7 +117,7 @@ def test_what_a_role_that_does_not_learn_is_paid_changes_no_byte(tmp_path: Path)
     }
     paid, weights = list[list[float]](), list[dict[str, bytes]]()
     for name, change in runs.items():
-        run = build(small("train_solver_only_shared", *change, steps=3))
+        run = build(small_scenario("train_solver_only_shared", *change, steps=3))
         start = spoken_with(run, "team")
         rows = trained(run, tmp_path / name)
         assert spoken_with(run, "team") != start

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from quiz_game import crashed, policies, quiz, trained
-from real_runs import outcome, rows
 from safetensors.torch import load_file
 
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.state import load_state, save_state
+from marl.core.types import Advantage, Reading, Sample
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import PolicyConfig
-from marl.state import load_state, save_state
 from marl.training.update_schedule import UpdateSchedule
-from marl.types import Advantage, Reading, Sample
+from tests.support.run_processes import metric_lines, outcome
+from tests.support.solver_critic_game import policies, quiz_scenario, train_in_process, train_until_crash
 
 LEARNER = {"kind": "grpo", "lr": 3e-3}
 
@@ -106,7 +106,7 @@ def test_schedules_count_the_updates_that_a_policy_makes(settings: dict, steps: 
 def every_step(**changes: dict[str, Any]) -> dict[str, Any]:
     """A run with a checkpoint a step: policy -> changes."""
     steady = {name: {"learner": LEARNER} | changes.get(name, {}) for name in ("solver", "critic")}
-    return quiz(evaluate={}, checkpoint={"every": 1, "keep": 99}, policies=policies(**steady))
+    return quiz_scenario(evaluate={}, checkpoint={"every": 1, "keep": 99}, policies=policies(**steady))
 
 
 def weights(folder: Path, policy: str) -> list[str]:
@@ -122,11 +122,13 @@ def changed(folder: Path, policy: str) -> list[bool]:
 
 
 def logged(folder: Path, name: str) -> dict[int, float]:
-    return {row["step"]: row[name] for row in map(json.loads, rows(folder)) if name in row}
+    return {row["step"]: row[name] for row in map(json.loads, metric_lines(folder)) if name in row}
 
 
 def test_a_policy_learns_from_several_steps_at_once_and_says_nothing_in_between(tmp_path: Path) -> None:
-    assert trained(tmp_path, every_step(solver={"update_every": 3, "learner": LEARNER | {"schedule": "linear"}}))
+    assert train_in_process(
+        tmp_path, every_step(solver={"update_every": 3, "learner": LEARNER | {"schedule": "linear"}})
+    )
     assert changed(tmp_path, "solver") == [False, True, False, False, False]
     assert changed(tmp_path, "critic") == [True] * 5
     said, samples = logged(tmp_path, "role/solver/turns"), logged(tmp_path, "policy/solver/samples")
@@ -139,7 +141,7 @@ def test_policies_take_turns(tmp_path: Path) -> None:
         "solver": {"alternate": {"period": 3, "start": 0, "steps": 1}},
         "critic": {"alternate": {"period": 3, "start": 1, "steps": 2}},
     }
-    assert trained(tmp_path, every_step(**turns))
+    assert train_in_process(tmp_path, every_step(**turns))
     assert changed(tmp_path, "solver") == [False, False, True, False, False]
     assert changed(tmp_path, "critic") == [True, True, False, True, True]
     assert [*logged(tmp_path, "policy/solver/loss")] == [1, 4]
@@ -150,10 +152,10 @@ def test_policies_take_turns(tmp_path: Path) -> None:
 
 def test_a_run_that_dies_while_samples_wait_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     scenario = every_step(solver={"update_every": 4}, critic={"update_every": 2})
-    assert trained(tmp_path / "whole", scenario)
+    assert train_in_process(tmp_path / "whole", scenario)
     for step in (2, 4):
-        crashed(tmp_path / f"{step}", scenario, after=step)
-        assert trained(tmp_path / f"{step}", scenario, resume="auto")
+        train_until_crash(tmp_path / f"{step}", scenario, after=step)
+        assert train_in_process(tmp_path / f"{step}", scenario, resume="auto")
         assert outcome(tmp_path / f"{step}") == outcome(tmp_path / "whole")
 
 
@@ -173,5 +175,7 @@ WRONG = {
 @pytest.mark.parametrize(("change", "message"), [*WRONG.items()], ids=[*WRONG])
 def test_a_pace_that_cannot_be_kept_is_named(change: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
-        validate(yaml.safe_load(yaml.safe_dump(quiz(policies=policies(solver=yaml.safe_load(change))))), "mine.yaml")
+        validate(
+            yaml.safe_load(yaml.safe_dump(quiz_scenario(policies=policies(solver=yaml.safe_load(change))))), "mine.yaml"
+        )
     assert message in str(caught.value)

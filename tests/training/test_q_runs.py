@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from q_samples import scenario
-from real_runs import Desk, Kill, outcome, train_whole
 
-from marl.graph import Trajectory
-from marl.judging.judge import Judgement
+from marl.core.graph import Trajectory
+from marl.core.types import Advantage, Deal
+from marl.credit_stage.stage import StepCredit
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.training.build import build
-from marl.training.interrupt import Interrupt
-from marl.training.loop import Training
-from marl.training.samples import collect
-from marl.types import Advantage, Deal
+from marl.training.loop import TrainingLoop
+from marl.training.samples import collect_samples
+from marl.training.stop_request import StopRequest
+from tests.support.q_samples import scenario
+from tests.support.run_processes import RunWorkspace, SignalTrigger, outcome, train_to_end
 
 UNIFORM = {"exploration": {"end": 1.0}}
 """All moves are random while it learns, as where QMIX's paper plays the two-step game."""
@@ -28,7 +28,7 @@ def trained(data: dict[str, Any], folder: Path) -> dict[str, float]:
     """The last row of a run; exact figures are of greedy play."""
     checked, home = validate(data, "test"), RunFolder(folder / "run")
     home.create(checked)
-    Training(build(checked), home, [])(Interrupt())
+    TrainingLoop(build(checked), home, [])(StopRequest())
     return json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[-1])
 
 
@@ -70,11 +70,15 @@ def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_not(mixer: str, hi
     data["roles"]["player"]["history"] = history
     data |= {"checkpoint": {"every": 2}}
     data["evaluate"] = {"every": 3, "against": {"random": 4}}
-    whole = train_whole(tmp_path / "whole", data)
-    desk = Desk(tmp_path / "killed", data)
-    for kill in (Kill("call", "QLearner._step", 6), Kill("call", "Run.publish", 5), Kill("call", "Episode.answer", 60)):
-        assert desk.train("--resume", "auto", kill=kill) == -9, desk.said()
-    assert desk.train("--resume", "auto") == 0, desk.said()
+    whole = train_to_end(tmp_path / "whole", data)
+    desk = RunWorkspace(tmp_path / "killed", data)
+    for kill in (
+        SignalTrigger("call", "QLearner._step", 6),
+        SignalTrigger("call", "Run.publish", 5),
+        SignalTrigger("call", "Episode.answer", 60),
+    ):
+        assert desk.train("--resume", "auto", kill=kill) == -9, desk.take_output()
+    assert desk.train("--resume", "auto") == 0, desk.take_output()
     assert outcome(desk.run) == outcome(whole.run)
 
 
@@ -82,8 +86,8 @@ def test_a_sample_holds_what_its_agent_is_paid_until_its_next_turn(tmp_path: Pat
     data = two_step(0, 2, "qmix")
     run = build(validate(data, "test"))
     [played] = run.simulator.play([Deal("e", "g", 0, run.scenario.seats)])
-    judged = Judgement({}, {turn.id: Advantage(0.0) for turn in played.turns}, {})
-    samples = collect([played], judged, run.scenario.roles, {})["actor"]
+    judged = StepCredit({}, {turn.id: Advantage(0.0) for turn in played.turns}, {})
+    samples = collect_samples([played], judged, run.scenario.roles, {})["actor"]
     paid = 0.0 if not played.rewards else played.returns["agent_0"]
     assert [sample.rewards for sample in samples] == [(), (), *[((3, paid),)] * 2] if paid else [()] * 4
     assert isinstance(played, Trajectory)

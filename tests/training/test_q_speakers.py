@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import yaml
-from bad_server import says, serving
-from paths import SCENARIOS
-from real_runs import Desk, Kill, contents, rows, train_whole
 
 import marl
-from marl.graph import read_trajectories
-from marl.models.text_encoders import FrozenStates
+from marl.core.graph import read_trajectories
+from marl.models.text_encoders import FrozenHiddenStates
 from marl.scenario.load import validate
-from marl.training.build import sources
+from marl.training.build import prepare_models
+from tests.support.misbehaving_servers import replies_with_text, serving
+from tests.support.paths import SCENARIOS
+from tests.support.run_processes import RunWorkspace, SignalTrigger, contents, metric_lines, train_to_end
 
 SPEAKER = {"kind": "tiny", "hidden": 16, "layers": 1, "warm_up": {"steps": 40, "episodes": 64, "batch": 16}}
 FROZEN = {"model": SPEAKER}
@@ -38,7 +38,7 @@ def scenario(speaker: dict[str, Any], steps: int = 4, **encoder: Any) -> dict[st
 
 
 def figures(run: Path) -> list[dict[str, float]]:
-    return [json.loads(row) for row in rows(run)]
+    return [json.loads(row) for row in metric_lines(run)]
 
 
 def learnt(run: Path) -> dict[str, bytes]:
@@ -54,16 +54,16 @@ def test_a_run_with_language_models_as_speakers_goes_on_after_a_kill_as_if_nothi
 ) -> None:
     # What is said is read by the model from which the speaker starts, also while the speaker learns.
     data = scenario(speaker, encoder={"kind": "hidden_states", "policy": "speaker"})
-    whole = train_whole(tmp_path / "whole", data)
+    whole = train_to_end(tmp_path / "whole", data)
     last = figures(whole.run)[-1]
     assert last["role/speaker/tokens"] > 1
     assert "policy/controller/loss" in last
-    desk = Desk(tmp_path / "killed", data)
+    desk = RunWorkspace(tmp_path / "killed", data)
     desk.path.mkdir()
     (desk.path / "cache").symlink_to(whole.path / "cache")  # one warm-up is enough
-    assert desk.train(kill=Kill("call", "QLearner._step", 4)) == -9, desk.said()
-    assert desk.train("--resume", "auto") == 0, desk.said()
-    assert rows(desk.run) == rows(whole.run)
+    assert desk.train(kill=SignalTrigger("call", "QLearner._step", 4)) == -9, desk.take_output()
+    assert desk.train("--resume", "auto") == 0, desk.take_output()
+    assert metric_lines(desk.run) == metric_lines(whole.run)
     assert learnt(desk.run) == learnt(whole.run)
 
 
@@ -75,7 +75,7 @@ def test_an_encoder_reads_by_the_weights_from_which_a_speaker_starts(
     def prepared(policy: str) -> dict[str, Any]:
         speaker = {"model": {"kind": "tiny", "hidden": 16}}
         checked = validate(scenario(speaker, encoder={"kind": "hidden_states", "policy": policy}))
-        return sources(checked, checked.policies)
+        return prepare_models(checked, checked.policies)
 
     weights = prepared("speaker")
     assert weights["controller"].settings.encoder.model.path == weights["speaker"].path
@@ -86,11 +86,11 @@ def test_an_encoder_reads_by_the_weights_from_which_a_speaker_starts(
             prepared(other)
     for both in ({}, {"policy": "speaker", "model": "models/base"}):
         with pytest.raises(ValueError, match="encoder 'hidden_states' reads by one model; give one of the two"):
-            FrozenStates.model_validate(both)
+            FrozenHiddenStates.model_validate(both)
 
 
 def test_controllers_learn_over_a_remote_speaker_whose_words_are_metered_and_paid(tmp_path: Path) -> None:
-    with serving(says("[a1 b2]", usage=(10, 4))) as server:
+    with serving(replies_with_text("[a1 b2]", usage=(10, 4))) as server:
         engine = {"kind": "openai", "base_url": server.url, "model": "m", "key_env": None}
         data = scenario({"engine": engine}, steps=2) | {"evaluate": {"against": {}}}
         assert marl.train(validate(data), tmp_path / "run")

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_runs import kuhn, tiny
 
 import marl
-from marl.graph import write_trajectories
-from marl.judging.records import StepRecord
+from marl.core.graph import write_trajectories
+from marl.core.types import Metrics
+from marl.credit_stage.records import CreditRecord
 from marl.scenario.load import ScenarioError, validate
-from marl.training.rejudge import Rejudge, ranges
-from marl.types import Metrics
+from marl.training.recompute_credit import CreditRecomputation, ranges
+from tests.support.run_processes import kuhn_scenario, tiny_model
 
 MUTED = {
-    "kind": "credit.assign.counterfactual:Shapley",
+    "kind": "marl.credit.assign.counterfactual:Shapley",
     "common": "mean",
     "default": {"speaker": "one", "guesser": "red"},
 }
-OWN_VALUES = {"kind": "credit.baselines.value:Value", "values": "own"}
+OWN_VALUES = {"kind": "marl.credit.baselines.value:Value", "values": "own"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +37,7 @@ def trained(folder: Path, **changes: Any) -> Path:
     """A run of five steps, of which checkpoints 2, 4 and 5 are kept and all trajectories."""
     schedule = {"steps": 5, "groups": 4, "group_size": 4, "threads": 1}
     quick = {"schedule": schedule, "evaluate": {}, "checkpoint": {"every": 2, "keep": 5}}
-    assert marl.train(validate(kuhn(**quick) | changes), folder)
+    assert marl.train(validate(kuhn_scenario(**quick) | changes), folder)
     return folder
 
 
@@ -46,9 +46,9 @@ def hint(**credit: Any) -> dict[str, Any]:
     names = ("speaker", "guesser")
     roles = {name: {"kind": "player", "policy": name, "sampling": {"max_tokens": 6}} for name in names}
     learner = {"kind": "grpo", "lr": 1e-2}
-    policies = {name: {"model": tiny(seed), "learner": learner} for seed, name in enumerate(names)}
+    policies = {name: {"model": tiny_model(seed), "learner": learner} for seed, name in enumerate(names)}
     seats = dict(zip(names, names, strict=True))
-    return {"game": {"kind": "games.hint:HintConfig"}, "seats": seats, "roles": roles, "policies": policies} | {
+    return {"game": {"kind": "marl.games.hint:HintConfig"}, "seats": seats, "roles": roles, "policies": policies} | {
         "credit": credit
     }
 
@@ -67,7 +67,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def without_judgements(run: Path, folder: Path) -> Path:
     """Return a copy of a run as older versions left it, so that its own rule has to judge again."""
-    return shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("judgements"))
+    return shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("credit"))
 
 
 def told(run: Path, step: int) -> Metrics:
@@ -80,7 +80,7 @@ def told(run: Path, step: int) -> Metrics:
 # --- the run's own rule ----------------------------------------------------------------------------------------
 
 
-def without_token_figures(record: StepRecord) -> StepRecord:
+def without_token_figures(record: CreditRecord) -> CreditRecord:
     """The record without what only an update knows of tokens."""
     episodes = [
         replace(each, turns=tuple(replace(turn, token_entropy=(), token_mismatch=()) for turn in each.turns))
@@ -91,9 +91,9 @@ def without_token_figures(record: StepRecord) -> StepRecord:
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5])
 def test_the_runs_own_rule_says_of_a_recorded_step_what_it_said_then(average: Path, tmp_path: Path, step: int) -> None:
-    again = Rejudge(without_judgements(average, tmp_path), step)
+    again = CreditRecomputation(without_judgements(average, tmp_path), step)
     assert again().metrics == told(average, step)
-    learnt = without_token_figures(Rejudge(average, step)().record)
+    learnt = without_token_figures(CreditRecomputation(average, step)().record)
     assert again().record == learnt, "which is what it learnt from"
     assert any("credit/average/" in name for name in told(average, step))
     # From the start, from checkpoint 2, from there over step 3, from checkpoint 4.
@@ -107,19 +107,19 @@ def test_with_the_weights_of_then_whatever_is_read_and_played_is_the_same(
     then = told(team, step)
     assert then["credit/tokens"] > 0
     assert {"credit/speaker/correlation/shapley", "credit/guesser/conservation"} <= set(then)
-    again = Rejudge(without_judgements(team, tmp_path), step)
+    again = CreditRecomputation(without_judgements(team, tmp_path), step)
     assert again().metrics == then
     assert again.notes == []
 
 
 def test_what_was_recorded_needs_no_weights(team: Path) -> None:
-    again = Rejudge(team, 4)
+    again = CreditRecomputation(team, 4)
     assert again().metrics == told(team, 4)
     assert "run" not in again.__dict__
 
 
 def test_with_other_weights_it_is_said_whose_they_are(team: Path, tmp_path: Path) -> None:
-    again = Rejudge(without_judgements(team, tmp_path), 4)
+    again = CreditRecomputation(without_judgements(team, tmp_path), 4)
     assert again().metrics != told(team, 4)
     assert again.notes == [
         "step 4 was played with the weights after step 3, of which there is no checkpoint; what was played or read "
@@ -132,7 +132,7 @@ def test_steps_that_were_not_recorded_are_said_to_be_missing_in_a_state(average:
     (tmp_path / "trajectories").mkdir()
     for name in ("scenario.yaml", *(f"trajectories/{step:06d}.jsonl.zst" for step in (1, 2, 5))):
         shutil.copy(average / name, tmp_path / name)
-    again = Rejudge(tmp_path)
+    again = CreditRecomputation(tmp_path)
     again()
     assert again.notes == [
         "the run's own rule has a state: it was shown the recorded steps before first (1-2) and lacks steps that were "
@@ -145,7 +145,7 @@ def test_steps_that_were_not_recorded_are_said_to_be_missing_in_a_state(average:
 
 def test_a_rule_without_a_state_says_what_a_run_with_it_would_have(average: Path) -> None:
     own = "{assign: {kind: outcome, to_go: true}, baseline: {kind: group, std: false}, scale: 2}"
-    again = Rejudge(average, 2)
+    again = CreditRecomputation(average, 2)
     turns = again(own).record.turns()
     for trajectory in again.trajectories:
         for turn in trajectory.turns:
@@ -156,19 +156,19 @@ def test_a_rule_without_a_state_says_what_a_run_with_it_would_have(average: Path
 
 
 def test_a_state_of_another_rule_is_that_of_all_steps_before(average: Path) -> None:
-    whole = Rejudge(average, 5)("outcome/role_average")
+    whole = CreditRecomputation(average, 5)("outcome/role_average")
     assert whole.metrics == told(average, 5)
 
 
 def test_two_kinds_are_an_assign_and_a_baseline(average: Path) -> None:
-    again = Rejudge(average, 2)
+    again = CreditRecomputation(average, 2)
     assert again("flow/none").record == again("{assign: flow, baseline: none}").record
     assert again("flow").record == again("{assign: flow, baseline: group}").record
-    assert again("credit.assign.outcome:Flow/none").credit() == again("flow/none").credit()
+    assert again("marl.credit.assign.reward_rules:Flow/none").credit() == again("flow/none").credit()
 
 
 def test_what_agents_are_worth_to_one_another_is_played_with_the_runs_weights(team: Path) -> None:
-    again = Rejudge(team, 5)
+    again = CreditRecomputation(team, 5)
     verdict = again(json.dumps({"assign": MUTED, "baseline": "none"}))
     assert verdict.tokens == verdict.metrics["credit/tokens"] > 0
     # Efficiency: what the two are worth sums to what they were paid, beyond `one` and `red` (Shapley 1953).
@@ -178,7 +178,7 @@ def test_what_agents_are_worth_to_one_another_is_played_with_the_runs_weights(te
             worths = [verdict.record.turns()[turn.id].earned for turn in trajectory.turns]
             assert sum(worths) == pytest.approx(trajectory.returns.get("guesser", 0.0) - nobody)
     # Rules that were asked before change nothing of what a rule plays.
-    assert Rejudge(team, 5)(verdict.rule).record == verdict.record
+    assert CreditRecomputation(team, 5)(verdict.rule).record == verdict.record
     assert again(verdict.rule).record == verdict.record
 
 
@@ -187,22 +187,22 @@ def test_what_agents_are_worth_to_one_another_is_played_with_the_runs_weights(te
 
 def test_a_step_that_was_not_recorded_is_refused_with_those_that_were(average: Path) -> None:
     with pytest.raises(ScenarioError, match=r"--step 9: no trajectories of this step were recorded; there are: 1-5$"):
-        Rejudge(average, 9)
+        CreditRecomputation(average, 9)
 
 
 def test_a_run_without_trajectories_is_refused(average: Path, tmp_path: Path) -> None:
     shutil.copy(average / "scenario.yaml", tmp_path)
     with pytest.raises(ScenarioError, match=r"no trajectories were recorded \(checkpoint\.trajectories\)"):
-        Rejudge(tmp_path)
+        CreditRecomputation(tmp_path)
 
 
 def test_a_damaged_file_is_named(average: Path, tmp_path: Path) -> None:
     shutil.copy(average / "scenario.yaml", tmp_path)
     file = tmp_path / "trajectories" / "000001.jsonl.zst"
-    write_trajectories(file, Rejudge(average, 1).trajectories)
+    write_trajectories(file, CreditRecomputation(average, 1).trajectories)
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(ValueError, match=r"000001\.jsonl\.zst: not a whole trajectory file"):
-        Rejudge(tmp_path)
+        CreditRecomputation(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -219,14 +219,14 @@ def test_a_damaged_file_is_named(average: Path, tmp_path: Path) -> None:
         ("3", r"--with 3: no rule; give a kind of assign \(shapley\)"),
         ("{assign: flow", "--with {assign: flow: not YAML"),
         (
-            "outcome/credit.baselines.value:Value",
-            "'outcome' and 'credit.baselines.value:Value' need values of what role 'player' says",
+            "outcome/marl.credit.baselines.value:Value",
+            "'outcome' and 'marl.credit.baselines.value:Value' need values of what role 'player' says",
         ),
     ],
 )
 def test_a_rule_that_is_none_is_refused_with_what_would_be_one(average: Path, rule: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
-        Rejudge(average, 1)(rule)
+        CreditRecomputation(average, 1)(rule)
 
 
 def test_a_checkpoint_of_another_rule_is_refused(team: Path, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_checkpoint_of_another_rule_is_refused(team: Path, tmp_path: Path) -> 
     file = tmp_path / "scenario.yaml"
     file.write_text((team / "scenario.yaml").read_text().replace("    shapley:", "    other:"))
     with pytest.raises(ScenarioError, match=r"checkpoint 000004 is of another rule .* it has no 'other'"):
-        Rejudge(tmp_path, 5)()
+        CreditRecomputation(tmp_path, 5)()
 
 
 def test_numbers_are_told_in_ranges() -> None:

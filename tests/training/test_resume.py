@@ -5,55 +5,66 @@ import shutil
 from pathlib import Path
 
 import pytest
-from real_runs import Desk, Kill, anchored, contents, duel, ended, outcome, rows, train_whole
 
-SCENARIOS = {"anchored": anchored, "duel": duel}
+from tests.support.run_processes import (
+    RunWorkspace,
+    SignalTrigger,
+    anchored_scenario,
+    contents,
+    exit_status,
+    metric_lines,
+    outcome,
+    train_to_end,
+    two_policy_scenario,
+)
+
+SCENARIOS = {"anchored": anchored_scenario, "duel": two_policy_scenario}
 
 WRITING = [
-    Kill("open", "metrics.jsonl", 3),
-    Kill("open", "metrics.jsonl", 6),
-    Kill("open", "jsonl.zst.part", 2),
-    Kill("os.rename", "jsonl.zst.part", 2),
-    Kill("open", "judgements", 3),
-    Kill("open", "state/state.json", 1),
-    Kill("open", "policies", 2),
-    Kill("open", "manifest.json", 1),
-    Kill("os.rename", "checkpoints/.", 1),
-    Kill("call", "_prune", 2),
-    Kill("os.rename", "checkpoints/0", 1),
-    Kill("shutil.rmtree", ".old", 1),
-    Kill("open", "events", 1),
+    SignalTrigger("open", "metrics.jsonl", 3),
+    SignalTrigger("open", "metrics.jsonl", 6),
+    SignalTrigger("open", "jsonl.zst.part", 2),
+    SignalTrigger("os.rename", "jsonl.zst.part", 2),
+    SignalTrigger("open", "credit", 3),
+    SignalTrigger("open", "state/state.json", 1),
+    SignalTrigger("open", "policies", 2),
+    SignalTrigger("open", "manifest.json", 1),
+    SignalTrigger("os.rename", "checkpoints/.", 1),
+    SignalTrigger("call", "_prune", 2),
+    SignalTrigger("os.rename", "checkpoints/0", 1),
+    SignalTrigger("shutil.rmtree", ".old", 1),
+    SignalTrigger("open", "events", 1),
 ]
 LEARNING = [
-    Kill("call", "Episode.answer", 20),
-    Kill("call", "Episode.answer", 150),
-    Kill("call", "collect", 3),
-    Kill("call", "Optimizer.clip", 2),
-    Kill("call", "Optimizer.clip", 15),
-    Kill("call", "Run.publish", 4),
-    Kill("call", "GameEvaluator._against", 2),
+    SignalTrigger("call", "Episode.answer", 20),
+    SignalTrigger("call", "Episode.answer", 150),
+    SignalTrigger("call", "collect_samples", 3),
+    SignalTrigger("call", "Optimizer.clip", 2),
+    SignalTrigger("call", "Optimizer.clip", 15),
+    SignalTrigger("call", "Run.publish", 4),
+    SignalTrigger("call", "play_match", 2),
 ]
 BUILDING = [
-    Kill("tempfile.mkdtemp", "", 1),
-    Kill("open", "tokenizer", 1),
-    Kill("open", "random.jsonl.zst", 1),
-    Kill("call", "Optimizer.clip", 12),
-    Kill("call", "publish_folder", 1),
+    SignalTrigger("tempfile.mkdtemp", "", 1),
+    SignalTrigger("open", "tokenizer", 1),
+    SignalTrigger("open", "random.jsonl.zst", 1),
+    SignalTrigger("call", "Optimizer.clip", 12),
+    SignalTrigger("call", "move_into_place", 1),
 ]
 RESUMING = [
-    Kill("call", "set_aside", 1),
-    Kill("os.truncate", "metrics.jsonl", 1),
-    Kill("call", "_remove_after", 1),
-    Kill("call", "GradientLearner.load_state_dict", 1),
-    Kill("shutil.rmtree", "events", 1),
+    SignalTrigger("call", "set_aside", 1),
+    SignalTrigger("os.truncate", "metrics.jsonl", 1),
+    SignalTrigger("call", "_remove_after", 1),
+    SignalTrigger("call", "GradientLearner.load_state_dict", 1),
+    SignalTrigger("shutil.rmtree", "events", 1),
 ]
 
 
-def resumed_to_the_end(desk: Desk) -> None:
-    assert desk.train("--resume", "auto") == 0, desk.said()
+def resumed_to_the_end(desk: RunWorkspace) -> None:
+    assert desk.train("--resume", "auto") == 0, desk.take_output()
 
 
-def killed_by(desk: Desk, kill: Kill, whole: Desk) -> bool:
+def killed_by(desk: RunWorkspace, kill: SignalTrigger, whole: RunWorkspace) -> bool:
     """Go on until `kill` strikes; a run that it finds complete is compared, and begun anew."""
     status = desk.train("--resume", "auto", kill=kill)
     if status == 0:
@@ -63,16 +74,16 @@ def killed_by(desk: Desk, kill: Kill, whole: Desk) -> bool:
 
 
 @pytest.fixture(scope="module", params=SCENARIOS)
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunWorkspace:
     """A run that nothing happened to."""
-    return train_whole(tmp_path_factory.mktemp(request.param), SCENARIOS[request.param]())
+    return train_to_end(tmp_path_factory.mktemp(request.param), SCENARIOS[request.param]())
 
 
 @pytest.fixture
-def desk(whole: Desk, tmp_path: Path) -> Desk:
+def desk(whole: RunWorkspace, tmp_path: Path) -> RunWorkspace:
     """The same scenario and the same made models, to be trained once more."""
     (tmp_path / "cache").symlink_to(whole.path / "cache")
-    return Desk(tmp_path, whole.scenario)
+    return RunWorkspace(tmp_path, whole.scenario)
 
 
 @pytest.mark.parametrize(
@@ -85,19 +96,19 @@ def desk(whole: Desk, tmp_path: Path) -> Desk:
 )
 @pytest.mark.slow
 def test_a_run_killed_again_and_again_at_chosen_moments_is_the_run_that_was_not(kills, whole, desk):
-    desk.train(kill=Kill("call", "Judge.__call__", 4))
-    assert [kill for kill in kills if not killed_by(desk, kill, whole)] == [], desk.said()
+    desk.train(kill=SignalTrigger("call", "CreditStage.__call__", 4))
+    assert [kill for kill in kills if not killed_by(desk, kill, whole)] == [], desk.take_output()
     resumed_to_the_end(desk)
     assert outcome(desk.run) == outcome(whole.run)
 
 
 def test_a_run_killed_at_random_moments_is_the_run_that_was_not(whole, desk):
-    rng, kills = random.Random(len(rows(whole.run))), 0
+    rng, kills = random.Random(len(metric_lines(whole.run))), 0
     while kills < 5:
-        process = desk.begin("--resume", "auto")
+        process = desk.start_training("--resume", "auto")
         process.join(rng.uniform(0.3, 1.2))
         process.kill()
-        kills += ended(process) == -9
+        kills += exit_status(process) == -9
         if process.exitcode == 0:
             assert outcome(desk.run) == outcome(whole.run)
             shutil.rmtree(desk.run)
@@ -107,22 +118,22 @@ def test_a_run_killed_at_random_moments_is_the_run_that_was_not(whole, desk):
 
 @pytest.mark.slow
 def test_a_run_killed_while_its_model_is_made_is_the_run_that_was_not(whole, tmp_path):
-    desk = Desk(tmp_path / "desk", whole.scenario)
+    desk = RunWorkspace(tmp_path / "desk", whole.scenario)
     killed = [desk.train("--resume", "auto", kill=kill) for kill in BUILDING]
-    assert killed == [-9] * len(BUILDING), desk.said()
+    assert killed == [-9] * len(BUILDING), desk.take_output()
     resumed_to_the_end(desk)
     assert outcome(desk.run) == outcome(whole.run)
 
 
 def test_the_same_scenario_twice_gives_the_same_rows_and_the_same_bits(whole, tmp_path):
-    again = train_whole(tmp_path / "again", whole.scenario)
+    again = train_to_end(tmp_path / "again", whole.scenario)
     assert outcome(again.run) == outcome(whole.run)
     assert contents(whole.run, "checkpoints"), "there is something to compare"
 
 
 def test_half_a_row_that_a_killed_run_left_is_cut_off(whole, desk):
-    assert desk.train(kill=Kill("call", "Judge.__call__", 6)) == -9
+    assert desk.train(kill=SignalTrigger("call", "CreditStage.__call__", 6)) == -9
     with (desk.run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 6, "episode/co')
     resumed_to_the_end(desk)
-    assert rows(desk.run) == rows(whole.run)
+    assert metric_lines(desk.run) == metric_lines(whole.run)

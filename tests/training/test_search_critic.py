@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from real_runs import tiny
 
 import marl
-from marl.commands.evaluate import measure_policies, read_search, trained, untrained
-from marl.graph import Trajectory
+from marl.commands.eval.evaluate import evaluate_policies, parse_search, policies_of_run, policies_of_scenario
+from marl.core.graph import Trajectory
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
 from marl.training.build import build
 from marl.training.restore import restored_critic
+from tests.support.run_processes import tiny_model
 
-SEARCH = read_search("{simulations: 4, values: critic}")
+SEARCH = parse_search("{simulations: 4, values: critic}")
 
 
 def nim(**learner: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def nim(**learner: Any) -> dict[str, Any]:
         "game": {"kind": "nim", "piles": [3, 6]},
         "seats": {"player_0": "player", "player_1": "player"},
         "roles": {"player": {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 6}}},
-        "policies": {"actor": {"model": tiny(), "learner": {"kind": "sft", "lr": 3e-3} | (learner or critic)}},
+        "policies": {"actor": {"model": tiny_model(), "learner": {"kind": "sft", "lr": 3e-3} | (learner or critic)}},
         "credit": {"scale": 4.0, "assign": {"kind": "outcome"}, "baseline": {"kind": "value"}},
         "experience": {"kind": "search", "simulations": 4, "values": "critic"},
         "schedule": {"steps": 2, "groups": 4, "group_size": 1, "threads": 1},
@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def played(run: Path) -> list[Trajectory]:
-    return RunFolder(run).episodes(2)
+    return RunFolder(run).load_trajectories(2)
 
 
 def test_the_critic_learns_how_searched_games_end_and_the_policy_the_whole_distribution(run: Path) -> None:
@@ -61,7 +61,7 @@ def test_values_of_a_checkpoint_are_read_from_its_head_and_divided_by_the_scale_
     assert state is not None
     again.load_state_dict(state)
     learner: Any = again.learners["actor"]
-    head = learner.objective.modules()["critic"].head
+    head = learner.objective.modules["critic"].head
     for turn, value in zip(turns, values, strict=True):
         with torch.no_grad():
             states = learner.model.model(torch.tensor([turn.completion.prompt_ids])).last_hidden_state[0, -1]
@@ -71,14 +71,14 @@ def test_values_of_a_checkpoint_are_read_from_its_head_and_divided_by_the_scale_
 
 
 def test_eval_searches_by_the_critic_of_a_run_and_says_who_has_none(run: Path, tmp_path: Path) -> None:
-    figures = measure_policies(trained(run, (), None, best=False), "random", 2, SEARCH)
+    figures = evaluate_policies(policies_of_run(run, (), None, best=False), "random", 2, SEARCH)
     assert figures["eval/random/episodes"] == 2
     assert 0 <= figures["eval/optimal"] <= 1
     file = Path(__file__).parents[2] / "scenarios" / "nim_self_play.yaml"
     with pytest.raises(ScenarioError, match="nobody has learned values: give the folder of a run; choices: rollouts"):
-        measure_policies(untrained(file, [], None, best=False), "random", 2, SEARCH)
+        evaluate_policies(policies_of_scenario(file, [], None, best=False), "random", 2, SEARCH)
     plain = nim(kind="sft") | {"credit": {}, "experience": {"kind": "rollouts"}}
     plain["schedule"] = plain["schedule"] | {"steps": 1}
     assert marl.train(validate(plain), tmp_path / "plain")
     with pytest.raises(ScenarioError, match=r"no learner of .* has one \(learners: 'sft'\); choices: rollouts"):
-        measure_policies(trained(tmp_path / "plain", (), None, best=False), "random", 2, SEARCH)
+        evaluate_policies(policies_of_run(tmp_path / "plain", (), None, best=False), "random", 2, SEARCH)

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_runs import Desk, Kill, outcome, train_whole
-from two_games import SEATS, two_games, untaught
 
 import marl
-from marl.graph import Trajectory
-from marl.metrics.summaries import by_game
+from marl.core.graph import Trajectory
+from marl.metrics.trajectory_metrics import trajectories_by_game
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.training.warm_up import random_play
+from tests.support.run_processes import RunWorkspace, SignalTrigger, outcome, train_to_end
+from tests.support.two_game_scenarios import SEATS, two_games, untrained_two_games
 
 SHORT = {"steps": 2, "groups": 6, "group_size": 2, "threads": 1}
 
@@ -30,13 +30,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory, made: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(made))
         whole = tmp_path_factory.mktemp("two_games") / "run"
-        trained(whole, untaught(schedule=SHORT, evaluate={"every": 2, "against": {"random": 2}}))
+        trained(whole, untrained_two_games(schedule=SHORT, evaluate={"every": 2, "against": {"random": 2}}))
     return whole
 
 
 def test_every_game_is_dealt_by_its_weight_and_every_episode_names_its_game(folder: Path) -> None:
-    played = [trajectory for step in (1, 2) for trajectory in RunFolder(folder).episodes(step)]
-    assert {name: len(episodes) for name, episodes in by_game(played).items()} == {"kuhn": 8, "nim": 16}
+    played = [trajectory for step in (1, 2) for trajectory in RunFolder(folder).load_trajectories(step)]
+    assert {name: len(episodes) for name, episodes in trajectories_by_game(played).items()} == {"kuhn": 8, "nim": 16}
     assert all(trajectory.start.startswith(f"{trajectory.deal.game}/") for trajectory in played)
 
 
@@ -70,7 +70,7 @@ def test_credit_is_shown_of_every_game(run: Any, folder: Path, rule: list[str]) 
 
 def test_a_game_among_several_is_played_as_it_would_be_alone(tmp_path: Path, made: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("MARL_CACHE", str(made))
-    whole = untaught(schedule=SHORT, evaluate={}, alarms=None)
+    whole = untrained_two_games(schedule=SHORT, evaluate={}, alarms=None)
     nim = {"game": {"kind": "nim"}, "seats": SEATS}
     alone = whole | nim
     del alone["games"]
@@ -81,13 +81,13 @@ def test_a_game_among_several_is_played_as_it_would_be_alone(tmp_path: Path, mad
 
 
 def test_warm_up_plays_every_game_as_often() -> None:
-    played = by_game(random_play(validate(untaught()), 7, 0))
+    played = trajectories_by_game(random_play(validate(untrained_two_games()), 7, 0))
     assert {name: len(episodes) for name, episodes in played.items()} == {"kuhn": 7, "nim": 7}
 
 
 def test_the_dry_run_looks_at_every_game(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(json.dumps(untaught()))
+    file.write_text(json.dumps(untrained_two_games()))
     status, said, complaint = run("check", file)
     assert status == 0, complaint
     assert said.startswith(f"{file}: fine; games kuhn, nim, trains actor")
@@ -95,10 +95,10 @@ def test_the_dry_run_looks_at_every_game(run: Any, tmp_path: Path) -> None:
 
 
 def test_play_takes_turns_or_plays_the_game_that_is_named(run: Any, tmp_path: Path) -> None:
-    from marl.graph import read_trajectories
+    from marl.core.graph import read_trajectories
 
     file, out = tmp_path / "mine.yaml", tmp_path / "played.jsonl.zst"
-    file.write_text(json.dumps(untaught()))
+    file.write_text(json.dumps(untrained_two_games()))
 
     def games(*arguments: object) -> list[str]:
         assert run("play", file, "--random", "--episodes", 4, "--out", out, *arguments)[0] == 0
@@ -113,11 +113,11 @@ def test_play_takes_turns_or_plays_the_game_that_is_named(run: Any, tmp_path: Pa
 
 PATIENT = {"by": "learning_progress", "alpha": 0.5, "floor": 0.3}
 KILLS = [
-    Kill("call", "GamesJudge.__call__", 2),
-    Kill("open", "state/state.json", 1),
-    Kill("call", "GameEvaluator._against", 3),
-    Kill("call", "GameMix.take", 4),
-    Kill("open", "metrics.jsonl", 3),
+    SignalTrigger("call", "CreditStage.__call__", 2),
+    SignalTrigger("open", "state/state.json", 1),
+    SignalTrigger("call", "play_match", 3),
+    SignalTrigger("call", "GameMix.observe", 4),
+    SignalTrigger("open", "metrics.jsonl", 3),
 ]
 
 
@@ -126,13 +126,13 @@ def test_a_run_of_several_games_that_was_killed_is_the_run_that_was_not(tmp_path
     data = two_games(schedule={"steps": 7, "groups": 6, "group_size": 2, "threads": 1, "mix": PATIENT})
     for played, figure in zip(data["games"].values(), ("eval/random/mean", "episode/return/player_0"), strict=True):
         played |= {"progress": figure, "evaluate": {"against": {"random": 4}}}
-    whole = train_whole(tmp_path / "whole", data)
+    whole = train_to_end(tmp_path / "whole", data)
     (tmp_path / "killed").mkdir()
     (tmp_path / "killed" / "cache").symlink_to(whole.path / "cache")
-    desk = Desk(tmp_path / "killed", whole.scenario)
+    desk = RunWorkspace(tmp_path / "killed", whole.scenario)
     killed = [desk.train("--resume", "auto", kill=kill) for kill in KILLS]
-    assert killed.count(-9) >= 4, desk.said()
-    assert desk.train("--resume", "auto") == 0, desk.said()
+    assert killed.count(-9) >= 4, desk.take_output()
+    assert desk.train("--resume", "auto") == 0, desk.take_output()
     assert outcome(desk.run) == outcome(whole.run)
     shares = [row["game/nim/share"] for row in RunFolder(whole.run).rows()]
     assert len(set(shares)) > 2, "progress has changed the shares"

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from learning_samples import TinySource, context, sample
-from small_games import FunctionEngine, deal, random_move, table
 
-from games.kuhn_poker import KuhnPokerConfig
-from marl.errors import EngineError, Unfaithful
+from marl.core.errors import EngineError, SamplerMismatch
+from marl.core.types import Reading, Turn
+from marl.games.kuhn_poker import KuhnPokerConfig
+from marl.trainers.policy_gradient.settings import Grpo
 from marl.training.staleness import Staleness
-from marl.types import Reading, Turn
-from trainers.settings.policy_gradient import Grpo
+from tests.support.learning_samples import TinySource, context, make_sample
+from tests.support.small_games import FunctionEngine, make_deal, make_simulator, random_move
 
 GAME = KuhnPokerConfig()
-SIMULATOR = table(GAME, FunctionEngine(random_move))
+SIMULATOR = make_simulator(GAME, FunctionEngine(random_move))
 ROLES = SIMULATOR.casting.roles
 
 
 def turn(version: int) -> Turn:
     """Return a turn that was begun with a version of the weights."""
-    played = SIMULATOR.play([deal(f"e{version}", GAME)])[0].turns[0]
+    played = SIMULATOR.play([make_deal(f"e{version}", GAME)])[0].turns[0]
     return replace(played, completion=replace(played.completion, prompt_ids=(1,), versions=(version, version)))
 
 
@@ -29,7 +29,7 @@ def publishing(*versions: int, allowed: int = 4) -> Staleness:
     policy = next(iter(ROLES.values())).policy
     staleness = Staleness([policy], ROLES, allowed)
     for version in versions:
-        staleness.publish(policy, version)
+        staleness.record_publish(policy, version)
     return staleness
 
 
@@ -56,7 +56,7 @@ def test_a_policy_that_does_not_learn_is_never_stale_and_without_play_ahead_noth
 def test_the_gate_leaves_stale_samples_out() -> None:
     learner = Grpo().build(context(source=TinySource()))
     wrong = Reading((-1.0, -2.0))
-    stale = [sample((1,), (2, 3), (-3.0, -4.0), turn=i, reading=wrong, staleness=1) for i in range(4)]
+    stale = [make_sample((1,), (2, 3), (-3.0, -4.0), turn=i, reading=wrong, staleness=1) for i in range(4)]
     assert "fidelity_max" not in learner.update(stale)
-    with pytest.raises(Unfaithful):
+    with pytest.raises(SamplerMismatch):
         Grpo().build(context(source=TinySource())).update([replace(each, staleness=0) for each in stale])

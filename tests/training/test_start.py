@@ -6,32 +6,32 @@ import signal
 import threading
 
 import pytest
-from real_runs import Desk, Kill, anchored, contents, outcome, rows
 
 import marl
 from marl.scenario.load import ScenarioError
+from tests.support.run_processes import RunWorkspace, SignalTrigger, anchored_scenario, contents, metric_lines, outcome
 
 
 @pytest.fixture
-def done(whole: Desk, desk: Desk) -> Desk:
+def done(whole: RunWorkspace, desk: RunWorkspace) -> RunWorkspace:
     """A copy of the whole run."""
     shutil.copytree(whole.run, desk.run)
     return desk
 
 
-def longer(desk: Desk) -> dict[str, object]:
+def longer(desk: RunWorkspace) -> dict[str, object]:
     return desk.scenario["schedule"] | {"steps": 10, "groups": 4}
 
 
 def test_ctrl_c_while_weights_are_loaded_stops_at_once(desk):
-    assert desk.train(kill=Kill("call", "load_model", 1, (signal.SIGINT,))) == 130
-    assert "Traceback" not in desk.said()
+    assert desk.train(kill=SignalTrigger("call", "load_model", 1, (signal.SIGINT,))) == 130
+    assert "Traceback" not in desk.take_output()
 
 
 def test_ctrl_c_while_a_model_is_taught_leaves_no_half_taught_model(tmp_path):
-    desk = Desk(tmp_path, anchored())
-    assert desk.train(kill=Kill("call", "Optimizer.clip", 5, (signal.SIGINT,))) == 130
-    assert "Traceback" not in desk.said()
+    desk = RunWorkspace(tmp_path, anchored_scenario())
+    assert desk.train(kill=SignalTrigger("call", "Optimizer.clip", 5, (signal.SIGINT,))) == 130
+    assert "Traceback" not in desk.take_output()
     assert [p for p in (tmp_path / "cache" / "tiny").iterdir() if "-" in p.name] == []
     assert desk.train() == 0
 
@@ -39,7 +39,7 @@ def test_ctrl_c_while_a_model_is_taught_leaves_no_half_taught_model(tmp_path):
 def test_a_run_in_the_way_is_neither_continued_nor_removed_unasked(done):
     before = outcome(done.run)
     assert done.train() == 2
-    said = done.said()
+    said = done.take_output()
     assert str(done.run) in said
     assert all(option in said for option in ("--resume auto", "--overwrite", "--out"))
     assert outcome(done.run) == before
@@ -57,14 +57,14 @@ def test_overwrite_starts_over_and_removes_only_what_is_the_runs(done):
 def test_resume_and_overwrite_together_are_refused(done):
     before = outcome(done.run)
     assert done.train("--overwrite", "--resume", "auto") == 2
-    assert "give one of them" in done.said()
+    assert "give one of them" in done.take_output()
     assert outcome(done.run) == before
 
 
 def test_a_complete_run_is_left_as_it_is_and_says_so(done):
     before = contents(done.run, "checkpoints", "trajectories"), (done.run / "metrics.jsonl").read_bytes()
     assert done.train("--resume", "auto") == 0
-    assert "complete at step 8: nothing to do" in done.said()
+    assert "complete at step 8: nothing to do" in done.take_output()
     after = contents(done.run, "checkpoints", "trajectories"), (done.run / "metrics.jsonl").read_bytes()
     assert after == before
 
@@ -72,21 +72,21 @@ def test_a_complete_run_is_left_as_it_is_and_says_so(done):
 def test_a_changed_scenario_is_refused_field_by_field_unless_forced(done):
     before = outcome(done.run)
     assert done.train("--resume", "auto", schedule=longer(done)) == 2
-    said = done.said()
+    said = done.take_output()
     assert "schedule.groups: 8 -> 4" in said
     assert "schedule.steps: 8 -> 10" in said
     assert said.count("->") == 2
     assert outcome(done.run) == before
     assert done.train("--resume", "auto", "--force", schedule=longer(done)) == 0
-    assert len(rows(done.run)) == 11
+    assert len(metric_lines(done.run)) == 11
     assert marl.load(done.run / "scenario.yaml").schedule.groups == 4
 
 
 def test_resume_from_a_checkpoint_of_choice_takes_newer_ones_out_of_the_way(whole, desk):
-    assert desk.train(kill=Kill("call", "_prune", 2)) == -9
+    assert desk.train(kill=SignalTrigger("call", "_prune", 2)) == -9
     assert desk.train("--resume", str(desk.run / "checkpoints" / "000003")) == 0
-    assert "going on from step 3" in desk.said()
-    assert rows(desk.run) == rows(whole.run)
+    assert "going on from step 3" in desk.take_output()
+    assert metric_lines(desk.run) == metric_lines(whole.run)
     assert (desk.run / "checkpoints" / "000006.aside1" / "manifest.json").is_file()
 
 
@@ -100,7 +100,7 @@ def test_resume_from_a_checkpoint_of_choice_takes_newer_ones_out_of_the_way(whol
 )
 def test_resume_from_what_is_no_checkpoint_of_the_run_is_refused(where, status, message, done):
     assert done.train("--resume", where) == status
-    assert message in done.said()
+    assert message in done.take_output()
 
 
 def test_resume_auto_in_an_empty_folder_begins(whole, desk):
@@ -110,7 +110,7 @@ def test_resume_auto_in_an_empty_folder_begins(whole, desk):
 
 def test_resume_of_a_checkpoint_in_an_empty_folder_is_refused(desk):
     assert desk.train("--resume", "000003") == 2
-    assert f"--resume 000003: no run in {desk.run}" in desk.said()
+    assert f"--resume 000003: no run in {desk.run}" in desk.take_output()
     assert not desk.run.exists()
 
 

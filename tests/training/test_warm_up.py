@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import marl
+from marl.core.types import TOOL_CALL_PREFIX, Deal, Metrics, Turn
 from marl.models.tiny_build import make_tokenizer
 from marl.protocols import WarmUp
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.training.build import sources
+from marl.training.build import prepare_models
 from marl.training.placement import LocalPlacement
-from marl.training.warm_up import corpus, lesson, random_play
-from marl.types import CALL, Deal, Metrics, Turn
+from marl.training.warm_up import corpus, random_play, warm_up_scenario_data
 
 TOOL = 'call {"name":"calculator","arguments":{"expression":"{{ question }}"}}'
 
@@ -58,7 +58,7 @@ def scenario(lessons: int = 30, **schedule: int) -> Scenario:
 
 def spoken(settings: Scenario, episodes: int) -> list[Turn]:
     """Return what the solver says when it has been taught."""
-    simulator = LocalPlacement().simulator(settings, sources(settings, settings.policies))
+    simulator = LocalPlacement().simulator(settings, prepare_models(settings, settings.policies))
     games = simulator.play([Deal(f"{i}", f"{i}", i, settings.seats) for i in range(episodes)])
     return [turn for game in games for turn in game.turns if turn.role == "solver"]
 
@@ -78,12 +78,12 @@ def test_all_that_random_play_reads_and_writes_is_in_the_vocabulary_of_words() -
     assert said <= texts
     role = settings.roles["solver"]
     read = [role.parse(tokenizer.decode(tokenizer(text).input_ids), None) for text in said]
-    assert {move[:5] for move in read if move} > {CALL}
+    assert {move[:5] for move in read if move} > {TOOL_CALL_PREFIX}
     assert None not in read
 
 
 def test_who_answers_by_rule_does_so_in_the_lesson_too(tmp_path: Path) -> None:
-    data = lesson(scenario(), ("solver",), WarmUp(), tmp_path, tmp_path / "play.jsonl.zst")
+    data = warm_up_scenario_data(scenario(), ("solver",), WarmUp(), tmp_path, tmp_path / "play.jsonl.zst")
     kinds = {name: policy.get("engine", {}).get("kind") for name, policy in data["policies"].items()}
     assert kinds == {"solver": None, "bench": "tools", "checks": "verifiers"}
 
@@ -95,7 +95,7 @@ def test_a_tiny_model_learns_tags_calls_and_prompts_that_continue(
     monkeypatch.setenv("MARL_CACHE", str(tmp_path))
     taught = spoken(scenario(lessons=200), 60)
     assert sum(turn.action is not None for turn in taught) / len(taught) > 0.8
-    assert share(taught, CALL) > 0.2
+    assert share(taught, TOOL_CALL_PREFIX) > 0.2
     assert any(turn.request.continues and turn.action for turn in taught)
 
 

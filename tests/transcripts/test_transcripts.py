@@ -19,9 +19,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import printed
-from paths import ROOT
-from readme_blocks import TYPED
+
+from tests.support.command_line import marl_output
+from tests.support.paths import ROOT
+from tests.support.readme_blocks import TYPED
 
 TUTORIAL = ROOT / TYPED
 TRANSCRIPTS = [*sorted(Path(__file__).parent.glob("*.md")), TUTORIAL]
@@ -52,7 +53,7 @@ def marl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
     threads = torch.get_num_threads()
-    yield partial(printed, monkeypatch, capsys)
+    yield partial(marl_output, monkeypatch, capsys)
     torch.set_num_threads(threads)
 
 
@@ -78,7 +79,7 @@ def _smaller(words: list[str]) -> list[str]:
     match words[1]:
         case "train":
             return ["schedule.steps=2", "schedule.groups=4", "schedule.group_size=4", *_made_models(words[2])]
-        case "eval":
+        case "eval" if words[2] not in ("suite", "exploitability"):
             return ["--episodes", "8"]
         case "play":
             return ["--episodes", "32"]

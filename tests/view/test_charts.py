@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from marl.errors import FolderError
+from marl.core.errors import FolderError
 from marl.scenario.load import ScenarioError
-from marl.view.curve_sets import Point
-from marl.view.curves import chart, draw, picture, plot, spark
+from marl.view.curve_data import Point
+from marl.view.curves import curves_figure, plot, save_curves, sparkline, text_chart
 
 
 @pytest.mark.parametrize(
@@ -18,21 +18,21 @@ from marl.view.curves import chart, draw, picture, plot, spark
     [([], ""), ([3.0], "▁"), ([0.0, 0.0], "▁▁"), ([-2.0, -2.0, -2.0], "▁▁▁"), ([0, 7], "▁█"), ([-1, 0, 1], "▁▅█")],
 )
 def test_a_spark_spans_its_values(values: list[float], drawn: str) -> None:
-    assert spark(values, 10) == drawn
+    assert sparkline(values, 10) == drawn
 
 
 def test_a_spark_is_no_wider_than_asked() -> None:
-    assert spark([float(i) for i in range(100)], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([float(i) for i in range(100)], 8) == "▁▂▃▄▅▆▇█"
 
 
 def test_a_chart_stands_on_zero() -> None:
-    lines = chart([(0, 2.0), (5, 1.0), (10, 0.0)], 60, 2).split("\n")
+    lines = text_chart([(0, 2.0), (5, 1.0), (10, 0.0)], 60, 2).split("\n")
     assert lines == ["   2.000 ┤█  ", "   1.000 ┤██ ", "         └───", "          0 10"]
 
 
 @pytest.mark.parametrize("values", [[0.0], [2.5], [-2.5], [1.0] * 5, [0.0] * 5, [-1.0] * 5, [-3.0, -1.0], [-1.0, 1.0]])
 def test_a_chart_of_any_values_has_its_size_and_a_scale_that_holds_them(values: list[float]) -> None:
-    lines = chart(list(enumerate(values)), 40, 5).split("\n")
+    lines = text_chart(list(enumerate(values)), 40, 5).split("\n")
     assert len(lines) == 7
     top = float(lines[0].split("┤")[0])
     assert top >= max(values)
@@ -40,7 +40,7 @@ def test_a_chart_of_any_values_has_its_size_and_a_scale_that_holds_them(values: 
 
 
 def test_a_chart_of_one_value_names_one_step() -> None:
-    assert chart([(3, 1.0)]).split("\n")[-1].strip() == "3"
+    assert text_chart([(3, 1.0)]).split("\n")[-1].strip() == "3"
 
 
 def run(folder: Path, *rows: dict[str, float]) -> Path:
@@ -117,7 +117,7 @@ def test_runs_whose_folders_are_called_alike_are_both_drawn(tmp_path: Path) -> N
 
 def test_a_run_has_one_colour_in_all_panels_and_there_is_one_legend() -> None:
     points = [Point(0, 1.0), Point(1, 2.0)]
-    figure = picture({"loss": {"a": [], "b": points}, "success": {"a": points, "b": points}})
+    figure = curves_figure({"loss": {"a": [], "b": points}, "success": {"a": points, "b": points}})
     (legend,) = figure.legends
     colours = {line.get_label(): line.get_color() for line in legend.get_lines()}
     assert colours.keys() == {"a", "b"}
@@ -128,7 +128,7 @@ def test_a_run_has_one_colour_in_all_panels_and_there_is_one_legend() -> None:
 
 
 def test_an_interval_is_a_band_around_its_curve() -> None:
-    figure = picture({"success": {"a": [Point(0, 0.5, 0.4, 0.7), Point(9, 0.6, 0.5, 0.8)]}})
+    figure = curves_figure({"success": {"a": [Point(0, 0.5, 0.4, 0.7), Point(9, 0.6, 0.5, 0.8)]}})
     (band,) = figure.axes[0].collections
     corners = band.get_paths()[0].vertices
     assert {(x, y) for x, y in corners} == {(0, 0.4), (0, 0.7), (9, 0.5), (9, 0.8)}
@@ -136,7 +136,7 @@ def test_an_interval_is_a_band_around_its_curve() -> None:
 
 
 def test_an_exact_figure_that_does_not_count_is_drawn_hollow_and_dashed() -> None:
-    figure = picture({"eval/nashconv": {"a": [Point(0, 6.0, counts=False), Point(1, 0.5), Point(2, 0.4)]}})
+    figure = curves_figure({"eval/nashconv": {"a": [Point(0, 6.0, valid=False), Point(1, 0.5), Point(2, 0.4)]}})
     dashed, hollow, sound = figure.axes[0].lines
     assert (dashed.get_linestyle(), list(dashed.get_ydata())) == ("--", [6.0, 0.5, 0.4])
     assert (hollow.get_markerfacecolor(), list(hollow.get_ydata())) == ("white", [6.0])
@@ -153,7 +153,7 @@ def test_the_text_says_how_many_evaluations_do_not_count(tmp_path: Path) -> None
 
 
 def test_a_single_point_is_marked_and_many_panels_are_drawn(tmp_path: Path) -> None:
-    figure = picture({name: {"run": [Point(0, -1.0)]} for name in "abcde"})
+    figure = curves_figure({name: {"run": [Point(0, -1.0)]} for name in "abcde"})
     assert [axis.lines[0].get_marker() for axis in figure.axes[:5]] == ["o"] * 5
-    draw(tmp_path / "c.png", {name: {"run": [Point(0, -1.0)]} for name in "abc"})
+    save_curves(tmp_path / "c.png", {name: {"run": [Point(0, -1.0)]} for name in "abc"})
     assert (tmp_path / "c.png").stat().st_size > 1000

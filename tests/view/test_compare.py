@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import marl
+from marl.core.statistics import student
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
-from marl.statistics import student
-from marl.view.compare import compare
-from marl.view.curve_sets import CurveChoice, curve_set
+from marl.view.curve_data import CurveSelection, select_curves
+from marl.view.run_comparison import compare_runs
 
 SCENARIO = "scenarios/kuhn_self_play.yaml"
 
@@ -40,7 +40,7 @@ def test_runs_that_differ_in_their_seeds_are_one_column_with_an_interval(tmp_pat
     other = run(
         tmp_path / "other", ["policies.actor.learner.lr=0.5"], {"step": 1, "eval/nashconv": 0.5, "eval/legal_mass": 1.0}
     )
-    text = compare([*seeds(tmp_path, [0.1, 0.2, 0.3]), other])
+    text = compare_runs([*seeds(tmp_path, [0.1, 0.2, 0.3]), other])
     assert "A: seed_0, seed_1, seed_2 (step 1)\nB: other (step 1)" in text
     assert "policies.actor.learner.lr" in text
     assert "schedule.seed" not in text
@@ -51,23 +51,23 @@ def test_runs_that_differ_in_their_seeds_are_one_column_with_an_interval(tmp_pat
 def test_a_single_run_shows_the_interval_that_it_measured(tmp_path: Path) -> None:
     name = "eval/random/win"
     row = {"step": 5, name: 0.5, f"{name}_low": 0.4, f"{name}_high": 0.6}
-    assert "0.5 [0.4, 0.6]" in compare([run(tmp_path / "one", [], row)])
+    assert "0.5 [0.4, 0.6]" in compare_runs([run(tmp_path / "one", [], row)])
 
 
 def test_the_last_tenth_of_the_steps_counts(tmp_path: Path) -> None:
     rows = [{"step": step, "episode/return/player_0": float(step)} for step in range(1, 21)]
-    assert compare([run(tmp_path / "one", [], *rows)]).endswith("episode/return/player_0                 19")
+    assert compare_runs([run(tmp_path / "one", [], *rows)]).endswith("episode/return/player_0                 19")
 
 
 def test_an_unknown_metric_is_named_with_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"--metric eval/nashconf: .*eval/nashconv"):
-        compare(seeds(tmp_path, [0.1]), ["eval/nashconf"])
+        compare_runs(seeds(tmp_path, [0.1]), ["eval/nashconf"])
 
 
 def test_a_band_is_the_mean_of_seeds_where_all_were_measured(tmp_path: Path) -> None:
     runs = seeds(tmp_path, [0.1, 0.3])
     (runs[0] / "metrics.jsonl").open("a").write('{"step": 2, "eval/nashconv": 7.0}\n')
-    curves, _ = curve_set(runs, CurveChoice(["eval/nashconv"], band="seeds"))
+    curves, _ = select_curves(runs, CurveSelection(["eval/nashconv"], band="seeds"))
     [point] = curves["eval/nashconv"]["seed_0, seed_1"]
     assert (point.step, point.value) == (1, pytest.approx(0.2))
     # t(.975, 1) = 12.706, standard deviation .1414
@@ -76,7 +76,7 @@ def test_a_band_is_the_mean_of_seeds_where_all_were_measured(tmp_path: Path) -> 
 
 def test_figures_of_roles_share_a_panel(tmp_path: Path) -> None:
     row = {"step": 1, "role/solver/illegal": 0.1, "role/critic/illegal": 0.2, "role/solver/reward/correct": 1.0}
-    curves, _ = curve_set([run(tmp_path / "one", [], row)], CurveChoice(by="role"))
+    curves, _ = select_curves([run(tmp_path / "one", [], row)], CurveSelection(by="role"))
     assert {panel: list(lines) for panel, lines in curves.items()} == {
         "role/*/reward/correct": ["solver"],
         "role/*/illegal": ["solver", "critic"],

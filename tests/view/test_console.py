@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from by_hand import episode
 from rich.console import Console
 
-from marl.graph import Trajectory
+from marl.core.graph import Trajectory
+from marl.core.types import Reward
 from marl.runs.run_folder import RunFolder
-from marl.types import Reward
-from marl.view.console import LONGEST_LINE, LiveTable, WarmUpProgress, step_line
-from marl.view.examples import examples
+from marl.view.console import MAX_LINE_LENGTH, LiveDashboard, WarmUpProgress, step_line
+from marl.view.turn_examples import example_lines
+from tests.support.handmade_episodes import make_episode
 
 
 @pytest.mark.parametrize("many", [0, 1, 5, 40])
@@ -24,7 +24,7 @@ def test_a_steps_line_has_at_most_200_characters_and_tells_how_many_figures_are_
     figures = {f"{index:03d}{'x' * width}": 0.123456 for index in range(many)}
     line = step_line("step 10/1000", figures)
     shown = sum(name in line for name in figures)
-    assert len(line) <= LONGEST_LINE == 200
+    assert len(line) <= MAX_LINE_LENGTH == 200
     assert line.endswith(f"  +{many - shown} more") == (shown < many)
 
 
@@ -54,7 +54,7 @@ def test_a_quick_warm_up_says_nothing_more(capsys: pytest.CaptureFixture[str]) -
 
 def played(name: str, said: dict[str, str], *, read: str | None = "6", gold: str = "", paid: float = 0.0) -> Trajectory:
     """An episode in which agents, who are their own roles, say something; `by_rule` samples no tokens."""
-    plain = episode(name, list(said), seats={agent: agent for agent in said})
+    plain = make_episode(name, list(said), seats={agent: agent for agent in said})
     made = Trajectory(plain.deal, "")
     state = json.dumps({"problem": {"question": "2 x 3?", "answer": gold}}) if gold else ""
     for turn, (agent, text) in zip(plain.turns, said.items(), strict=True):
@@ -67,30 +67,30 @@ def played(name: str, said: dict[str, str], *, read: str | None = "6", gold: str
 
 
 def test_a_turn_is_shown_with_who_said_what_and_what_it_was_read_as_expected_to_be_and_earned() -> None:
-    lines = list(examples([played("e", {"solver": "I think\nit is 6"}, gold="6", paid=1.0)]))
+    lines = list(example_lines([played("e", {"solver": "I think\nit is 6"}, gold="6", paid=1.0)]))
     assert lines == ["  solver: said 'I think it is 6', read as '6', expected '6', earned 1"]
 
 
 def test_an_unreadable_turn_of_a_game_without_right_answers_is_shown_as_that() -> None:
-    assert list(examples([played("e", {"ann": "[check] bet"}, read=None, paid=-1.0)])) == [
+    assert list(example_lines([played("e", {"ann": "[check] bet"}, read=None, paid=-1.0)])) == [
         "  ann: said '[check] bet', read as nothing, earned -1"
     ]
 
 
 def test_up_to_three_episodes_show_a_turn_each_of_different_roles_that_models_speak_for() -> None:
     team = [played(str(i), {"solver": "a", "critic": "b", "by_rule": "c"}) for i in range(5)]
-    assert [line.split(":")[0].strip() for line in examples(team)] == ["solver", "critic", "solver"]
-    assert list(examples([played("e", {"by_rule": "c"})])) == []
+    assert [line.split(":")[0].strip() for line in example_lines(team)] == ["solver", "critic", "solver"]
+    assert list(example_lines([played("e", {"by_rule": "c"})])) == []
 
 
 @pytest.mark.parametrize("episodes", [True, False])
 def test_a_live_table_shows_a_sampled_episode_if_it_is_wanted(episodes: bool, tmp_path: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100, height=40)
-    table = LiveTable(console, 3, "demo", episodes=episodes)
+    table = LiveDashboard(console, 3, "demo", episodes=episodes)
     table.begin(RunFolder(tmp_path))
     table.log(1, {"role/solver/turns": 1.0, "time/step": 2.0})
-    table.played(1, [played("e", {"solver": "it is 6"}, paid=1.0)])
+    table.log_episodes(1, [played("e", {"solver": "it is 6"}, paid=1.0)])
     table.close()
     last = screen.getvalue()[-1500:]
     assert "ETA 4 s" in last
@@ -99,7 +99,7 @@ def test_a_live_table_shows_a_sampled_episode_if_it_is_wanted(episodes: bool, tm
 
 def test_a_long_turn_is_cut_to_its_end_and_stays_on_one_short_line() -> None:
     text = "\n".join(["Let me see. "] * 1000) + "so 6"
-    (line,) = examples([played("e", {"solver": text}, read="y" * 10**5, gold="z" * 10**5)])
+    (line,) = example_lines([played("e", {"solver": text}, read="y" * 10**5, gold="z" * 10**5)])
     assert "so 6'" in line
     assert "\n" not in line
     assert len(line) < 200

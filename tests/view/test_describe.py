@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, create_model
 
-from marl.config import Config
-from marl.parts import GROUPS, find, names
+from marl.core.config import Config
+from marl.core.plugins import GROUPS, find_plugin, known_kinds
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
-from marl.view.describe import describe
-from marl.view.type_words import default_words, type_words
+from marl.view.settings_reference import describe
+from marl.view.type_descriptions import describe_default, describe_type
 
 
 class Sizes(Config):
@@ -46,12 +46,12 @@ def check_example(text: str) -> None:
     for section, value in example_of(text).items():
         info = Scenario.model_fields[section]
         if ", one of tasks:" in text:  # a game would read the file that it names
-            value, info = value["task"], find("games", "team").model_fields["task"]
+            value, info = value["task"], find_plugin("games", "team").model_fields["task"]
         create_model("Section", section=(info.annotation, info))(section=value)
 
 
 def test_types_and_defaults_are_in_words_for_people() -> None:
-    words = {name: (type_words(info), default_words(info)) for name, info in Sizes.model_fields.items()}
+    words = {name: (describe_type(info), describe_default(info)) for name, info in Sizes.model_fields.items()}
     assert words == {
         "small": ("whole number ≥ 1 and ≤ 9 or null", "default null"),
         "share": ("number > 0 and < 1 or all", "default 0.5"),
@@ -69,8 +69,8 @@ def test_a_kind_is_described_with_all_settings_and_those_within_them() -> None:
     assert text.startswith("grpo, one of trainers:\n    Policy gradient")
     assert entry(text, "lr") == "lr: number > 0; default 1e-06 Learning rate, at its height."
     assert entry(text, "old").startswith("old: one of sampler, read; default sampler Log-probabilities in the")
-    assert entry(text, "clip_low").startswith("clip_low: number > 0 or null; default null Greatest distance")
-    assert "part of losses (advantage_weighted, clip, clipped_weight," in entry(text, "loss")
+    assert "part of losses (awr, cispo, gmpo, gspo, gspo_token, ppo_clip," in entry(text, "loss")
+    assert 'default {"kind": "ppo_clip"}' in entry(text, "loss")
     assert "\nreference, magnet, proximal:\n    Penalty on the KL divergence" in text
     assert entry(text, "refresh").endswith("Null: the initial weights, for ever.")
     assert example_of(text) == {"policies": {"actor": {"learner": {"kind": "grpo", "lr": 1e-5}}}}
@@ -78,7 +78,7 @@ def test_a_kind_is_described_with_all_settings_and_those_within_them() -> None:
 
 def test_every_kind_has_an_example_that_is_valid() -> None:
     for group in GROUPS:
-        for kind in names(group):
+        for kind in known_kinds(group):
             text = describe([group, kind])
             assert text.startswith(f"{kind}, one of {group}:\n    ")
             check_example(text)
@@ -101,14 +101,17 @@ def test_every_section_has_an_example_that_is_valid_and_they_are_one_scenario() 
         ("verifier exact", "exact, one of verifiers:"),
         ("verifier", "verifier, one of roles:"),
         ("learner.sft", "sft, one of trainers:"),
-        ("trainers rloo", "reinforce_sequence, one of trainers:"),
-        ("rloo", "rloo, one of baselines:"),
+        ("trainers rloo", "rloo, one of trainers:"),
+        ("baseline rloo", "rloo, one of baselines:"),
         ("schedule", "schedule: settings; must be given\n    Amount of play"),
         ("policies", "policies: {name: settings} (not empty); must be given"),
         ("schedule threads", "threads, a setting of schedule: whole number ≥ 1 and ≤ 4096 or null; default null\n"),
         ("credit.kl", "kl, a setting of credit: settings or null; default null\n"),
         ("grpo.reference.clamp", "clamp, a setting of reference, a setting of grpo, one of trainers: number > 0"),
-        ("trainers.settings.policy_gradient:Grpo lr", "lr, a setting of trainers.settings.policy_gradient:Grpo,"),
+        (
+            "marl.trainers.policy_gradient.settings:Grpo lr",
+            "lr, a setting of marl.trainers.policy_gradient.settings:Grpo,",
+        ),
     ],
 )
 def test_a_subject_is_found_by_the_words_that_people_use(words: str, beginning: str) -> None:
@@ -155,7 +158,7 @@ def test_all_forms_of_a_setting_with_several_are_described_and_can_be_looked_int
 
 def test_a_kind_in_two_groups_says_which() -> None:
     code = (
-        "import marl, sys; from marl.parts import find; from marl.commands.cli import main;"
+        "import marl, sys; from marl.core.plugins import find_plugin as find; from marl.commands.cli import main;"
         "marl.register('twin', find('games', 'nim')); marl.register('twin', find('roles', 'player'));"
         "sys.argv = ['marl', 'describe', 'twin']; main()"
     )

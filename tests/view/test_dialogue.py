@@ -12,24 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from by_hand import episode
 from rich.console import Console
 
-from marl.graph import Trajectory, write_trajectories
-from marl.judging.records import EpisodeRecord, StepRecord, TurnRecord
-from marl.runs.judgements import write_judgement
+from marl.core.graph import Trajectory, write_trajectories
+from marl.core.types import Completion, Findings, Message, Reward, Turn
+from marl.credit_stage.records import CreditRecord, EpisodeRecord, TurnCreditRecord
+from marl.runs.credit_records import write_credit_record
 from marl.scenario.load import ScenarioError
-from marl.types import Completion, Findings, Message, Reward, Turn
-from marl.view.dialogue import Selection, dialogues
+from marl.view.dialogue import DialogueSelection, dialogue_lines
+from tests.support.handmade_episodes import make_episode
 
 STATE = json.dumps({"answer": "", "problem": {"question": "2 + 3", "answer": "5"}})
-ALL = Selection()
+ALL = DialogueSelection()
 SEATS = {"ann": "solver", "bob": "critic", "judge": "verifier"}
 
 
 def quiz(name: str, said: str, paid: float = 0.0, readable: bool = True) -> Trajectory:
     """Ann answers, the judge grades her by rule, Bob comments."""
-    trajectory = episode(name, ("ann", "judge", "bob"), [("ann", paid, 2)] if paid else [], seats=SEATS)
+    trajectory = make_episode(name, ("ann", "judge", "bob"), [("ann", paid, 2)] if paid else [], seats=SEATS)
     answer, grade, comment = trajectory.turns
     verdict = json.dumps({"scores": {"correct": paid}, "why": {"correct": "" if paid else f"{said!r} is wrong"}})
     prompt = (Message("system", "Add."), Message("user", "2 + 3 is"))
@@ -55,8 +55,10 @@ def quiz(name: str, said: str, paid: float = 0.0, readable: bool = True) -> Traj
     return trajectory
 
 
-def judged(turn: Turn, advantage: float) -> TurnRecord:
-    chain = TurnRecord(turn.id, turn.agent, turn.role, "actor", (4, 4), 0, (), 0.0, 1.0, {}, 1.0, 0.5, 1.0, None, 0.0)
+def judged(turn: Turn, advantage: float) -> TurnCreditRecord:
+    chain = TurnCreditRecord(
+        turn.id, turn.agent, turn.role, "actor", (4, 4), 0, (), 0.0, 1.0, {}, 1.0, 0.5, 1.0, None, 0.0
+    )
     return replace(chain, advantage=advantage)
 
 
@@ -68,8 +70,8 @@ def run(folder: Path, *steps: list[Trajectory]) -> Path:
     return folder
 
 
-def text(folder: Path, selection: Selection = ALL) -> str:
-    return "\n".join(line.plain for line in dialogues(folder, selection))
+def text(folder: Path, selection: DialogueSelection = ALL) -> str:
+    return "\n".join(line.plain for line in dialogue_lines(folder, selection))
 
 
 @pytest.fixture
@@ -78,12 +80,12 @@ def home(tmp_path: Path) -> Path:
     folder = run(tmp_path / "run", [quiz("0.0", "old")], newest)
     first = newest[0]
     records = (EpisodeRecord(first.id, (), (judged(first.turns[0], 0.25),)),)
-    write_judgement(folder / "judgements" / "000020.jsonl.zst", StepRecord((), (), records))
+    write_credit_record(folder / "credit" / "000020.jsonl.zst", CreditRecord((), (), records))
     return folder
 
 
 def test_an_episode_is_shown_with_its_problem_its_turns_their_scores_and_what_was_earned(home: Path) -> None:
-    assert text(home, Selection(episodes=1)).split("\n") == [
+    assert text(home, DialogueSelection(episodes=1)).split("\n") == [
         f"{home}: step 20, 4 episodes; shown: 1",
         "",
         "episode 9.0  success 1",
@@ -107,7 +109,7 @@ def test_an_episode_is_shown_with_its_problem_its_turns_their_scores_and_what_wa
 
 
 def test_a_score_is_shown_with_its_reason_and_an_unreadable_answer_as_such(home: Path) -> None:
-    shown = text(home, Selection(unreadable=True))
+    shown = text(home, DialogueSelection(unreadable=True))
     assert shown.startswith(f"{home}: step 20, 4 episodes; 1 with unreadable turns; shown: 1\n")
     assert "scored     correct = 0 by judge: '??' is wrong" in shown
     assert "read as    nothing: no legal move could be read" in shown
@@ -120,7 +122,7 @@ def test_a_score_is_shown_with_its_reason_and_an_unreadable_answer_as_such(home:
     [("played", ["9.0", "9.1", "9.2"]), ("best", ["9.3", "9.0", "9.1"]), ("worst", ["9.1", "9.2", "9.0"])],
 )
 def test_episodes_are_shown_as_played_or_by_their_reward(home: Path, order: str, names: list[str]) -> None:
-    shown = text(home, Selection(order=order))  # type: ignore[arg-type]
+    shown = text(home, DialogueSelection(order=order))  # type: ignore[arg-type]
     assert re.findall(r"^episode (\S+)", shown, re.MULTILINE) == names
 
 
@@ -128,15 +130,15 @@ def test_a_role_is_shown_alone_and_orders_episodes_by_its_own_rewards(tmp_path: 
     mixed = [quiz("0.0", "5", 1.0), quiz("0.1", "6")]
     mixed[1].rewards = [Reward("bob", 3.0, ("0.1", 2))]
     folder = run(tmp_path / "run", mixed)
-    shown = text(folder, Selection(role="solver", order="best", episodes=1))
+    shown = text(folder, DialogueSelection(role="solver", order="best", episodes=1))
     assert "best reward of role solver first" in shown
     assert "episode 0.0" in shown
     assert "bob" not in shown
-    assert "judge" in text(folder, Selection(role="verifier", episodes=1)).split("\n")[5]
+    assert "judge" in text(folder, DialogueSelection(role="verifier", episodes=1)).split("\n")[5]
 
 
 def test_a_step_can_be_chosen(home: Path) -> None:
-    assert "said       old" in text(home, Selection(step=10))
+    assert "said       old" in text(home, DialogueSelection(step=10))
 
 
 def test_long_texts_are_cut_in_the_middle_unless_the_whole_is_wanted(tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_long_texts_are_cut_in_the_middle_unless_the_whole_is_wanted(tmp_path: P
     assert "[... 1,410 characters ...]" in shown
     assert "xxx end" in shown
     assert max(map(len, shown.split("\n"))) < 700
-    whole = text(folder, Selection(whole=True))
+    whole = text(folder, DialogueSelection(full=True))
     assert said in whole
     assert "    system     Add.\n    user       2 + 3 is\n" in whole
     assert '{"scores"' in whole
@@ -161,7 +163,7 @@ def test_what_a_model_wrote_passes_neither_for_markup_nor_for_a_label_of_ours(tm
     assert not re.search(r"^    earned", shown, re.MULTILINE)
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, color_system="standard", width=40)
-    for line in dialogues(folder, Selection()):
+    for line in dialogue_lines(folder, DialogueSelection()):
         terminal.print(line, soft_wrap=True)
     coloured = screen.getvalue()
     assert "\x1b[36m[red]x[/] \\x1b[2J" in coloured
@@ -175,14 +177,16 @@ def test_the_command_prints_the_same_into_a_pipe_and_loads_no_model(home: Path) 
     )
     words = ("show", str(home), "--worst", "--role", "solver", "--episodes", "2", "--whole")
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    selection = Selection(role="solver", order="worst", episodes=2, whole=True)
+    selection = DialogueSelection(role="solver", order="worst", episodes=2, full=True)
     assert (done.stdout, done.stderr) == (text(home, selection) + "\n", "")
 
 
 def test_what_cannot_be_shown_is_named_with_what_there_is(home: Path, tmp_path: Path) -> None:
     refusals = {
-        Selection(step=12): r"--step 12: no dialogues of this step .*; nearest: 10 and 20 \(2 recorded, from 10 to 20;",
-        Selection(role="sovler"): "--role sovler: no such role .*; did you mean 'solver'",
+        DialogueSelection(
+            step=12
+        ): r"--step 12: no dialogues of this step .*; nearest: 10 and 20 \(2 recorded, from 10 to 20;",
+        DialogueSelection(role="sovler"): "--role sovler: no such role .*; did you mean 'solver'",
     }
     for selection, message in refusals.items():
         with pytest.raises(ScenarioError, match=message):
@@ -196,7 +200,7 @@ def test_what_cannot_be_shown_is_named_with_what_there_is(home: Path, tmp_path: 
 
 def test_nothing_that_matches_is_no_error(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", [quiz("0.0", "5", 1.0)])
-    assert text(folder, Selection(unreadable=True)) == (
+    assert text(folder, DialogueSelection(unreadable=True)) == (
         f"{folder}: step 10, 1 episodes; 0 with unreadable turns; shown: 0"
     )
 

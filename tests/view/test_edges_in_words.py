@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from by_hand import episode
-
-from marl.graph import Trajectory
-from marl.types import EdgeKind, Mark, TurnId
-from marl.view.dialogue import Selection, dialogue
-from marl.view.edges import kinds_in_words, placed, sources_in_words
-from marl.view.verdicts import readers_of
+from marl.core.graph import Trajectory
+from marl.core.types import EdgeKind, SourceSpan, TurnId
+from marl.view.dialogue import DialogueSelection, episode_lines
+from marl.view.edge_text import describe_edge, describe_sources, format_token_ranges
+from marl.view.verifier_scores import readers_by_other_agents
+from tests.support.handmade_episodes import make_episode
 
 
 def team() -> Trajectory:
     """A planner and a solver speak; the critic heard the planner twice, was told of the solver, and decided on bob."""
-    spoken = episode("e", ("planner", "solver", "critic", "critic", "bob"))
+    spoken = make_episode("e", ("planner", "solver", "critic", "critic", "bob"))
     marks = [
-        Mark(("e", 0), "heard", 0, 0, 3),
-        Mark(("e", 0), "heard", 0, 2, 5),
-        Mark(("e", 0), "told", 0, 7, 8),
-        Mark(("e", 1), "told", 0, 9, 9),
+        SourceSpan(("e", 0), "heard", 0, 0, 3),
+        SourceSpan(("e", 0), "heard", 0, 2, 5),
+        SourceSpan(("e", 0), "told", 0, 7, 8),
+        SourceSpan(("e", 1), "told", 0, 9, 9),
     ]
     critic = spoken.turns[2]
     critic = replace(
@@ -45,28 +44,31 @@ def team() -> Trajectory:
 
 def test_sources_are_named_with_ways_and_tokens_that_are_counted_once() -> None:
     trajectory = team()
-    words = [sources_in_words(turn, trajectory, None) for turn in trajectory.turns]
+    words = [describe_sources(turn, trajectory, None) for turn in trajectory.turns]
     assert words[:2] == ["", ""]
     assert words[2] == "planner's turn 0 (heard, 5 tokens; told, 1 token), solver's 1 (told)"
     assert words[3:] == ["solver's turn 1 (posed), its own 2 (self)", "critic's turn 2 (gated)"]
-    assert sources_in_words(trajectory.turns[2], trajectory, 1) == "1 earlier, solver's turn 1 (told)"
+    assert describe_sources(trajectory.turns[2], trajectory, 1) == "1 earlier, solver's turn 1 (told)"
 
 
 def test_tokens_are_named_by_their_places() -> None:
     trajectory = team()
     assert (
-        kinds_in_words(trajectory.turns[2], ("e", 0), trajectory, placed) == "heard, 5 tokens (1-5); told, 1 token (8)"
+        describe_edge(trajectory.turns[2], ("e", 0), trajectory, format_token_ranges)
+        == "heard, 5 tokens (1-5); told, 1 token (8)"
     )
-    assert placed([1, 3, 4]) == "3 tokens (1, 3-4)"
+    assert format_token_ranges([1, 3, 4]) == "3 tokens (1, 3-4)"
 
 
 def test_who_was_let_speak_has_read_nothing() -> None:
     trajectory = team()
-    assert [reader.agent for reader in readers_of(trajectory.turns[0], trajectory)] == ["critic"]
-    assert not readers_of(trajectory.turns[2], trajectory), "bob was let speak by the critic, and did not read it"
+    assert [reader.agent for reader in readers_by_other_agents(trajectory.turns[0], trajectory)] == ["critic"]
+    assert not readers_by_other_agents(trajectory.turns[2], trajectory), (
+        "bob was let speak by the critic, and did not read it"
+    )
 
 
 def test_a_dialogue_says_who_is_read_where() -> None:
-    lines = [line.plain for line in dialogue(team(), Selection(), {})]
+    lines = [line.plain for line in episode_lines(team(), DialogueSelection(), {})]
     assert "    reads      planner's turn 0 (heard, 5 tokens; told, 1 token), solver's 1 (told)" in lines
     assert "    reads      critic's turn 2 (gated)" in lines

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from by_hand import episode
-from command_line import printed
 
-from marl.graph import Trajectory, write_trajectories
+from marl.core.graph import Trajectory, write_trajectories
 from marl.scenario.load import ScenarioError
-from marl.view.graph_picture import check_picture, draw_graph
+from marl.view.graph_picture import check_picture_suffix, draw_graph
+from tests.support.command_line import marl_output
+from tests.support.handmade_episodes import make_episode
 
 
 def fork_and_join() -> Trajectory:
     """One asks two, who are heard by a fourth; the first also decided that the fourth speaks."""
-    whole, graph = episode("e.0", ("ann", "bob", "cat", "dan")), Trajectory(episode("e.0", ("ann",)).deal, "")
+    whole, graph = make_episode("e.0", ("ann", "bob", "cat", "dan")), Trajectory(make_episode("e.0", ("ann",)).deal, "")
     said = ["plan $x$ <b>", "left", None, "a long answer that does not fit"]
     turns = [replace(turn, action=action) for turn, action in zip(whole.turns, said, strict=True)]
     ids = [turn.id for turn in turns]
@@ -42,10 +42,10 @@ def test_the_first_selected_episode_of_a_run_is_drawn(
     (run / "trajectories").mkdir(parents=True)
     (run / "scenario.yaml").write_text("{}")
     write_trajectories(run / "trajectories" / "000004.jsonl.zst", [fork_and_join()])
-    assert printed(monkeypatch, capsys, "show", run, "--graph", file).strip() == str(file)
+    assert marl_output(monkeypatch, capsys, "show", run, "--graph", file).strip() == str(file)
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
 def test_another_format_is_refused_by_name() -> None:
     with pytest.raises(ScenarioError, match=r"--graph g.gif: no such format '.gif'; choices: .pdf, .png, .svg"):
-        check_picture(Path("g.gif"))
+        check_picture_suffix(Path("g.gif"))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from paths import SCENARIOS
 
 from marl.evaluation.dry_run import dry_run
 from marl.scenario.load import load
-from marl.view.plan import _count, amount, plan
+from marl.view.run_plan import _count, format_bytes, render_plan
+from tests.support.paths import SCENARIOS
 
 
 def text(name: str, *overrides: str, **options: Any) -> str:
-    return plan(dry_run(load(SCENARIOS / f"{name}.yaml", overrides)), **options)
+    return render_plan(dry_run(load(SCENARIOS / f"{name}.yaml", overrides)), **options)
 
 
 def rows(shown: str) -> dict[str, list[str]]:
@@ -70,4 +70,4 @@ def test_large_numbers_are_rounded(number: float, shown: str) -> None:
     ("size", "shown"), [(0, "0 B"), (56_000, "56 kB"), (432_100, "432 kB"), (1.7e6, "1.7 MB"), (1.4e13, "14 TB")]
 )
 def test_bytes_have_units(size: float, shown: str) -> None:
-    assert amount(size) == shown
+    assert format_bytes(size) == shown

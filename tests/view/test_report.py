@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from marl.runs import checkpoint
-from marl.runs.checkpoint import Moment, Retention
+from marl.runs.checkpoint import CheckpointMeta, Retention
 from marl.runs.run_folder import RunFolder
-from marl.scenario.schema import Evaluate
+from marl.scenario.schema import EvaluationSettings
 from marl.view.closing_report import closing_report
 
 
@@ -41,7 +41,7 @@ def test_an_interrupted_run_says_at_which_step_its_figures_were_last_measured(tm
 
 def test_a_figure_that_was_measured_once_is_no_result_and_no_best(tmp_path: Path) -> None:
     home = folder(tmp_path, {0: 0.917}, 3)
-    report = closing_report(home, finished=False, evaluate=Evaluate(nashconv=True, keep_best="eval/nashconv"))
+    report = closing_report(home, finished=False, evaluate=EvaluationSettings(nashconv=True, keep_best="eval/nashconv"))
     assert "NashConv 0.917 at step 0, measured once: nothing to compare it with" in report
     assert "->" not in report
     assert "best" not in report
@@ -51,11 +51,13 @@ def test_a_figure_that_was_measured_once_is_no_result_and_no_best(tmp_path: Path
 def test_a_run_that_was_stopped_names_the_checkpoint_that_there_is(tmp_path: Path) -> None:
     home = folder(tmp_path, {}, 5)
     assert "stopped at step 5, before the first checkpoint: --resume auto begins anew" in closing_report(home, False)
-    checkpoint.write(home.checkpoints, Moment(3, 10), {}, lambda path: path.mkdir(parents=True), Retention(1))
+    checkpoint.write_checkpoint(
+        home.checkpoints, CheckpointMeta(3, 10), {}, lambda path: path.mkdir(parents=True), Retention(1)
+    )
     assert "stopped at step 5; go on from checkpoint 000003 (the steps after it are done again)" in closing_report(
         home, False
     )
-    home.metrics.write_text("")
+    home.metrics_file.write_text("")
     assert "stopped before the first step\n" in closing_report(home, False)
 
 
@@ -90,7 +92,7 @@ def test_each_role_that_a_model_speaks_for_is_told_of_before_and_after(tmp_path:
 
 def test_the_best_evaluation_is_named_with_its_checkpoint(tmp_path: Path) -> None:
     folder = written(tmp_path, held_out(0.2, 0, 1), held_out(0.9, 0, 1), held_out(0.5, 0, 1))
-    best = Evaluate(held_out=6, keep_best="success", patience=1)
+    best = EvaluationSettings(held_out=6, keep_best="success", patience=1)
     assert "best eval/held_out/success 0.900 at step 1: its checkpoint is not kept" in closing_report(
         folder, True, best
     )

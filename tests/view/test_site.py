@@ -11,8 +11,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from paths import ROOT, SCENARIOS
-from readme_blocks import DOCUMENTS
+
+from tests.support.paths import ROOT, SCENARIOS
+from tests.support.readme_blocks import DOCUMENTS
 
 pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
 
@@ -22,7 +23,7 @@ import site_hooks
 import site_links
 import site_settings
 
-from marl.parts import GROUPS, find, names
+from marl.core.plugins import GROUPS, find_plugin, known_kinds
 from marl.scenario.schema import Scenario
 
 
@@ -55,11 +56,11 @@ def test_every_setting_of_every_part_is_in_the_reference() -> None:
     pages = site_settings.settings_pages()
     for group in GROUPS:
         text = pages[f"settings/{group}.md"][1]
-        for kind in names(group):
+        for kind in known_kinds(group):
             assert f"\n## {kind}\n" in text
             own = text.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
             assert not [
-                name for name in find(group, kind).model_fields if name != "kind" and f"| `{name}` |" not in own
+                name for name in find_plugin(group, kind).model_fields if name != "kind" and f"| `{name}` |" not in own
             ]
     scenario = pages["settings/scenario.md"][1]
     assert not [name for name in Scenario.model_fields if f"| `{name}` |" not in scenario]

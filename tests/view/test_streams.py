@@ -10,35 +10,35 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from real_runs import Desk, ended, rows
 from rich.console import Console
 
+from marl.core.types import Metrics
 from marl.runs.run_folder import RunFolder
 from marl.training.session import Callback
-from marl.types import Metrics
-from marl.view.console import Monitor, Monitors, PlainLines, Screen
-from marl.view.trackers import EventFiles, Tracker
+from marl.view.console import LineMonitor, Monitor, MonitorGroup, StdoutConsole
+from marl.view.trackers import ExperimentTracker, TensorBoardEvents
+from tests.support.run_processes import RunWorkspace, exit_status, metric_lines
 
 
-def test_a_reader_that_goes_away_after_one_line_ends_no_training(whole: Desk, desk: Desk) -> None:
+def test_a_reader_that_goes_away_after_one_line_ends_no_training(whole: RunWorkspace, desk: RunWorkspace) -> None:
     os.mkfifo(desk.path / "log")  # standard output and error of the run
-    process = desk.begin()
+    process = desk.start_training()
     with (desk.path / "log").open() as pipe:
         assert pipe.readline()
-    assert ended(process) == 0
-    assert rows(desk.run) == rows(whole.run)
+    assert exit_status(process) == 0
+    assert metric_lines(desk.run) == metric_lines(whole.run)
 
 
-def test_a_disk_that_is_full_for_what_is_printed_ends_no_training(whole: Desk, desk: Desk) -> None:
+def test_a_disk_that_is_full_for_what_is_printed_ends_no_training(whole: RunWorkspace, desk: RunWorkspace) -> None:
     (desk.path / "log").symlink_to("/dev/full")
     assert desk.train() == 0
-    assert rows(desk.run) == rows(whole.run)
+    assert metric_lines(desk.run) == metric_lines(whole.run)
 
 
 PRINTING = """
 import os, sys
-from marl.view.streams import lasting_output
-with lasting_output():
+from marl.view.resilient_output import resilient_output
+with resilient_output():
     for _ in range(3):
         print("x" * 100_000, flush=True)
         print("to the other", file=sys.stderr)
@@ -73,7 +73,7 @@ def test_the_other_stream_says_once_that_one_is_gone_and_python_ends_as_if_nothi
 
 
 def test_characters_that_a_console_cannot_encode_are_spelled_out() -> None:
-    script = "from marl.view.streams import lasting_output\nwith lasting_output(): print('█ done')"
+    script = "from marl.view.resilient_output import resilient_output\nwith resilient_output(): print('█ done')"
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment, check=True)
     assert done.stdout == b"\\u2588 done\n"
@@ -81,8 +81,8 @@ def test_characters_that_a_console_cannot_encode_are_spelled_out() -> None:
 
 def test_a_slow_reader_of_a_pipe_that_somebody_made_non_blocking_gets_everything() -> None:
     script = (
-        "import os\nos.set_blocking(1, False)\nfrom marl.view.streams import lasting_output\n"
-        "with lasting_output():\n    for _ in range(100): print('x' * 9_999)"
+        "import os\nos.set_blocking(1, False)\nfrom marl.view.resilient_output import resilient_output\n"
+        "with resilient_output():\n    for _ in range(100): print('x' * 9_999)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=True)
     assert done.stdout == (b"x" * 9_999 + b"\n") * 100
@@ -93,7 +93,7 @@ class NetworkError(RuntimeError):
     """An error of a tracker's own."""
 
 
-def tracker(monkeypatch: pytest.MonkeyPatch, sent: list[int]) -> Tracker:
+def tracker(monkeypatch: pytest.MonkeyPatch, sent: list[int]) -> ExperimentTracker:
     """A tracker whose client loses the network at step 2."""
 
     def log(metrics: Metrics, step: int) -> None:
@@ -103,11 +103,11 @@ def tracker(monkeypatch: pytest.MonkeyPatch, sent: list[int]) -> Tracker:
 
     library = SimpleNamespace(init=SimpleNamespace, log=log, finish=lambda: sent.append(-1))
     monkeypatch.setitem(sys.modules, "trackio", library)
-    return Tracker("trackio")
+    return ExperimentTracker("trackio")
 
 
 @pytest.fixture
-def home(whole: Desk, tmp_path: Path) -> RunFolder:
+def home(whole: RunWorkspace, tmp_path: Path) -> RunFolder:
     """A folder of a run without rows."""
     (tmp_path / "scenario.yaml").write_bytes((whole.run / "scenario.yaml").read_bytes())
     return RunFolder(tmp_path)
@@ -115,7 +115,7 @@ def home(whole: Desk, tmp_path: Path) -> RunFolder:
 
 def test_a_tracker_that_raises_is_left_out_and_said_once(home: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     screen, sent = io.StringIO(), list[int]()
-    monitors = Monitors([PlainLines(Console(file=screen, width=400), 3), tracker(monkeypatch, sent)])
+    monitors = MonitorGroup([LineMonitor(Console(file=screen, width=400), 3), tracker(monkeypatch, sent)])
     monitors.begin(home)
     for step in range(4):
         monitors.log(step, {"eval/a": 1.0})
@@ -129,7 +129,7 @@ def test_a_tracker_that_raises_is_left_out_and_said_once(home: RunFolder, monkey
 def test_event_files_that_cannot_be_written_are_left_out_and_said(home: RunFolder) -> None:
     (home.path / "events").write_text("in the way")
     screen = io.StringIO()
-    monitors = Monitors([PlainLines(Console(file=screen, width=400), 3), EventFiles()])
+    monitors = MonitorGroup([LineMonitor(Console(file=screen, width=400), 3), TensorBoardEvents()])
     monitors.begin(home)
     monitors.log(1, {"eval/a": 1.0})
     monitors.close()
@@ -149,7 +149,7 @@ def test_a_console_whose_pipe_is_closed_is_left_out_and_standard_error_says_so(
             got.append(step)
 
     with os.fdopen(writer, "w") as closed:
-        monitors = Monitors([PlainLines(Screen(file=closed, width=400), 2), Counting()])
+        monitors = MonitorGroup([LineMonitor(StdoutConsole(file=closed, width=400), 2), Counting()])
         for step in range(3):
             monitors.log(step, {"eval/a": 1.0})
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
@@ -162,4 +162,4 @@ def test_a_callback_that_raises_ends_the_run() -> None:
         raise OSError(f"at step {step}")
 
     with pytest.raises(OSError, match="at step 0"):
-        Monitors([Callback(raising)]).log(0, {})
+        MonitorGroup([Callback(raising)]).log(0, {})

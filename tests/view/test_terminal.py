@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_server import says, serving
-from command_line import run_marl
 from rich.console import Console
 
 from marl.commands.play import play
-from marl.config import Sampling
+from marl.core.config import Sampling
+from marl.core.types import Message, Request
 from marl.engines.scripted import Human, Random
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.training.placement import make_simulator
-from marl.types import Message, Request
-from marl.view.console import LiveTable, PlainLines, WarmUpProgress, show
-from marl.view.curve_sets import Point
-from marl.view.curves import chart, draw, plot, spark
-from marl.view.trackers import EventFiles
+from marl.view.console import LineMonitor, LiveDashboard, WarmUpProgress, print_literally
+from marl.view.curve_data import Point
+from marl.view.curves import plot, save_curves, sparkline, text_chart
+from marl.view.trackers import TensorBoardEvents
+from tests.support.command_line import run_marl
+from tests.support.misbehaving_servers import replies_with_text, serving
 
 NASTY = (
     "\x1b]0;owned\x07\x1b[2J\x9b31m \u202egnp.exe \u2066x\r over [red]r[/] [link=file:///etc/passwd]l[/link] [/] :boom:"
@@ -37,13 +37,13 @@ OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 def test_a_shown_text_is_neither_markup_nor_a_command() -> None:
     screen = io.StringIO()
-    show(Console(file=screen, force_terminal=True, width=40), f"{NASTY}\nsecond line")
+    print_literally(Console(file=screen, force_terminal=True, width=40), f"{NASTY}\nsecond line")
     assert screen.getvalue() == f"{SPELLED}\nsecond line\n"
 
 
 def test_progress_in_a_pipe_spells_out_what_a_terminal_would_obey(tmp_path: Path) -> None:
     screen = io.StringIO()
-    lines = PlainLines(Console(file=screen, width=400), 3)
+    lines = LineMonitor(Console(file=screen, width=400), 3)
     lines.say(NASTY)
     lines.log(3, {f"episode/measure/{NASTY}": 1.0})
     lines.begin(RunFolder(tmp_path / "[red]\x1b[2J"))
@@ -55,8 +55,8 @@ def test_progress_in_a_pipe_spells_out_what_a_terminal_would_obey(tmp_path: Path
 def test_a_live_table_shows_names_as_they_are(tmp_path: Path) -> None:
     screen = io.StringIO()
     folder = RunFolder(tmp_path)
-    folder.metrics.write_text(json.dumps({"step": 1, f"episode/measure/{NASTY}": 1.0, "alarm/[/]/x": 1.0}) + "\n")
-    table = LiveTable(Console(file=screen, force_terminal=True, width=400), 3, f"[/bold]{NASTY}")
+    folder.metrics_file.write_text(json.dumps({"step": 1, f"episode/measure/{NASTY}": 1.0, "alarm/[/]/x": 1.0}) + "\n")
+    table = LiveDashboard(Console(file=screen, force_terminal=True, width=400), 3, f"[/bold]{NASTY}")
     table.begin(folder)
     table.say(NASTY)
     table.close()
@@ -87,7 +87,7 @@ def kuhn(url: str) -> dict[str, Any]:
 
 
 def test_play_spells_out_what_a_model_says(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(says(NASTY)) as server:
+    with serving(replies_with_text(NASTY)) as server:
         scenario = validate(kuhn(server.url))
         engines = {"mate": scenario.policies["mate"].engine.build(None), "pupil": Random().build(None)}
         play(scenario, make_simulator(scenario, engines), seat=None, episodes=2, out=None)
@@ -128,21 +128,21 @@ def test_names_of_curves_are_no_formulas(odd_run: Path, tmp_path: Path) -> None:
         (other / name).write_bytes((odd_run / name).read_bytes())
     plot([odd_run, other], [], None)
     assert (odd_run / "curves.png").stat().st_size > 1000
-    draw(tmp_path / "x.png", {"$a_{": {"_$b^{": [Point(1, 1.0)], "$": [Point(1, 2.0)]}})
+    save_curves(tmp_path / "x.png", {"$a_{": {"_$b^{": [Point(1, 1.0)], "$": [Point(1, 2.0)]}})
 
 
 @pytest.mark.parametrize(
     "values", [[float("nan")], [1.0, float("inf"), 2.0], [1e308, -1e308], [float("-inf")] * 3, [5e-324, 0.0]]
 )
 def test_curves_of_numbers_that_are_not_finite_are_drawn_with_gaps(values: list[float]) -> None:
-    assert len(spark(values, 10)) == len(values)
-    lines = chart(list(enumerate(values)), 40, 5).split("\n")
+    assert len(sparkline(values, 10)) == len(values)
+    lines = text_chart(list(enumerate(values)), 40, 5).split("\n")
     assert all(len(line) == 10 + len(values) for line in lines[:6])
 
 
 def test_event_files_take_names_that_no_encoding_has(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    events = EventFiles()
+    events = TensorBoardEvents()
     events.begin(folder)
     events.log(1, {"half \ud83d": 1.0, NASTY: 2.0})
     events.close()

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_teams import small
 
 import marl
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
-from marl.view.why import why
+from marl.view.credit_explanation import explain_advantage
+from tests.support.small_team_scenarios import small_scenario
 
 # One process makes the run that all share.
 pytestmark = pytest.mark.xdist_group("why")
@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("why")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(folder / "cache"))
-        assert marl.train(small("team_arithmetic", groups=2), folder / "run")
+        assert marl.train(small_scenario("team_arithmetic", groups=2), folder / "run")
     return folder / "run"
 
 
@@ -39,11 +39,11 @@ def number(pattern: str, text: str) -> float:
 
 def test_every_judged_turn_has_a_chain_whose_numbers_are_those_on_disk(run: Path) -> None:
     home = RunFolder(run)
-    assert home.recorded() == [1, 2]
-    record = home.judgement(2)
+    assert home.recorded_steps() == [1, 2]
+    record = home.read_credit(2)
     for episode in record.episodes:
         for turn in episode.turns:
-            text = why(run, f"{turn.turn[0]}:{turn.turn[1]}")
+            text = explain_advantage(run, f"{turn.turn[0]}:{turn.turn[1]}")
             assert number(r"in all (\S+)", text) == pytest.approx(turn.pool_reward, abs=1e-3)
             assert number(r"gave this turn (\S+)", text) == pytest.approx(turn.assigned, abs=1e-3)
             assert number(r"= (\S+)\n", text) == pytest.approx(turn.advantage, abs=2e-3)
@@ -53,10 +53,10 @@ def test_every_judged_turn_has_a_chain_whose_numbers_are_those_on_disk(run: Path
 
 
 def test_a_reward_names_its_rule_its_turn_and_the_check_behind_it(run: Path) -> None:
-    for episode in RunFolder(run).judgement(1).episodes:
+    for episode in RunFolder(run).read_credit(1).episodes:
         reward = next((r for r in episode.rewards if (r.agent, r.name) == ("solver", "format")), None)
         if reward:
-            text = why(run, f"{episode.episode}:1")
+            text = explain_advantage(run, f"{episode.episode}:1")
             assert f"+{reward.value:.4g} format to solver after turn {reward.turn[1]}: 0.1 * own.readable" in text
             assert re.search(r"scored correct = [01] by verifier \(turn \d\)", text)
             return
@@ -64,21 +64,21 @@ def test_a_reward_names_its_rule_its_turn_and_the_check_behind_it(run: Path) -> 
 
 
 def test_the_turns_that_led_to_a_turn_and_those_that_it_led_to_are_named(run: Path) -> None:
-    planner, solver = (why(run, f"000000.0.0:{index}") for index in (0, 1))
+    planner, solver = (explain_advantage(run, f"000000.0.0:{index}") for index in (0, 1))
     assert re.search(r"^later turns that it led to\n  1 of solver: heard", planner, re.MULTILINE)
     assert re.search(r"^earlier turns that led to it\n  0 of planner: heard", solver, re.MULTILINE)
     assert "earlier turns" not in planner
 
 
 def test_a_turn_that_is_not_judged_says_why(run: Path) -> None:
-    text = why(run, "000000.0.0:3")
+    text = explain_advantage(run, "000000.0.0:3")
     assert text.endswith("not judged: role 'verifier' answers by rule")
 
 
 def test_held_out_episodes_are_written_before_and_after_training(run: Path) -> None:
     home = RunFolder(run)
-    assert home.evaluated() == [0, 2]
-    before, after = home.held_out(0), home.held_out(2)
+    assert home.held_out_steps() == [0, 2]
+    before, after = home.read_held_out(0), home.read_held_out(2)
     assert [episode.deal for episode in before] == [episode.deal for episode in after]
     assert len(after) == 4
     row = list(home.rows())[-1]
@@ -94,7 +94,7 @@ def test_it_needs_no_model(run: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, "", "why", str(tmp_path), "000001.0.0:1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == why(run, "000001.0.0:1").splitlines()[0]
+    assert done.stdout.splitlines()[0] == explain_advantage(run, "000001.0.0:1").splitlines()[0]
 
 
 def test_what_cannot_be_explained_is_named(run: Path, tmp_path: Path) -> None:
@@ -105,17 +105,17 @@ def test_what_cannot_be_explained_is_named(run: Path, tmp_path: Path) -> None:
     }
     for turn, message in refusals.items():
         with pytest.raises(ScenarioError, match=message):
-            why(run, turn)
+            explain_advantage(run, turn)
     shutil.copytree(run, tmp_path / "older")
-    shutil.rmtree(tmp_path / "older" / "judgements")
-    with pytest.raises(ScenarioError, match="step 2 was recorded without its judgement, by an older version"):
-        why(tmp_path / "older", "000001.0.0:1")
+    shutil.rmtree(tmp_path / "older" / "credit")
+    with pytest.raises(ScenarioError, match="step 2 was recorded without its credit record, by an older version"):
+        explain_advantage(tmp_path / "older", "000001.0.0:1")
 
 
 @pytest.mark.parametrize("turn", ["000001.0.0:²", "²:0", "000001.0.0:" + "9" * 400])
 def test_odd_digits_are_no_index(turn: str, run: Path) -> None:
     with pytest.raises(ScenarioError, match=r"write a turn as EPISODE:INDEX|no episode|has 5 turns"):
-        why(run, turn)
+        explain_advantage(run, turn)
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_odd_digits_are_no_index(turn: str, run: Path) -> None:
 def test_readers_that_say_anything_but_scores_have_none(said: str, run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     home = RunFolder(tmp_path / "run")
-    episodes = home.episodes(2)
+    episodes = home.load_trajectories(2)
     for trajectory in episodes:
         for place, turn in enumerate(trajectory.turns):
             if not turn.completion.token_ids:
                 completion = replace(turn.completion, text=said)
                 trajectory.turns[place] = replace(turn, completion=completion)
-    home.record(2, episodes)
-    text = why(home.path, f"{episodes[0].id}:0")
+    home.record_trajectories(2, episodes)
+    text = explain_advantage(home.path, f"{episodes[0].id}:0")
     assert "scored" not in text
     assert "assign" in text

@@ -1,4 +1,4 @@
-"""Rows -> tensors."""
+"""Conversion of rows to tensors."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainers.batching.rows import Row, distribution, unit_keys
-from trainers.forward.model_inputs import ModelInputs, padded_inputs
+from marl.trainers.batching.rows import Row, sampling_distribution, unit_keys
+from marl.trainers.forward.model_inputs import ModelInputs, padded_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,32 +20,32 @@ class Batch:
     loss_mask_BT: Tensor
     """True where there is a token in the loss."""
     counts_B: Tensor
-    """Number of samples that each row stands for."""
+    """Number of samples merged into each row."""
     lengths_B: Tensor
     """Number of tokens in the loss of each row."""
     tokens_N: Tensor
     """Ids of the completion tokens."""
     sampling_N3: Tensor | None
-    """Temperature, top-p and top-k; None if all tokens are of the model's own distribution."""
+    """Temperature, top-p and top-k; None if all tokens were sampled from the model's own distribution."""
     units_B: Tensor
-    """Number of each row's unit, from 0."""
+    """Index of each row's unit in `units`."""
     units: tuple[Hashable, ...]
-    """`Row.unit` of each of them; None for a row alone."""
+    """`Row.unit` of each unit; None for a row alone."""
     columns: dict[str, Tensor]
     """[B, T] each, float32, 0 where there is no token."""
-    facts: dict[str, Tensor]
+    scalars: dict[str, Tensor]
     """[B] each, float32."""
 
-    def spread(self, values_N: Tensor) -> Tensor:
+    def scatter_tokens(self, values_N: Tensor) -> Tensor:
         """Return [B, T], zero where there is no token."""
         return values_N.new_zeros(self.mask_BT.shape).masked_scatter(self.mask_BT, values_N)
 
 
-Layout = Callable[[Sequence[Row], Tensor, Tensor, torch.device], ModelInputs]
+InputLayout = Callable[[Sequence[Row], Tensor, Tensor, torch.device], ModelInputs]
 
 
-def collate(rows: Sequence[Row], device: torch.device, layout: Layout = padded_inputs) -> Batch:
-    """Return rows of different lengths as one batch, whose forward pass is laid out by `layout`.
+def collate(rows: Sequence[Row], device: torch.device, layout: InputLayout = padded_inputs) -> Batch:
+    """Return rows of different lengths as one batch; `layout` arranges the inputs of the forward pass.
 
     Raises:
         ValueError: if a prompt is empty, or a row was sampled at temperature 0.
@@ -58,7 +58,7 @@ def collate(rows: Sequence[Row], device: torch.device, layout: Layout = padded_i
     rows_N, t_N = mask_BT.nonzero(as_tuple=True)
     keys = unit_keys(rows)
     units = {key: row.unit for key, row in zip(keys, rows, strict=True)}
-    numbers = {key: number for number, key in enumerate(units)}
+    unit_index = {key: index for index, key in enumerate(units)}
     return Batch(
         inputs=layout(rows, rows_N, t_N, device),
         mask_BT=mask_BT.to(device),
@@ -67,10 +67,10 @@ def collate(rows: Sequence[Row], device: torch.device, layout: Layout = padded_i
         lengths_B=loss_mask_BT.sum(1).to(device),
         tokens_N=torch.tensor([token for row in rows for token in row.token_ids], device=device),
         sampling_N3=_sampling(rows, rows_N, device),
-        units_B=torch.tensor([numbers[key] for key in keys]).to(device),
+        units_B=torch.tensor([unit_index[key] for key in keys]).to(device),
         units=tuple(units.values()),
         columns={name: _pad([row.columns[name] for row in rows], mask_BT).to(device) for name in rows[0].columns},
-        facts={name: torch.tensor([row.facts[name] for row in rows], device=device) for name in rows[0].facts},
+        scalars={name: torch.tensor([row.scalars[name] for row in rows], device=device) for name in rows[0].scalars},
     )
 
 
@@ -80,7 +80,7 @@ def _pad(rows: Sequence[Sequence[float]], like_BT: Tensor) -> Tensor:
 
 
 def _sampling(rows: Sequence[Row], rows_N: Tensor, device: torch.device) -> Tensor | None:
-    settings = [distribution(row.sampling) for row in rows]
+    settings = [sampling_distribution(row.sampling) for row in rows]
     if any(temperature == 0 for temperature, _, _ in settings):
         raise ValueError("temperature=0 has no log-probabilities to learn from or to read; choose one above 0")
     if all(setting == (1, 1, 0) for setting in settings):

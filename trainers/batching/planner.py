@@ -1,4 +1,4 @@
-"""Rows -> batches: which rows are computed together, in which layout, and what that costs.
+"""Plans of batches: rows that are computed together, their layout, and its predicted cost.
 
 Costs are predicted from a model's shape, for a forward pass; a backward pass takes twice as much. FLOPs: 2 per weight
 of a matrix and token, 4 per pair of tokens, head and dimension of a head. Time: FLOPs of matrix products that take as
@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainers.batching.batches import Batch, Layout, collate
-from trainers.batching.packing import Ints, PackedBatch, PackingLimits, pack
-from trainers.batching.rows import Row, units_of
-from trainers.forward import attention
-from trainers.forward.model_inputs import ended_inputs, packed_inputs, padded_inputs, prompted_inputs
+from marl.trainers.batching.batches import Batch, InputLayout, collate
+from marl.trainers.batching.packing import Ints, PackedBatch, PackingLimits, pack
+from marl.trainers.batching.rows import Row, group_by_unit
+from marl.trainers.forward import attention
+from marl.trainers.forward.model_inputs import inputs_with_ends, packed_inputs, padded_inputs, prompted_inputs
 
-ATTENTION = 1.6
+ATTENTION_FLOP_TIME = 1.6
 """Time of a FLOP of attention, in FLOPs of matrix products (measured on a CPU)."""
 CAUSAL = 0.75
 """Time of causal attention, as a share of attention over all pairs (measured on a CPU); of wide texts it is less."""
@@ -28,21 +28,21 @@ MASK = 50.0
 """Time of a pair of tokens in an explicit mask (measured on a CPU)."""
 COPY = 4.0
 """Time to copy a token's keys and values, in pairs of tokens (estimated)."""
-PASS = {"cpu": 2e8, "cuda": 2e11}
+PASS_TIME = {"cpu": 2e8, "cuda": 2e11}
 """Time of a further pass, however few tokens it has (measured on a CPU, estimated for accelerators)."""
-ROW = {"cpu": 1e6, "cuda": 3e9}
+ROW_TIME = {"cpu": 1e6, "cuda": 3e9}
 """Time to pack a row: some 35 microseconds (measured on a CPU, estimated for accelerators)."""
 
-SAVED = 16
+SAVED_PER_LAYER = 16
 """Numbers that a layer keeps for its backward pass, in units of a token's hidden state (estimated)."""
 MASK_BYTES = 1 << 28
 """Memory that masks over pairs of tokens may take where the rest of a micro-batch takes less."""
 
-Batches = list[tuple[list[Row], Layout]]
+Batches = list[tuple[list[Row], InputLayout]]
 
 
 class CostModel:
-    """Predicted costs of layouts for one model. `sparse`: attention skips masked blocks."""
+    """Predicted costs of layouts for one model. `sparse` is True if attention skips masked blocks."""
 
     def __init__(self, model: Any, *, sparse: bool) -> None:
         settings = model.config.get_text_config(decoder=True)
@@ -55,15 +55,15 @@ class CostModel:
         self._token = 2.0 * (sum(p.numel() for p in model.parameters()) - sum(tables.values()))
         self._pair = 4.0 * settings.num_hidden_layers * heads * head_size
         self._head = 2.0 * outer.numel()
-        self._saved = SAVED * settings.num_hidden_layers * settings.hidden_size * model.dtype.itemsize
-        self._pair_bytes = attention.pair_bytes(model)
-        self._pass, self._row = PASS.get(kind, PASS["cuda"]), ROW.get(kind, ROW["cuda"])
+        self._saved = SAVED_PER_LAYER * settings.num_hidden_layers * settings.hidden_size * model.dtype.itemsize
+        self._pair_bytes = attention.mask_bytes_per_pair(model)
+        self._pass, self._row = PASS_TIME.get(kind, PASS_TIME["cuda"]), ROW_TIME.get(kind, ROW_TIME["cuda"])
 
     def worth_packing(self, cost: float, rows: int) -> bool:
-        """Return whether packing could save any of `cost` at all: it takes at least a pass, and is not free."""
+        """Return True if packing could save any of `cost`: packing takes at least a pass and time for each row."""
         return cost > self._pass + 4 * (self._row * rows)
 
-    def padded(self, chunks: Sequence[Sequence[Row]], ends: bool) -> tuple[float, float]:
+    def padded_cost(self, chunks: Sequence[Sequence[Row]], ends: bool) -> tuple[float, float]:
         """Return FLOPs and time of a pass for each chunk, padded; with `ends`, identical texts are not merged."""
         tokens, pairs, timed = 0, 0, 0.0
         for chunk in chunks:
@@ -72,10 +72,10 @@ class CostModel:
             tokens, pairs = tokens + texts * width, pairs + texts * width**2
             timed += texts * width**2 * (0.5 if self.sparse else _causal_share(width))
         base = self._base(tokens, chunks)
-        time = base + ATTENTION * self._pair * timed + self._pass * len(chunks)
+        time = base + ATTENTION_FLOP_TIME * self._pair * timed + self._pass * len(chunks)
         return base + self._pair * pairs / 2, time
 
-    def prompted(self, chunks: Sequence[Sequence[Row]]) -> tuple[float, float]:
+    def prompted_cost(self, chunks: Sequence[Sequence[Row]]) -> tuple[float, float]:
         """Return FLOPs and time of two passes for each chunk: prompts, then continuations with copied keys."""
         tokens = pairs = copied = 0
         for chunk in chunks:
@@ -86,30 +86,34 @@ class CostModel:
             pairs += len(prompts) * wide**2 + texts * later * (wide + later)
             copied += texts * wide
         base = self._base(tokens, chunks)
-        time = base + ATTENTION * self._pair * pairs + COPY * self._pair * copied + 2 * self._pass * len(chunks)
+        time = (
+            base + ATTENTION_FLOP_TIME * self._pair * pairs + COPY * self._pair * copied + 2 * self._pass * len(chunks)
+        )
         return base + self._pair * pairs, time
 
-    def packed(self, batches: Sequence[PackedBatch], rows: Sequence[Row]) -> tuple[float, float]:
+    def packed_cost(self, batches: Sequence[PackedBatch], rows: Sequence[Row]) -> tuple[float, float]:
         """Return FLOPs and time of packed sequences, packing included."""
         base = self._base(sum(batch.ids_LW.size for batch in batches), [rows])
-        pairs = sum(batch.pairs if self.sparse else batch.ids_LW.size * batch.ids_LW.shape[1] for batch in batches)
+        pairs = sum(
+            batch.attended_pairs if self.sparse else batch.ids_LW.size * batch.ids_LW.shape[1] for batch in batches
+        )
         mask = 0.0 if self.sparse else MASK
-        time = base + (ATTENTION * self._pair + mask) * pairs + self._pass * len(batches)
+        time = base + (ATTENTION_FLOP_TIME * self._pair + mask) * pairs + self._pass * len(batches)
         return base + self._pair * pairs, time + self._row * len(rows)
 
     def _base(self, tokens: int, chunks: Sequence[Sequence[Row]]) -> float:
         return self._token * tokens + self._head * sum(len(row.token_ids) for chunk in chunks for row in chunk)
 
-    def most_pairs(self, tokens: int) -> int | None:
-        """Return how many pairs the masks of a micro-batch may have; None where there are no masks of pairs.
+    def max_mask_pairs(self, tokens: int) -> int | None:
+        """Return the maximum number of pairs in the masks of a micro-batch; None where masks are not over pairs.
 
-        Masks take at most the memory of all that a model keeps of so many `tokens` for the backward pass.
+        Masks take at most as much memory as the activations of `tokens` that are kept for the backward pass.
         """
         return None if self.sparse else int(max(MASK_BYTES, self._saved * tokens) / self._pair_bytes)
 
-    def forests(self, widths: Ints) -> NDArray[np.float64]:
+    def forest_costs(self, widths: Ints) -> NDArray[np.float64]:
         """Return the costs, in tokens, of forests of these widths, each in a sequence of its own."""
-        pairs = 0.0 if self.sparse else (ATTENTION * self._pair + MASK) / self._token
+        pairs = 0.0 if self.sparse else (ATTENTION_FLOP_TIME * self._pair + MASK) / self._token
         return widths + pairs * widths.astype(np.float64) ** 2
 
 
@@ -117,14 +121,14 @@ class CostModel:
 class BatchPlan:
     """All rows in micro-batches of one layout."""
 
-    name: str
+    layout: str
     batches: Batches
     flops: float = 0.0
-    """FLOPs of a forward pass over all of them, the head at completion tokens included."""
+    """FLOPs of a forward pass over all rows, the head at completion tokens included."""
     cost: float = 0.0
-    """Expected time, as FLOPs of matrix products that would take as long."""
-    fits: bool = True
-    """False if its masks take more memory than they may."""
+    """Expected time, in FLOPs of matrix products of equal duration."""
+    fits_memory: bool = True
+    """False if the masks exceed their memory limit."""
 
 
 class BatchPlanner:
@@ -149,73 +153,82 @@ class BatchPlanner:
 
     def batches(self, rows: Sequence[Row], *, ends: bool = False) -> Iterator[tuple[list[Row], Batch]]:
         """Yield every row once; with `ends`, laid out so that the states at its ends are computed."""
-        return self.collate(self.plan(rows, ends=ends))
+        return self.collate_plan(self.plan(rows, ends=ends))
 
     def plan(self, rows: Sequence[Row], name: str | None = None, *, ends: bool = False) -> BatchPlan:
-        """Return the layout of that name; None: the one of `packing`."""
+        """Return the rows in the layout `name`, or in the layout of `packing` if `name` is None."""
         name = name or self._packing
         if not rows:
             return BatchPlan(name, [])
         if name == "padded" or self._obstacle:
             return BatchPlan("padded", self._padded_batches(rows, ends))
         if name == "prompted":
-            return self.prompted(rows)
+            return self.prompted_plan(rows)
         if name == "auto":
-            return self.fastest(rows, ends=ends)
-        plan = self.packed(rows, name, ends=ends)
-        return plan if plan.fits else self.padded(rows, ends=ends)
+            return self.fastest_plan(rows, ends=ends)
+        plan = self.packed_plan(rows, name, ends=ends)
+        return plan if plan.fits_memory else self.padded_plan(rows, ends=ends)
 
-    def collate(self, plan: BatchPlan) -> Iterator[tuple[list[Row], Batch]]:
+    def collate_plan(self, plan: BatchPlan) -> Iterator[tuple[list[Row], Batch]]:
         """Yield the batches of a plan."""
         for chunk, layout in plan.batches:
             yield chunk, collate(chunk, self._device, layout)
 
-    def fastest(self, rows: Sequence[Row], *, ends: bool = False) -> BatchPlan:
-        """Return the layout with the least expected time that fits into memory, for models that can read any."""
-        padded = self.padded(rows, ends=ends)
+    def fastest_plan(self, rows: Sequence[Row], *, ends: bool = False) -> BatchPlan:
+        """Return the fastest layout that fits into memory, for models that can read every layout."""
+        padded = self.padded_plan(rows, ends=ends)
         if not self._costs.worth_packing(padded.cost, len(rows)):
             return padded
         if self._random and self._model.training:
-            plans = [padded, self.packed(rows, "packed", ends=ends)]
-        else:  # where nothing is shared, prefix trees have no branches: `shared` is then the same as `packed`
-            plans = [padded, self.packed(rows, "shared", ends=ends)]
-            if not ends and attention.keeps_cache(self._model) and all(row.unit is None for row in rows):
-                plans.append(self.prompted(rows))
-        return min((plan for plan in plans if plan.fits), key=lambda plan: plan.cost)
+            plans = [padded, self.packed_plan(rows, "packed", ends=ends)]
+        else:
+            # Where nothing is shared, prefix trees have no branches: `shared` is then the same as `packed`.
+            plans = [padded, self.packed_plan(rows, "shared", ends=ends)]
+            if not ends and attention.supports_kv_cache(self._model) and all(row.unit is None for row in rows):
+                plans.append(self.prompted_plan(rows))
+        return min((plan for plan in plans if plan.fits_memory), key=lambda plan: plan.cost)
 
-    def prompted(self, rows: Sequence[Row]) -> BatchPlan:
+    def prompted_plan(self, rows: Sequence[Row]) -> BatchPlan:
         """Return a layout of distinct prompts in one pass, then completions in another; for rows without units."""
-        chunks = by_prompt(rows, self._micro_tokens)
-        return BatchPlan("prompted", [(chunk, prompted_inputs) for chunk in chunks], *self._costs.prompted(chunks))
+        chunks = chunk_by_prompt(rows, self._micro_tokens)
+        return BatchPlan("prompted", [(chunk, prompted_inputs) for chunk in chunks], *self._costs.prompted_cost(chunks))
 
-    def padded(self, rows: Sequence[Row], *, ends: bool = False) -> BatchPlan:
+    def padded_plan(self, rows: Sequence[Row], *, ends: bool = False) -> BatchPlan:
         """Return a layout of one text a sequence."""
         batches = self._padded_batches(rows, ends)
-        return BatchPlan("padded", batches, *self._costs.padded([chunk for chunk, _ in batches], ends))
+        return BatchPlan("padded", batches, *self._costs.padded_cost([chunk for chunk, _ in batches], ends))
 
-    def packed(self, rows: Sequence[Row], name: str, *, ends: bool = False) -> BatchPlan:
+    def packed_plan(self, rows: Sequence[Row], name: str, *, ends: bool = False) -> BatchPlan:
         """Return a layout of several texts a sequence: whole (`packed`), or with their prefixes `shared`."""
         texts = [row.prompt_ids + (row.token_ids if ends else row.token_ids[:-1]) for row in rows]
         bundles = [(index,) if row.unit is None else row.unit for index, row in enumerate(rows)]
         sparse = self._costs.sparse
-        block = attention.BLOCK if sparse else 1
+        block = attention.BLOCK_SIZE if sparse else 1
         bounded = self._packing == "auto"
-        pairs = self._costs.most_pairs(min(self._micro_tokens, sum(map(len, texts)))) if bounded else None
-        limits = PackingLimits(self._micro_tokens, self._costs.forests, long=sparse, block=block, pairs=pairs)
+        pairs = self._costs.max_mask_pairs(min(self._micro_tokens, sum(map(len, texts)))) if bounded else None
+        limits = PackingLimits(
+            self._micro_tokens, self._costs.forest_costs, one_sequence_per_batch=sparse, block=block, max_pairs=pairs
+        )
         packs = pack(texts, bundles, limits, share=name == "shared")
-        batches: Batches = [([rows[text] for text in each.places], partial(packed_inputs, each)) for each in packs]
-        fits = pairs is None or all(each.ids_LW.size * each.ids_LW.shape[1] <= pairs for each in packs)
-        return BatchPlan(name, batches, *self._costs.packed(packs, rows), fits)
+        batches: Batches = []
+        fits = True
+        for packed in packs:
+            batches.append(([rows[text] for text in packed.token_indices], partial(packed_inputs, packed)))
+            # A single bundle may be larger than the limits.
+            fits &= pairs is None or packed.ids_LW.size * packed.ids_LW.shape[1] <= pairs
+        return BatchPlan(name, batches, *self._costs.packed_cost(packs, rows), fits)
 
     def _padded_batches(self, rows: Sequence[Row], ends: bool) -> Batches:
-        return [(chunk, ended_inputs if ends else padded_inputs) for chunk in by_length(rows, self._micro_tokens)]
+        return [
+            (chunk, inputs_with_ends if ends else padded_inputs) for chunk in chunk_by_length(rows, self._micro_tokens)
+        ]
 
     @cached_property
     def _costs(self) -> CostModel:
         return CostModel(self._model, sparse=attention.skips_blocks(self._model))
 
 
-def by_prompt(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
+def chunk_by_prompt(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
     """Return chunks of rows, with equal prompts together if they fit. Prompts count once for each row, because so do
     their keys and values, which attention reads."""
     chunks: list[list[Row]] = []
@@ -230,21 +243,21 @@ def by_prompt(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
     return chunks
 
 
-def by_length(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
+def chunk_by_length(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
     """Return chunks of rows of similar length, at most `micro_tokens` after padding (but at least one unit)."""
     chunks: list[list[Row]] = []
-    many = widest = 0
-    for unit in sorted(units_of(rows), key=_width):
-        many, widest = many + len(unit), max(widest, _width(unit))
-        if not chunks or many * widest > micro_tokens:
+    count = widest = 0
+    for unit in sorted(group_by_unit(rows), key=_width):
+        count, widest = count + len(unit), max(widest, _width(unit))
+        if not chunks or count * widest > micro_tokens:
             chunks.append([])
-            many, widest = len(unit), _width(unit)
+            count, widest = len(unit), _width(unit)
         chunks[-1] += sorted(unit, key=lambda row: row.length)
     return chunks
 
 
 def _causal_share(width: int) -> float:
-    """Return the time of causal attention over texts of so many tokens, as a share of that over all pairs.
+    """Return the time of causal attention over texts of `width` tokens, as a share of attention over all pairs.
 
     Blocks above the diagonal are left out, which saves most where texts are many blocks wide (measured on a CPU).
     """

@@ -20,8 +20,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from marl.models.sharding import is_sharded
 
-NAME = "marl_packed"
-BLOCK = 128
+ATTENTION_NAME = "marl_packed"
+BLOCK_SIZE = 128
 _CACHED = {DynamicLayer, DynamicSlidingWindowLayer}
 """Layers whose memory is the keys and values of single tokens."""
 _UNSUPPORTED = ("chunked_attention", "dynamic", "longrope")
@@ -29,7 +29,7 @@ _UNSUPPORTED = ("chunked_attention", "dynamic", "longrope")
 _OTHER_HEADS = ("summary_", "classifier_")
 """Prefixes of settings that concern heads which a language model does not have."""
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "use_cache"}
-_MASKED = {"sdpa", "eager", NAME}
+_MASKED = {"sdpa", "eager", ATTENTION_NAME}
 """Implementations of attention that accept a mask over pairs of tokens."""
 
 
@@ -53,8 +53,8 @@ def _attend(
     return output.transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(NAME, _attend)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionInterface.register(ATTENTION_NAME, _attend)
+AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PrefixForest:
 
     depths_US: Tensor
     """Each token's position in its text."""
-    last_US: Tensor
+    ends_US: Tensor
 
 
 def attention_masks(model: Any, forest: PrefixForest) -> Any:
@@ -71,8 +71,8 @@ def attention_masks(model: Any, forest: PrefixForest) -> Any:
     settings = _settings(model)
     window = settings.get("sliding_window")
     kinds = set(settings.get("layer_types") or (["full_attention"] if window is None else ["sliding_attention"]))
-    if (sparse := skips_blocks(model)) and model.config._attn_implementation != NAME:
-        model.set_attn_implementation(NAME)
+    if (sparse := skips_blocks(model)) and model.config._attn_implementation != ATTENTION_NAME:
+        model.set_attn_implementation(ATTENTION_NAME)
     masks: dict[str, Any] = {}
     for kind in sorted(kinds):
         seen = window if kind == "sliding_attention" else None
@@ -82,7 +82,7 @@ def attention_masks(model: Any, forest: PrefixForest) -> Any:
 
 def _additive_mask(forest: PrefixForest, window: int | None, dtype: torch.dtype) -> Tensor:
     """Return [U, 1, S, S], 0 where a token sees another. (Boolean masks would be converted in every layer.)"""
-    depths_US, last_US = forest.depths_US.int(), forest.last_US
+    depths_US, last_US = forest.depths_US.int(), forest.ends_US
     here_S = torch.arange(last_US.shape[1], device=last_US.device)
     hidden_USS = here_S[:, None] >= last_US[:, None]
     hidden_USS |= here_S[:, None] < here_S
@@ -92,13 +92,13 @@ def _additive_mask(forest: PrefixForest, window: int | None, dtype: torch.dtype)
     return mask_USS.masked_fill_(hidden_USS, torch.finfo(dtype).min)[:, None]
 
 
-def block_mask(forest: PrefixForest, window: int | None = None, block: int = BLOCK) -> BlockMask:
+def block_mask(forest: PrefixForest, window: int | None = None, block: int = BLOCK_SIZE) -> BlockMask:
     """Return the mask made from two numbers a block, never as a table of all pairs.
 
     A token of block q sees one of an earlier block k if and only if a token of k is continued by q's first one; all
     see all if every token of k is continued beyond q's last one. `window` is the tokens that one sees, itself included.
     """
-    depths_US, last_US = forest.depths_US, forest.last_US
+    depths_US, last_US = forest.depths_US, forest.ends_US
     sequences, width = last_US.shape
     blocks = torch.arange(width // block, device=last_US.device)
     last_UQB, depths_UQB = (table_US.view(sequences, -1, block) for table_US in (last_US, depths_US))
@@ -129,7 +129,7 @@ def _block_lists(chosen_UQQ: Tensor) -> tuple[Tensor, Tensor]:
 def skips_blocks(model: Any) -> bool:
     """Return whether attention may skip masked blocks: FlexAttention, without dropout, in place of SDPA on a GPU."""
     kind = model.config._attn_implementation
-    return kind == NAME or (
+    return kind == ATTENTION_NAME or (
         kind == "sdpa" and next(model.parameters()).is_cuda and model._supports_flex_attn and not has_dropout(model)
     )
 
@@ -153,7 +153,7 @@ def packing_obstacle(model: Any) -> str:
     return "" if kind in _MASKED else f"its attention is {kind!r}, known are {sorted(_MASKED)}"
 
 
-def pair_bytes(model: Any) -> float:
+def mask_bytes_per_pair(model: Any) -> float:
     """Return the memory of one pair of tokens in the masks of packed sequences without FlexAttention, and while they
     are made; with eager attention, in every layer's weights as well."""
     settings, config = _settings(model), model.config.get_text_config(decoder=True)
@@ -164,7 +164,7 @@ def pair_bytes(model: Any) -> float:
     return kinds * size + made + weights
 
 
-def keeps_cache(model: Any) -> bool:
+def supports_kv_cache(model: Any) -> bool:
     """Return whether keys and values can be kept from one pass to the next: not by layers that are recomputed, nor by
     sharded ones, which run once before each backward pass."""
     if is_sharded(model):

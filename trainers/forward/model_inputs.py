@@ -3,12 +3,10 @@
 Here U = sequences, S = their width, P = distinct prompts, L = their width.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,22 +14,20 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from trainers.batching.packing import PackedBatch
-from trainers.batching.rows import Row
-from trainers.forward.attention import PrefixForest, attention_masks
-
-if TYPE_CHECKING:
-    from trainers.settings.optimisation import Optimisation
+from marl.trainers.batching.packing import PackedBatch
+from marl.trainers.batching.rows import Row
+from marl.trainers.forward.attention import PrefixForest, attention_masks
+from marl.trainers.optim.settings import GradientLearnerConfig
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBatch:
-    """Distinct prompts, padded on the left, so that all end in the last column; read before their completions."""
+    """Distinct prompts, read before their completions; padded on the left, so that all end in the last column."""
 
     ids_PL: Tensor
     mask_PL: Tensor | None
     """None if there is no padding."""
-    owner_U: Tensor
+    prompt_index_U: Tensor
     """The prompt that each sequence continues."""
 
 
@@ -41,7 +37,7 @@ class ModelInputs:
 
     ids_US: Tensor
     """Padded on the right."""
-    states_N: Tensor
+    state_index_N: Tensor
     """Index, in `ids_US` flattened, of the hidden state that predicts each completion token."""
     forest: PrefixForest | None = None
     """None: one text a sequence, with causal attention."""
@@ -51,8 +47,8 @@ class ModelInputs:
     """Indices of each row's last prompt token and last completion token; None if the latter are not computed."""
 
 
-def ended_inputs(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch.device) -> ModelInputs:
-    """Return every row with its prompt and all of its completion, so that the states at its end are computed, too."""
+def inputs_with_ends(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch.device) -> ModelInputs:
+    """Return each row's prompt and full completion, so that the states at the row's end are computed, too."""
     lengths_B2 = torch.tensor([[len(row.prompt_ids), row.length] for row in rows])
     ids_BS = _right_padded([row.prompt_ids + row.token_ids for row in rows])
     ends_B2 = torch.arange(len(rows))[:, None] * ids_BS.shape[1] + lengths_B2 - 1
@@ -60,7 +56,7 @@ def ended_inputs(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch
 
 
 def padded_inputs(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch.device) -> ModelInputs:
-    """Return every row with its prompt. Rows with the same tokens, such as those of either sign, share a sequence."""
+    """Return the inputs of padded rows. Rows with the same tokens, such as rows of opposite signs, share a sequence."""
     keys = [row.prompt_ids + row.token_ids[:-1] for row in rows]
     number_of = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     ids_US = _right_padded(list(number_of))
@@ -70,7 +66,7 @@ def padded_inputs(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torc
 
 
 def prompted_inputs(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch.device) -> ModelInputs:
-    """Return every distinct prompt, and every distinct continuation of it."""
+    """Return the inputs of distinct prompts, and of the distinct continuations of each."""
     prompt_of = {prompt: number for number, prompt in enumerate(dict.fromkeys(row.prompt_ids for row in rows))}
     keys = [(prompt_of[row.prompt_ids], row.token_ids[:-1]) for row in rows]
     number_of = {key: number for number, key in enumerate(dict.fromkeys(key for key in keys if key[1]))}
@@ -88,12 +84,14 @@ def prompted_inputs(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: to
 
 
 def packed_inputs(packed: PackedBatch, rows: Sequence[Row], _: Tensor, __: Tensor, device: torch.device) -> ModelInputs:
-    """Return rows as `packed` holds them: its `places` are those of the rows, in their order."""
-    pairs = list(zip(rows, packed.places.values(), strict=True))
-    states_N = np.concatenate([place[len(row.prompt_ids) - 1 : row.length - 1] for row, place in pairs])
+    """Return the inputs of packed sequences; `packed.token_indices` are in the order of `rows`."""
+    pairs = list(zip(rows, packed.token_indices.values(), strict=True))
+    states_N = np.concatenate([indices[len(row.prompt_ids) - 1 : row.length - 1] for row, indices in pairs])
     ends_B2 = None
-    if all(len(place) == row.length for row, place in pairs):
-        ends_B2 = torch.tensor([[place[len(row.prompt_ids) - 1], place[-1]] for row, place in pairs], device=device)
+    # Without `ends`, texts are packed without their last token.
+    if all(len(indices) == row.length for row, indices in pairs):
+        ends = [[indices[len(row.prompt_ids) - 1], indices[-1]] for row, indices in pairs]
+        ends_B2 = torch.tensor(ends, device=device)
     tables = (packed.ids_LW, states_N, packed.depths_LW, packed.last_LW)
     ids_US, states_N, depths_US, last_US = (torch.from_numpy(table).to(device) for table in tables)
     return ModelInputs(ids_US, states_N, PrefixForest(depths_US, last_US), ends_B2=ends_B2)
@@ -116,14 +114,14 @@ class HiddenStates:
 
 
 def hidden_states(model: Any, inputs: ModelInputs) -> HiddenStates:
-    """Return the last hidden states of one forward pass, or two if there are prompts; the head computes nothing."""
+    """Return the last hidden states of a forward pass, or of two passes if there are prompts; the head is skipped."""
     if inputs.prompts is not None:
         return HiddenStates(_continued(model, inputs, inputs.prompts))
     packed: dict[str, Any] = {}
     if (forest := inputs.forest) is not None:
         packed = {"attention_mask": attention_masks(model, forest), "position_ids": forest.depths_US}
     flat_XH = _last_states(model, input_ids=inputs.ids_US, use_cache=False, **packed).flatten(0, 1)
-    return HiddenStates(flat_XH[inputs.states_N], None if inputs.ends_B2 is None else flat_XH[inputs.ends_B2])
+    return HiddenStates(flat_XH[inputs.state_index_N], None if inputs.ends_B2 is None else flat_XH[inputs.ends_B2])
 
 
 def _continued(model: Any, inputs: ModelInputs, prompts: PromptBatch) -> Tensor:
@@ -135,45 +133,46 @@ def _continued(model: Any, inputs: ModelInputs, prompts: PromptBatch) -> Tensor:
         padding = {"attention_mask": mask_PL.long(), "position_ids": (mask_PL.cumsum(1) - 1).clamp(min=0)}
     ends_PH = _last_states(model, input_ids=prompts.ids_PL, past_key_values=cache, use_cache=True, **padding)[:, -1]
     if not len(inputs.ids_US):
-        return ends_PH[inputs.states_N]
-    cache.batch_select_indices(prompts.owner_U)
+        return ends_PH[inputs.state_index_N]
+    cache.batch_select_indices(prompts.prompt_index_U)
     if mask_PL is not None:
-        mask_UL, width = mask_PL[prompts.owner_U].long(), inputs.ids_US.shape[1]
+        mask_UL, width = mask_PL[prompts.prompt_index_U].long(), inputs.ids_US.shape[1]
         steps_S = torch.arange(width, device=mask_UL.device)
         seen_UX = torch.cat([mask_UL, mask_UL.new_ones(len(mask_UL), width)], dim=1)
         padding = {"attention_mask": seen_UX, "position_ids": mask_UL.sum(1, keepdim=True) + steps_S}
     later_USH = _last_states(model, input_ids=inputs.ids_US, past_key_values=cache, use_cache=True, **padding)
-    return torch.cat([ends_PH, later_USH.flatten(0, 1)])[inputs.states_N]
+    return torch.cat([ends_PH, later_USH.flatten(0, 1)])[inputs.state_index_N]
 
 
 def _last_states(model: Any, **inputs: Any) -> Tensor:
-    """Return [..., H], caught before the model's head, which is given empty input."""
-    caught: list[Tensor] = []
+    """Return [..., H], captured before the model's head, which gets empty input."""
+    captured: list[Tensor] = []
 
-    def catch(_: Any, args: tuple[Tensor]) -> tuple[Tensor]:
-        caught.append(args[0])
+    def capture(_: Any, args: tuple[Tensor]) -> tuple[Tensor]:
+        captured.append(args[0])
         return (args[0][:, :0],)
 
-    with model.get_output_embeddings().register_forward_pre_hook(catch):
+    with model.get_output_embeddings().register_forward_pre_hook(capture):
         model(**inputs)
-    return caught[0]
+    return captured[0]
 
 
-def prepare_layers(model: Any, settings: Optimisation) -> None:
-    """Switch on gradient checkpointing and compilation as the settings ask for. Names of weights stay the same.
+def enable_checkpointing_and_compile(model: Any, settings: GradientLearnerConfig) -> None:
+    """Switch on gradient checkpointing and compilation as in `settings`. Names of weights stay the same.
 
     Raises:
         ValueError: if the model has no layers that can be recomputed or compiled one by one.
     """
     switches = {"gradient_checkpointing": settings.gradient_checkpointing, "compile": settings.compile}
-    wanted = [name for name, on in switches.items() if on]
+    enabled = [name for name, is_on in switches.items() if is_on]
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    if wanted and not layers:
+    if enabled and not layers:
         raise ValueError(
-            f"{', '.join(wanted)}: {type(model).__name__} has no layers to which this could be done; use false"
+            f"{', '.join(enabled)}: {type(model).__name__} has no layers to which this could be done; use false"
         )
     if settings.gradient_checkpointing:
-        with warnings.catch_warnings():  # late versions 5 of Transformers have another name for it, early ones do not
+        # Late versions 5 of Transformers warn that the method has another name, which early versions lack.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             model.gradient_checkpointing_enable({"use_reentrant": False})
     if settings.compile:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from trainers.batching.batches import Batch
-from trainers.forward.model_inputs import HiddenStates, hidden_states
-from trainers.losses.penalties import entropy, exact_kl
-from trainers.settings.memory import AT_ONCE
+from marl.trainers.batching.batches import Batch
+from marl.trainers.forward.divergences import entropy, exact_kl
+from marl.trainers.forward.model_inputs import HiddenStates, hidden_states
+from marl.trainers.optim.memory_estimate import MAX_LOGIT_ENTRIES
 
 _CAPS = ("final_logit_softcapping", "logits_soft_cap")
 """Settings of Gemma 2 to 4, RecurrentGemma: c tanh(x / c)."""
@@ -33,9 +33,9 @@ class OutputSpec:
     """Numbers wanted of each token, other than its log-probability."""
 
     entropy: bool = False
-    differentiable: bool = False
+    differentiable_entropy: bool = False
     """Gradients flow through the entropy."""
-    kl: frozenset[str] = frozenset()
+    exact_kl_anchors: frozenset[str] = frozenset()
     """Anchors whose exact KL divergence is wanted; of other anchors, the token's log-probability."""
 
 
@@ -58,7 +58,7 @@ def token_outputs(
     """Return the outputs of a forward pass of `model`, and of one without gradient of each of the `anchors`.
 
     Distributions over the vocabulary are computed for a few tokens at a time, so that memory does not grow with tokens
-    times vocabulary; and again in the backward pass, unless they fit in `AT_ONCE` or `_learns_below` the head.
+    times vocabulary. The backward pass computes them again, unless they fit in `MAX_LOGIT_ENTRIES` or `_learns_below`.
     """
     spec, anchors = spec or OutputSpec(), anchors or {}
     states, anchored = hidden_states(model, batch.inputs), _anchor_states(anchors, spec, batch)
@@ -67,9 +67,9 @@ def token_outputs(
     compute = _with_slopes if _learns_below(head, states.tokens_NH) else _by_chunk
     logprobs_N, entropy_N, *anchors_N = compute(head, inputs)
     by_name = dict(zip(anchored, anchors_N, strict=True))
-    entropy_BT = batch.spread(entropy_N) if spec.entropy else None
-    spread = {name: batch.spread(by_name[name]) for name in anchors}
-    return TokenOutputs(batch.spread(logprobs_N), states, entropy_BT, spread)
+    entropy_BT = batch.scatter_tokens(entropy_N) if spec.entropy else None
+    spread = {name: batch.scatter_tokens(by_name[name]) for name in anchors}
+    return TokenOutputs(batch.scatter_tokens(logprobs_N), states, entropy_BT, spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class _Head:
         """Return [N] each: log-probability, entropy (empty unless wanted), then a number for each anchor."""
         logprobs_NV = _tempered(logits(self.model, states_NH), sampling_N3)
         chosen_N = _truncated(logprobs_NV, tokens_N, sampling_N3)
-        with torch.set_grad_enabled(self.spec.differentiable and torch.is_grad_enabled()):
+        with torch.set_grad_enabled(self.spec.differentiable_entropy and torch.is_grad_enabled()):
             entropy_N = entropy(logprobs_NV) if self.spec.entropy else chosen_N.new_empty(0)
         outputs: list[Tensor] = []
         computed: dict[int, Tensor] = {}
@@ -99,7 +99,7 @@ class _Head:
                 with torch.no_grad():
                     computed[id(anchor)] = _tempered(logits(anchor, anchor_NH), sampling_N3)
             anchor_NV = computed[id(anchor)]
-            exact = name in self.spec.kl
+            exact = name in self.spec.exact_kl_anchors
             outputs.append(exact_kl(logprobs_NV, anchor_NV) if exact else _chosen(anchor_NV, tokens_N))
         return chosen_N, entropy_N, *outputs
 
@@ -112,7 +112,7 @@ def _anchor_states(anchors: Mapping[str, Any], spec: OutputSpec, batch: Batch) -
             if id(anchor) not in computed:
                 computed[id(anchor)] = hidden_states(anchor, batch.inputs).tokens_NH
     # Those without a gradient come last: the backward pass stops to recompute where it needs no more.
-    ordered = sorted(anchors, key=lambda name: name not in spec.kl)
+    ordered = sorted(anchors, key=lambda name: name not in spec.exact_kl_anchors)
     return {name: (anchors[name], computed[id(anchors[name])]) for name in ordered}
 
 
@@ -120,7 +120,7 @@ def _by_chunk(head: _Head, inputs: Sequence[Tensor | None]) -> list[Tensor]:
     """Return the outputs of all tokens, computed a few at a time if all are too many."""
     first_NH, output = inputs[0], head.model.get_output_embeddings()
     assert first_NH is not None
-    pieces = -(-len(first_NH) * head.vocabulary // AT_ONCE)
+    pieces = -(-len(first_NH) * head.vocabulary // MAX_LOGIT_ENTRIES)
     if pieces <= 1:
         return list(head(*inputs))  # type: ignore[arg-type]  # only sampling_N3 may be None
     # An adapter on the head may have dropout, which must be the same when it is recomputed.
@@ -146,7 +146,7 @@ def _learns_below(head: _Head, states_NH: Tensor) -> bool:
     return (
         torch.is_grad_enabled()
         and states_NH.requires_grad
-        and not (spec.differentiable or spec.kl)
+        and not (spec.differentiable_entropy or spec.exact_kl_anchors)
         and len(states_NH) * head.vocabulary > _SMALL_TABLE
         and not any(parameter.requires_grad for parameter in head.model.get_output_embeddings().parameters())
     )
@@ -210,11 +210,11 @@ def logits(model: Any, states_NH: Tensor) -> Tensor:
     Raises:
         ValueError: as `fit_head`.
     """
-    logits_NV = fit_head(model)(model.get_output_embeddings()(states_NH))
+    logits_NV = find_logit_transform(model)(model.get_output_embeddings()(states_NH))
     return logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
 
 
-def fit_head(model: Any) -> Callable[[Tensor], Tensor]:
+def find_logit_transform(model: Any) -> Callable[[Tensor], Tensor]:
     """Return the model's function from the output of its embeddings to its logits; found once, by comparison.
 
     Raises:

@@ -1,21 +1,18 @@
-"""Settings of the engine that plays by the values of a Q-network. Light: no torch."""
+"""Settings of the engine for Q-networks. Light: no torch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
-from marl.models.q_network import Q_NETWORK
+from marl.models.q_network import Q_NETWORK, QNetworkSource
 from marl.protocols import Engine, EngineConfig, ModelSource
-
-if TYPE_CHECKING:
-    from marl.models.q_network import QNetworkSource
 
 
 class EpsilonGreedy(EngineConfig):
     """Plays the legal move of the highest value, or with probability epsilon any legal move.
 
-    Epsilon is published with the weights by the learner. Evaluation, a role's `temperature: 0` and saved weights play
-    the best move always.
+    Epsilon is published with the weights by the learner. Evaluation, a role's `temperature: 0` and saved weights always
+    play the best move.
     """
 
     kind: str = "epsilon_greedy"

@@ -1,25 +1,33 @@
-"""OpenAI's chat-completions format: requests as JSON, and JSON as completions."""
+"""OpenAI's chat-completions format: requests to JSON, and JSON to completions."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, NonNegativeFloat, ValidationError
 
-from marl.text import read_json, well_formed
-from marl.types import Completion, Finish, Request, Usage
-
-if TYPE_CHECKING:
-    from marl.engines.openai.settings import OpenAI, Price
+from marl.core.config import Config
+from marl.core.types import Completion, Finish, Request, Usage
+from marl.host.outside import parse_json, replace_surrogates
 
 _FINISHES: dict[str, Finish] = {"length": "length", "content_filter": "aborted", "abort": "aborted"}
-"""All others (`stop`, `tool_calls`, names of a server's own) mean that the model was done."""
+"""Finish reasons other than a stop. Unlisted reasons (`stop`, `tool_calls`, a server's additions) count as a stop."""
 _SEEDS = 2**31
-"""Servers read the seed into integers of different sizes; all of them have at least this many."""
-_MOST = 128
-"""Most choices, and calls of tools, in a response, as at OpenAI."""
-_MOST_TOKENS = 2**40
+"""Number of different seeds. Servers parse the seed into integers of different sizes, at least 31 bits wide."""
+_MAX_ITEMS = 128
+"""Maximum number of choices, and of tool calls, in a response, as at OpenAI."""
+_MAX_TOKENS = 2**40
+
+
+class Price(Config):
+    """Price of a million tokens, in any currency."""
+
+    example = "prompt: 0.5, completion: 1.5"
+    prompt: NonNegativeFloat
+    """Price of a million tokens of prompts."""
+    completion: NonNegativeFloat
+    """Price of a million tokens of completions."""
 
 
 class _Function(BaseModel):
@@ -34,9 +42,9 @@ class _Call(BaseModel):
 class _Message(BaseModel):
     content: str | None = None
     reasoning_content: str | None = None
-    """The model's thought, where the server takes it out of the content, as vLLM and DeepSeek do."""
+    """The model's thought, if the server moves thoughts out of the content (as vLLM and DeepSeek do)."""
     refusal: str | None = None
-    tool_calls: list[_Call] | None = Field(None, max_length=_MOST)
+    tool_calls: list[_Call] | None = Field(None, max_length=_MAX_ITEMS)
 
 
 class _Choice(BaseModel):
@@ -45,15 +53,13 @@ class _Choice(BaseModel):
 
 
 class _Tokens(BaseModel):
-    prompt_tokens: int = Field(ge=0, le=_MOST_TOKENS)
-    completion_tokens: int = Field(ge=0, le=_MOST_TOKENS)
+    prompt_tokens: int = Field(ge=0, le=_MAX_TOKENS)
+    completion_tokens: int = Field(ge=0, le=_MAX_TOKENS)
 
 
 def _reported_tokens(usage: Any) -> _Tokens | None:
-    """Return the tokens that a response reports; None where it does not in numbers that can be counted.
-
-    What an answer says does not depend on it.
-    """
+    """Return the reported token counts, or None if they are absent or invalid."""
+    # A bad report must not cost the answer itself.
     try:
         return _Tokens.model_validate(usage)
     except ValidationError:
@@ -61,37 +67,38 @@ def _reported_tokens(usage: Any) -> _Tokens | None:
 
 
 class ChatCompletion(BaseModel):
-    """Body of a response, without the fields that are not needed."""
+    """Body of a response, limited to the fields in use."""
 
-    choices: list[_Choice] = Field(min_length=1, max_length=_MOST)
+    choices: list[_Choice] = Field(min_length=1, max_length=_MAX_ITEMS)
     usage: Annotated[_Tokens | None, BeforeValidator(_reported_tokens)] = None
 
 
-def request_body(request: Request, settings: OpenAI) -> dict[str, Any]:
-    """Return the body to send. `top_k`, which vLLM and others know but OpenAI does not, only where it is set."""
+def request_body(request: Request, model: str, extra: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a request to `model`. Fields of `extra` replace others; None leaves a field out."""
     sampling = request.sampling
     fields: dict[str, Any] = {
-        "model": settings.model,
-        "messages": [{"role": role, "content": well_formed(content)} for role, content in request.messages],
+        "model": model,
+        "messages": [{"role": role, "content": replace_surrogates(content)} for role, content in request.messages],
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
+        # Unknown to OpenAI, known to vLLM and others: sent only if set.
         "top_k": sampling.top_k or None,
         "max_tokens": sampling.max_tokens,
         "stop": list(sampling.stop) or None,
         "seed": request.seed % _SEEDS,
         "tools": [json.loads(tool) for tool in request.tools] or None,
     }
-    return {name: value for name, value in (fields | settings.extra).items() if value is not None}
+    return {name: value for name, value in (fields | extra).items() if value is not None}
 
 
 def parse_response(body: bytes) -> ChatCompletion:
-    """Return the response that `body` is.
+    """Return the response in `body`.
 
     Raises:
-        ValueError: if it is none, saying what is wrong with it.
+        ValueError: with the reason, if `body` is no chat completion.
     """
     try:
-        value = read_json(body.decode())
+        value = parse_json(body.decode())
     except ValueError as error:
         raise ValueError(f"no chat completion: Invalid JSON: {error}") from error
     if not isinstance(value, dict):
@@ -104,47 +111,44 @@ def parse_response(body: bytes) -> ChatCompletion:
 
 
 def to_completion(response: ChatCompletion) -> Completion:
-    """Return the text of a response, its thought and tool calls spelled as in a chat template, without tokens.
+    """Return the text of a response, without token ids. Thought and tool calls are spelled as in a chat template.
 
     Raises:
-        ValueError: if there is no text, and nothing says why.
+        ValueError: if the response holds neither a text nor a reason for its absence.
     """
     choice = response.choices[0]
     message, finish = choice.message, _FINISHES.get(choice.finish_reason or "", "stop")
-    texts = [message.content or "", *map(_spell_call, message.tool_calls or ())]
-    if message.content is None and len(texts) == 1 and finish == "stop":
+    texts = [message.content] if message.content else []
+    for call in message.tool_calls or ():
+        try:
+            arguments = parse_json(call.function.arguments, finite=True)
+        except ValueError:
+            # A mistake of the model, not of the endpoint: the role that parses the answer reports it.
+            arguments = call.function.arguments
+        spelling = json.dumps({"name": call.function.name, "arguments": arguments})
+        texts.append(f"<tool_call>{spelling}</tool_call>")
+    if message.content is None and not texts and finish == "stop":
         if message.refusal is None:
             raise ValueError("a chat completion without content")
         texts, finish = [message.refusal], "aborted"
-    return Completion(_spell_thought(message) + "\n".join(filter(None, texts)), (), (), (), finish)
-
-
-def _spell_thought(message: _Message) -> str:
-    """Return the beginning of an answer that was thought; its end is missing where the answer was cut off within it."""
-    if not message.reasoning_content:
-        return ""
-    is_over = message.content is not None or message.tool_calls
-    return f"<think>\n{message.reasoning_content}" + ("\n</think>\n\n" if is_over else "")
-
-
-def _spell_call(call: _Call) -> str:
-    try:
-        arguments = read_json(call.function.arguments, finite=True)
-    except ValueError:
-        # The model's mistake, for the role to see.
-        arguments = call.function.arguments
-    return f"<tool_call>{json.dumps({'name': call.function.name, 'arguments': arguments})}</tool_call>"
+    thought = ""
+    if message.reasoning_content:
+        # An answer cut off inside the thought has no end tag.
+        is_over = message.content is not None or message.tool_calls
+        thought = f"<think>\n{message.reasoning_content}" + ("\n</think>\n\n" if is_over else "")
+    return Completion(thought + "\n".join(filter(None, texts)), (), (), (), finish)
 
 
 def reported_usage(response: ChatCompletion, price: Price | None) -> Usage | None:
-    """Return the tokens and cost of a response, if it reports its tokens."""
+    """Return the reported tokens and their cost, or None if the response reports no tokens."""
     tokens = response.usage
     return tokens and _priced_usage(tokens.prompt_tokens, tokens.completion_tokens, price)
 
 
 def largest_usage(body: dict[str, Any], price: Price | None) -> Usage:
-    """Return an upper bound of the tokens and cost of a request: no token is shorter than a byte."""
+    """Return an upper bound of the tokens and cost of a request, before it is sent."""
     limit = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    # No token is shorter than a byte.
     return _priced_usage(len(json.dumps(body).encode()), limit, price)
 
 

@@ -1,4 +1,4 @@
-"""Client of one endpoint: sends requests until there is an answer or no hope of one, within deadlines and a budget."""
+"""Client of one endpoint. It retries a request until an answer or a final failure, within deadlines and a budget."""
 
 from __future__ import annotations
 
@@ -12,36 +12,51 @@ from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import httpx2
 
+from marl.core.errors import EndpointError
+from marl.core.types import Completion, Failure, Request, Usage
+from marl.engines.openai.api_key import ApiKey
 from marl.engines.openai.chat_format import (
+    Price,
     largest_usage,
     parse_response,
     reported_usage,
     request_body,
     to_completion,
 )
-from marl.engines.openai.key import Key
-from marl.errors import EndpointError
-from marl.types import Completion, Failure, Request, Usage
 
-if TYPE_CHECKING:
-    from marl.engines.openai.settings import OpenAI
-
-_LONGEST_BODY = 2**24
+_MAX_BODY = 2**24
+"""Maximum size of a response in bytes."""
 _RETRIED_STATUSES = (408, 409, 425, 429)
 _OVERFLOW_MESSAGES = ("context_length_exceeded", "maximum context length")
-"""Messages of OpenAI and vLLM about a prompt that does not fit."""
+"""Messages of OpenAI and vLLM about a prompt longer than the context."""
+
+
+class ClientOptions(Protocol):
+    """Settings of the client. `OpenAI` explains every field."""
+
+    base_url: str
+    model: str
+    timeout_s: float
+    retries: int
+    backoff_s: float
+    concurrency: int
+    price: Price | None
+    budget: float | None
+    extra: dict[str, Any]
+
+    def key(self) -> str: ...
 
 
 class BudgetExceededError(Exception):
-    """A request could cost more than is left."""
+    """A request could cost more than the remaining budget."""
 
 
 class AttemptError(Exception):
-    """One attempt at a request has failed."""
+    """One attempt at a request failed. `wait_s` is the pause requested by the server, in seconds."""
 
     def __init__(self, reason: str, *, retry: bool = True, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -49,9 +64,9 @@ class AttemptError(Exception):
 
 
 class Budget:
-    """Reserves the most that a request can cost before it is sent; one that does not fit waits for others to end.
+    """Budget of a run. The maximum cost of a request is reserved before sending; requests wait for a reservation.
 
-    Lives in one event loop.
+    Not thread-safe: all calls come from one event loop.
     """
 
     def __init__(self, limit: float | None, spent: Mapping[str, Usage]) -> None:
@@ -62,17 +77,18 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """The cost of all answers so far."""
+        """Cost of all answers so far."""
         return math.fsum(usage.cost for usage in self._spent.values())
 
     @asynccontextmanager
     async def reserve(self, cost: float) -> AsyncIterator[None]:
-        """Reserve `cost` inside the block; the real cost must be added to `spent` before its end.
+        """Reserve `cost` for the body. The body adds the real cost to `spent` before it ends.
 
         Raises:
-            BudgetExceededError: if it does not fit, and no request is in flight that could turn out cheaper.
+            BudgetExceededError: if `cost` exceeds the remaining budget while no other request is in flight.
         """
         while self.spent + math.fsum(self._reserved) + cost > self._limit:
+            # A request in flight may turn out cheaper than reserved, which frees budget.
             if not self._reserved:
                 raise BudgetExceededError
             self._released.clear()
@@ -87,7 +103,7 @@ class Budget:
 
 @dataclass(slots=True)
 class _OpenRequest:
-    """A request, and the usage of its attempts."""
+    """A request, and the usage of all attempts so far."""
 
     policy: str
     body: dict[str, Any]
@@ -95,14 +111,15 @@ class _OpenRequest:
 
 
 class EndpointClient:
-    """Sends requests to one endpoint, many at once. Lives in one event loop."""
+    """Sends requests to one endpoint, many at once. Not thread-safe: all calls come from one event loop."""
 
-    def __init__(self, settings: OpenAI, spent: dict[str, Usage]) -> None:
+    def __init__(self, settings: ClientOptions, spent: dict[str, Usage]) -> None:
+        """`spent`: usage by policy, which the client updates."""
         self._settings, self._spent = settings, spent
-        self._key = Key(settings.key())
+        self._key = ApiKey(settings.key())
         self._http = httpx2.AsyncClient(
             headers={"Accept-Encoding": "identity", "Content-Type": "application/json", **self._key.headers},
-            # The key must not travel on, nor what a server would have us carry back to it.
+            # A redirect would carry the key to another host, and cookies would carry state between requests.
             follow_redirects=False,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             limits=httpx2.Limits(max_connections=settings.concurrency),
@@ -112,50 +129,57 @@ class EndpointClient:
         self._in_flight = asyncio.Semaphore(settings.concurrency)
 
     async def __call__(self, request: Request) -> Completion | Failure:
-        """Return the answer, or the reason why there is none.
+        """Return the answer, or a failure with the reason.
 
         Raises:
             EndpointError: if the budget does not allow the request.
         """
-        open_request = _OpenRequest(request.policy, request_body(request, self._settings))
+        settings = self._settings
+        open_request = _OpenRequest(request.policy, request_body(request, settings.model, settings.extra))
         random = Random(request.seed)
         async with self._in_flight:
             while True:
                 try:
                     completion = await self._attempt(open_request)
                 except AttemptError as error:
-                    if not error.retry or open_request.usage.tries > self._settings.retries:
+                    tries = open_request.usage.tries
+                    if not error.retry or tries > settings.retries:
                         return self._give_up(open_request, str(error))
-                    pause_s = self._pause(open_request.usage.tries, error.wait_s, random)
+                    # Exponential backoff with equal jitter (M. Brooker, AWS 2015).
+                    backoff_s = settings.backoff_s * 2 ** (tries - 1) * (1 + random.random()) / 2
+                    pause_s = min(max(backoff_s, error.wait_s), settings.timeout_s)
                 else:
                     return replace(completion, usage=open_request.usage)
                 await asyncio.sleep(pause_s)
 
     async def _attempt(self, request: _OpenRequest) -> Completion:
-        bound = largest_usage(request.body, self._settings.price)
+        """Send the request once, within the budget."""
+        settings = self._settings
+        bound = largest_usage(request.body, settings.price)
         try:
             async with self._budget.reserve(bound.cost):
                 self._count(request, Usage(tries=1))
                 body = await self._post(request.body)
-                return self._completion(request, body, bound)
+                try:
+                    response = parse_response(body)
+                    # An endpoint without reports is charged the upper bound, so that a budget holds.
+                    self._count(request, reported_usage(response, settings.price) or bound)
+                    completion = to_completion(response)
+                except ValueError as error:
+                    raise AttemptError(f"{error} in {self._excerpt(body)}") from error
         except BudgetExceededError:
-            spent, settings = self._budget.spent, self._settings
             raise EndpointError(
-                f"policy {request.policy!r}: {spent:g} of {settings.budget:g} are spent (engine.budget), and one more "
-                f"answer of {settings.base_url} may cost {bound.cost:g}"
+                f"policy {request.policy!r}: {self._budget.spent:g} of {settings.budget:g} are spent (engine.budget), "
+                f"and one more answer of {settings.base_url} may cost {bound.cost:g}"
             ) from None
-
-    def _completion(self, request: _OpenRequest, body: bytes, bound: Usage) -> Completion:
-        try:
-            response = parse_response(body)
-            # Where the endpoint does not report its usage, the bound counts, so that a budget holds.
-            self._count(request, reported_usage(response, self._settings.price) or bound)
-            completion = to_completion(response)
-        except ValueError as error:
-            raise AttemptError(f"{error} in {self._excerpt(body)}") from error
-        return replace(completion, text=self._key.unsaid(completion.text))
+        return replace(completion, text=self._key.redact(completion.text))
 
     async def _post(self, body: dict[str, Any]) -> bytes:
+        """Return the body of a successful response.
+
+        Raises:
+            AttemptError: if there is none in time, or the endpoint refuses the request.
+        """
         settings, url = self._settings, f"{self._settings.base_url}/chat/completions"
         try:
             async with (
@@ -168,39 +192,33 @@ class EndpointClient:
         except httpx2.HTTPError as error:
             reason = f"the connection failed: {type(error).__name__}: {self._key.excerpt(str(error))}"
             raise AttemptError(reason) from error
-        if not response.is_success:
-            raise self._refusal(response, answer)
-        return answer
+        status = response.status_code
+        if response.is_success:
+            return answer
+        if response.is_redirect:
+            to = self._key.excerpt(response.headers.get("location", ""))
+            raise AttemptError(f"HTTP {status}: redirected to {to}, not followed (engine.base_url)", retry=False)
+        retry = status in _RETRIED_STATUSES or status >= 500
+        wait_s = _retry_after(response.headers)
+        raise AttemptError(f"HTTP {status}: {self._excerpt(answer)}", retry=retry, wait_s=wait_s)
 
     async def _read(self, response: httpx2.Response) -> bytes:
-        """Return the body as it was sent: packed ones, which were not asked for, may be bombs."""
+        """Return the raw body of a response, of at most `_MAX_BODY` bytes."""
+        # The client accepts no compressed bodies: a small one may unpack to gigabytes.
         if (packed := response.headers.get("content-encoding", "identity")) != "identity":
             raise AttemptError(f"the body is packed ({self._key.excerpt(packed)}), although that was not asked for")
         body = bytearray()
         async for chunk in response.aiter_raw():
             body += chunk
-            if len(body) > _LONGEST_BODY:
-                raise AttemptError(f"more than {_LONGEST_BODY >> 20} MiB, beginning with {self._excerpt(body)}")
+            if len(body) > _MAX_BODY:
+                raise AttemptError(f"more than {_MAX_BODY >> 20} MiB, beginning with {self._excerpt(body)}")
         return bytes(body)
-
-    def _refusal(self, response: httpx2.Response, body: bytes) -> AttemptError:
-        status = response.status_code
-        if response.is_redirect:
-            to = self._key.excerpt(response.headers.get("location", ""))
-            return AttemptError(f"HTTP {status}: redirected to {to}, not followed (engine.base_url)", retry=False)
-        retry = status in _RETRIED_STATUSES or status >= 500
-        reason = f"HTTP {status}: {self._excerpt(body)}"
-        return AttemptError(reason, retry=retry, wait_s=_retry_after(response.headers))
 
     def _excerpt(self, body: bytes | bytearray) -> str:
         return self._key.excerpt(body.decode(errors="replace"))
 
-    def _pause(self, tries: int, wait_s: float, random: Random) -> float:
-        """Return seconds by exponential backoff with equal jitter (M. Brooker, AWS 2015)."""
-        longest = self._settings.backoff_s * 2 ** (tries - 1)
-        return min(max(longest * (1 + random.random()) / 2, wait_s), self._settings.timeout_s)
-
     def _give_up(self, request: _OpenRequest, reason: str) -> Failure:
+        """Return the failure of a request after the last attempt. `reason` is the error of that attempt."""
         if any(message in reason for message in _OVERFLOW_MESSAGES):
             return Failure("overflow", reason, request.usage)
         self._count(request, Usage(failed=1))
@@ -209,12 +227,14 @@ class EndpointClient:
         return Failure("aborted", reason, request.usage)
 
     def _count(self, request: _OpenRequest, usage: Usage) -> None:
+        """Add `usage` to the request and to the total of the policy."""
         request.usage += usage
         self._spent[request.policy] = self._spent.get(request.policy, Usage()) + usage
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that a server asks to wait, as a number or a date (RFC 9110, 10.2.3); 0 if it does not."""
+    """Return the pause in a Retry-After header in seconds, or 0 without one."""
+    # RFC 9110, 10.2.3: the value is a date or a number of seconds.
     header, seconds = headers.get("retry-after", ""), 0.0
     with suppress(ValueError, OverflowError):
         seconds = parsedate_to_datetime(header).timestamp() - time.time()

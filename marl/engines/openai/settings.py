@@ -1,4 +1,4 @@
-"""Settings of a policy that speaks through an OpenAI-compatible endpoint."""
+"""Settings of policies behind an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from marl.config import Config
+from marl.engines.openai.chat_format import Price
 from marl.protocols import Engine, EngineConfig, ModelSource
 
 _HEADER_VALUE = re.compile(r"[!-~]+")
-"""Visible characters of ASCII."""
+"""Visible ASCII characters."""
 
 
 def endpoint_url(url: str) -> str:
-    """Return a URL without slashes at its end.
+    """Return `url` without trailing slashes.
 
     Raises:
-        ValueError: if paths cannot be put behind it, or if it holds what must not be written to disk.
+        ValueError: if no path can be appended to `url`, or `url` holds a password, which would be written to disk.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -35,7 +35,7 @@ def endpoint_url(url: str) -> str:
 
 
 def key_problems(variable: str | None) -> Iterable[str]:
-    """Yield what is wrong with the key in an environment variable; None: there is no key."""
+    """Yield a message for each problem of the key in the environment variable `variable` (None: no key)."""
     if variable is None:
         return
     if not os.environ.get(variable):
@@ -45,25 +45,15 @@ def key_problems(variable: str | None) -> Iterable[str]:
 
 
 def key_in(variable: str | None) -> str:
-    """Return the key in an environment variable, or "" if there is none."""
+    """Return the key in the environment variable `variable`, or "" if `variable` is None."""
     return os.environ[variable].strip() if variable else ""
-
-
-class Price(Config):
-    """Price of a million tokens, in any currency."""
-
-    example = "prompt: 0.5, completion: 1.5"
-    prompt: NonNegativeFloat
-    """Price of a million tokens of prompts."""
-    completion: NonNegativeFloat
-    """Price of a million tokens of completions."""
 
 
 class OpenAI(EngineConfig):
     """A model behind an OpenAI-compatible endpoint: a frozen teammate or judge.
 
-    Its turns are recorded in the trajectory and never trained on. Seeds are sent, but no endpoint promises the same
-    answer twice: a run that is resumed plays the steps after its checkpoint again, and they may differ.
+    Turns of the policy are recorded in the trajectory and never trained on. Requests carry a seed, but no endpoint
+    promises equal answers: the steps of a resumed run may differ from the steps lost after the checkpoint.
     """
 
     kind: str = "openai"
@@ -72,29 +62,29 @@ class OpenAI(EngineConfig):
     base_url: str
     """URL up to and without `/chat/completions`."""
     model: str = Field(min_length=1)
-    """Name of the model, as the endpoint knows it."""
+    """Name of the model at the endpoint."""
     key_env: str | None = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the key; null sends none."""
+    """Name of the environment variable with the key; null sends no key."""
     timeout_s: PositiveFloat = 60.0
-    """Longest time of one attempt, from connecting to the last byte, in seconds."""
+    """Maximum time of one attempt, from connecting to the last byte, in seconds."""
     retries: int = Field(4, ge=0, le=30)
     """Further attempts after failed connections, late or broken answers, and HTTP 408, 409, 425, 429 and 5xx."""
     backoff_s: PositiveFloat = 0.5
-    """Pause before the first retry, in seconds, doubled before each further one, less up to a half at random; longer
-    where `Retry-After` asks for it, but never longer than `timeout_s`."""
+    """Pause before the first retry, in seconds. It doubles before each further retry, less up to a half at random.
+    `Retry-After` may lengthen the pause, up to `timeout_s`."""
     concurrency: PositiveInt = 16
     """Requests in flight at once."""
     price: Price | None = None
-    """Price of a million tokens, which `budget` is counted by. None: costs are not counted."""
+    """Price of a million tokens, in the currency of `budget`. None: costs are not counted."""
     budget: PositiveFloat | None = None
-    """Highest cost of a run, in the currency of `price`; the run ends before it is exceeded."""
+    """Maximum cost of a run, in the currency of `price`; the run ends before a request could exceed the budget."""
     on_failure: Literal["stop", "skip"] = "stop"
-    """Consequence of a request that was given up: end the run with a checkpoint (`stop`), or take the turn as
+    """Consequence of a request without an answer: end the run with a checkpoint (`stop`), or treat the turn as
     unreadable (`skip`)."""
     max_failures: PositiveInt = 100
-    """Requests given up, with `on_failure: skip`, after which the run ends."""
+    """Maximum number of requests without an answer under `on_failure: skip`; one more ends the run."""
     extra: dict[str, Any] = Field(default_factory=dict)
-    """Fields of each request's body, added or replaced; null leaves a field out."""
+    """Fields to add to the body of each request, or to replace; null leaves a field out."""
 
     @field_validator("base_url")
     @classmethod
@@ -116,21 +106,21 @@ class OpenAI(EngineConfig):
             raise ValueError("budget: needs `price` (prompt and completion, per million tokens) to count against")
         return self
 
-    def missing(self) -> Iterable[str]:
+    def unmet_requirements(self) -> Iterable[str]:
         return key_problems(self.key_env)
 
     def key(self) -> str:
-        """Return the key, or "" if there is none."""
+        """Return the key, or "" without one."""
         return key_in(self.key_env)
 
     @property
     def max_wait_s(self) -> float:
-        # The pause before a retry may be as long as an attempt.
+        # A server may ask for a pause as long as an attempt.
         return self.timeout_s * (2 * self.retries + 1)
 
     def build(self, source: ModelSource | None) -> Engine:
-        from marl.engines.openai.endpoint import Endpoint
+        from marl.engines.openai.engine import OpenAIEngine
 
-        for problem in self.missing():
+        for problem in self.unmet_requirements():
             raise ValueError(problem)
-        return Endpoint(self)
+        return OpenAIEngine(self)

@@ -1,7 +1,7 @@
-"""Attention of one new token a row: query heads that share keys read them together, instead of a copy of them each.
+"""Attention of one new token per row, where query heads in a group read shared keys without copying them.
 
 Transformers repeats shared keys and values before masked attention, in every layer and for every token.
-Shape suffixes: N = rows, H = heads of queries, K = heads of keys, L = length in tokens, D = width.
+Shape suffixes: N = rows, K = key heads, G = query heads per key head, D = width.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from transformers.masking_utils import sdpa_mask
 NAME = "marl_grouped"
 
 
-def read_shared_keys_once(model: Any) -> None:
-    """Let a model that attends by SDPA do so here."""
+def use_grouped_attention(model: Any) -> None:
+    """Switch a model with SDPA attention to grouped attention. Other attention implementations stay."""
     if model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(NAME)
 
@@ -26,11 +26,12 @@ def read_shared_keys_once(model: Any) -> None:
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, None]:
-    """Return [N, Q, H, D]; where Q is 1, the queries that share keys stand in the place of a text's."""
+    """Return attention outputs [rows, tokens, query heads, D]. Parameters are those of Transformers' interface."""
     rows, heads, new, width = query.shape
     shared = heads // key.shape[1]
     if new > 1 or shared == 1 or attention_mask is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
+    # With a single new token, the query heads of a group can take the dimension of tokens.
     query_NKGD = query.view(rows, key.shape[1], shared, width)
     output_NKGD = functional.scaled_dot_product_attention(
         query_NKGD, key, value, attn_mask=attention_mask, scale=more.get("scaling")

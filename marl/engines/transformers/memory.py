@@ -1,56 +1,63 @@
-"""Memory that sampling takes, worked out from sizes. Light: nothing here imports torch."""
+"""Estimates of the memory for sampling with Transformers. Light: nothing here imports torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from marl.protocols.memory import FLOAT32, MemoryUse, ModelSize, Workload, base_uses
-
-if TYPE_CHECKING:
-    from marl.engines.transformers.settings import Transformers
+from marl.protocols.memory_estimates import FLOAT32_BYTES, MemoryUse, ModelSize, Workload, base_uses
 
 FIRST_CAPACITY = 64
-"""Tokens of a slot of the cache before it grows by doubling."""
+"""Initial capacity of each slot of the cache in tokens, before it doubles."""
 LOGITS_AT_ONCE = 1 << 26
-"""Most elements of logits in one forward (256 MiB in float32)."""
-TABLES = 4.0
-"""Float32 tables of rows by vocabulary that drawing tokens takes: logits, log-probabilities, probabilities, their
-sums."""
+"""Maximum number of logits in one forward (256 MiB in float32)."""
+LOGIT_COPIES = 4.0
+"""Float32 tables [rows, vocabulary] while tokens are drawn: logits, log-probabilities, probabilities, their sums."""
 
 
-def sampling_uses(settings: Transformers, sizes: Sequence[ModelSize], work: Workload) -> Iterator[MemoryUse]:
-    """Yield what an engine takes for policies of these sizes, which share all weights or have adapters on one base."""
-    size, rows = sizes[0], min(settings.slots, work.rows)
+class BatchLimits(NamedTuple):
+    """Limits of one forward and of the cache, as in the settings of the engine."""
+
+    slots: int
+    prefill_tokens: int
+    max_context: int | None
+
+
+def sampling_uses(limits: BatchLimits, sizes: Sequence[ModelSize], work: Workload) -> Iterator[MemoryUse]:
+    """Yield the memory uses of one engine for policies of these sizes.
+
+    The policies share all weights, or have adapters on one base.
+    """
+    size, rows = sizes[0], min(limits.slots, work.completions)
     if size.adapter is None:
-        yield MemoryUse("weights to sample with", size.weight_bytes * size.weights)
+        yield MemoryUse("weights to sample with", size.weight_bytes * size.parameters)
     else:
         yield from base_uses(size)
-        yield MemoryUse(
-            "adapters to sample with", sum(size.weight_bytes * s.adapter.weights for s in sizes if s.adapter)
-        )
-    yield MemoryUse("keys and values", rows * capacity(work, settings.max_context) * size.cache_bytes)
-    yield MemoryUse("decoding or reading prompts", max(_decoding(size, rows), _reading(settings, size, work)), "play")
+        adapters = sum(size.weight_bytes * other.adapter.parameters for other in sizes if other.adapter)
+        yield MemoryUse("adapters to sample with", adapters)
+    yield MemoryUse("keys and values", rows * capacity(work, limits.max_context) * size.kv_cache_bytes)
+    first_logits = size.weight_bytes * rows * size.vocabulary
+    decoding = rows * size.vocabulary * (size.weight_bytes + FLOAT32_BYTES * LOGIT_COPIES) + first_logits
+    # Prompts are read before tokens are drawn, so the larger of the two counts.
+    yield MemoryUse("decoding or reading prompts", max(decoding, _reading(limits, size, work)), "play")
 
 
 def capacity(work: Workload, context: int | None) -> int:
-    """Return the tokens for which each slot has room at the end: the cache doubles when a row outgrows it."""
-    longest = work.width if context is None else min(work.width, context)
-    held = FIRST_CAPACITY
-    for length in (min(work.prompt, longest), longest):  # a prompt is written at once, an answer token by token
-        while held < length:
-            held = max(2 * held, work.prompt)
-    return held
+    """Return the final capacity of each slot in tokens. The cache doubles whenever a row outgrows it."""
+    longest = work.max_sequence_tokens if context is None else min(work.max_sequence_tokens, context)
+    tokens = FIRST_CAPACITY
+    # A prompt is written at once, an answer token by token.
+    for length in (min(work.max_prompt_tokens, longest), longest):
+        while tokens < length:
+            tokens = max(2 * tokens, work.max_prompt_tokens)
+    return tokens
 
 
-def _decoding(size: ModelSize, rows: float) -> float:
-    first_logits = size.weight_bytes * rows * size.vocabulary
-    return rows * size.vocabulary * (size.weight_bytes + FLOAT32 * TABLES) + first_logits
-
-
-def _reading(settings: Transformers, size: ModelSize, work: Workload) -> float:
-    """Return what one forward over prompts takes: their keys and values, one layer's states, and first logits."""
-    prompts = min(work.prompts, settings.slots, max(1, settings.prefill_tokens // max(1, work.prompt)))
-    states = size.weight_bytes * (3 * size.inner + 2 * size.queries) + FLOAT32 * 3 * size.hidden
+def _reading(limits: BatchLimits, size: ModelSize, work: Workload) -> float:
+    """Return the bytes of one forward over prompts: keys and values, the states of one layer, and first logits."""
+    prompts_at_once = max(1, limits.prefill_tokens // max(1, work.max_prompt_tokens))
+    prompts = min(work.distinct_prompts, limits.slots, prompts_at_once)
+    states = size.weight_bytes * (3 * size.intermediate_size + 2 * size.query_size)
+    states += FLOAT32_BYTES * 3 * size.hidden_size
     logits = min(prompts * size.vocabulary, LOGITS_AT_ONCE) * size.weight_bytes
-    return prompts * work.prompt * (size.cache_bytes + states) + 2 * logits
+    return prompts * work.max_prompt_tokens * (size.kv_cache_bytes + states) + 2 * logits

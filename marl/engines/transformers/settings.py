@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from pydantic import Field
 
-from marl.engines.transformers.memory import sampling_uses
+from marl.engines.transformers.memory import BatchLimits, sampling_uses
+from marl.models.adapter import AdapterSource
 from marl.protocols import Engine, EngineConfig, ModelSource
-from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload
-
-if TYPE_CHECKING:
-    from marl.models.adapter import AdapterSource
+from marl.protocols.memory_estimates import MemorySaver, MemoryUse, ModelSize, Workload
 
 LEAST_SLOTS, LEAST_PREFILL = 16, 2048
-"""Fewer rows, or tokens of prompts, would leave a GPU idle."""
+"""Lower limits of suggested settings: fewer rows or prompt tokens would leave a GPU idle."""
 
 
 class Transformers(EngineConfig):
@@ -23,34 +21,34 @@ class Transformers(EngineConfig):
 
     kind: str = "transformers"
     needs_model: ClassVar[bool] = True
-    shares_base: ClassVar[bool] = True
+    serves_several_policies: ClassVar[bool] = True
     slots: int = Field(256, ge=1)
-    """Rows decoded at once."""
+    """Number of rows decoded at once."""
     max_context: int | None = Field(None, ge=2)
-    """Longest prompt and completion together, in tokens. Default: what the model was made for."""
+    """Maximum length of a prompt and its completion together, in tokens. Default: the model's number of positions."""
     prefill_tokens: int = Field(16384, ge=1)
-    """Prompt tokens, padding included, that one forward may read."""
+    """Maximum number of prompt tokens in one forward, padding included."""
 
     def memory(self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None) -> Iterator[MemoryUse]:
-        return sampling_uses(self, sizes, work)
+        return sampling_uses(BatchLimits(self.slots, self.prefill_tokens, self.max_context), sizes, work)
 
-    def thrift(self) -> Iterator[MemorySaver]:
+    def memory_savers(self) -> Iterator[MemorySaver]:
         if self.slots > LEAST_SLOTS:
             yield MemorySaver("slots", max(LEAST_SLOTS, self.slots // 2))
         if self.prefill_tokens > LEAST_PREFILL:
             yield MemorySaver("prefill_tokens", max(LEAST_PREFILL, self.prefill_tokens // 2))
 
     def build(self, source: ModelSource | None) -> Engine:
-        from marl.engines.transformers.policy_weights import SinglePolicy
-        from marl.engines.transformers.sampler import Sampler
+        from marl.engines.token_engine import expect_model
+        from marl.engines.transformers.engine import TransformersEngine
+        from marl.engines.transformers.policy_weights import FullWeights
 
-        if source is None:
-            raise ValueError("engine 'transformers' speaks for a model: give the policy a `model`")
-        return Sampler(SinglePolicy(source.model(), source), source.tokenizer(), self)
+        source = expect_model("transformers", source)
+        return TransformersEngine(FullWeights(source.model(), source), source.tokenizer(), self)
 
     def build_shared(self, sources: Mapping[str, ModelSource]) -> Engine:
+        from marl.engines.transformers.engine import TransformersEngine
         from marl.engines.transformers.multi_lora import MultiLora
-        from marl.engines.transformers.sampler import Sampler
 
         adapters = cast("Mapping[str, AdapterSource]", sources)
-        return Sampler(MultiLora(adapters), next(iter(adapters.values())).tokenizer(), self)
+        return TransformersEngine(MultiLora(adapters), next(iter(adapters.values())).tokenizer(), self)

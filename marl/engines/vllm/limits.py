@@ -1,63 +1,56 @@
-"""Limits of what vLLM can hold, checked before it loads a weight."""
+"""Limits and defaults of vLLM, checked before a weight is loaded. Light: nothing here imports vLLM or torch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from marl.engines.vllm.installation import made_for_processors
-
-if TYPE_CHECKING:
-    from marl.models.pretrained import PretrainedSource
+from marl.engines.vllm.installation import is_cpu_build
+from marl.models.pretrained import PretrainedSource
 
 CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Widths of heads for which vLLM computes attention on processors."""
+"""Head widths supported by vLLM's attention on a CPU."""
 NO_DORA = "vLLM has no DoRA; leave out use_dora, or use engine: {kind: transformers}"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks of adapters for which vLLM makes room; lower ones fit into the next higher."""
+"""Ranks for which vLLM allocates adapters; an adapter takes the next higher rank."""
+CPU_CACHE_MIB = 256
+"""Default size of the key-value cache on a CPU, in MiB."""
+GPU_SHARE = 0.5
+"""Default share of a GPU's memory, weights included."""
+SPARE_ADAPTERS = 2
+"""Default number of slots for adapters added during a run."""
 
 
 def check_heads(source: PretrainedSource, config: Any) -> None:
-    """Check that a model's attention can be computed: vLLM itself would fail at the first forward.
+    """Check that vLLM can compute the attention of the model with this `config`.
 
     Raises:
-        ValueError: if it cannot.
+        ValueError: if it cannot. vLLM itself would load the model and fail at the first forward.
     """
     text = config.get_text_config()
     width = text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads
-    if made_for_processors() and (problem := head_problem(width)):
-        raise source.fault(problem)
+    problem = head_problem(width) if is_cpu_build() else None
+    if problem:
+        raise source.error(problem)
 
 
 def head_problem(width: int) -> str | None:
-    """Return what is to be done about heads of this width on a processor; None if nothing is."""
+    """Return an error message about attention heads of this width on a CPU, or None if vLLM supports them."""
     if width in CPU_HEAD_DIMS:
         return None
-    known = ", ".join(map(str, CPU_HEAD_DIMS))
+    widths = ", ".join(map(str, CPU_HEAD_DIMS))
     return (
-        f"its heads are {width} wide, but on a processor vLLM computes attention for widths of {known} alone; give "
+        f"its heads are {width} wide, but on a processor vLLM computes attention for widths of {widths} alone; give "
         "a tiny model `head_dim: 32`, or the policy engine: {kind: transformers}"
     )
 
 
-def context_of(config: Any, max_context: int | None) -> int:
-    """Return the most tokens of a prompt and its completion.
+def supported_rank(rank: int) -> int:
+    """Return the lowest rank in `RANKS` that holds adapters of `rank`.
 
     Raises:
-        ValueError: if `max_context` is more than the model was made for.
+        ValueError: if `rank` exceeds the highest of them.
     """
-    longest: int = config.get_text_config().max_position_embeddings
-    if max_context is not None and max_context > longest:
-        raise ValueError(f"max_context: {max_context} tokens, but the model was made for {longest}")
-    return max_context or longest
-
-
-def rank_room(rank: int) -> int:
-    """Return the rank for which vLLM makes room so that adapters of `rank` fit.
-
-    Raises:
-        ValueError: if none is enough.
-    """
-    for room in RANKS:
-        if rank <= room:
-            return room
+    for supported in RANKS:
+        if rank <= supported:
+            return supported
     raise ValueError(f"an adapter of rank {rank}, but vLLM holds ranks of at most {RANKS[-1]}")

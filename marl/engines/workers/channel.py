@@ -1,4 +1,4 @@
-"""Messages between a process and its workers: a length, then so many bytes, over a socket."""
+"""Messages between a process and its workers over a socket: 8 bytes with the length, then the message."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ _CHUNK = 1 << 20
 
 
 class MessageTooLongError(ValueError):
-    """A message is announced that is longer than the receiver wants to hold in memory."""
+    """An announced message is longer than the receiver's limit."""
 
 
 class Channel:
-    """One end of a stream of messages. Nothing blocks for longer than it may, whatever the other end does."""
+    """One end of a stream of messages. With a timeout, no method blocks for longer, whatever the other end does."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
         self._message = bytearray()
-        """Beginning of the message that is being received, length included."""
+        """Received beginning of the current message, length included."""
 
     def send(self, message: bytes, timeout_s: float | None = None) -> None:
         """Send a message.
 
         Raises:
-            TimeoutError: if the other end does not take it in time.
-            OSError: if there is no other end.
+            TimeoutError: if the other end does not read the message in time.
+            OSError: if the other end is closed.
         """
         self._stream.settimeout(timeout_s)
         self._stream.sendall(_LENGTH.pack(len(message)) + message)
 
     def receive(self, timeout_s: float | None = None, limit: int | None = None) -> bytes:
-        """Return a whole message of up to `limit` bytes, which has arrived within `timeout_s`.
+        """Return a complete message of at most `limit` bytes; wait at most `timeout_s` seconds.
 
         Raises:
-            TimeoutError: if it has not; the next call waits for the rest of it.
-            MessageTooLongError: if it is longer; nothing of it has been read.
-            EOFError, OSError: if there is no other end any more.
+            TimeoutError: if the message is incomplete in time; the next call continues with it.
+            MessageTooLongError: if the message is longer than `limit`; nothing but the length was read.
+            EOFError, OSError: if the other end is closed.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._fill(_LENGTH.size, deadline)
@@ -51,7 +51,7 @@ class Channel:
         return message
 
     def is_quiet(self) -> bool:
-        """Return True if there is nothing to read, not even the end of the stream."""
+        """Return True if nothing can be read, not even the end of the stream."""
         self._stream.settimeout(0)
         try:
             self._stream.recv(1, socket.MSG_PEEK)
@@ -69,6 +69,7 @@ class Channel:
         """Read until `length` bytes of the message are there."""
         while len(self._message) < length:
             if deadline is not None:
+                # Positive even after the deadline: a timeout of 0 would make the socket non-blocking.
                 self._stream.settimeout(max(deadline - time.monotonic(), 1e-6))
             chunk = self._stream.recv(min(length - len(self._message), _CHUNK))
             if not chunk:

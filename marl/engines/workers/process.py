@@ -1,9 +1,8 @@
 """Worker process: runs verifiers and tools, so that it can be killed. Started as `python -m THIS_MODULE FD MEMORY`.
 
-It speaks JSON over the socket FD. First it gets the parts, name -> [module, class, settings], loads and acknowledges
-them; then it answers one question at a time by `{"value": ...}` or `{"error": ..., "detail": ..., "blame": ...}`. An
-exception's own message is the detail, as it may quote what whoever hears the error must not know. It ends with its
-parent.
+The process reads and writes JSON over the socket FD. The first message holds the plug-ins, name -> [module, class,
+settings], which the process loads and acknowledges. Each further message is a question, answered by `{"value": ...}`
+or `{"error": ..., "detail": ..., "blame": ...}`. The process ends with its parent.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from marl.core.errors import RunError
+from marl.core.types import VerifierCase
 from marl.engines.workers.channel import Channel
-from marl.errors import RunError
-from marl.protocols import ToolConfig, UnjudgedError, VerifierConfig
-from marl.text import well_formed
-from marl.types import Case
+from marl.host.outside import replace_surrogates
+from marl.protocols import InconclusiveError, ToolConfig, VerifierConfig
 
-CASE = TypeAdapter(Case)
-PartSpec = tuple[str, str, dict[str, Any]]
-"""(module, class, settings) from which another process can build a part again."""
+CASE = TypeAdapter(VerifierCase)
+PluginSpec = tuple[str, str, dict[str, Any]]
+"""(module, class, settings) from which another process can build a plug-in."""
 Blame = Literal["answer", "machine", "setup"]
-"""Cause of an error: the answer, which failed then; this machine, so that the job is worth another try; or the part,
-which does not work here at all, such as a sandbox without the rights that it needs."""
-MAX_RESULT = 1 << 20
-"""Bytes of a result."""
+"""Cause of an error: the answer, which fails; this machine, so that another attempt may succeed; or the plug-in, which
+cannot work on this machine at all, such as a sandbox without the necessary rights."""
+MAX_RESULT_BYTES = 1 << 20
+"""Maximum size of a result in bytes."""
 _MAX_REASON, _MAX_DETAIL = 1000, 300
-"""Characters. A library's message may be as long as its input."""
+"""Maximum lengths in characters: a library's message may be as long as its input."""
 _PR_SET_PDEATHSIG = 1
 
 
 class RecordedError:
-    """Context that records an exception instead of passing it on: here it is a finding about the answer."""
+    """Context that records an exception instead of raising it: an exception of a plug-in is a result."""
 
     name = ""
     detail = ""
@@ -55,79 +54,81 @@ class RecordedError:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         if kind is None or not issubclass(kind, Exception):
             return False
-        self.name, self.blame = kind.__name__, _blame(kind)
-        self.detail = well_formed(str(error)[:_MAX_DETAIL])
+        self.name = kind.__name__
+        if issubclass(kind, InconclusiveError):
+            self.blame = "machine"
+        elif issubclass(kind, RunError):
+            self.blame = "setup"
+        # Not part of the error: the message may quote what the reader of the error must not know.
+        self.detail = replace_surrogates(str(error)[:_MAX_DETAIL])
         return True
 
     def result(self) -> dict[str, Any]:
-        """Return the exception as a result."""
+        """Return the result of a job that raised the exception."""
         return {"error": f"raised {self.name}", "detail": self.detail, "blame": self.blame}
 
 
-def _blame(kind: type[Exception]) -> Blame:
-    if issubclass(kind, UnjudgedError):
-        return "machine"
-    return "setup" if issubclass(kind, RunError) else "answer"
-
-
-def load_parts(specs: Mapping[str, PartSpec]) -> dict[str, VerifierConfig | ToolConfig]:
-    """Import and validate parts, and import the modules that they name as slow to import."""
-    parts = {}
+def load_plugins(specs: Mapping[str, PluginSpec]) -> dict[str, VerifierConfig | ToolConfig]:
+    """Import and validate plug-ins."""
+    plugins = {}
     for name, (module, qualname, settings) in specs.items():
-        part = reduce(getattr, qualname.split("."), importlib.import_module(module))
-        for slow in part.imports:
-            importlib.import_module(slow)
-        parts[name] = part.model_validate(settings)
-    return parts
+        # A qualified name may lead through outer classes.
+        plugin = reduce(getattr, qualname.split("."), importlib.import_module(module))
+        # Slow imports count for the start of the process and not for the first job.
+        for slow_module in plugin.imports:
+            importlib.import_module(slow_module)
+        plugins[name] = plugin.model_validate(settings)
+    return plugins
 
 
-def answer(part: VerifierConfig | ToolConfig, question: str) -> dict[str, Any]:
-    """Return the result of a part: (score, reason) of a verifier, the text of a tool, or an error.
+def run_plugin(plugin: VerifierConfig | ToolConfig, question: str) -> dict[str, Any]:
+    """Return the result of a plug-in: (score, reason) of a verifier, the text of a tool, or an error.
 
     Raises:
-        Exception: any that the part raises.
+        Exception: any error of the plug-in.
     """
-    if isinstance(part, VerifierConfig):
-        verdict = part(CASE.validate_json(question))
+    if isinstance(plugin, VerifierConfig):
+        verdict = plugin(CASE.validate_json(question))
         score = float(verdict.score)
         if not (math.isfinite(score) and -1 <= score <= 1):
             return {"error": f"gave a score of {score}; scores lie between -1 and 1"}
-        return {"value": (score, well_formed(str(verdict.why)[:_MAX_REASON]))}
+        return {"value": (score, replace_surrogates(str(verdict.why)[:_MAX_REASON]))}
     try:
-        return {"value": well_formed(str(part(json.loads(question))))}
+        return {"value": replace_surrogates(str(plugin(json.loads(question))))}
     except ValueError as error:
-        return {"value": f"error: {well_formed(str(error))}"}
+        # A mistake of the caller: its message is the tool's answer.
+        return {"value": f"error: {replace_surrogates(str(error))}"}
 
 
-def reply(parts: Mapping[str, VerifierConfig | ToolConfig], message: bytes) -> bytes:
-    """Return the answer to a message of the parent, as JSON of up to `MAX_RESULT` bytes."""
+def reply(plugins: Mapping[str, VerifierConfig | ToolConfig], message: bytes) -> bytes:
+    """Return the answer to a question of the parent, as JSON of at most `MAX_RESULT_BYTES` bytes."""
     with RecordedError() as error:
         name, question = json.loads(message)
-        encoded = json.dumps(answer(parts[name], question)).encode()
-        if len(encoded) <= MAX_RESULT:
+        encoded = json.dumps(run_plugin(plugins[name], question)).encode()
+        if len(encoded) <= MAX_RESULT_BYTES:
             return encoded
-        return json.dumps({"error": f"gave {len(encoded):,} bytes; at most {MAX_RESULT:,} are read"}).encode()
+        return json.dumps({"error": f"gave {len(encoded):,} bytes; at most {MAX_RESULT_BYTES:,} are read"}).encode()
     return json.dumps(error.result()).encode()
 
 
 def main() -> None:
-    """Serve until the other end of the socket is closed."""
+    """Answer questions until the other end of the socket is closed."""
     channel, memory = Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         # Die with the parent, even in the middle of a C call.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    parts: dict[str, VerifierConfig | ToolConfig] = {}
+    plugins: dict[str, VerifierConfig | ToolConfig] = {}
     with RecordedError() as fault:
-        parts = load_parts(json.loads(channel.receive()))
+        plugins = load_plugins(json.loads(channel.receive()))
     channel.send(json.dumps({"error": f"{fault.name}: {fault.detail}" if fault.name else ""}).encode())
     while not fault.name:
         try:
             message = channel.receive()
         except EOFError:
             return
-        channel.send(reply(parts, message))
+        channel.send(reply(plugins, message))
 
 
 if __name__ == "__main__":

@@ -1,26 +1,23 @@
-"""Matchmaking: which member of the pool is met, as probabilities, and draws from them that keep their shares."""
+"""Matchmaking: probabilities of meeting each member of the pool, and systematic sampling from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
 from math import fsum, log
-from typing import TYPE_CHECKING, TypeVar
+from typing import Literal, TypeVar
 
-if TYPE_CHECKING:
-    from marl.experience.league.settings import LeaguePlayer
+from marl.core.zero_sum import nash_equilibrium
 
-SELF, POOL = "self", "pool"
-"""Opponents that are no player's names: the learner itself with its newest weights, and a member of the pool."""
 _Choice = TypeVar("_Choice")
 
 
 def uniform(members: int) -> list[float]:
-    """Return the same probability for each member: fictitious play, if its members are best responses.
+    """Return equal probabilities. If the members are best responses, this is fictitious play.
 
-    A mixture of all members alike is the average that fictitious play updates with step size 1/t: (1 - 1/t) times the
-    average before, plus 1/t times the newest member. With members that are near best responses it is a generalised
-    weakened fictitious play (Leslie & Collins 2006), as in Heinrich, Lanctot & Silver 2015, proceedings.mlr.press/v37.
+    Fictitious play updates its average with step size 1/t: (1 - 1/t) times the average before plus 1/t times the newest
+    member, hence a uniform mixture of all members. With approximate best responses it is a generalised weakened
+    fictitious play (Leslie & Collins 2006), as in Heinrich, Lanctot & Silver 2015, proceedings.mlr.press/v37.
     """
     return [1 / members] * members
 
@@ -31,62 +28,73 @@ def latest(members: int) -> list[float]:
 
 
 def pfsp(win_rates: Sequence[float], power: float) -> list[float]:
-    """Return probabilities in proportion to (1 - win rate)^power: prioritised fictitious self-play, the hard ones.
+    """Return probabilities in proportion to (1 - win rate)^power: prioritised fictitious self-play.
 
-    As in AlphaStar (Vinyals et al. 2019, supplement), all alike if the player wins every game.
+    As in AlphaStar (Vinyals et al. 2019, supplement), they are uniform if the player wins every game.
     """
     return _normalised([(1 - rate) ** power for rate in win_rates])
 
 
 def pfsp_even(win_rates: Sequence[float]) -> list[float]:
-    """Return probabilities in proportion to win rate x (1 - win rate): those of its own strength (AlphaStar)."""
+    """Return probabilities in proportion to win rate x (1 - win rate), highest for equal strength (AlphaStar)."""
     return _normalised([rate * (1 - rate) for rate in win_rates])
 
 
 def psro(payoffs: Sequence[Sequence[float]]) -> list[float]:
     """Return a Nash equilibrium of the pool's antisymmetric payoffs: PSRO's meta-strategy (Lanctot et al. 2017)."""
-    from marl.zero_sum import nash
-
-    return nash(payoffs).row.tolist()
+    return nash_equilibrium(payoffs).row.tolist()
 
 
-def probabilities(player: LeaguePlayer, win_rates: Sequence[float], payoffs: Sequence[Sequence[float]]) -> list[float]:
-    """Return the probability with which a player meets each member of a pool that is not empty, oldest first.
+def probabilities(
+    by: Literal["uniform", "latest", "pfsp", "pfsp_even", "psro"],
+    power: float,
+    win_rates: Sequence[float],
+    payoffs: Sequence[Sequence[float]],
+) -> list[float]:
+    """Return the probability of meeting each member of a pool, oldest first.
 
-    `payoffs`: of the members against each other; used by `psro` alone.
+    Args:
+        by: way of choosing, as in `LeaguePlayer.by`.
+        power: exponent of `pfsp`.
+        win_rates: win rate of the player against each member; at least one.
+        payoffs: payoff of each member against each other member, used by `psro` alone.
     """
-    match player.by:
+    match by:
         case "uniform":
             return uniform(len(win_rates))
         case "latest":
             return latest(len(win_rates))
         case "pfsp":
-            return pfsp(win_rates, player.power)
+            return pfsp(win_rates, power)
         case "pfsp_even":
             return pfsp_even(win_rates)
         case "psro":
             return psro(payoffs)
 
 
-def shared_out(choices: Sequence[_Choice], weights: Sequence[float], count: int, offset: float) -> list[_Choice]:
-    """Return `count` choices, in their order, by systematic sampling with an offset in [0, 1).
+def systematic_sample(choices: Sequence[_Choice], weights: Sequence[float], count: int, offset: float) -> list[_Choice]:
+    """Return `count` choices, in the order of `choices`, by systematic sampling with an offset in [0, 1).
 
-    In expectation each gets its share, and never one more or less than that.
+    Each choice is drawn its expected number of times, rounded up or down.
     """
-    wanted = [(choice, weight) for choice, weight in zip(choices, weights, strict=True) if weight > 0]
-    bounds, place, drawn = list(accumulate(_normalised([weight for _, weight in wanted]))), 0, []
+    candidates = [(choice, weight) for choice, weight in zip(choices, weights, strict=True) if weight > 0]
+    bounds = list(accumulate(_normalised([weight for _, weight in candidates])))
+    drawn: list[_Choice] = []
+    index = 0
     for number in range(count):
-        while place < len(wanted) - 1 and bounds[place] <= (number + offset) / count:
-            place += 1
-        drawn.append(wanted[place][0])
+        # Rounding may leave the last bound below 1, so that it is never tested.
+        while index < len(candidates) - 1 and bounds[index] <= (number + offset) / count:
+            index += 1
+        drawn.append(candidates[index][0])
     return drawn
 
 
-def entropy(chances: Sequence[float]) -> float:
-    """Return the entropy of probabilities, in nats."""
-    return fsum(chance * log(1 / chance) for chance in chances if chance > 0)
+def entropy(distribution: Sequence[float]) -> float:
+    """Return the entropy of a probability distribution, in nats."""
+    return fsum(p * log(1 / p) for p in distribution if p > 0)
 
 
 def _normalised(weights: Sequence[float]) -> list[float]:
+    """Return the weights divided by their sum, or uniform probabilities if the sum is almost 0."""
     total = fsum(weights)
     return [weight / total for weight in weights] if total > 1e-10 else uniform(len(weights))

@@ -1,4 +1,4 @@
-"""Files of the front end: served one by one, or put together into the one file of a report."""
+"""Files of the front end, served individually or bundled into a report."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from functools import cache
 from importlib.resources import files
 
 LIBRARIES = ("htm-preact.js", "uplot.js")
-"""Vendored libraries, which are plain scripts: they leave `htmPreact` and `uPlot` behind."""
+"""Vendored libraries: plain scripts that define `htmPreact` and `uPlot`."""
 MODULES = (
     *("words.js", "store.js", "text.js", "tokens.js", "graph.js", "chart.js", "board.js", "chain.js"),
     *("episode.js", "episodes.js", "overview.js", "steps.js", "states.js", "held_out.js", "app.js"),
 )
-"""Modules of the page, each after those that it imports."""
+"""Modules of the page, each after its imports."""
 STYLES = ("uplot.css", "page.css")
-KINDS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 """Suffix -> media type."""
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function|const|class) (\w+)", re.MULTILINE)
 
 
 @cache
-def asset(name: str) -> bytes:
+def read_asset(name: str) -> bytes:
     """Return a file of the front end.
 
     Raises:
-        LookupError: if there is none of this name.
+        LookupError: if the name is unknown.
     """
     if name not in (*LIBRARIES, *MODULES, *STYLES, "index.html", "icon.svg"):
         raise LookupError(f"no file {name!r}")
@@ -33,28 +33,29 @@ def asset(name: str) -> bytes:
 
 
 def media_type(name: str) -> str:
-    """Return the media type of a file of the front end."""
-    return f"{KINDS[name[name.rindex('.') :]]}; charset=utf-8"
+    """Return the media type of a front-end file."""
+    return f"{MEDIA_TYPES[name[name.rindex('.') :]]}; charset=utf-8"
 
 
-def script() -> str:
+def bundle_script() -> str:
     """Return libraries and modules as one plain script.
 
-    A module becomes a function that is called at once and returns what the module exports. Ours keep to one form of
-    `import` and one of `export`, so that no bundler is needed.
+    Each module becomes an immediately called function that returns the module's exports. Our modules use one form of
+    `import` and one of `export`, so no bundler is needed.
     """
-    libraries = [asset(name).decode() for name in LIBRARIES]
+    libraries = [read_asset(name).decode() for name in LIBRARIES]
     return "\n".join([*libraries, '"use strict"; const modules = {};', *map(_as_function, MODULES)])
 
 
 def _as_function(name: str) -> str:
-    source = asset(name).decode()
+    source = read_asset(name).decode()
     exports = [match[2] for match in _EXPORT.finditer(source)]
     source = _IMPORT.sub(lambda match: f'const {{{match[1].replace(" as ", ": ")}}} = modules["{match[2]}"];', source)
+    # A report has no module loader, so `export` would be a syntax error.
     source = _EXPORT.sub(r"\1 \2", source)
     return f'modules["{name}"] = (() => {{\n{source}\nreturn {{ {", ".join(exports)} }};\n}})();'
 
 
-def style() -> str:
-    """Return all style sheets as one."""
-    return "\n".join(asset(name).decode() for name in STYLES)
+def bundle_style() -> str:
+    """Return all style sheets as one text."""
+    return "\n".join(read_asset(name).decode() for name in STYLES)

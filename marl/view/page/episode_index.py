@@ -1,7 +1,7 @@
-"""Index of a run's recorded episodes: an SQLite file in the cache folder, by which they are filtered and searched.
+"""SQLite index of a run's recorded episodes in the cache folder, for filters and full-text search.
 
-The run's own folder is only read. The index grows step by step, newest first, also while the run goes on; a step whose
-file was written anew is indexed anew.
+The run's folder is only read. The index grows step by step, newest first, even during training. A step whose file
+changed is indexed again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marl.errors import FolderError
-from marl.graph import Trajectory
-from marl.places import cache_folder
+from marl.core.errors import FolderError
+from marl.core.graph import Trajectory
+from marl.host.paths import cache_folder
 from marl.runs.run_folder import RunFolder
-from marl.view.page.filters import EpisodeFilter
+from marl.view.page.episode_filter import EpisodeFilter
 
 _VERSION = 1
-"""Of the tables; an index of another version is made anew."""
+"""Schema version. An index with another version is rebuilt."""
 _TABLES = """
 CREATE TABLE steps (step INTEGER PRIMARY KEY, stamp TEXT NOT NULL, problem TEXT NOT NULL);
 CREATE TABLE episodes (
@@ -40,18 +40,18 @@ CREATE INDEX of_episode ON figures (id);
 CREATE VIRTUAL TABLE texts USING fts5(text);
 """
 _LONGEST_TEXT = 100_000
-"""Most characters of an episode that can be searched."""
+"""Length limit of an episode's searchable text [characters]."""
 _BUSY_S = 10.0
-"""Longest wait for another page that writes to the same index."""
+"""Maximum wait for another process that writes to the same index [s]."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedEpisode:
-    """An episode as lists show it."""
+    """Episode as shown in lists."""
 
     step: int
     place: int
-    """Place in the step's file, from 0."""
+    """Index of the episode in the step's file, from 0."""
     episode: str
     group: str
     game: str
@@ -59,20 +59,20 @@ class IndexedEpisode:
     end: str
     turns: int
     unreadable: int
-    """Turns in which no legal move could be read."""
+    """Number of turns without a parsed legal move."""
     cut_off: int
-    """Turns that ended at `max_tokens`."""
+    """Number of turns that ended at `max_tokens`."""
     paid: float
     """Sum of all rewards."""
     figures: Mapping[str, float]
-    """`return/ROLE`, `agent/AGENT` (its return), `turns/ROLE`, `unreadable/ROLE` and `measure/NAME`."""
+    """`return/ROLE`, `agent/AGENT` (the agent's return), `turns/ROLE`, `unreadable/ROLE` and `measure/NAME`."""
 
 
 class EpisodeIndex:
-    """The index of one run. Instances in several threads may read while one writes."""
+    """Index of one run. Several threads may read while one writes."""
 
     def __init__(self, run: Path) -> None:
-        """Open the index of a run, which is made where there is none.
+        """Open the index of a run, creating it if necessary.
 
         Raises:
             FolderError: if the cache folder cannot be written.
@@ -88,8 +88,10 @@ class EpisodeIndex:
 
     def _prepare(self) -> None:
         with closing(self._connect()) as tables, tables:
+            # Readers continue while the indexing thread writes.
             tables.execute("PRAGMA journal_mode = WAL")
             tables.execute("BEGIN IMMEDIATE")
+            # Read inside the transaction: another page may have built the tables in the meantime.
             if tables.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
                 return
             for (table,) in tables.execute("SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE %TABLE%'").fetchall():
@@ -100,7 +102,7 @@ class EpisodeIndex:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.file, timeout=_BUSY_S, isolation_level=None)
-        connection.execute("PRAGMA synchronous = OFF")  # it can be made again
+        connection.execute("PRAGMA synchronous = OFF")  # a lost index is rebuilt from the run
         return connection
 
     @contextmanager
@@ -111,58 +113,65 @@ class EpisodeIndex:
 
     # --- growing ---------------------------------------------------------------------------------------------------
 
-    def missing(self) -> list[int]:
-        """Return the recorded steps that are not in the index as they are now, newest first; forget those removed."""
-        stamps = self.home.stamps()
+    def unindexed_steps(self) -> list[int]:
+        """Return the recorded steps that are missing from the index or outdated, newest first. Removed steps are
+        deleted."""
+        stamps = self.home.trajectory_file_stamps()
         with closing(self._connect()) as tables:
-            known = dict(tables.execute("SELECT step, stamp FROM steps"))
-            for step in known.keys() - stamps.keys():
+            indexed = dict(tables.execute("SELECT step, stamp FROM steps"))
+            for step in indexed.keys() - stamps.keys():
                 with tables:
                     tables.execute("BEGIN IMMEDIATE")
                     _forget(tables, step)
-        return sorted((step for step, stamp in stamps.items() if known.get(step) != stamp), reverse=True)
+        return sorted((step for step, stamp in stamps.items() if indexed.get(step) != stamp), reverse=True)
 
     def add(self, step: int) -> None:
-        """Index one recorded step. One that cannot be read is remembered with the problem, and has no episodes."""
-        stamp = self.home.stamps().get(step)
+        """Index one recorded step. For an unreadable step the index stores the problem and no episodes."""
+        stamp = self.home.trajectory_file_stamps().get(step)
         if stamp is None:
             return
         problem, episodes = "", []
+        # Loaded before the transaction, which blocks other writers.
         try:
-            episodes = self.home.episodes(step)
+            episodes = self.home.load_trajectories(step)
         except (ValueError, FolderError) as error:
             problem = str(error)
         with closing(self._connect()) as tables, tables:
             tables.execute("BEGIN IMMEDIATE")
             _forget(tables, step)
             tables.execute("INSERT INTO steps VALUES (?, ?, ?)", (step, stamp, problem))
-            for place, trajectory in enumerate(episodes):
-                _insert(tables, step, place, trajectory)
+            for index, trajectory in enumerate(episodes):
+                _insert(tables, step, index, trajectory)
 
     def update(self) -> None:
-        """Index all that is recorded now."""
-        for step in self.missing():
+        """Index every step recorded so far."""
+        for step in self.unindexed_steps():
             self.add(step)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def progress(self) -> dict[str, Any]:
-        """Return how many steps are recorded and indexed, how many episodes that makes, and what could not be read."""
+    def index_status(self) -> dict[str, Any]:
+        """Return the numbers of recorded steps, indexed steps and episodes, and the problems of unreadable steps."""
         with self._reading() as tables:
             (steps,) = tables.execute("SELECT count(*) FROM steps").fetchone()
             (episodes,) = tables.execute("SELECT count(*) FROM episodes").fetchone()
             problems = [text for (text,) in tables.execute("SELECT problem FROM steps WHERE problem != ''")]
-        return {"recorded": len(self.home.recorded()), "indexed": steps, "episodes": episodes, "problems": problems}
+        return {
+            "recorded": len(self.home.recorded_steps()),
+            "indexed": steps,
+            "episodes": episodes,
+            "problems": problems,
+        }
 
     def steps(self) -> list[int]:
-        """Return the indexed steps that have episodes, oldest first."""
+        """Return the indexed steps with episodes, oldest first."""
         with self._reading() as tables:
             return [step for (step,) in tables.execute("SELECT DISTINCT step FROM episodes ORDER BY step")]
 
     def names(self) -> list[str]:
-        """Return the names of all figures by which episodes can be filtered and ordered."""
+        """Return the names of all metrics for filters and orders."""
         with self._reading() as tables:
-            # Leaps from name to name along the primary key; DISTINCT would walk over every row.
+            # One index lookup per name; SELECT DISTINCT would scan every row of the table.
             names, name = [], ""
             while (
                 name := tables.execute("SELECT min(name) FROM figures WHERE name > ?", (name,)).fetchone()[0]
@@ -171,7 +180,7 @@ class EpisodeIndex:
             return names
 
     def select(self, chosen: EpisodeFilter, offset: int = 0, limit: int = 50) -> tuple[int, list[IndexedEpisode]]:
-        """Return the number of episodes that match, and those of one page of them, in order."""
+        """Return the number of matching episodes, and one page of them in order."""
         condition, values = chosen.condition()
         order, order_values = chosen.ordering()
         with self._reading() as tables:
@@ -183,12 +192,12 @@ class EpisodeIndex:
             return count, _with_figures(tables, rows)
 
     def find(self, step: int, episode: str) -> IndexedEpisode | None:
-        """Return an episode of a step; None if it is not in the index."""
+        """Return an episode of a step, or None if it is not indexed."""
         _, episodes = self.select(EpisodeFilter(first=step, last=step, episode=episode), limit=1)
         return episodes[0] if episodes else None
 
     def same_start(self, start: str) -> list[tuple[int, str]]:
-        """Return (step, episode) of the first episode of each step that began with this start, oldest first."""
+        """Return (step, episode) of the first episode with this start in each step, oldest first."""
         with self._reading() as tables:
             rows = tables.execute(
                 "SELECT step, episode, min(place) FROM episodes WHERE start = ? GROUP BY step ORDER BY step", (start,)
@@ -204,10 +213,10 @@ def _forget(tables: sqlite3.Connection, step: int) -> None:
     tables.execute("DELETE FROM steps WHERE step = ?", (step,))
 
 
-def _insert(tables: sqlite3.Connection, step: int, place: int, trajectory: Trajectory) -> None:
+def _insert(tables: sqlite3.Connection, step: int, index: int, trajectory: Trajectory) -> None:
     deal, turns = trajectory.deal, trajectory.turns
     row = (
-        *(step, place, trajectory.id, deal.group, deal.game, trajectory.start, trajectory.end, len(turns)),
+        *(step, index, trajectory.id, deal.group, deal.game, trajectory.start, trajectory.end, len(turns)),
         sum(turn.action is None for turn in turns),
         sum(turn.completion.finish == "length" for turn in turns),
         sum(reward.value for reward in trajectory.rewards),
@@ -235,7 +244,7 @@ def _figures(trajectory: Trajectory) -> dict[str, float]:
 
 
 def _text(trajectory: Trajectory) -> str:
-    """Return what can be searched: the start, what was asked last and what was answered."""
+    """Return the searchable text: start, last prompt message and answer of each turn."""
     parts = [trajectory.id, trajectory.start]
     for turn in trajectory.turns:
         parts += [turn.agent, *(message.content for message in turn.request.messages[-1:]), turn.completion.text]
@@ -245,9 +254,9 @@ def _text(trajectory: Trajectory) -> str:
 def _with_figures(tables: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> list[IndexedEpisode]:
     figures: dict[int, dict[str, float]] = defaultdict(dict)
     marks = ", ".join("?" * len(rows))
-    known: Iterable[tuple[int, str, float]] = tables.execute(
+    figure_rows: Iterable[tuple[int, str, float]] = tables.execute(
         f"SELECT id, name, value FROM figures WHERE id IN ({marks}) ORDER BY name", [row[0] for row in rows]
     )
-    for number, name, value in known:
+    for number, name, value in figure_rows:
         figures[number][name] = value
     return [IndexedEpisode(*row[1:], figures=figures[row[0]]) for row in rows]

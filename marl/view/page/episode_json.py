@@ -1,4 +1,4 @@
-"""One recorded episode as plain data for the page: turns, edges, tokens, rewards, and the chain of each advantage."""
+"""JSON data of one recorded episode for the page: turns, edges, tokens, rewards and credit derivations."""
 
 from __future__ import annotations
 
@@ -6,45 +6,49 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from marl.graph import Trajectory
-from marl.judging.records import StepRecord
+from marl.core.graph import Trajectory
+from marl.core.types import Turn
+from marl.credit_stage.records import CreditRecord
 from marl.protocols import GameConfig
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Scenario
-from marl.types import Turn
-from marl.view.chain import CreditChain, credit_chain, not_judged
-from marl.view.edges import KINDS, marked_tokens
-from marl.view.page.layout import layout
-from marl.view.page.reference import drawing, probability, reference
-from marl.view.page.token_texts import TokenTexts
-from marl.view.verdicts import problem_of, readers_of, scores_of
-from marl.view.why import settings_in_words
+from marl.view.credit_chain import CreditChain, credit_chain, reason_without_credit
+from marl.view.credit_explanation import format_settings
+from marl.view.edge_text import EDGE_KINDS, marked_tokens
+from marl.view.page.graph_layout import graph_layout
+from marl.view.page.reference_players import reference_probabilities, sampled_probability, state_drawing
+from marl.view.token_decoder import TokenDecoder
+from marl.view.verifier_scores import problem_of, readers_by_other_agents, scores_of
 
 _SHOWN_PEERS = 64
-"""Most peers of a turn that are listed."""
+"""Maximum number of listed peers of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeView:
-    """Describes episodes of a run."""
+class EpisodeSerializer:
+    """Serializer for the episodes of a run."""
 
     home: RunFolder
     scenario: Scenario | None
-    """None: it cannot be read today, as it names parts that are not installed."""
+    """None if the scenario cannot be loaded, for example because plug-ins are not installed."""
     games: Mapping[str, GameConfig]
-    """Name of each game of the run, "" where there is one -> its settings."""
-    texts: TokenTexts
+    """Game name -> settings. The name is "" in a run with one game."""
+    texts: TokenDecoder
 
     @classmethod
-    def of_run(cls, home: RunFolder, scenario: Scenario | None) -> EpisodeView:
-        """Return the view of a run's episodes."""
-        games = {name: played.game for name, played in scenario.by_game().items()} if scenario else {}
-        return cls(home, scenario, games, TokenTexts(home))
+    def of_run(cls, home: RunFolder, scenario: Scenario | None) -> EpisodeSerializer:
+        """Return the serializer for a run's episodes."""
+        games = {name: view.game for name, view in scenario.by_game().items()} if scenario else {}
+        return cls(home, scenario, games, TokenDecoder(home))
 
-    def episode(self, step: int, trajectory: Trajectory, record: StepRecord | None) -> dict[str, Any]:
-        """Return an episode; `record`: the judgement of its step, where there is one."""
+    def episode(self, step: int, trajectory: Trajectory, record: CreditRecord | None) -> dict[str, Any]:
+        """Return an episode as JSON data. `record` is its step's credit record, or None."""
         deal = trajectory.deal
         question, answer = problem_of(trajectory)
+        turns, edges = [], []
+        for turn, position in zip(trajectory.turns, graph_layout(trajectory), strict=True):
+            turns.append(self._turn(turn, trajectory, position))
+            edges += _edges(turn, trajectory)
         return {
             **{"step": step, "episode": trajectory.id, "group": deal.group, "game": deal.game, "seats": deal.seats},
             **{"purpose": deal.purpose, "policies": deal.policies, "start": trajectory.start, "end": trajectory.end},
@@ -52,94 +56,91 @@ class EpisodeView:
             "measures": trajectory.findings.measures,
             "returns": trajectory.returns,
             "rewards": [asdict(reward) | {"turn": reward.turn[1]} for reward in trajectory.rewards],
-            "turns": [self._turn(turn, trajectory, place) for turn, place in self._placed(trajectory)],
-            "edges": [edge for turn in trajectory.turns for edge in _edges(turn, trajectory)],
+            "turns": turns,
+            "edges": edges,
             "chains": self.chains(trajectory, record) if record else None,
         }
 
-    @staticmethod
-    def _placed(trajectory: Trajectory) -> list[tuple[Turn, tuple[int, int]]]:
-        return list(zip(trajectory.turns, layout(trajectory), strict=True))
-
-    def chains(self, trajectory: Trajectory, record: StepRecord) -> list[dict[str, Any]]:
-        """Return for each turn the chain of its advantage, or why it has none."""
+    def chains(self, trajectory: Trajectory, record: CreditRecord) -> list[dict[str, Any]]:
+        """Return the derivation of each turn's advantage, or the reason for a missing advantage."""
         chains = record.turns()
         described = []
         for turn in trajectory.turns:
             chain = chains.get(turn.id)
             if chain is None:
-                reason = not_judged(self.scenario, turn) if self.scenario else "it has no entry in the judgement"
+                reason = (
+                    reason_without_credit(self.scenario, turn)
+                    if self.scenario
+                    else "it has no entry in the credit record"
+                )
                 described.append({"not_judged": reason})
             else:
                 described.append(_chain(credit_chain(chain, record, trajectory, chains)))
         return described
 
     def prompt(self, turn: Turn) -> dict[str, Any]:
-        """Return a turn's prompt as the model read it, chat template and special tokens included."""
+        """Return the turn's prompt exactly as tokenized, with chat template and special tokens."""
         completion = turn.completion
-        return {"text": self.texts.text(turn.request.policy, completion.prompt_ids), "ids": completion.prompt_ids}
+        return {"text": self.texts.decode(turn.request.policy, completion.prompt_ids), "ids": completion.prompt_ids}
 
-    def _turn(self, turn: Turn, trajectory: Trajectory, place: tuple[int, int]) -> dict[str, Any]:
+    def _turn(self, turn: Turn, trajectory: Trajectory, position: tuple[int, int]) -> dict[str, Any]:
         completion, request, game = turn.completion, turn.request, self.games.get(trajectory.deal.game)
         return {
             **{"index": turn.id[1], "id": turn.id, "agent": turn.agent, "role": turn.role, "policy": request.policy},
             **{"nth": turn.nth, "attempt": turn.attempt, "versions": completion.versions, "problem": turn.problem},
-            **{"column": place[0], "row": place[1]},
+            **{"column": position[0], "row": position[1]},
             **{"text": completion.text, "action": turn.action, "finish": completion.finish},
             **{"reason": completion.reason, "usage": completion.usage, "sampling": request.sampling},
             "messages": [message._asdict() for message in request.messages],
             "marks": [mark._asdict() | {"source": mark.source[1]} for mark in request.marks],
             "continues": len(request.continues),
             "prompt_tokens": len(completion.prompt_ids),
-            "tokens": self._tokens(turn),
+            "tokens": {
+                "ids": completion.token_ids,
+                "texts": self.texts.decode_each(request.policy, completion.token_ids),
+                "logprobs": completion.logprobs,
+                "imposed": completion.imposed,
+            },
             "gave": [asdict(score) for score in scores_of(turn)],
             "scores": [
                 {"name": score.name, "value": score.value, "why": score.why, "by": reader.agent, "turn": reader.id[1]}
-                for reader in readers_of(turn, trajectory)
+                for reader in readers_by_other_agents(turn, trajectory)
                 for score in scores_of(reader)
             ],
             "state": request.state,
-            "drawing": drawing(game, request.state),
+            "drawing": state_drawing(game, request.state),
             "moves": list(request.options) if request.options else None,
-            "probability": probability(turn),
-            "reference": reference(game, request.state, request.options),
-        }
-
-    def _tokens(self, turn: Turn) -> dict[str, Any]:
-        completion = turn.completion
-        return {
-            "ids": completion.token_ids,
-            "texts": self.texts.pieces(turn.request.policy, completion.token_ids),
-            "logprobs": completion.logprobs,
-            "imposed": completion.imposed,
+            "probability": sampled_probability(turn),
+            "reference": reference_probabilities(game, request.state, request.options),
         }
 
 
 def _edges(reader: Turn, trajectory: Trajectory) -> list[dict[str, Any]]:
-    """Return the edges that lead to a turn: in which ways, and how many of its prompt's tokens each way marks."""
+    """Return the edges into a turn, with the number of marked prompt tokens per kind."""
     edges = []
-    for source in trajectory.sources(reader.id, KINDS):
-        kinds = trajectory.kinds(source, reader.id)
-        tokens = {kind: len(marked_tokens(reader, source, kind)) for kind in KINDS if kind in kinds}
+    for source in trajectory.sources(reader.id, EDGE_KINDS):
+        kinds = trajectory.edge_kinds(source, reader.id)
+        tokens = {kind: len(marked_tokens(reader, source, kind)) for kind in EDGE_KINDS if kind in kinds}
         edges.append({"source": source[1], "reader": reader.id[1], "kinds": tokens})
     return edges
 
 
-def _chain(judged: CreditChain) -> dict[str, Any]:
-    turn, rule, peers = judged.turn, judged.rule, judged.peers
+def _chain(derivation: CreditChain) -> dict[str, Any]:
+    turn, rule, peers = derivation.record, derivation.rule, derivation.peers
+    listed_peers = None
+    if peers is not None:
+        listed_peers = []
+        for peer in peers[:_SHOWN_PEERS]:
+            listed_peers.append({"episode": peer.turn[0], "turn": peer.turn[1], "earned": peer.earned})
     return {
-        **{"field": rule.field, "assign": settings_in_words(rule.assign), "reward_scale": rule.scale},
-        "baseline_rule": settings_in_words(rule.baseline),
+        **{"field": rule.field, "assign": format_settings(rule.assign), "reward_scale": rule.scale},
+        "baseline_rule": format_settings(rule.baseline),
         **{"policy": turn.policy, "pool": turn.pool, "pool_reward": turn.pool_reward},
-        "rewards": [asdict(reward) | {"turn": reward.turn[1]} for reward in judged.rewards],
+        "rewards": [asdict(reward) | {"turn": reward.turn[1]} for reward in derivation.rewards],
         **{"assigned": turn.assigned, "penalties": turn.penalties, "earned": turn.earned},
-        "like": judged.like,
-        "peers": None if peers is None else [_peer(peer.turn, peer.earned) for peer in peers[:_SHOWN_PEERS]],
+        "like": derivation.like,
+        "peers": listed_peers,
         "peer_count": None if peers is None else len(peers),
         **{"baseline": turn.baseline, "scale": turn.scale, "advantage": turn.advantage},
         **{"tokens": turn.token_advantages, "entropy": turn.token_entropy, "mismatch": turn.token_mismatch},
     }
-
-
-def _peer(turn: tuple[str, int], earned: float) -> Mapping[str, Any]:
-    return {"episode": turn[0], "turn": turn[1], "earned": earned}

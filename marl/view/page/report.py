@@ -1,4 +1,4 @@
-"""A report of runs: the page as one HTML file that needs no server and asks nobody for anything."""
+"""Report of runs: the page as one HTML file that works without a server and loads nothing."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from marl.data_files import write_whole
-from marl.errors import Writing
-from marl.view.page.assets import asset, script, style
+from marl.core.errors import Writing
+from marl.host.data_files import write_atomically
+from marl.view.page.assets import bundle_script, bundle_style, read_asset
+from marl.view.page.episode_filter import EpisodeFilter
 from marl.view.page.episode_index import IndexedEpisode
-from marl.view.page.filters import EpisodeFilter
-from marl.view.page.page_data import MOST_ROWS, OpenRun, PageData
+from marl.view.page.page_data import MAX_ROWS, PageApi, ServedRun
 
 _POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; base-uri 'none'; form-action 'none'"
 )
 
 _MOST_POINTS = 500
-"""Most points of a curve."""
+"""Maximum number of points of a curve."""
 _MOST_STATES = 1000
-"""Most information states of the recorded strategies."""
+"""Maximum number of information states of the recorded strategies."""
 
 
-def write_report(data: PageData, file: Path, episodes: int) -> int:
-    """Write the page of these runs, with up to `episodes` episodes of each; return the size of the file in bytes.
+def write_report(data: PageApi, file: Path, episodes: int) -> int:
+    """Write the page of the runs, with up to `episodes` episodes of each; return the file's size [bytes].
 
-    Of each run: the best and the worst of its first and its last recorded step, each with its group, so that siblings
-    and checkpoints can be compared.
+    A report holds the best and the worst episodes of the first and the last recorded step with their groups, to compare
+    siblings and checkpoints.
 
     Raises:
         FolderError: if the file cannot be written.
@@ -43,31 +43,32 @@ def write_report(data: PageData, file: Path, episodes: int) -> int:
     page = _page(answers).encode()
     with Writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, page)
+        write_atomically(file, page)
     return len(page)
 
 
-def chosen(run: OpenRun, episodes: int) -> list[IndexedEpisode]:
-    """Return the episodes of a run that a report holds."""
+def report_episodes(run: ServedRun, episodes: int) -> list[IndexedEpisode]:
+    """Return the episodes of a run that a report includes."""
     steps = run.index.steps()
-    picked: dict[tuple[int, str], IndexedEpisode] = {}
+    selected: dict[tuple[int, str], IndexedEpisode] = {}
+    # The last step comes first: it keeps its share if the limit leaves out episodes.
     for step in dict.fromkeys([*steps[-1:], *steps[:1]]):
-        of_step = run.index.select(EpisodeFilter(first=step, last=step, order="best"), limit=MOST_ROWS)[1]
+        of_step = run.index.select(EpisodeFilter(first=step, last=step, order="best"), limit=MAX_ROWS)[1]
         share = max(1, episodes // min(len(steps), 2))
         for episode in list(_with_siblings(of_step))[:share]:
-            picked[step, episode.episode] = episode
-    return list(picked.values())[:episodes]
+            selected[step, episode.episode] = episode
+    return list(selected.values())[:episodes]
 
 
 def _with_siblings(episodes: Sequence[IndexedEpisode]) -> Iterator[IndexedEpisode]:
-    """Yield the group of the best episode, the group of the worst one, and the rest from the best to the worst."""
+    """Yield the best episode's group, the worst episode's group, then the other groups from best to worst."""
     groups = dict.fromkeys(episode.group for episode in [*episodes[:1], *episodes[-1:], *episodes])
     for group in groups:
         yield from (episode for episode in episodes if episode.group == group)
 
 
-def _answers(data: PageData, episodes: int) -> Iterator[tuple[str, Any]]:
-    """Yield what the page asks for, by the address that it would ask."""
+def _answers(data: PageApi, episodes: int) -> Iterator[tuple[str, Any]]:
+    """Yield address and answer of every request that the page can make."""
     yield _address("runs"), data.answer("runs", {})
     yield _address("settings"), data.answer("settings", {})
     for by in ("", "role"):
@@ -75,23 +76,23 @@ def _answers(data: PageData, episodes: int) -> Iterator[tuple[str, Any]]:
             query = {"by": by, "band": band}
             yield _address("curves", query), data.answer("curves", query | {"points": str(_MOST_POINTS)})
     for name, run in data.runs.items():
-        query = {"run": name, "limit": str(MOST_ROWS)}
+        query = {"run": name, "limit": str(MAX_ROWS)}
         yield _address("rows", {"run": name}), data.answer("rows", query)
         yield _address("held_out", {"run": name}), data.answer("held_out", {"run": name})
         strategies = data.answer("strategies", {"run": name})
         yield _address("strategies", {"run": name}), strategies | {"states": strategies["states"][:_MOST_STATES]}
-        picked = chosen(run, episodes)
-        yield _address("episodes", {"run": name}), {"episodes": picked, "index": run.index.progress()}
-        yield from _of_episodes(data, name, picked)
+        selected = report_episodes(run, episodes)
+        yield _address("episodes", {"run": name}), {"episodes": selected, "index": run.index.index_status()}
+        yield from _of_episodes(data, name, selected)
 
 
-def _of_episodes(data: PageData, run: str, episodes: Iterable[IndexedEpisode]) -> Iterator[tuple[str, Any]]:
+def _of_episodes(data: PageApi, run: str, episodes: Iterable[IndexedEpisode]) -> Iterator[tuple[str, Any]]:
     steps: dict[int, None] = {}
-    for each in episodes:
-        query = {"run": run, "step": str(each.step), "episode": each.episode}
+    for entry in episodes:
+        query = {"run": run, "step": str(entry.step), "episode": entry.episode}
         episode = data.answer("episode", query)
         yield _address("episode", query), episode
-        steps[each.step] = None
+        steps[entry.step] = None
         for turn in episode["turns"]:
             if turn["prompt_tokens"]:
                 of_turn = query | {"turn": str(turn["index"])}
@@ -102,26 +103,26 @@ def _of_episodes(data: PageData, run: str, episodes: Iterable[IndexedEpisode]) -
 
 
 def _address(path: str, query: Mapping[str, str] | None = None) -> str:
-    """Return a path and its query, in the order of names, as `store.js` writes them."""
+    """Return a path and its query sorted by name, in the notation of `store.js`."""
     return json.dumps([path, *map(list, sorted((query or {}).items()))], separators=(",", ":"), ensure_ascii=False)
 
 
 def _page(answers: Mapping[str, Any]) -> str:
-    code, look = script(), style()
+    code, look = bundle_script(), bundle_style()
     policy = _POLICY.format(script=_digest(code), style=_digest(look))
-    # Within a script element, only `<` could end it; JSON may spell it otherwise.
+    # Only `<` can end a script element early; in JSON the escape means the same character.
     facts = to_json(answers, inf_nan_mode="strings").decode().replace("<", "\\u003c")
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{look}</style>'
     body = f'<script type="application/json" id="answers">{facts}</script>\n<script>{code}</script>'
-    return _replaced(_replaced(asset("index.html").decode(), "head", head), "body", body)
+    return _replaced(_replaced(read_asset("index.html").decode(), "head", head), "body", body)
 
 
 def _replaced(page: str, mark: str, text: str) -> str:
-    """Return the page with a text in place of what stands between two marks, which loads it from a server."""
-    before, _, rest = page.partition(f"<!--{mark}-->")
-    return before + text + rest.partition(f"<!--/{mark}-->")[2]
+    """Return `page` with `text` instead of the section between two marks, which loads from a server."""
+    before, _, remainder = page.partition(f"<!--{mark}-->")
+    return before + text + remainder.partition(f"<!--/{mark}-->")[2]
 
 
 def _digest(text: str) -> str:
-    """Return a text's digest as a Content-Security-Policy names it."""
+    """Return the digest of `text` in the notation of a Content-Security-Policy."""
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

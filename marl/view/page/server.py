@@ -1,9 +1,8 @@
-"""Server of the page: read-only, for this machine and this user alone.
+"""HTTP server of the page: read-only, for one user on this machine.
 
-The standard library's, as a dozen paths that only read need no framework. It listens on the loopback interface. A
-random token, which only the printed URL holds, becomes a cookie; the `Host` of every request is checked, so that no
-web site can reach it by renaming itself (DNS rebinding); and a strict Content-Security-Policy keeps what models wrote
-from being run or from loading anything.
+The standard library's server suffices for a dozen read-only paths. It listens on the loopback interface only. A random
+token in the printed URL becomes a cookie. The `Host` header of every request is checked against DNS rebinding. A strict
+Content-Security-Policy prevents model text from running as a script or loading resources.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic_core import to_json
 
-from marl.errors import FolderError
-from marl.view.page.assets import asset, media_type
-from marl.view.page.page_data import NotThere, PageData
+from marl.core.errors import FolderError
+from marl.view.page.assets import media_type, read_asset
+from marl.view.page.page_data import NotFoundError, PageApi
 
 HOST = "127.0.0.1"
 POLICY = (
@@ -38,35 +37,35 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _REFRESH_S = 2.0
-"""Time between two looks at what a run has recorded since."""
+"""Interval between two checks for newly recorded steps [s]."""
 _TEXT = "text/plain; charset=utf-8"
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of some runs, and keeps their indexes up to date."""
+    """Server of the page of several runs, with a thread that keeps the episode indexes current."""
 
     daemon_threads = True
 
-    def __init__(self, data: PageData, port: int = 0) -> None:
-        """Listen on `port` of the loopback interface; 0: on any free one.
+    def __init__(self, data: PageApi, port: int = 0) -> None:
+        """Listen on `port` of the loopback interface (0: any free port).
 
         Raises:
             OSError: if the port is taken.
         """
-        # Threads begin without the caller's context, which holds what the user has agreed to be imported.
+        # New threads start with an empty context, but plug-in imports that the user approved are context variables.
         self._context = copy_context()
         self._closed = threading.Event()
         self._indexer = threading.Thread(target=self._context.copy().run, args=(self._keep_indexing,), daemon=True)
         self.data = data
         super().__init__((HOST, port), _Handler)
         self.token = secrets.token_urlsafe(24)
-        self.cookie = f"marl_{self.server_port}"  # browsers share cookies among all ports of a host
+        self.cookie = f"marl_{self.server_port}"  # browsers share cookies between all ports of a host
         self.hosts = frozenset(f"{name}:{self.server_port}" for name in (HOST, "localhost"))
         self._indexer.start()
 
     @property
     def url(self) -> str:
-        """Return the address of the page, with its token."""
+        """Address of the page, including the token."""
         return f"http://{HOST}:{self.server_port}/?token={self.token}"
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -79,9 +78,10 @@ class PageServer(ThreadingHTTPServer):
             self._indexer.join()
 
     def _keep_indexing(self) -> None:
+        # `_closed` is checked per step, because one step may take seconds to index.
         while not self._closed.is_set():
             for run in self.data.runs.values():
-                for step in run.index.missing():
+                for step in run.index.unindexed_steps():
                     if self._closed.is_set():
                         return
                     run.index.add(step)
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "marl", ""
     timeout = 60
     disable_nagle_algorithm = True
-    wbufsize = -1  # headers and body leave together
+    wbufsize = -1  # buffers headers and body into one packet
 
     def do_GET(self) -> None:
         if self.headers.get("Host") not in self.server.hosts:
@@ -112,6 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_file("index.html" if url.path == "/" else url.path.removeprefix("/static/"))
 
     def _is_token(self, token: str) -> bool:
+        # Constant time, so that response times reveal nothing about the token.
         return compare_digest(token.encode(), self.server.token.encode())
 
     def _is_known(self) -> bool:
@@ -125,19 +126,19 @@ class _Handler(BaseHTTPRequestHandler):
         return cookie is not None and self._is_token(cookie.value)
 
     def _enter(self) -> None:
-        """Change the token in the address into a cookie, so that it stays in no history."""
+        """Move the token from the address to a cookie, so that the browser's history does not store it."""
         cookie = f"{self.server.cookie}={self.server.token}; Path=/; HttpOnly; SameSite=Strict"
         self._send(303, b"", _TEXT, {"Location": "/", "Set-Cookie": cookie})
 
     def _answer(self, path: str, query: Mapping[str, str]) -> None:
         try:
             answer = self.server.data.answer(path, query)
-        except NotThere as error:
+        except NotFoundError as error:
             self._fail(404, error)
         except (ValueError, FolderError) as error:
             self._fail(400, error)
         else:
-            # JSON has no infinite numbers; the page reads these texts as what they stand for.
+            # JSON has no NaN or infinity; `value` in words.js converts their names back.
             self._send(200, to_json(answer, inf_nan_mode="strings"), "application/json")
 
     def _fail(self, status: int, error: Exception) -> None:
@@ -145,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_file(self, name: str) -> None:
         try:
-            self._send(200, asset(name), media_type(name))
+            self._send(200, read_asset(name), media_type(name))
         except LookupError:
             self._refuse(404, "there is no such page")
 
@@ -165,10 +166,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what is no proper GET: a page that only reads has no other methods."""
+        """Refuse any request other than a valid GET."""
         self.close_connection = True
         refused = 405 if code == 501 else code
         self._send(refused, b"", _TEXT, {"Connection": "close", **({"Allow": "GET"} if refused == 405 else {})})
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class calls it so)
-        """Say nothing: a line for each request helps nobody."""
+        """Log nothing: one line per request would flood the terminal."""

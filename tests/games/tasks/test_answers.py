@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from games.tasks.arithmetic import ArithmeticTask, parse_number, spell
-from games.tasks.base import GeneratedTask
-from games.tasks.code import FAMILIES, CodeTask
-from games.tasks.countdown import CountdownTask, solve
-from games.tasks.logic_grids import LogicGridsTask
-from games.tasks.strings import StringsTask
-from games.verifiers.countdown import CountdownVerifier
-from games.verifiers.text import ChoiceVerifier
-from games.verifiers.unit_tests import parse_tests
-from marl.types import Case, Problem
+from marl.core.types import Problem, VerifierCase
+from marl.games.tasks.arithmetic import ArithmeticTask, parse_number, spell
+from marl.games.tasks.base import GeneratedTask
+from marl.games.tasks.code import FAMILIES, CodeTask
+from marl.games.tasks.countdown import CountdownTask, solve
+from marl.games.tasks.logic_grids import LogicGridsTask
+from marl.games.tasks.strings import StringsTask
+from marl.games.verifiers.countdown import CountdownVerifier
+from marl.games.verifiers.text_verifiers import ChoiceVerifier
+from marl.games.verifiers.unit_tests import parse_tests
 
 
 def every(settings: GeneratedTask) -> Iterator[Problem]:
@@ -64,7 +64,7 @@ def test_a_number_spelled_otherwise_is_none(text: str) -> None:
 
 def test_forty_seven_and_thirty_eight() -> None:
     tasks = ArithmeticTask(style="expanded", train=100, held_out=0).build()
-    problem = tasks.posed("40 7 + 30 8")
+    problem = tasks.parse_posed_problem("40 7 + 30 8")
     assert problem is not None
     assert (problem.key, problem.answer) == ("38+47", "80 5")
     assert (problem.facts["left"], problem.facts["right"], problem.facts["carry"]) == (47, 38, True)
@@ -83,21 +83,21 @@ def test_forty_seven_and_thirty_eight() -> None:
     ],
 )
 def test_the_steps_of_a_problem(text: str, steps: list[str], carry: bool) -> None:
-    problem = ArithmeticTask(operators=("+", "-", "*"), train=10, held_out=0).build().posed(text)
+    problem = ArithmeticTask(operators=("+", "-", "*"), train=10, held_out=0).build().parse_posed_problem(text)
     assert problem is not None
     assert (problem.facts["steps"], problem.facts["carry"]) == (steps, carry)
 
 
 @pytest.mark.parametrize("text", ["47 / 38", "38 - 47", "100 + 1", "1 + 2 + 3", "07 + 3", "+ 4 7", "4 7 +", "4 - 3"])
 def test_a_problem_of_another_kind_is_not_posed(text: str) -> None:
-    assert ArithmeticTask(operators=("+",), train=100, held_out=0).build().posed(text) is None
+    assert ArithmeticTask(operators=("+",), train=100, held_out=0).build().parse_posed_problem(text) is None
 
 
 def test_the_order_of_what_is_added_makes_no_other_problem() -> None:
     tasks = ArithmeticTask(operators=("+", "-", "*"), train=100, held_out=0, terms=3).build()
 
     def key(text: str) -> str:
-        problem = tasks.posed(text)
+        problem = tasks.parse_posed_problem(text)
         assert problem is not None
         return problem.key
 
@@ -111,7 +111,7 @@ def test_who_poses_a_held_out_problem_the_other_way_round_is_refused_too() -> No
     tasks = settings.build()
     for index in range(50):
         left, right = tasks.problem("held_out", index).question.split(" + ")
-        assert tasks.posed(f"{right} + {left}") is None
+        assert tasks.parse_posed_problem(f"{right} + {left}") is None
 
 
 @pytest.mark.parametrize("field", [{"digits": [2, 1]}, {"digits": [0, 1]}, {"numbers": [5, 3]}])
@@ -135,7 +135,7 @@ def reachable(numbers: list[Fraction]) -> set[Fraction]:
 
 
 def verdict(problem: Problem, answer: str | None) -> float:
-    return CountdownVerifier()(Case(problem, answer or "", answer)).score
+    return CountdownVerifier()(VerifierCase(problem, answer or "", answer)).score
 
 
 def test_every_countdown_answer_is_right_and_no_wrong_one_is() -> None:
@@ -157,12 +157,12 @@ def test_the_search_finds_what_brute_force_finds() -> None:
 
 def test_a_posed_countdown_is_solved_and_one_without_a_solution_is_none() -> None:
     tasks = CountdownTask(train=10, held_out=0, count=(3, 3)).build()
-    posed = tasks.posed("Make 22 from the numbers 3 5 7")
+    posed = tasks.parse_posed_problem("Make 22 from the numbers 3 5 7")
     assert posed is not None
     assert verdict(posed, posed.answer) == 1
-    assert tasks.posed("Make 97 from the numbers 1 1 1") is None
-    assert tasks.posed("Make 22 from the numbers 3 5") is None
-    assert tasks.posed("Make 22 from the numbers 3 5 7000") is None
+    assert tasks.parse_posed_problem("Make 97 from the numbers 1 1 1") is None
+    assert tasks.parse_posed_problem("Make 22 from the numbers 3 5") is None
+    assert tasks.parse_posed_problem("Make 22 from the numbers 3 5 7000") is None
 
 
 @pytest.mark.parametrize(
@@ -218,14 +218,16 @@ BY_HAND = {
 @pytest.mark.parametrize("transform", BY_HAND)
 def test_a_transform_by_hand(transform: str) -> None:
     tasks = StringsTask(train=10, held_out=0).build()
-    problem = tasks.posed(f"Apply in order: {transform}. Text: tamo nabi")
+    problem = tasks.parse_posed_problem(f"Apply in order: {transform}. Text: tamo nabi")
     assert problem is not None
     assert problem.answer == BY_HAND[transform]
 
 
 def test_transforms_are_applied_in_order() -> None:
     problem = (
-        StringsTask(train=10, held_out=0).build().posed("Apply in order: reverse; uppercase; initials. Text: tamo nabi")
+        StringsTask(train=10, held_out=0)
+        .build()
+        .parse_posed_problem("Apply in order: reverse; uppercase; initials. Text: tamo nabi")
     )
     assert problem is not None
     assert (problem.answer, problem.facts["steps"]) == ("IO", ["iban omat", "IBAN OMAT", "IO"])
@@ -233,7 +235,7 @@ def test_transforms_are_applied_in_order() -> None:
 
 def test_a_transform_with_nothing_to_do_poses_no_problem() -> None:
     tasks = StringsTask(train=10, held_out=0).build()
-    assert tasks.posed("Apply in order: reverse words. Text: tamo") is None
+    assert tasks.parse_posed_problem("Apply in order: reverse words. Text: tamo") is None
     with pytest.raises(ValueError, match="leave texts of these settings as they are"):
         StringsTask(transforms=("join with -",), words=(1, 1)).build()
 
@@ -286,8 +288,10 @@ def test_the_answer_of_a_logic_grid_is_where_the_question_points() -> None:
 
 def test_the_verifier_of_choices_can_judge_a_logic_grid() -> None:
     for problem in every(LogicGridsTask(train=60, held_out=20)):
-        assert ChoiceVerifier()(Case(problem, "", problem.answer)).score == 1
-        assert [ChoiceVerifier()(Case(problem, "", wrong)).score for wrong in problem.wrong] == [0] * len(problem.wrong)
+        assert ChoiceVerifier()(VerifierCase(problem, "", problem.answer)).score == 1
+        assert [ChoiceVerifier()(VerifierCase(problem, "", wrong)).score for wrong in problem.wrong] == [0] * len(
+            problem.wrong
+        )
 
 
 def test_a_logic_grid_too_large_to_be_looked_through_is_refused() -> None:

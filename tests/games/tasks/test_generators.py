@@ -10,16 +10,16 @@ from typing import Any, get_args
 
 import pytest
 
-from games.tasks.arithmetic import ArithmeticTask
-from games.tasks.base import GeneratedTask, ProblemSource
-from games.tasks.code import CodeTask
-from games.tasks.countdown import CountdownTask
-from games.tasks.logic_grids import LogicGridsTask
-from games.tasks.records import RecordsTask
-from games.tasks.strings import StringsTask
-from marl.parts import find
+from marl.core.plugins import find_plugin
+from marl.core.types import Problem
+from marl.games.tasks.arithmetic import ArithmeticTask
+from marl.games.tasks.base import GeneratedTask, ProblemSource
+from marl.games.tasks.code import CodeTask
+from marl.games.tasks.countdown import CountdownTask
+from marl.games.tasks.logic_grids import LogicGridsTask
+from marl.games.tasks.records import RecordsTask
+from marl.games.tasks.strings import StringsTask
 from marl.protocols import Split, Tasks
-from marl.types import Problem
 
 GENERATORS: tuple[GeneratedTask, ...] = (
     ArithmeticTask(train=800, held_out=200),
@@ -63,7 +63,7 @@ def test_a_problem_is_always_the_same(settings: GeneratedTask) -> None:
 
 def test_a_problem_is_the_same_in_another_process() -> None:
     code = (
-        "from games.tasks.{0} import {1}\nimport json\nfrom dataclasses import asdict\n"
+        "from marl.games.tasks.{0} import {1}\nimport json\nfrom dataclasses import asdict\n"
         "tasks = {1}(train=50, held_out=10).build()\n"
         "print(json.dumps([asdict(tasks.problem('train', i)) for i in range(50)]))"
     )
@@ -111,10 +111,10 @@ def test_a_problem_is_plain_json(settings: GeneratedTask) -> None:
 @every_generator
 def test_a_held_out_problem_cannot_be_posed(settings: GeneratedTask) -> None:
     tasks = settings.build()
-    assert all(tasks.posed(problem.question) is None for problem in problems(tasks, "held_out"))
+    assert all(tasks.parse_posed_problem(problem.question) is None for problem in problems(tasks, "held_out"))
     if isinstance(settings, ArithmeticTask | StringsTask | CountdownTask):
         for problem in problems(tasks, "train"):
-            posed = tasks.posed(problem.question)
+            posed = tasks.parse_posed_problem(problem.question)
             assert posed is not None
             assert (posed.key, posed.question) == (problem.key, problem.question)
 
@@ -124,7 +124,7 @@ def test_a_held_out_problem_cannot_be_posed(settings: GeneratedTask) -> None:
 )
 @every_generator
 def test_what_poses_no_problem_is_none(settings: GeneratedTask, text: str) -> None:
-    assert settings.build().posed(text) is None
+    assert settings.build().parse_posed_problem(text) is None
 
 
 @every_generator
@@ -152,4 +152,4 @@ def test_no_problem_need_be_held_out() -> None:
 
 @every_generator
 def test_a_generator_is_found_by_its_kind(settings: GeneratedTask) -> None:
-    assert find("tasks", settings.kind) is type(settings)
+    assert find_plugin("tasks", settings.kind) is type(settings)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from games.tasks.spelling import spelling
-from games.tasks.tables import FileTask
+from marl.games.tasks.dataset import FileTask
+from marl.games.tasks.normalization import normalize_question
 
 QUESTION = "What is 2,000 + 25, divided by 1.5?"
 
@@ -37,7 +37,7 @@ QUESTION = "What is 2,000 + 25, divided by 1.5?"
     ],
 )
 def test_case_spaces_punctuation_forms_and_numbers_do_not_make_another_question(same: str) -> None:
-    assert spelling(same) == spelling(QUESTION)
+    assert normalize_question(same) == normalize_question(QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,20 @@ def test_case_spaces_punctuation_forms_and_numbers_do_not_make_another_question(
     ],
 )
 def test_another_question_stays_another_one(one: str, other: str) -> None:
-    assert spelling(one) != spelling(other)
+    assert normalize_question(one) != normalize_question(other)
 
 
 @given(st.text(max_size=200))
 def test_any_text_has_a_spelling_that_stays_the_same_in_capitals_and_with_more_spaces(text: str) -> None:
-    assert isinstance(spelling(text), str)
+    assert isinstance(normalize_question(text), str)
     ascii_text = "".join(sign for sign in text if sign.isascii())
-    assert spelling(f"  {ascii_text.upper()} \n") == spelling(ascii_text.lower())
+    assert normalize_question(f"  {ascii_text.upper()} \n") == normalize_question(ascii_text.lower())
 
 
 @pytest.mark.parametrize("text", ["9" * 100_000, "one " * 25_000, "1," * 50_000, "-" * 100_000, "\u0301" * 100_000])
 def test_long_texts_take_no_long_time(text: str) -> None:
     begun = time.process_time()
-    spelling(text)
+    normalize_question(text)
     assert time.process_time() - begun < 3
 
 
@@ -96,8 +96,8 @@ def test_a_held_out_problem_is_neither_posed_nor_trained_on_in_another_spelling(
     assert questions(task, "train") == {"Is 10 even?", "is 10 even"}, "rows of one split stay as they are"
     tasks = task.build()
     for spelled in ("is 1000 even", "Is \uff11\uff10\uff10\uff10 even ?", "Is 1 000 EVEN?!"):
-        assert tasks.posed(json.dumps({"question": spelled, "answer": "yes"})) is None
-    assert tasks.posed(json.dumps({"question": "Is 1001 even?", "answer": "no"})) is not None
+        assert tasks.parse_posed_problem(json.dumps({"question": spelled, "answer": "yes"})) is None
+    assert tasks.parse_posed_problem(json.dumps({"question": "Is 1001 even?", "answer": "no"})) is not None
 
 
 def test_a_share_that_is_held_out_takes_the_other_spellings_of_its_rows_along(tmp_path: Path) -> None:
@@ -108,4 +108,6 @@ def test_a_share_that_is_held_out_takes_the_other_spellings_of_its_rows_along(tm
     task = FileTask(path=tmp_path / "a.jsonl", held_out=8)
     train, held_out = questions(task, "train"), questions(task, "held_out")
     assert len(held_out) == 8
-    assert not {spelling(question) for question in train} & {spelling(question) for question in held_out}
+    assert not {normalize_question(question) for question in train} & {
+        normalize_question(question) for question in held_out
+    }

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from games.tasks.tables import Columns, DatasetTask, FileTask, TableTask
-from marl.types import Problem
+from marl.core.types import Problem
+from marl.games.tasks.dataset import ColumnNames, DatasetTask, FileTask, RowTask
 
 ROWS = [{"problem": f"What is {n} + {n}?", "solution": 2 * n, "level": -n, "bad": [2 * n + 1, "x"]} for n in range(20)]
-COLUMNS = Columns(question="problem", answer="solution")
+COLUMNS = ColumnNames(question="problem", answer="solution")
 
 
 def jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -25,17 +25,17 @@ def jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def problems(table: TableTask, split: Any) -> list[Problem]:
+def problems(table: RowTask, split: Any) -> list[Problem]:
     tasks = table.build()
     return [tasks.problem(split, index) for index in range(tasks.size(split))]
 
 
-def questions(table: TableTask, split: Any) -> list[str]:
+def questions(table: RowTask, split: Any) -> list[str]:
     return [problem.question for problem in problems(table, split)]
 
 
 def test_columns_are_mapped(tmp_path: Path) -> None:
-    columns = Columns(question="problem", answer="solution", wrong="bad", difficulty="level", facts={"l": "level"})
+    columns = ColumnNames(question="problem", answer="solution", wrong="bad", difficulty="level", facts={"l": "level"})
     (first, *rest) = problems(FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=columns, held_out=0), "train")
     assert (first.question, first.answer, first.wrong, first.facts) == (
         "What is 19 + 19?",
@@ -49,7 +49,7 @@ def test_columns_are_mapped(tmp_path: Path) -> None:
 def test_parquet_gives_the_same_problems_as_json_lines(tmp_path: Path) -> None:
     rows = [row | {"bad": list(map(str, row["bad"]))} for row in ROWS]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    columns = Columns(question="problem", answer="solution", wrong="bad", difficulty="level")
+    columns = ColumnNames(question="problem", answer="solution", wrong="bad", difficulty="level")
     other = FileTask(path=tmp_path / "a.parquet", columns=columns)
     for split in ("train", "held_out"):
         assert problems(other, split) == problems(
@@ -116,12 +116,12 @@ def test_an_answer_is_found_by_a_pattern(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, rows: Any, columns: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        FileTask(path=jsonl(tmp_path / "a.jsonl", rows), columns=Columns(**columns)).build()
+        FileTask(path=jsonl(tmp_path / "a.jsonl", rows), columns=ColumnNames(**columns)).build()
 
 
 def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
     table = FileTask(path=tmp_path / "a.jsonl", held_out_path=tmp_path / "b.parquet")
-    assert list(table.missing()) == [
+    assert list(table.unmet_requirements()) == [
         f"path: no such file: {tmp_path / 'a.jsonl'}",
         f"held_out_path: no such file: {tmp_path / 'b.parquet'}",
     ]
@@ -167,13 +167,13 @@ def test_a_pattern_without_a_group_is_refused(tmp_path: Path, pattern: str) -> N
 
 def test_a_challenger_poses_problems_as_json_if_that_is_allowed(tmp_path: Path) -> None:
     table = FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, held_out=5, poses=True)
-    posed = table.build().posed('{"question": " What is 50 + 50? ", "answer": 100}')
+    posed = table.build().parse_posed_problem('{"question": " What is 50 + 50? ", "answer": 100}')
     assert posed is not None
     assert (posed.question, posed.answer) == ("What is 50 + 50?", "100")
     held_out = questions(table, "held_out")[0]
-    assert table.build().posed(json.dumps({"question": f"  {held_out}", "answer": "1"})) is None
+    assert table.build().parse_posed_problem(json.dumps({"question": f"  {held_out}", "answer": "1"})) is None
     closed = table.model_copy(update={"poses": False}).build()
-    assert closed.posed('{"question": "q", "answer": "a"}') is None
+    assert closed.parse_posed_problem('{"question": "q", "answer": "a"}') is None
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,10 @@ def test_a_challenger_poses_problems_as_json_if_that_is_allowed(tmp_path: Path) 
     ],
 )
 def test_what_is_no_problem_in_json_is_none(tmp_path: Path, text: str) -> None:
-    assert FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, poses=True).build().posed(text) is None
+    assert (
+        FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, poses=True).build().parse_posed_problem(text)
+        is None
+    )
 
 
 # --- Hugging Face data sets -----------------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sums import team
 
-from games.team.analysis import never_holds
-from games.team.expressions import evaluate
-from games.team.settings import TeamConfig
+from marl.games.team.expressions import evaluate
+from marl.games.team.settings import TeamConfig
+from marl.games.team.static_analysis import is_always_false
+from tests.support.addition_task import team_config
 
 SOLVE = {"role": "solver"}
 CRITIC = {"role": "critic", "hears": ["solver"]}
@@ -26,7 +26,7 @@ CHECK = {"role": "verifier", "verifies": "solver", "scores": ["correct"]}
 def refusal(*stages: Mapping[str, Any], **more: Any) -> str:
     """The message of a workflow that is refused."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the message is compared)
-        team(*stages, **more)
+        team_config(*stages, **more)
     return str(caught.value)
 
 
@@ -71,7 +71,7 @@ def test_a_reward_or_a_measure_must_say_what_follows_from_an_unreadable_answer(v
     ],
 )
 def test_an_expression_that_reads_readable_or_leaves_the_unreadable_out_is_fine(value: str) -> None:
-    team({**SOLVE, "n": 2}, {"role": "critic", "each": "solver"}, CHECK, rewards={"critic": {"fine": value}})
+    team_config({**SOLVE, "n": 2}, {"role": "critic", "each": "solver"}, CHECK, rewards={"critic": {"fine": value}})
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_an_expression_that_reads_readable_or_leaves_the_unreadable_out_is_fine(
     ],
 )
 def test_a_condition_may_compare_a_move_with_given_words(condition: str) -> None:
-    team(SOLVE, CRITIC, CHECK, {**SOLVE, "when": condition})
-    team({"repeat": 2, "until": condition, "stages": [SOLVE, CRITIC, CHECK]})
+    team_config(SOLVE, CRITIC, CHECK, {**SOLVE, "when": condition})
+    team_config({"repeat": 2, "until": condition, "stages": [SOLVE, CRITIC, CHECK]})
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_stage_that_could_replace_held_out_problems_is_refused(when: str | Non
     ],
 )
 def test_a_stage_that_poses_in_training_alone_is_fine(when: str) -> None:
-    team(SOLVE, CHECK, {"role": "challenger", "poses": True, "when": when})
+    team_config(SOLVE, CHECK, {"role": "challenger", "poses": True, "when": when})
 
 
 _ATOMS = [
@@ -254,7 +254,7 @@ _CONDITIONS = st.recursive(
 @settings(max_examples=300)
 @given(_CONDITIONS)
 def test_a_condition_that_never_holds_does_not_hold_whatever_the_facts_are(condition: str) -> None:
-    if never_holds(condition, "held_out"):
+    if is_always_false(condition, "held_out"):
         assert not any(evaluate(condition, {"split": "held_out", "fact": fact}) for fact in (0, 1))
 
 
@@ -292,7 +292,7 @@ def test_an_endless_template_is_refused() -> None:
 
 
 def test_a_division_by_what_may_be_zero_is_no_mistake_as_long_as_it_can_be_something_else() -> None:
-    team(SOLVE, CHECK, rewards={"solver": {"mean": "own.correct / own.spoke"}})
+    team_config(SOLVE, CHECK, rewards={"solver": {"mean": "own.correct / own.spoke"}})
 
 
 @pytest.mark.parametrize("name", ["given", "own", "answer", "mean", "split", "best"])

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from sums import team
 
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Scenario
+from tests.support.addition_task import team_config
 
 SOLVE = {"role": "solver", "examples": ["{{ answer }}", "{{ wrong[0] }}"]}
 CRITIC = {"role": "critic", "hears": ["solver"], "legal": ["yes", "no"]}
@@ -20,7 +20,7 @@ SEARCH = {"name": "python"}
 
 def refusal(*stages: Mapping[str, Any], **more: Any) -> str:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the message is compared)
-        team(*stages, **more)
+        team_config(*stages, **more)
     return str(caught.value)
 
 
@@ -72,7 +72,7 @@ def test_a_stage_that_verifies_before_there_is_an_answer_is_refused() -> None:
     ids=["last_round", "listed_again", "last_round_of_others", "twice", "an_agent", "verified_next_round", "a_toolbox"],
 )
 def test_a_stage_may_hear_earlier_ones_and_the_last_round_of_a_loop(stages: list[dict[str, Any]]) -> None:
-    team(*stages)
+    team_config(*stages)
 
 
 # --- roles and engines -----------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def scenario(*stages: Mapping[str, Any], policies: Mapping[str, Any] | None = No
     used = {role["policy"] for role in cast.values()}
     return validate(
         {
-            "game": {"kind": "team", "task": {"kind": "sums:Sums"}, "stages": stages},
+            "game": {"kind": "team", "task": {"kind": "tests.support.addition_task:AdditionTask"}, "stages": stages},
             "roles": cast,
             "policies": {name: policy for name, policy in engines.items() if name in used},
             "schedule": {"steps": 1, "groups": 2, "group_size": 2},

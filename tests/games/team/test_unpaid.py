@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import SCENARIOS
-from small_games import FunctionEngine
-from sums import Plain, team, team_deal, team_simulator
 
 import marl
+from marl.core.types import Deal, Request
 from marl.engines.scripted import Random
 from marl.engines.workers.settings import Verifiers
 from marl.evaluation.dry_run import RandomCasting
 from marl.protocols import Engine
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import Scenario
-from marl.types import Deal, Request
+from tests.support.addition_task import VerbatimRole, team_config, team_deal, team_simulator
+from tests.support.paths import SCENARIOS
+from tests.support.small_games import FunctionEngine
 
 SOLVE = {"role": "solver", "n": 2, "examples": ["4"]}
 TRAINABLE_FROM_THE_START = [
@@ -64,9 +64,9 @@ def test_no_shipped_scenario_pays_anybody_without_a_turn(file: Path) -> None:
 def test_who_is_spoken_about_again_is_paid_again_only_if_it_has_spoken_since(judging: dict[str, Any]) -> None:
     again = {**SOLVE, "when": "not solver.spoke[0] or not split == 'train'"}
     due = {"value": "own.spoke", "after": judging["role"]}
-    game = team({"repeat": 3, "stages": [again, judging]}, rewards={"solver": {"asked": due}})
+    game = team_config({"repeat": 3, "stages": [again, judging]}, rewards={"solver": {"asked": due}})
     for split, paid in (("train", [1.0]), ("held_out", [1.0, 2.0, 3.0])):
-        [trajectory] = team_simulator(game, lambda request: "4", verifier=Plain(policy="grader")).play(
+        [trajectory] = team_simulator(game, lambda request: "4", verifier=VerbatimRole(policy="grader")).play(
             [team_deal(game, split=split)]
         )
         for agent in ("solver_0", "solver_1"):

@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
+from marl.core.plugins import find_plugin
+from marl.core.types import Problem, VerifierCase
 from marl.engines.workers.pool import Job, JobResult, WorkerPool
 from marl.engines.workers.settings import encode_case
-from marl.parts import find
 from marl.protocols import VerifierConfig
-from marl.types import Case, Problem
 
 HERE = Path(__file__).parent
 HAND_MADE = HERE / "answers.yaml"
@@ -25,7 +25,7 @@ class Row:
     """One pair with the verdict that it must get."""
 
     check: VerifierConfig
-    case: Case
+    case: VerifierCase
     right: bool
     adversarial: bool
     topic: str = ""
@@ -43,7 +43,7 @@ def rows(path: Path = HAND_MADE, kinds: tuple[str, ...] = ()) -> tuple[Row, ...]
 
 
 def _rows(number: int, group: dict[str, Any]) -> Iterator[Row]:
-    check = find("verifiers", group["check"]["kind"]).model_validate(group["check"])
+    check = find_plugin("verifiers", group["check"]["kind"]).model_validate(group["check"])
     assert isinstance(check, VerifierConfig)
     facts = {"choices": group["choices"]} if "choices" in group else {}
     labels = group.get("class", ""), group.get("source", "")
@@ -52,7 +52,11 @@ def _rows(number: int, group: dict[str, Any]) -> Iterator[Row]:
         problem = Problem(f"{number}.{index}", group.get("question", ""), gold, facts=facts)
         parsed = None if group.get("said") == "text" else text
         yield Row(
-            check, Case(problem, text, parsed), group["expect"] == "accept", group.get("adversarial", False), *labels
+            check,
+            VerifierCase(problem, text, parsed),
+            group["expect"] == "accept",
+            group.get("adversarial", False),
+            *labels,
         )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from games.verifiers.mathematics import MathVerifier
-from games.verifiers.numeric import NumericVerifier
-from marl.types import Case, Problem, Verdict
+from marl.core.types import Problem, Verdict, VerifierCase
+from marl.games.verifiers.mathematics import MathVerifier
+from marl.games.verifiers.numeric import NumericVerifier
 
 _VERIFIERS = {"numeric": NumericVerifier(), "math": MathVerifier()}
 Pairs = Iterable[tuple[str, str]]
@@ -14,7 +14,7 @@ Pairs = Iterable[tuple[str, str]]
 
 def verdict(kind: str, gold: str, answer: str, question: str = "") -> Verdict:
     """Return the verdict on an answer that a role read."""
-    return _VERIFIERS[kind](Case(Problem("p", question, gold), answer, answer))
+    return _VERIFIERS[kind](VerifierCase(Problem("p", question, gold), answer, answer))
 
 
 def accepted(kind: str, pairs: Pairs, question: str = "") -> list[tuple[str, str]]:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from games.verifiers.text import ChoiceVerifier
-from marl.types import Case, Problem
+from marl.core.types import Problem, VerifierCase
+from marl.games.verifiers.text_verifiers import ChoiceVerifier
 
 PLANETS = ("Mercury", "Venus", "the Earth", "Mars")
 NUMBERS = {"1": "x", "2": "y", "3": "z"}
@@ -19,7 +19,7 @@ Choices = Sequence[str] | Mapping[str, str] | None
 
 def score(gold: str, answer: str, choices: Choices) -> float:
     facts = {} if choices is None else {"choices": choices}
-    return ChoiceVerifier()(Case(Problem("p", "", gold, facts=facts), answer, answer)).score
+    return ChoiceVerifier()(VerifierCase(Problem("p", "", gold, facts=facts), answer, answer)).score
 
 
 RIGHT: list[tuple[str, Choices, tuple[str, ...]]] = [

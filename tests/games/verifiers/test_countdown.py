@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from games.verifiers.countdown import CountdownVerifier
-from marl.types import Case, Problem
+from marl.core.types import Problem, VerifierCase
+from marl.games.verifiers.countdown import CountdownVerifier
 
 PROBLEM = Problem("k", "Make 22 from the numbers 3 5 7.", facts={"numbers": [3, 5, 7], "target": 22})
 
@@ -27,7 +27,7 @@ PROBLEM = Problem("k", "Make 22 from the numbers 3 5 7.", facts={"numbers": [3, 
     ],
 )
 def test_an_expression_may_be_stated_like_any_answer(text: str) -> None:
-    assert CountdownVerifier()(Case(PROBLEM, text, text)).score == 1
+    assert CountdownVerifier()(VerifierCase(PROBLEM, text, text)).score == 1
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_an_expression_may_be_stated_like_any_answer(text: str) -> None:
     ],
 )
 def test_what_is_no_plain_arithmetic_or_does_not_stand_is_refused(text: str) -> None:
-    verdict = CountdownVerifier()(Case(PROBLEM, text, text))
+    verdict = CountdownVerifier()(VerifierCase(PROBLEM, text, text))
     assert verdict.score == 0
     assert len(verdict.why) < 160
 
 
 def test_a_countdown_answer_is_read_where_the_check_says() -> None:
     text = r"We try. \boxed{3*5+7}"
-    assert CountdownVerifier(read="boxed")(Case(PROBLEM, text, None)).score == 1
-    assert CountdownVerifier()(Case(PROBLEM, text, None)).score == 0
+    assert CountdownVerifier(read="boxed")(VerifierCase(PROBLEM, text, None)).score == 1
+    assert CountdownVerifier()(VerifierCase(PROBLEM, text, None)).score == 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from games.verifiers.json_answers import JsonVerifier
-from games.verifiers.text import JsonSchemaVerifier
-from marl.types import Case, Problem, Verdict
+from marl.core.types import Problem, Verdict, VerifierCase
+from marl.games.verifiers.json_answers import JsonVerifier
+from marl.games.verifiers.text_verifiers import JsonSchemaVerifier
 
 RIGHT = {
     '{"a": 1}': [
@@ -70,16 +70,20 @@ WRONG = {
 
 @pytest.mark.parametrize("gold", RIGHT)
 def test_the_last_json_of_an_answer_is_compared_by_value(gold: str) -> None:
-    assert [text for text in RIGHT[gold] if JsonVerifier()(Case(Problem("p", "", gold), text, text)).score != 1] == []
+    assert [
+        text for text in RIGHT[gold] if JsonVerifier()(VerifierCase(Problem("p", "", gold), text, text)).score != 1
+    ] == []
 
 
 @pytest.mark.parametrize("gold", WRONG)
 def test_other_unreadable_and_withdrawn_json_is_wrong(gold: str) -> None:
-    assert [text for text in WRONG[gold] if JsonVerifier()(Case(Problem("p", "", gold), text, text)).score != 0] == []
+    assert [
+        text for text in WRONG[gold] if JsonVerifier()(VerifierCase(Problem("p", "", gold), text, text)).score != 0
+    ] == []
 
 
 def test_json_is_read_from_the_answer_or_from_the_text() -> None:
-    case = Case(Problem("p", "", "[1]"), "[1]", None)
+    case = VerifierCase(Problem("p", "", "[1]"), "[1]", None)
     assert JsonVerifier()(case).score == 0
     assert JsonVerifier(read="text")(case).score == 1
 
@@ -98,14 +102,14 @@ def test_json_is_read_from_the_answer_or_from_the_text() -> None:
 )
 def test_a_schema_is_put_to_the_last_json(text: str, score: float) -> None:
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
-    assert JsonSchemaVerifier(accepts=schema)(Case(Problem("p", ""), "", text)).score == score
+    assert JsonSchemaVerifier(accepts=schema)(VerifierCase(Problem("p", ""), "", text)).score == score
 
 
 def test_a_schema_that_leads_nowhere_accepts_nothing() -> None:
-    verdict = JsonSchemaVerifier(accepts={"$ref": "#"})(Case(Problem("p", ""), "", "{}"))
+    verdict = JsonSchemaVerifier(accepts={"$ref": "#"})(VerifierCase(Problem("p", ""), "", "{}"))
     assert verdict == Verdict(0.0, "the schema leads deeper than the value")
 
 
 def test_a_long_value_is_not_quoted() -> None:
-    verdict = JsonSchemaVerifier(accepts={"type": "integer"})(Case(Problem("p", ""), "", f'"{"x" * 500}"'))
+    verdict = JsonSchemaVerifier(accepts={"type": "integer"})(VerifierCase(Problem("p", ""), "", f'"{"x" * 500}"'))
     assert verdict == Verdict(0.0, "breaks 'type'")

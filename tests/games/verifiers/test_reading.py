@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from games.verifiers.numeric import NumericVerifier
-from games.verifiers.reading import quote, unwrap
-from games.verifiers.text import ExactVerifier, PatternVerifier
-from marl.types import Case, Problem
+from marl.core.types import Problem, VerifierCase
+from marl.games.verifiers.answer_verifier import quote, unwrap
+from marl.games.verifiers.numeric import NumericVerifier
+from marl.games.verifiers.text_verifiers import ExactVerifier, PatternVerifier
 
 PLAIN = [
     r"5",
@@ -87,7 +87,7 @@ IN_THOUGHTS = [
 @pytest.mark.parametrize("text", [*PLAIN, *PROSE, *TAKEN_BACK_BEFORE, *IN_THOUGHTS])
 @pytest.mark.parametrize("check", [ExactVerifier(), NumericVerifier()], ids=["exact", "numeric"])
 def test_an_explicit_statement_is_the_answer(check: ExactVerifier | NumericVerifier, text: str) -> None:
-    assert check(Case(Problem("p", "", "5"), text, text)).score == 1
+    assert check(VerifierCase(Problem("p", "", "5"), text, text)).score == 1
 
 
 WITHDRAWN = [
@@ -208,7 +208,7 @@ PART_OF_A_FORMULA = [
 @pytest.mark.parametrize("text", [*WITHDRAWN, *THOUGHT, *SEVERAL, *DOUBTED, *NOT_STATED, *PART_OF_A_FORMULA])
 @pytest.mark.parametrize("read", ["answer", "boxed", "last_line"])
 def test_what_is_taken_back_thought_doubted_or_not_stated_is_no_answer(read: str, text: str) -> None:
-    assert ExactVerifier.model_validate({"read": read})(Case(Problem("p", "", "5"), text, text)).score == 0
+    assert ExactVerifier.model_validate({"read": read})(VerifierCase(Problem("p", "", "5"), text, text)).score == 0
 
 
 @pytest.mark.parametrize(
@@ -225,32 +225,32 @@ def test_what_is_taken_back_thought_doubted_or_not_stated_is_no_answer(read: str
     ],
 )
 def test_a_box_is_read_from_the_whole_text(text: str) -> None:
-    assert ExactVerifier(read="boxed")(Case(Problem("p", "", "5"), text, None)).score == 1
+    assert ExactVerifier(read="boxed")(VerifierCase(Problem("p", "", "5"), text, None)).score == 1
 
 
 @pytest.mark.parametrize(
     "text", ["4 + 1\nThe answer is 5.", "<think>4\n</think>\n5\n", "17. Wait, no.\nThe answer is 5."]
 )
 def test_the_last_line_is_read_outside_of_thoughts(text: str) -> None:
-    assert ExactVerifier(read="last_line")(Case(Problem("p", "", "5"), text, None)).score == 1
+    assert ExactVerifier(read="last_line")(VerifierCase(Problem("p", "", "5"), text, None)).score == 1
 
 
 def test_one_answer_in_two_spellings_is_judged_by_both() -> None:
     problem = Problem("p", "How many apples?", "5")
     for text, score in ((r"The answer is five. \boxed{5}", 1), (r"The answer is six. \boxed{5}", 0)):
-        assert NumericVerifier()(Case(problem, text, text)).score == score
+        assert NumericVerifier()(VerifierCase(problem, text, text)).score == score
 
 
 @pytest.mark.parametrize(
     "gold", ["No, thank you", "Wait for me, actually", "The answer is blowing in the wind", "maybe"]
 )
 def test_the_right_answer_word_for_word_is_right_whatever_its_words_are(gold: str) -> None:
-    assert ExactVerifier()(Case(Problem("p", "", gold), gold, gold)).score == 1
+    assert ExactVerifier()(VerifierCase(Problem("p", "", gold), gold, gold)).score == 1
 
 
 @pytest.mark.parametrize("text", ["Answer: No.", "The answer is no.", "**Final answer:** No, because it is odd."])
 def test_no_may_be_an_answer(text: str) -> None:
-    assert ExactVerifier()(Case(Problem("p", "", "no"), text, text)).score == 1
+    assert ExactVerifier()(VerifierCase(Problem("p", "", "no"), text, text)).score == 1
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_only_marks_without_a_meaning_are_unwrapped(text: str, plain: str) -> No
 
 
 def test_a_pattern_without_a_right_answer_is_never_met() -> None:
-    assert PatternVerifier(pattern="(the )?{answer}.?")(Case(Problem("p", ""), "x", "x")).score == 0
+    assert PatternVerifier(pattern="(the )?{answer}.?")(VerifierCase(Problem("p", ""), "x", "x")).score == 0
 
 
 def test_a_quotation_is_short_and_shows_what_a_terminal_would_obey() -> None:
@@ -282,7 +282,7 @@ def test_a_quotation_is_short_and_shows_what_a_terminal_would_obey() -> None:
     ],
 )
 def test_a_last_sentence_that_concludes_with_a_formula_states_it(text: str) -> None:
-    assert ExactVerifier()(Case(Problem("p", "", "2n+1"), text, text)).score == 1
+    assert ExactVerifier()(VerifierCase(Problem("p", "", "2n+1"), text, text)).score == 1
 
 
 @pytest.mark.parametrize(
@@ -305,15 +305,15 @@ def test_a_last_sentence_that_concludes_with_a_formula_states_it(text: str) -> N
     ],
 )
 def test_a_conclusion_that_is_denied_hedged_asked_or_not_the_end_states_nothing(text: str) -> None:
-    assert ExactVerifier()(Case(Problem("p", "", "2n+1"), text, text)).score == 0
+    assert ExactVerifier()(VerifierCase(Problem("p", "", "2n+1"), text, text)).score == 0
 
 
 @pytest.mark.parametrize("read", ["answer", "boxed"])
 def test_what_one_first_thought_is_withdrawn(read: str) -> None:
     text = r"I first thought \boxed{4}, but the radius is 2, so the area is \boxed{5}."
     check = ExactVerifier.model_validate({"read": read})
-    assert check(Case(Problem("p", "", "5"), text, text)).score == 1
-    assert check(Case(Problem("p", "", "4"), text, text)).score == 0
+    assert check(VerifierCase(Problem("p", "", "5"), text, text)).score == 1
+    assert check(VerifierCase(Problem("p", "", "4"), text, text)).score == 0
 
 
 MARKS = [
@@ -377,7 +377,7 @@ def test_the_time_to_read_an_answer_grows_no_faster_than_the_text(read: str) -> 
     for unit in MARKS:
         for text in (unit * (20_000 // len(unit)), "The answer is " + unit * (20_000 // len(unit))):
             started = time.process_time()
-            check(Case(Problem("p", "", "5"), text, text))
+            check(VerifierCase(Problem("p", "", "5"), text, text))
             assert time.process_time() - started < 0.5, f"{unit!r} repeated"
 
 
@@ -386,7 +386,7 @@ def test_the_time_to_read_an_answer_grows_no_faster_than_the_text(read: str) -> 
 def test_no_text_makes_a_reading_raise(text: str) -> None:
     for read in ("answer", "boxed", "last_line"):
         check = ExactVerifier.model_validate({"read": read})
-        assert check(Case(Problem("p", "", "zqx"), text, text)).score == 0 or "zqx" in text
+        assert check(VerifierCase(Problem("p", "", "zqx"), text, text)).score == 0 or "zqx" in text
 
 
 @pytest.mark.parametrize(
@@ -399,4 +399,4 @@ def test_no_text_makes_a_reading_raise(text: str) -> None:
     ],
 )
 def test_a_denial_that_takes_an_answer_back_denies_the_next_one_too(text: str) -> None:
-    assert NumericVerifier()(Case(Problem("0", "", "9/11"), text, text)).score == 0
+    assert NumericVerifier()(VerifierCase(Problem("0", "", "9/11"), text, text)).score == 0

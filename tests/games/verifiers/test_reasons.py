@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from marl.parts import find, names
+from marl.core.plugins import find_plugin, known_kinds
+from marl.core.types import Problem, VerifierCase
 from marl.protocols import VerifierConfig
-from marl.types import Case, Problem
 
 WRONG = (
     *(
@@ -101,21 +101,21 @@ _pair("unit_tests", ("def f(n): return 731846", "def f(n): return 926453"), _tes
 
 
 def _graders() -> Iterator[str]:
-    for kind in names("verifiers"):
-        part = find("verifiers", kind)
+    for kind in known_kinds("verifiers"):
+        part = find_plugin("verifiers", kind)
         assert issubclass(part, VerifierConfig)
-        if part.grades:
+        if part.checks_correctness:
             yield kind
 
 
 @pytest.mark.parametrize("kind", list(_graders()))
 def test_a_reason_neither_tells_the_right_answer_nor_depends_on_it(kind: str) -> None:
     settings, (first, second) = PAIRS[kind]
-    check = find("verifiers", kind).model_validate(settings)
+    check = find_plugin("verifiers", kind).model_validate(settings)
     assert isinstance(check, VerifierConfig)
     texts = WRONG if kind != "unit_tests" else [text for text in WRONG if "def" in text or "print" in text]
     for text in texts:
-        reasons = [check(Case(problem, text, text)).why for problem in (first, second)]
+        reasons = [check(VerifierCase(problem, text, text)).why for problem in (first, second)]
         assert reasons[0] == reasons[1] != "", text
         assert not any(secret in reasons[0] for secret in ("731846", "926453", "kestrel", "buzzard")), text
         assert len(reasons[0]) < 400, text
@@ -125,9 +125,9 @@ def test_a_reason_neither_tells_the_right_answer_nor_depends_on_it(kind: str) ->
 @pytest.mark.parametrize("kind", ["numeric", "math", "exact", "choice"])
 @pytest.mark.parametrize("gold", ["kestrel 731846 \\int_{", "731846?"])
 def test_a_right_answer_that_cannot_be_read_is_not_told_either(kind: str, gold: str) -> None:
-    check = find("verifiers", kind).model_validate({"kind": kind})
+    check = find_plugin("verifiers", kind).model_validate({"kind": kind})
     assert isinstance(check, VerifierConfig)
-    verdict = check(Case(Problem("p", "", gold, facts=CHOICES), "5", "5"))
+    verdict = check(VerifierCase(Problem("p", "", gold, facts=CHOICES), "5", "5"))
     assert verdict.score == 0
     assert verdict.why
     assert "731846" not in verdict.why

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from games.verifiers.text import ExactVerifier
-from marl.types import Case, Problem
+from marl.core.types import Problem, VerifierCase
+from marl.games.verifiers.text_verifiers import ExactVerifier
 
 LOOSE = ExactVerifier(punctuation=False, articles=False)
 
@@ -59,7 +59,7 @@ LOOSE = ExactVerifier(punctuation=False, articles=False)
 def test_marks_with_a_meaning_count_even_where_punctuation_does_not(one: str, other: str) -> None:
     for gold, answer in ((one, other), (other, one)):
         for check in (LOOSE, ExactVerifier()):
-            assert check(Case(Problem("p", "", gold), answer, answer)).score == 0, (gold, answer)
+            assert check(VerifierCase(Problem("p", "", gold), answer, answer)).score == 0, (gold, answer)
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_marks_with_a_meaning_count_even_where_punctuation_does_not(one: str, ot
     ],
 )
 def test_case_spaces_and_empty_punctuation_do_not_count(gold: str, answer: str) -> None:
-    assert LOOSE(Case(Problem("p", "", gold), answer, answer)).score == 1
+    assert LOOSE(VerifierCase(Problem("p", "", gold), answer, answer)).score == 1

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from games.verifiers.unit_tests import UnitTestsVerifier
-from marl.sandbox import Sandbox, unusable
-from marl.types import Case, Problem, Verdict
+from marl.core.types import Problem, Verdict, VerifierCase
+from marl.games.verifiers.unit_tests import UnitTestsVerifier
+from marl.sandbox import Sandbox, unusable_reason
 
 SANDBOX = Sandbox(wall_s=20)
 SQUARES = [{"call": "f(2)", "expect": "4"}, "assert f(-3) == 9", {"call": "f(0)", "expect": "0"}]
@@ -17,11 +17,11 @@ TYPED = [{"stdin": "2 3\n", "stdout": "5\n"}, ("4 5", "9")]
 RIGHT = "def f(x):\n    return x * x\n"
 ADDS = "a, b = map(int, input().split())\nprint(a + b)"
 
-pytestmark = pytest.mark.skipif(bool(unusable(SANDBOX)), reason=unusable(SANDBOX) or "usable")
+pytestmark = pytest.mark.skipif(bool(unusable_reason(SANDBOX)), reason=unusable_reason(SANDBOX) or "usable")
 
 
 def verdict(code: str | None, tests: Any, **settings: Any) -> Verdict:
-    case = Case(Problem("p", "?", facts={"tests": tests}), code or "", code)
+    case = VerifierCase(Problem("p", "?", facts={"tests": tests}), code or "", code)
     return UnitTestsVerifier(**{"sandbox": SANDBOX, **settings})(case)
 
 
@@ -196,4 +196,4 @@ def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"sandbox\.wall_s: 20 must be less than timeout_s, which is 5"):
         UnitTestsVerifier(sandbox=SANDBOX, timeout_s=5)
     assert UnitTestsVerifier.model_validate({"kind": "unit_tests", "sandbox": "none"}).sandbox.how == "none"
-    assert list(UnitTestsVerifier().missing()) == []
+    assert list(UnitTestsVerifier().unmet_requirements()) == []

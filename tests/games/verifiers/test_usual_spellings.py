@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from grading import accepted, rejected, verdict
 
-from games.verifiers.text import ChoiceVerifier
-from marl.types import Case, Problem
+from marl.core.types import Problem, VerifierCase
+from marl.games.verifiers.text_verifiers import ChoiceVerifier
 
 BOTH = pytest.mark.parametrize("kind", ["numeric", "math"])
 
@@ -150,7 +150,7 @@ def test_an_option_may_be_named_in_another_notation() -> None:
 
 
 def _choose(answer: str, right: str, choices: list[str]) -> float:
-    return ChoiceVerifier()(Case(Problem("p", "", right, facts={"choices": choices}), answer, answer)).score
+    return ChoiceVerifier()(VerifierCase(Problem("p", "", right, facts={"choices": choices}), answer, answer)).score
 
 
 def test_unit_vectors_may_have_hats_and_no_dots() -> None:

@@ -6,10 +6,11 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from games.verifiers.mathematics import MathVerifier
-from games.verifiers.number_words import read_words
-from games.verifiers.numeric import NumericVerifier, measure
-from games.verifiers.text import (
+from marl.core.types import Problem, Verdict, VerifierCase
+from marl.games.verifiers.mathematics import MathVerifier
+from marl.games.verifiers.number_words import read_words
+from marl.games.verifiers.numeric import NumericVerifier, measure
+from marl.games.verifiers.text_verifiers import (
     ChoiceVerifier,
     ExactVerifier,
     FormatVerifier,
@@ -17,15 +18,14 @@ from games.verifiers.text import (
     LengthVerifier,
     PatternVerifier,
 )
-from games.verifiers.units import read_unit
+from marl.games.verifiers.units import read_unit
 from marl.protocols import VerifierConfig
-from marl.types import Case, Problem, Verdict
 
 GRADERS = [ExactVerifier(), ChoiceVerifier(), NumericVerifier(), MathVerifier(), PatternVerifier(pattern="{answer}")]
 
 
-def case(text: str, answer: str | None = None, gold: str = "B", **facts: object) -> Case:
-    return Case(Problem("p", "", gold, facts={"choices": ["x", "y"], **facts}), text, answer)
+def case(text: str, answer: str | None = None, gold: str = "B", **facts: object) -> VerifierCase:
+    return VerifierCase(Problem("p", "", gold, facts={"choices": ["x", "y"], **facts}), text, answer)
 
 
 @pytest.mark.parametrize("check", GRADERS, ids=lambda check: check.kind)
@@ -148,10 +148,10 @@ def test_a_pattern_may_come_with_the_problem() -> None:
 
 
 def test_settings_load_neither_computer_algebra_nor_a_schema_library() -> None:
-    modules = "text numeric mathematics"
+    modules = "text_verifiers numeric mathematics"
     code = f"""
 import sys
-for name in {modules!r}.split(): __import__("games.verifiers." + name)
+for name in {modules!r}.split(): __import__("marl.games.verifiers." + name)
 sys.exit(str([name for name in ("sympy", "math_verify", "jsonschema", "torch") if name in sys.modules]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -9,19 +9,18 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from pettingzoo.test import api_test, seed_test
-from wrapped_games import faults, over, play, seats
 
-from games.wrappers.openspiel import OpenSpielConfig
-from marl.evaluation.game_tree import GameTree, grow, nash_conv, values
+from marl.evaluation.game_tree import GameTree, build_game_tree, nash_conv, values
+from marl.games.wrappers.openspiel import OpenSpielConfig
+from marl.roles.answering import PlayerRole
 from marl.rollout.casting import RoleCasting
-from roles.answering import PlayerRole
+from tests.support.wrapped_game_play import determinism_faults, over, play_randomly, seats
 
 
 def uniform_tree(name: str) -> tuple[GameTree, Any]:
     """The whole tree of a game, and the strategy that plays every legal move alike."""
     config = OpenSpielConfig(name=name)
-    tree = grow(config, RoleCasting({"player": PlayerRole(policy="actor")}, 0), seats(config))
+    tree = build_game_tree(config, RoleCasting({"player": PlayerRole(policy="actor")}, 0), seats(config))
     return tree, {
         situation: dict.fromkeys(request.options or {}, 1 / len(request.options or {}))
         for situation, request in tree.requests.items()
@@ -57,7 +56,7 @@ def test_a_random_episode_pays_and_allows_what_openspiel_does(name: str) -> None
     for seed in range(5):
         game = config.build()
         game.reset(seed)
-        paid, moves = dict.fromkeys(game.possible_agents, 0.0), iter(play(config, seed).moves)
+        paid, moves = dict.fromkeys(game.possible_agents, 0.0), iter(play_randomly(config, seed).moves)
         while not over(game):
             state, agent = game._state, game.agent_selection
             player = game.seats.index(agent)
@@ -75,8 +74,8 @@ def test_a_random_episode_pays_and_allows_what_openspiel_does(name: str) -> None
 @pytest.mark.parametrize("name", ["leduc_poker", "backgammon", "negotiation", "pig(winscore=20)", "coin_game", "tarok"])
 def test_chance_is_a_function_of_the_seed_also_where_a_game_draws_itself(name: str) -> None:
     config = OpenSpielConfig(name=name)
-    assert faults(config, 1, most=150) == []
-    assert len({str(play(config, seed, most=150).read[:2]) for seed in range(6)}) > 1
+    assert determinism_faults(config, 1, most=150) == []
+    assert len({str(play_randomly(config, seed, most=150).read[:2]) for seed in range(6)}) > 1
 
 
 def test_players_who_move_at_the_same_time_are_asked_together() -> None:
@@ -108,14 +107,6 @@ def test_who_moves_illegally_pays_as_the_game_says() -> None:
     team.reset(0)
     team.step("bluff")
     assert set(team.rewards.values()) == {-1.0}
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_game_passes_pettingzoos_own_checks() -> None:
-    for illegal in ({}, {"retry": 1, "then": "random"}):
-        config = OpenSpielConfig.model_validate({"name": "kuhn_poker", "illegal": illegal})
-        api_test(config.build(), num_cycles=30)
-        seed_test(config.build, num_cycles=10)
 
 
 @pytest.mark.parametrize(

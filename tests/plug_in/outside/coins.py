@@ -6,9 +6,9 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from games.base import IllegalMove, TextGame, TextGameConfig
-from marl.protocols import AssignConfig, Evidence, RoleConfig, View
-from marl.types import Advantage, Credit, Message
+from marl.core.types import Advantage, Credit, Message
+from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.protocols import AssignConfig, Evidence, PromptContext, RoleConfig
 
 
 class MatchingCoins(TextGameConfig):
@@ -26,7 +26,7 @@ class Coins(TextGame):
     name = "matching_coins"
     zero_sum = True
 
-    def __init__(self, illegal: IllegalMove) -> None:
+    def __init__(self, illegal: IllegalMoveHandling) -> None:
         super().__init__(("even", "odd"), illegal, ("heads", "tails"))
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
@@ -39,10 +39,10 @@ class Coins(TextGame):
     def describe(self, agent: str) -> str:
         return "show a coin"
 
-    def state_of(self, agent: str) -> str:
+    def information_state(self, agent: str) -> str:
         return agent
 
-    def move(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> str | Mapping[str, float]:
         self.shown.append(action)
         if len(self.shown) < 2:
             return "odd"
@@ -55,7 +55,7 @@ class Terse(RoleConfig):
 
     kind: str = "terse"
 
-    def messages(self, view: View) -> tuple[Message, ...]:
+    def messages(self, view: PromptContext) -> tuple[Message, ...]:
         return (Message("user", view.observation["text"]),)
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:

@@ -5,8 +5,8 @@ from typing import Any, Self
 
 from pydantic import PrivateAttr
 
+from marl.core.types import Advantage, Credit
 from marl.protocols import AssignConfig, Evidence
-from marl.types import Advantage, Credit
 
 
 class Curious(AssignConfig):

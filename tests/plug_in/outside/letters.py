@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from marl.core.types import Problem, Verdict, VerifierCase
 from marl.protocols import Split, TaskConfig, Tasks, VerifierConfig
-from marl.types import Case, Problem, Verdict
 from outside.coins import Terse
 
 LETTERS = "abcdefgh"
@@ -24,7 +24,7 @@ class Successors(TaskConfig):
         letter = LETTERS[2 * index + (split == "held_out")]
         return Problem(letter, letter, chr(ord(letter) + 1), (letter,))
 
-    def posed(self, text: str) -> Problem | None:
+    def parse_posed_problem(self, text: str) -> Problem | None:
         return None
 
 
@@ -33,7 +33,7 @@ class Near(VerifierConfig):
 
     kind: str = "near"
 
-    def __call__(self, case: Case) -> Verdict:
+    def __call__(self, case: VerifierCase) -> Verdict:
         if not case.answer or len(case.answer) > 1:
             return Verdict(0.0, "no letter")
         off = abs(ord(case.answer) - ord(case.problem.answer))

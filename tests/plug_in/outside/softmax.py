@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from marl.core.types import Completion, Failure, Metrics, Reading, Request, Sample, Ticket, Turn
 from marl.protocols import EngineConfig, LearnerConfig, LearnerContext, ModelConfig, ModelContext, ModelSource
-from marl.types import Completion, Failure, Metrics, Reading, Request, Sample, Ticket, Turn
 
 Logits = dict[str, dict[str, float]]
 """State -> move -> logit; what is missing is 0."""

@@ -8,14 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from page_runs import HOSTILE, hand, kuhn_run
 
-from marl.errors import FolderError
-from marl.graph import Trajectory
+from marl.core.errors import FolderError
+from marl.core.graph import Trajectory
 from marl.runs.run_folder import RunFolder
+from marl.view.page.episode_filter import EpisodeFilter
 from marl.view.page.episode_index import EpisodeIndex
-from marl.view.page.filters import EpisodeFilter
 from marl.view.page.page_data import episode_filter
+from tests.support.recorded_runs import HOSTILE, kuhn_episode, kuhn_run
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def index(run: Path) -> EpisodeIndex:
 
 def recorded(run: Path) -> list[tuple[int, Trajectory]]:
     home = RunFolder(run)
-    return [(step, trajectory) for step in home.recorded() for trajectory in home.episodes(step)]
+    return [(step, trajectory) for step in home.recorded_steps() for trajectory in home.load_trajectories(step)]
 
 
 def test_every_recorded_episode_is_in_the_index_with_its_figures_and_its_place(run: Path, index: EpisodeIndex) -> None:
@@ -45,7 +45,7 @@ def test_every_recorded_episode_is_in_the_index_with_its_figures_and_its_place(r
         assert entry.unreadable == sum(turn.action is None for turn in trajectory.turns)
         assert {f"agent/{agent}": value for agent, value in trajectory.returns.items()}.items() <= entry.figures.items()
         assert entry.figures["measure/chips"] == trajectory.findings.measures["chips"]
-        assert RunFolder(run).episode(step, entry.place) == trajectory
+        assert RunFolder(run).load_trajectory(step, entry.place) == trajectory
 
 
 def test_filters_and_orders_agree_with_a_walk_over_all_episodes(run: Path, index: EpisodeIndex) -> None:
@@ -80,7 +80,7 @@ def test_filters_and_orders_agree_with_a_walk_over_all_episodes(run: Path, index
 @pytest.mark.parametrize("text", ['"', "*", 'a" OR "b', "NEAR(", "'; DROP TABLE episodes; --", "^x", "text:bet", "\0"])
 def test_what_is_searched_is_never_read_as_a_command(text: str, index: EpisodeIndex) -> None:
     index.select(EpisodeFilter(text=text))
-    assert index.progress()["episodes"] == 24
+    assert index.index_status()["episodes"] == 24
 
 
 def test_hostile_answers_are_found_by_their_words(index: EpisodeIndex) -> None:
@@ -90,24 +90,24 @@ def test_hostile_answers_are_found_by_their_words(index: EpisodeIndex) -> None:
 
 def test_steps_that_are_added_written_anew_or_removed_are_followed(run: Path, index: EpisodeIndex) -> None:
     home, rng = RunFolder(run), random.Random(5)
-    home.record(4, [hand("000003.0.0", "QJ", rng)])
-    assert index.missing() == [4]
+    home.record_trajectories(4, [kuhn_episode("000003.0.0", "QJ", rng)])
+    assert index.unindexed_steps() == [4]
     index.update()
     assert index.steps() == [1, 2, 3, 4]
-    home.record(2, [hand("000001.9.0", "QJ", rng)])
+    home.record_trajectories(2, [kuhn_episode("000001.9.0", "QJ", rng)])
     shutil.rmtree(run / "trajectories" / "nothing", ignore_errors=True)
     os.unlink(run / "trajectories" / "000001.jsonl.zst")
     index.update()
     assert index.steps() == [2, 3, 4]
     assert [entry.episode for entry in index.select(EpisodeFilter(first=2, last=2))[1]] == ["000001.9.0"]
-    assert EpisodeIndex(run).missing() == []
+    assert EpisodeIndex(run).unindexed_steps() == []
 
 
 def test_a_damaged_step_is_named_and_hides_no_other(run: Path, index: EpisodeIndex) -> None:
     (run / "trajectories" / "000002.jsonl.zst").write_bytes(b"no zstd")
     index.update()
     assert index.steps() == [1, 3]
-    assert "000002.jsonl.zst" in index.progress()["problems"][0]
+    assert "000002.jsonl.zst" in index.index_status()["problems"][0]
 
 
 def test_the_run_itself_is_only_read(run: Path, index: EpisodeIndex) -> None:

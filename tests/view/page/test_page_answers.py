@@ -7,16 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from page_runs import HOSTILE, WORDS, kuhn_run
 from pydantic_core import to_json
 
-from games.kuhn_poker import Equilibrium
-from games.tic_tac_toe import TicTacToeConfig
-from marl.commands.page import OfflineRules
+from marl.commands.web_view import OfflineCredit
+from marl.games.kuhn_poker import KuhnEquilibrium
+from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.runs.run_folder import RunFolder
-from marl.view.page.page_data import NotThere, PageData
-from marl.view.page.reference import drawing
-from marl.view.why import why
+from marl.view.credit_explanation import explain_advantage
+from marl.view.page.page_data import NotFoundError, PageApi
+from marl.view.page.reference_players import state_drawing
+from tests.support.recorded_runs import HOSTILE, WORDS, kuhn_run
 
 
 @pytest.fixture(scope="module")
@@ -26,23 +26,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def data(runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PageData:
+def data(runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PageApi:
     monkeypatch.setenv("MARL_CACHE", str(tmp_path))
-    made = PageData(runs, OfflineRules())
+    made = PageApi(runs, OfflineCredit())
     for run in made.runs.values():
         run.index.update()
     return made
 
 
-def answer(data: PageData, path: str, **query: object) -> object:
+def answer(data: PageApi, path: str, **query: object) -> object:
     """The answer as the browser gets it."""
     return json.loads(to_json(data.answer(path, {k: str(v) for k, v in query.items()}), inf_nan_mode="strings"))
 
 
-def test_an_episode_is_told_turn_by_turn_as_it_was_recorded(data: PageData, runs: tuple[Path, Path]) -> None:
+def test_an_episode_is_told_turn_by_turn_as_it_was_recorded(data: PageApi, runs: tuple[Path, Path]) -> None:
     home = RunFolder(runs[0])
-    for step in home.recorded():
-        for trajectory in home.episodes(step):
+    for step in home.recorded_steps():
+        for trajectory in home.load_trajectories(step):
             told = answer(data, "episode", run="a", step=step, episode=trajectory.id)
             assert len(told["turns"]) == len(trajectory.turns)
             for turn, shown in zip(trajectory.turns, told["turns"], strict=True):
@@ -61,9 +61,9 @@ def test_an_episode_is_told_turn_by_turn_as_it_was_recorded(data: PageData, runs
 
 
 def test_the_credit_chain_of_every_turn_equals_the_judgement_and_what_marl_why_says(
-    data: PageData, runs: tuple[Path, Path]
+    data: PageApi, runs: tuple[Path, Path]
 ) -> None:
-    record = RunFolder(runs[0]).judgement(2)
+    record = RunFolder(runs[0]).read_credit(2)
     chains = record.turns()
     for (episode, index), chain in chains.items():
         told = answer(data, "episode", run="a", step=2, episode=episode)["chains"][index]
@@ -72,13 +72,13 @@ def test_the_credit_chain_of_every_turn_equals_the_judgement_and_what_marl_why_s
         group = record.groups[chain.group]
         assert {(peer["episode"], peer["turn"]) for peer in told["peers"]} == set(group.turns) - {chain.turn}
         assert all(peer["earned"] == chains[peer["episode"], peer["turn"]].earned for peer in told["peers"])
-        words = why(runs[0], f"{episode}:{index}")
+        words = explain_advantage(runs[0], f"{episode}:{index}")
         assert f"in all {told['pool_reward']:+.4g} (times scale 0.5)" in words
         assert f"= {told['advantage']:+.4g}" in words
         assert f"{told['peer_count']} peers with the same start" in words
 
 
-def test_another_rule_judges_the_same_episode_and_one_that_needs_weights_says_so(data: PageData) -> None:
+def test_another_rule_judges_the_same_episode_and_one_that_needs_weights_says_so(data: PageApi) -> None:
     query = {"run": "a", "step": 1, "episode": "000000.0.0"}
     told = answer(data, "judgement", rule="flow/role_average", **query)
     assert told["chains"][0]["assign"].startswith("flow")
@@ -89,40 +89,40 @@ def test_another_rule_judges_the_same_episode_and_one_that_needs_weights_says_so
 
 
 @pytest.mark.parametrize(
-    "rule", ["os:system", "credit.assign.outcome:Outcome", "{kind: outcome}", "", "flow/os:system", "flow/"]
+    "rule", ["os:system", "marl.credit.assign.reward_rules:Outcome", "{kind: outcome}", "", "flow/os:system", "flow/"]
 )
-def test_no_rule_but_an_installed_one_can_be_asked_for(rule: str, data: PageData) -> None:
-    with pytest.raises(NotThere, match="no rule"):
+def test_no_rule_but_an_installed_one_can_be_asked_for(rule: str, data: PageApi) -> None:
+    with pytest.raises(NotFoundError, match="no rule"):
         data.answer("judgement", {"run": "a", "step": "1", "episode": "000000.0.0", "rule": rule})
 
 
-def test_tokens_have_the_texts_of_the_checkpoints_tokenizer(data: PageData) -> None:
+def test_tokens_have_the_texts_of_the_checkpoints_tokenizer(data: PageApi) -> None:
     turn = answer(data, "episode", run="a", step=1, episode="000000.0.0")["turns"][0]
     assert [text.strip() for text in turn["tokens"]["texts"]] == [WORDS[token] for token in turn["tokens"]["ids"]]
     prompt = answer(data, "prompt", run="a", step=1, episode="000000.0.0", turn=0)
     assert prompt == {"text": "check bet", "ids": [3, 4]}
 
 
-def test_a_turn_stands_below_what_led_to_it_in_its_agents_column(data: PageData) -> None:
+def test_a_turn_stands_below_what_led_to_it_in_its_agents_column(data: PageApi) -> None:
     told = answer(data, "episode", run="a", step=1, episode="000000.0.0")
     assert [turn["column"] for turn in told["turns"]] == [int(turn["agent"][-1]) for turn in told["turns"]]
     assert all(a["row"] < b["row"] for a, b in pairwise(told["turns"]))
 
 
 def test_information_states_are_counted_and_compared_with_the_equilibrium(
-    data: PageData, runs: tuple[Path, Path]
+    data: PageApi, runs: tuple[Path, Path]
 ) -> None:
-    turns = [turn for trajectory in RunFolder(runs[1]).episodes(1) for turn in trajectory.turns]
+    turns = [turn for trajectory in RunFolder(runs[1]).load_trajectories(1) for turn in trajectory.turns]
     for row in answer(data, "states", run="b", step=1)["states"]:
         here = [turn for turn in turns if turn.request.state == row["state"]]
         assert row["turns"] == len(here)
         for move, part in row["made"].items():
             assert part == sum(turn.action == move for turn in here) / len(here)
-        assert row["reference"]["nash"] == Equilibrium().probabilities(row["state"], tuple(row["moves"]))
+        assert row["reference"]["nash"] == KuhnEquilibrium().probabilities(row["state"], tuple(row["moves"]))
         assert row["drawing"]["rows"][0][0] == row["state"][0]
 
 
-def test_figures_of_tokens_are_those_that_the_update_computed(data: PageData) -> None:
+def test_figures_of_tokens_are_those_that_the_update_computed(data: PageApi) -> None:
     shown = answer(data, "episode", run="a", step=1, episode="000000.0.0")
     for chain in shown["chains"]:
         assert chain["entropy"] == [0.25, 1.0, 2.5, 0.0]
@@ -131,12 +131,12 @@ def test_figures_of_tokens_are_those_that_the_update_computed(data: PageData) ->
     assert all(chain["entropy"] == [] for chain in sibling["chains"])
 
 
-def test_recorded_strategies_stand_beside_their_average_and_the_equilibrium(data: PageData) -> None:
+def test_recorded_strategies_stand_beside_their_average_and_the_equilibrium(data: PageApi) -> None:
     shown = answer(data, "strategies", run="a")
     assert (shown["steps"], shown["step"], shown["averaged"], shown["problem"]) == ([1, 2, 3], 3, 2, "")
     assert len(shown["states"]) == 12
     for row in shown["states"]:
-        exact = Equilibrium().probabilities(row["state"], tuple(row["moves"]))
+        exact = KuhnEquilibrium().probabilities(row["state"], tuple(row["moves"]))
         assert row["reference"]["nash"] == exact
         assert row["newest"] == {move: pytest.approx(chance * 0.97) for move, chance in exact.items()}
         # The last half of three steps: steps 2 and 3, weighted by the policy's own reach, which is nearly the same.
@@ -148,11 +148,11 @@ def test_recorded_strategies_stand_beside_their_average_and_the_equilibrium(data
 
 
 def test_a_state_that_its_game_cannot_draw_is_shown_as_text() -> None:
-    assert drawing(TicTacToeConfig(), "xxx") is None
-    assert drawing(None, "xo") is None
+    assert state_drawing(TicTacToeConfig(), "xxx") is None
+    assert state_drawing(None, "xo") is None
 
 
-def test_runs_are_described_with_alarms_costs_and_differences(data: PageData) -> None:
+def test_runs_are_described_with_alarms_costs_and_differences(data: PageApi) -> None:
     told = answer(data, "runs")["runs"][0]
     assert told["ledger"] == {"step/tokens": 300.0, "time/step": 1.5}
     assert [(alarm["role"], alarm["kind"], alarm["ranges"]) for alarm in told["alarms"]] == [
@@ -176,7 +176,7 @@ def test_a_run_that_has_only_begun_is_shown_too(
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "scenario.yaml").write_bytes((runs[0] / "scenario.yaml").read_bytes())
-    data = PageData([begun])
+    data = PageApi([begun])
     assert answer(data, "runs")["runs"][0]["step"] == 0
     assert answer(data, "episodes") == {
         "count": 0,
@@ -187,11 +187,11 @@ def test_a_run_that_has_only_begun_is_shown_too(
         answer(data, path)
 
 
-def test_held_out_starts_stand_beside_themselves_before_and_after(data: PageData, runs: tuple[Path, Path]) -> None:
+def test_held_out_starts_stand_beside_themselves_before_and_after(data: PageApi, runs: tuple[Path, Path]) -> None:
     told = answer(data, "held_out", run="a")
     assert (told["steps"], told["before"], told["after"]) == ([0, 3], 0, 3)
     for side in ("before", "after"):
-        played = {trajectory.id: trajectory for trajectory in RunFolder(runs[0]).held_out(told[side])}
+        played = {trajectory.id: trajectory for trajectory in RunFolder(runs[0]).read_held_out(told[side])}
         for pair in told["episodes"]:
             assert (pair[side] is None) == (pair["episode"] not in played)
             if pair[side]:
@@ -216,11 +216,11 @@ def test_held_out_starts_stand_beside_themselves_before_and_after(data: PageData
         ("curves", {"metrics": "no/such"}, "not in these runs"),
     ],
 )
-def test_what_is_not_there_is_named(path: str, query: dict[str, str], message: str, data: PageData) -> None:
-    with pytest.raises((NotThere, ValueError), match=message):
+def test_what_is_not_there_is_named(path: str, query: dict[str, str], message: str, data: PageApi) -> None:
+    with pytest.raises((NotFoundError, ValueError), match=message):
         data.answer(path, query)
 
 
 def test_a_board_is_drawn_cell_by_cell() -> None:
-    drawing = TicTacToeConfig().drawing("xo..x...o")
+    drawing = TicTacToeConfig().render_state("xo..x...o")
     assert drawing.rows == (("x", "o", ""), ("", "x", ""), ("", "", "o"))

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from page_runs import HOSTILE, OPPOSITE, kuhn_run
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from marl.commands.page import OfflineRules
+from marl.commands.web_view import OfflineCredit
 from marl.runs.run_folder import RunFolder
-from marl.view.page.page_data import PageData
+from marl.view.page.page_data import PageApi
 from marl.view.page.report import write_report
 from marl.view.page.server import PageServer
+from tests.support.recorded_runs import HOSTILE, OPPOSITE, kuhn_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -54,7 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
 
 @pytest.fixture(scope="module")
 def server(runs: list[Path]) -> Iterator[PageServer]:
-    with PageServer(PageData(runs, OfflineRules())) as made:
+    with PageServer(PageApi(runs, OfflineCredit())) as made:
         for run in made.data.runs.values():
             run.index.update()
         thread = threading.Thread(target=made.serve_forever, args=(0.05,))
@@ -122,8 +122,8 @@ def test_two_runs_are_compared_and_their_curves_drawn(page: Page) -> None:
 
 def test_the_chain_of_every_turn_that_is_clicked_is_the_one_on_disk(page: Page, runs: list[Path]) -> None:
     visit(page, EPISODE)
-    chains = RunFolder(runs[0]).judgement(1).turns()
-    turns = RunFolder(runs[0]).episode(1, 0).turns
+    chains = RunFolder(runs[0]).read_credit(1).turns()
+    turns = RunFolder(runs[0]).load_trajectory(1, 0).turns
     for turn in turns:
         page.locator(f'[data-turn="{turn.id[1]}"]').click()
         expect(page.locator("#turn-title")).to_contain_text(f"turn {turn.id[1]}: {turn.agent}")
@@ -133,7 +133,8 @@ def test_the_chain_of_every_turn_that_is_clicked_is_the_one_on_disk(page: Page, 
                 getattr(chain, name), rel=1e-3
             )
         assert (
-            page.locator(".peers li").count() == len(RunFolder(runs[0]).judgement(1).groups[chain.group or 0].turns) - 1
+            page.locator(".peers li").count()
+            == len(RunFolder(runs[0]).read_credit(1).groups[chain.group or 0].turns) - 1
         )
     page.get_by_role("button", name="chat template").click()
     expect(page.get_by_label("exact prompt")).to_have_text("check bet")
@@ -290,7 +291,7 @@ def test_a_step_that_is_recorded_meanwhile_appears_by_itself(page: Page, runs: l
     visit(page, "#/episodes?run=b")
     expect(page.get_by_text("16 episodes")).to_be_visible()
     home = RunFolder(runs[1])
-    home.record(9, home.episodes(1))
+    home.record_trajectories(9, home.load_trajectories(1))
     expect(page.get_by_text("24 episodes")).to_be_visible()
 
 
@@ -298,7 +299,7 @@ def test_a_report_is_one_file_that_shows_the_same_and_loads_nothing(
     context: BrowserContext, runs: list[Path], tmp_path: Path
 ) -> None:
     file = tmp_path / "report.html"
-    size = write_report(PageData(runs), file, episodes=8)
+    size = write_report(PageApi(runs), file, episodes=8)
     assert size == file.stat().st_size < 5e6
     page, asked, problems = context.new_page(), [], []
     page.on("request", lambda request: asked.append(request.url))

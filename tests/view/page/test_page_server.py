@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_runs import kuhn_run
 
-from marl.commands.consent import consent_needed
-from marl.parts import import_gate
-from marl.scenario.trust import gate
-from marl.view.page.page_data import PageData
+from marl.commands.consent import require_consent
+from marl.core.plugins import import_check
+from marl.scenario.trust import consent_check
+from marl.view.page.page_data import PageApi
 from marl.view.page.server import PageServer
+from tests.support.recorded_runs import kuhn_run
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     folder = tmp_path_factory.mktemp("served")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(folder / "cache"))
-        with PageServer(PageData([kuhn_run(folder / "run")])) as made:
+        with PageServer(PageApi([kuhn_run(folder / "run")])) as made:
             thread = threading.Thread(target=made.serve_forever, args=(0.01,))
             thread.start()
             yield made
@@ -147,18 +147,18 @@ def test_a_step_that_is_recorded_while_it_runs_appears(server: PageServer) -> No
 
 
 def test_what_the_user_agreed_to_holds_for_every_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gated(PageData):
+    class Gated(PageApi):
         def answer(self, path: str, query: object) -> bool:
-            return gate.get() is not None and import_gate.get() is not None
+            return consent_check.get() is not None and import_check.get() is not None
 
     monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
-    with consent_needed(), PageServer(Gated([kuhn_run(tmp_path / "run", steps=1)])) as server:
+    with require_consent(), PageServer(Gated([kuhn_run(tmp_path / "run", steps=1)])) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         assert ask(server, "/api/gates", Authorization=f"Bearer {server.token}")[:2] == (200, "true")
         server.shutdown()
 
 
 def test_the_page_is_served_without_torch() -> None:
-    modules = "marl.view.page.server, marl.view.page.report, marl.commands.page"
+    modules = "marl.view.page.server, marl.view.page.report, marl.commands.web_view"
     code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

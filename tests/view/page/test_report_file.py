@@ -11,12 +11,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from command_line import printed
-from page_runs import HOSTILE, kuhn_run
 
-from marl.commands.page import view
+from marl.commands.web_view import view
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
+from tests.support.command_line import marl_output
+from tests.support.recorded_runs import HOSTILE, kuhn_run
 
 
 class Reader(HTMLParser):
@@ -48,7 +48,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_loads_nothing_and_runs_its_own_script_alone(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "report.html: 0." in printed(monkeypatch, capsys, "report", run)
+    assert "report.html: 0." in marl_output(monkeypatch, capsys, "report", run)
     read = Reader((run / "report.html").read_text())
     assert not [each for each in read.elements if {"src", "href", "onerror", "onload"} & each[1].keys()]
     assert [attributes.get("type") for tag, attributes in read.elements if tag == "script"] == [
@@ -62,7 +62,7 @@ def test_it_loads_nothing_and_runs_its_own_script_alone(
     assert "unsafe" not in (policy or "")
     assert "<" not in data
     told = json.loads(data)['["episode",["episode","000001.0.0"],["run","run"],["step","2"]]']
-    recorded = RunFolder(run).episode(2, 0)
+    recorded = RunFolder(run).load_trajectory(2, 0)
     assert [turn["text"] for turn in told["turns"]] == [turn.completion.text for turn in recorded.turns]
 
 
@@ -70,7 +70,7 @@ def test_it_holds_as_many_episodes_as_are_asked_for_with_both_ends_of_the_run(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = run.parent / "six.html"
-    printed(monkeypatch, capsys, "report", run, "--out", file, "--episodes", 6)
+    marl_output(monkeypatch, capsys, "report", run, "--out", file, "--episodes", 6)
     answers = json.loads(next(text for text in Reader(file.read_text()).texts["script"] if text.startswith('{"[')))
     episodes = answers['["episodes",["run","run"]]']["episodes"]
     assert len(episodes) == 6

@@ -1,4 +1,4 @@
-// The page: header, keyboard, and the view that the address names.
+// Root of the page: header, keyboard shortcuts, and the view selected by the address.
 import { address, go, html, place, render, stay, typing, useEffect, useKeys, useRef, useState } from "./words.js";
 import { ask, live, latency } from "./store.js";
 import { spelled } from "./text.js";
@@ -30,17 +30,17 @@ function Header({ state, view, query, run, turnTheme, help }) {
     <button type="button" onClick=${turnTheme} aria-label="light or dark">◐</button><button type="button" onClick=${help} aria-label="keyboard">?</button></header>`;
 }
 
-// Ask the server again and again: `version` grows when runs have grown.
+// Polls the server; `version` increases whenever a run has changed.
 function useRuns() {
   const [state, set] = useState({ runs: null, rules: null, version: 0, error: "", text: "" });
   useEffect(() => {
-    let wanted = true, timer = 0;
+    let mounted = true, timer = 0;
     const look = () => ask("runs").then((answer) => {
       const text = JSON.stringify(answer);
       set((before) => (before.text === text && !before.error ? before : { ...answer, version: before.version + 1, error: "", text }));
-    }).catch((error) => set((before) => ({ ...before, error: error.message }))).finally(() => { if (wanted && live) timer = setTimeout(look, Math.max(REFRESH_MS, 10 * latency.ms)); });
+    }).catch((error) => set((before) => ({ ...before, error: error.message }))).finally(() => { if (mounted && live) timer = setTimeout(look, Math.max(REFRESH_MS, 10 * latency.ms)); });
     look();
-    return () => { wanted = false; clearTimeout(timer); };
+    return () => { mounted = false; clearTimeout(timer); };
   }, []);
   return state;
 }
@@ -50,7 +50,7 @@ function usePlace() {
   useEffect(() => {
     const changed = () => set(place(location.hash));
     addEventListener("hashchange", changed);
-    changed();  // the address may have changed between the first drawing and this
+    changed();  // the address may have changed between the first render and this effect
     return () => removeEventListener("hashchange", changed);
   }, []);
   return now;

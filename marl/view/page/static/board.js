@@ -1,4 +1,4 @@
-// Drawings of states: boards and cards, as the games give them; and move probabilities beside the game's own players.
+// State drawings (boards and cards) supplied by the games, and tables of move probabilities with reference players.
 import { html, share } from "./words.js";
 import { spelled } from "./text.js";
 
@@ -20,7 +20,7 @@ function Bar({ probability, name }) {
     <span class="bar-text" aria-label=${name}>${share(probability)}</span></td>`;
 }
 
-// `made`: name of a column -> move -> probability.
+// `columns`: name of a column -> move -> probability.
 export function Moves({ moves, columns, action }) {
   const names = Object.keys(columns);
   return html`<table class="moves"><thead><tr><th>move</th>${names.map((name) => html`<th>${name}</th>`)}</tr></thead>

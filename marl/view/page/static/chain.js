@@ -1,4 +1,4 @@
-// How a turn came to its advantage: rewards and their causes, what `assign` gave, its peers, its advantage.
+// Derivation of a turn's advantage: rewards with causes, assigned credit, peers and baseline.
 import { address, figure, html, value } from "./words.js";
 import { spelled } from "./text.js";
 
@@ -28,9 +28,9 @@ function Peers({ chain, run, step }) {
     ${chain.peer_count > chain.peers.length ? html`<p>and ${chain.peer_count - chain.peers.length} more</p>` : null}`;
 }
 
-// `learnt`: the judgement is the one that policies learnt from.
+// `learnt`: true for the credit record that training used.
 export function Chain({ chain, title, run, step, learnt }) {
-  if (!chain) return html`<section class="chain"><h3>${title}</h3><p>The judgement of this step was not recorded.</p></section>`;
+  if (!chain) return html`<section class="chain"><h3>${title}</h3><p>The credit record of this step is missing.</p></section>`;
   if (chain.not_judged) return html`<section class="chain"><h3>${title}</h3><p>not judged: ${spelled(chain.not_judged)}</p></section>`;
   const formula = chain.baseline === null || chain.scale === null ? ""
     : `(${figure(chain.earned)} − ${figure(chain.baseline)}) × ${figure(chain.scale)} = `;

@@ -1,4 +1,4 @@
-// Curves: a line with its interval for each run or role, alarms as grounds; the values as a table for those who cannot see them.
+// Learning curves: a line with an interval per run or role, alarms as shaded backgrounds, and an accessible table of values.
 import { COLOURS, figure, html, useEffect, useRef, useState, value } from "./words.js";
 
 const HEIGHT = 220;

@@ -1,4 +1,4 @@
-// One episode: its graph, its turns, and for the chosen turn all that is known of it.
+// One episode: its graph, its turns, and every recorded detail of the selected turn.
 import { address, figure, html, KINDS, share, stay, typing, useEffect, useKeys, useState, value } from "./words.js";
 import { ask, live, useAnswer } from "./store.js";
 import { cut, Prompt, spelled, Written } from "./text.js";
@@ -15,7 +15,7 @@ function Scores({ turn }) {
     ${score.why ? html`<${Written} text=${score.why} label="reason of ${score.name}" />` : null}</li>`)}</ul>`;
 }
 
-// The prompt as messages, or as the very text that the model read, with its chat template.
+// The prompt as messages, or as the exact text of the model's input with its chat template.
 function Messages({ run, episode, turn }) {
   const [whole, setWhole] = useState(false);
   const [exact, setExact] = useState(null);
@@ -57,7 +57,7 @@ function Knowledge({ turn }) {
 
 const version = ([first, last]) => (first === last ? `version ${first}` : `versions ${first} to ${last}`);
 
-// `shaded`: the chain, by the rule that is looked at, whose advantages shade the tokens.
+// `shaded`: credit of the turn under the selected rule; its advantages shade the tokens.
 function Turn({ run, episode, turn, chain, shaded, other, shade, setShade, scale }) {
   const sampled = turn.tokens.ids.length > 0;
   return html`<article class="turn" aria-label="turn ${turn.index}">
@@ -101,7 +101,7 @@ function Siblings({ episode, run, compare }) {
       <ul class="plain siblings">${elsewhere.map(([step, name]) => row(step, name, `step ${step}`, ""))}</ul></details>` : null}`;
 }
 
-// Choose another rule, by which the recorded step is judged again.
+// Selects another credit rule, under which the recorded step is recomputed.
 function Judge({ rules, rule, change, state }) {
   const [assign, baseline] = rule.split("/");
   const set = (first, second) => change({ rule: first && second ? `${first}/${second}` : first });
@@ -113,11 +113,11 @@ function Judge({ rules, rule, change, state }) {
     ${state.error || state.answer?.problem ? html`<span class="warning" role="alert">${spelled(state.error || state.answer.problem)}</span>` : null}</p>`;
 }
 
-// Greatest absolute advantage of the episode, by which colours are scaled.
+// Maximum absolute advantage of the episode, which scales the colours.
 const greatest = (episode, chains) => Math.max(0, ...episode.turns.flatMap((turn) => advantages(turn, chains && chains[turn.index]))
   .filter((each) => each !== null && Number.isFinite(each)).map(Math.abs));
 
-// Let j and k, and the arrows where nothing has the focus, choose the next and the previous turn.
+// Binds j and k, and the arrow keys outside focused elements, to the next and the previous turn.
 function useTurnKeys(turns, chosen, change) {
   useKeys((event) => {
     const move = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];

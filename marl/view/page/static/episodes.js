@@ -1,4 +1,4 @@
-// The list of recorded episodes: filters, search, order.
+// List of recorded episodes with filters, search and order.
 import { address, figure, go, html, stay, typing, useKeys, useRef, useState } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { cut, spelled } from "./text.js";

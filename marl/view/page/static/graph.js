@@ -1,4 +1,4 @@
-// An episode as a graph: a column an agent, a row a generation, an arrow for each way in which a turn led to another.
+// Graph of an episode: one column per agent, one row per generation, one arrow per kind of edge.
 import { figure, html, KINDS, value } from "./words.js";
 import { cut, spelled } from "./text.js";
 

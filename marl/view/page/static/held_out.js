@@ -1,4 +1,4 @@
-// Held-out starts before and after training, side by side.
+// Episodes from equal held-out starts before and after training, side by side.
 import { figure, html, stay } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { spelled, Written } from "./text.js";

@@ -1,4 +1,4 @@
-// Runs at a glance: curves, alarms, final figures, settings and their differences, what the runs cost.
+// Overview of runs: curves, alarms, final metrics, differing settings and costs.
 import { address, figure, go, html, useState } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { spelled } from "./text.js";

@@ -1,4 +1,4 @@
-// Information states of a step: how often each move was made there, beside the players that the game exports.
+// Information states of a step: move frequencies, beside the game's reference players.
 import { address, html, share, stay, useState } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { cut, spelled, Written } from "./text.js";
@@ -13,7 +13,7 @@ function State({ run, step, each }) {
 
 const AT_ONCE = 60;
 
-// What an evaluation measured in every information state: the newest policy, the average of the run, the game's players.
+// Strategies measured by an evaluation: the newest policy, the run's average policy and the reference players.
 function Strategy({ each }) {
   const columns = { newest: each.newest, ...(each.average ? { average: each.average } : {}), ...each.reference };
   return html`<article class="state"><h3>${each.game ? `${each.game}, ` : ""}${spelled(each.agent)} <small>${each.attempt ? `after ${each.attempt} refused, ` : ""}${each.distance === null ? "" : `${share(each.distance)} away from ${Object.keys(each.reference)[0]}`}</small></h3>

@@ -1,4 +1,4 @@
-// Steps of a run: its rows of metrics, newest first; all metrics of one step on demand.
+// Steps of a run: metric rows, newest first, with all metrics of one step on demand.
 import { address, figure, html, stay } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { spelled } from "./text.js";

@@ -1,4 +1,4 @@
-// Answers to what the page asks for: from the server, or in a report from the file itself.
+// Source of the page's data: the server, or the embedded answers in a report.
 import { useEffect, useState } from "./words.js";
 
 const element = document.getElementById("answers");
@@ -8,7 +8,7 @@ export const live = embedded === null;
 
 const key = (path, query) => JSON.stringify([path, ...Object.entries(query).sort(([a], [b]) => (a < b ? -1 : 1))]);
 
-// Time that the server takes for an answer, in ms: of runs for which it takes long, the page asks less often for news.
+// Response time of the server [ms]: the page polls slow servers less often.
 export const latency = { ms: 0 };
 
 export async function ask(path, query = {}) {
@@ -30,7 +30,7 @@ function fromReport(path, query) {
   return embedded[name];
 }
 
-// The filters of marl/view/page/filters.py, on the few episodes that a report holds. Texts are those of the episodes.
+// The filters of marl/view/page/episode_filter.py, applied to the few episodes in a report and their texts.
 function filtered(query) {
   const all = embedded[key("episodes", { run: query.run })];
   const steps = query.alarm ? alarmSteps(query) : null;
@@ -71,8 +71,8 @@ function holds(each, query) {
   return query.text.toLowerCase().split(/\s+/).filter(Boolean).every((word) => text.includes(word));
 }
 
-// Return {answer, error} of what is asked for; asked again when `version` changes, and the last answer stays until then.
-// `keep`: so it does when another question is asked.
+// Returns {answer, error} of a request, repeated when `version` changes. The last answer stays visible meanwhile,
+// and with `keep` also while a different request is pending.
 export function useAnswer(path, query, version = 0, keep = false) {
   const [state, set] = useState({ name: "", answer: null, error: "" });
   const name = path ? key(path, query) : "";

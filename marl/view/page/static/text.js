@@ -1,12 +1,12 @@
-// What models wrote, as text: never as HTML, and with signs that would hide or turn it around spelled out.
+// Model text as plain text: never HTML, with invisible and direction-changing characters spelled out.
 import { html } from "./words.js";
 
-// Control characters but tab and line feed, marks of direction, signs without width, tags.
+// Control characters except tab and line feed, direction marks, zero-width characters, tag characters.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
 
 const code = (sign) => `U+${sign.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
 
-// Return the text as a list of strings and of marks for hidden signs.
+// Returns the text as a list of strings and of markers for hidden characters.
 export function visible(text) {
   const parts = [];
   let end = 0;
@@ -18,7 +18,7 @@ export function visible(text) {
   return [...parts, text.slice(end)].filter((part) => part !== "");
 }
 
-// The same as a plain string, for labels.
+// The same text as a plain string, for labels.
 export const spelled = (text) => text.replace(HIDDEN, (sign) => `[${code(sign)}]`);
 
 export const cut = (text, length) => (text.length <= length ? text : `${text.slice(0, length - 1)}…`);
@@ -27,7 +27,7 @@ export function Written({ text, label }) {
   return html`<pre class="written" tabindex="0" aria-label=${label}>${text === "" ? html`<i class="faint">nothing</i>` : visible(text)}</pre>`;
 }
 
-// A message of a prompt, with the parts marked that were made from earlier turns.
+// A prompt message with highlighted spans derived from earlier turns.
 export function Prompt({ turn, message, colours }) {
   const content = turn.messages[message].content;
   const marks = turn.marks.filter((mark) => mark.message === message && mark.end > mark.begin).sort((a, b) => a.begin - b.begin);

@@ -1,4 +1,4 @@
-// A completion, token by token: shaded by advantage, log-probability, entropy or the sampler's mismatch.
+// A completion by tokens, shaded by advantage, log-probability, entropy or sampler mismatch.
 import { figure, html, value } from "./words.js";
 import { spelled, visible } from "./text.js";
 
@@ -10,20 +10,20 @@ const LEAST_MISMATCH = 1e-3;  // nats: below that, differences are rounding
 const blue = (strength) => `rgba(0, 114, 178, ${(0.5 * strength).toFixed(3)})`;
 const orange = (strength) => `rgba(230, 120, 0, ${(0.5 * strength).toFixed(3)})`;
 
-// The advantage of each token: the rule's, or the turn's where the rule judges turns; none of imposed tokens.
+// Advantage of each token: the rule's own, or the turn's if the rule assigns credit per turn. Imposed tokens have none.
 export function advantages(turn, chain) {
   if (!chain || chain.not_judged) return turn.tokens.ids.map(() => null);
   const imposed = new Set(turn.tokens.imposed);
   return turn.tokens.ids.map((_, i) => (imposed.has(i) ? null : value(chain.tokens.length ? chain.tokens[i] : chain.advantage)));
 }
 
-// What the update computed of each token; nulls where it was not recorded.
+// Per-token values from the training update, or nulls if they were not recorded.
 export function recorded(turn, chain, name) {
   const known = chain && !chain.not_judged ? chain[name] : [];
   return turn.tokens.ids.map((_, i) => (known.length ? value(known[i]) : null));
 }
 
-// The greatest mismatch of an episode, by which colours are scaled.
+// Maximum mismatch of an episode, which scales the colours.
 export const greatestMismatch = (episode) => Math.max(LEAST_MISMATCH, ...(episode.chains || []).flatMap((chain) => chain.mismatch || []).map(value).filter(Number.isFinite).map(Math.abs));
 
 function background(number, shade, scale) {
@@ -39,7 +39,7 @@ function Swatch({ colour, words }) {
 }
 
 function Legend({ shade, scale, known }) {
-  if (!known && shade === "advantage") return html`<p class="faint">This turn was not judged.</p>`;
+  if (!known && shade === "advantage") return html`<p class="faint">This turn has no credit record.</p>`;
   if (!known) return html`<p class="faint">Not recorded for this turn: it was not learnt from in the update after its step, or its learner does not report single tokens, as those in processes of their own.</p>`;
   const ends = {
     advantage: [[orange(1), figure(-scale)], [orange(0), "0"], [blue(1), figure(scale, true)]],
@@ -50,7 +50,7 @@ function Legend({ shade, scale, known }) {
   return html`<p class="legend" aria-label="legend of the shading by ${SHADES[shade]}">${ends.map(([colour, words]) => html`<${Swatch} colour=${colour} words=${words} />`)}</p>`;
 }
 
-// `learnt`: the turn's chain by the run's own rule, with what its update computed; `chain`: by the rule that is looked at.
+// `learnt`: the turn's credit under the run's own rule, with values from the update; `chain`: under the selected rule.
 export function Tokens({ turn, chain, learnt, shade, scale, mismatch }) {
   const { ids, texts, logprobs, imposed } = turn.tokens;
   const choices = { advantage: () => advantages(turn, chain), logprob: () => logprobs.map(value), entropy: () => recorded(turn, learnt, "entropy"), mismatch: () => recorded(turn, learnt, "mismatch") };

@@ -1,11 +1,11 @@
-// What all modules share: the templates of Preact, numbers in words, colours, addresses within the page.
+// Shared by all modules: Preact, number formats, colours and addresses within the page.
 
 export const html = globalThis.htmPreact.html;
 export const render = globalThis.htmPreact.render;
 export const useState = globalThis.htmPreact.useState;
 export const useEffect = globalThis.htmPreact.useEffect;
 
-// Let `press` answer to keys from the moment at which the view is drawn: after `useEffect` an early key would be lost.
+// Handles keys from the first render on: `useEffect` runs later, and an early key press would be lost.
 export function useKeys(press) {
   globalThis.htmPreact.useLayoutEffect(() => {
     addEventListener("keydown", press);
@@ -15,10 +15,10 @@ export function useKeys(press) {
 export const useRef = globalThis.htmPreact.useRef;
 export const useMemo = globalThis.htmPreact.useMemo;
 
-// Okabe and Ito's colours, which most people with colour blindness can tell apart.
+// Palette of Okabe and Ito, distinguishable with most colour vision deficiencies.
 export const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6f00", "#888888"];
 
-// The ways in which an earlier turn leads to a later one.
+// Kinds of edges: colour and meaning.
 export const KINDS = {
   heard: ["#2a8fd0", "its words were heard"],
   told: ["#1aa57d", "the game told of it"],
@@ -28,7 +28,7 @@ export const KINDS = {
   self: ["#a08c00", "the reader's own turn"],
 };
 
-// The server spells numbers that JSON lacks: "NaN", "Infinity", "-Infinity".
+// The server sends numbers that JSON lacks as texts: "NaN", "Infinity", "-Infinity".
 export const value = (number) => (number === null || number === undefined ? null : Number(number));
 
 export function figure(number, signed = false) {
@@ -56,12 +56,12 @@ export function place(hash) {
 
 export const go = (view, query) => { location.hash = address(view, query); };
 
-// As `go`, without a new entry in the history of the browser.
+// Like `go`, but without a new entry in the browser's history.
 export function stay(view, query) {
   history.replaceState(null, "", address(view, query));
   dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
-// True while somebody types, when letters are no commands.
+// True during text input, when letters are not shortcuts.
 export const typing = (event) => event.ctrlKey || event.metaKey || event.altKey
   || ["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName);

@@ -1,0 +1,59 @@
+"""Irrational numbers in closed form, such as 10π, as answers where the right answer is a long decimal."""
+
+from __future__ import annotations
+
+import re
+
+from marl.games.verifiers.closed_form import IRRATIONAL_ROOT, exact_value, is_worked_out, variables
+from marl.games.verifiers.copied_formulas import holds_copied_formula
+from marl.games.verifiers.formulas import Formula, read_formula
+from marl.games.verifiers.measurements import Measurement
+from marl.games.verifiers.real_sets import assigned_name
+from marl.games.verifiers.tokens import UnreadableError
+from marl.games.verifiers.units import PURE, read_unit
+
+_HEADS = frozenset(["number", "symbol", "negative", "product", "quotient", "power", "root"])
+_ASKS_FOR_DIGITS = re.compile(
+    r"\b(?:decimals?|round\w*|approximat\w+|nearest|digits?|places|(?:square|cube) root of)\b", re.I
+)
+
+
+def measure_irrational(text: str, right: Measurement, question: str) -> Measurement | None:
+    r"""Return the value of a worked-out closed form such as 5\sqrt{3}, or None if a decimal is the only right answer.
+
+    A closed form is one root, π, e or power of these, times a rational number. Sums, and formulas of the question, are
+    not worked out. Where the question asks for digits, a closed form is no answer.
+    """
+    if right.value.denominator == 1 or right.formula.head != "number" or _ASKS_FOR_DIGITS.search(question):
+        return None
+    try:
+        tree = read_formula(text, frozenset())  # so that cm is a unit, and no product
+    except UnreadableError:
+        return None
+    if tree.head == "relation" and tree.name == "=" and len(tree.operands) == 2 and assigned_name(tree.operands[0]):
+        tree = tree.operands[1]
+    formula, name = (tree.operands[0], tree.name) if tree.head == "measured" else (tree, "")
+    unit = read_unit(name) if name else PURE
+    if unit is None or not _is_single_surd(formula) or not is_worked_out(formula, IRRATIONAL_ROOT, question):
+        return None
+    # Here, so that `marl check` does not load mpmath.
+    from marl.games.verifiers.symbolic import approximate, is_equal
+
+    if holds_copied_formula(formula, right.formula, question, lambda _, copied: is_equal(formula, copied)):
+        return None
+    value = approximate(formula)
+    return None if value is None else Measurement(value, unit, formula, name)
+
+
+def _is_single_surd(tree: Formula) -> bool:
+    r"""Return True if exactly one part of `tree` is irrational. Two parts may cancel: \frac{5\pi}{2\pi} is 5/2."""
+    irrational_parts = 0
+    for part in tree.walk():
+        if part.head not in _HEADS:
+            return False
+        if part.head == "symbol":
+            irrational_parts += 1
+        elif part.head in ("root", "power") and exact_value(part) is None:
+            # The root of an irrational number is not counted, as the number within it is.
+            irrational_parts += all(exact_value(operand) is not None for operand in part.operands)
+    return irrational_parts == 1 and not variables(tree)

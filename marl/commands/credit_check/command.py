@@ -1,0 +1,35 @@
+"""The command `marl credit-check`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def credit_check(
+    quick: Annotated[bool, typer.Option("--quick", help="Two tasks and one seed: for CI.")] = False,
+    task: Annotated[list[str] | None, typer.Option(help="Task to run; repeat it. Default: all.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method to check; repeat it. Default: all methods and known answers.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of play and of the random numbers of methods.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the results to this file, as JSON.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's tables.")] = False,
+) -> None:
+    """Check every credit rule against known answers and against exact values of small games."""
+    # `marl --help` imports the commands of entry points, of which this is one, so they load nothing heavy.
+    from marl.commands.credit_check import report
+    from marl.commands.credit_check.measure import TASKS
+    from marl.commands.credit_check.methods import QUICK, CheckPlan, chosen_tasks, run_credit_check
+
+    names = task or (QUICK if quick else [settings.name for settings in TASKS])
+    seeds = range(seed, seed + (1 if quick else 5))
+    plan = CheckPlan(chosen_tasks(names), tuple(method or ()), seed=seed, seeds=seeds)
+    results = run_credit_check(plan, lambda stage: typer.echo(stage, err=True))
+    typer.echo(report.markdown(results) if markdown else report.text(results))
+    if out is not None:
+        report.write(out, results, plan, shlex.join(["marl", *sys.argv[1:]]))

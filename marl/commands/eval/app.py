@@ -1,0 +1,226 @@
+"""`marl eval`: subcommands that measure runs, scenarios, models and scripted players."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from marl.commands.command_group import DefaultCommandGroup
+from marl.commands.eval.cross_play import CrossPlayRun
+from marl.commands.eval.evaluate import (
+    EvaluatedPolicies,
+    evaluate_policies,
+    format_metrics,
+    parse_search,
+    policies_of_run,
+    policies_of_scenario,
+    write_figures,
+)
+from marl.commands.eval.exploitability import measure_exploitability, render_exploited, write_exploited
+from marl.commands.eval.output import prepare_output
+from marl.commands.eval.players import read_roster
+from marl.commands.eval.suite import comparison_scores, read_suite, suite_metrics, suite_player, write_suite_figures
+from marl.commands.eval.transfer import measure_transfers, render_transfers, write_transfers
+from marl.commands.options import with_options
+from marl.commands.terminal import Overrides, RunPath, ScenarioOrRun, echo, is_run_folder
+from marl.scenario.load import ScenarioError
+from marl.view.tournament_table import save_heat_map, standings_text
+
+REPLACED_OPTIONS = {
+    "--suite": "write `marl eval suite SUITE.yaml TARGET`",
+    "--transfer": "write `marl eval transfer RUN SCENARIO.yaml`",
+    "--cross-play": "write `marl eval cross-play PLAYER PLAYER`",
+    "--exploitability": "write `marl eval exploitability PLAYER`",
+    "--rating": "leave it out: ratings of `marl eval cross-play` are Elo",
+}
+"""Option of `marl eval` in version 0.1 -> its new spelling, which the refusal names."""
+
+
+class EvalGroup(DefaultCommandGroup):
+    """Subcommands of `marl eval`; options of the former single command are refused with their new spelling."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for word in args:
+            option = word.partition("=")[0]
+            if option in REPLACED_OPTIONS:
+                raise ScenarioError(f"marl eval {option}: no such option any more; {REPLACED_OPTIONS[option]}")
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=EvalGroup,
+    no_args_is_help=True,
+    help="Measure runs, scenarios, models and scripted players.\n\n`marl eval TARGET` is `marl eval run TARGET`. A run "
+    "folder with the name of a subcommand is written as a path: ./suite.",
+)
+_Step = Annotated[int | None, typer.Option(help="Step of the checkpoint; default: the newest.")]
+_Best = Annotated[bool, typer.Option("--best", help="The best checkpoint, by the scenario's evaluate.keep_best.")]
+_Out = Annotated[
+    Path | None, typer.Option(help="Write the figures to this file (.json), with command, seed and versions.")
+]
+_Game = Annotated[str | None, typer.Option(help="In a scenario with several games: the game that is played.")]
+_SeatPolicy = Annotated[str | None, typer.Option(help="The policy that speaks in every seat of each run.")]
+_Players = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PLAYER...",
+        help="RUN, RUN@STEP, RUN@best, RUN@all, SCENARIO.yaml, a model's folder, random, or a player that the game "
+        "exports (nash, ...).",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class PolicyEvalOptions:
+    """Options of `marl eval run` and `marl eval transfer`."""
+
+    against: Annotated[
+        str | None, typer.Option(help="Opponent: random, a player that the game exports (nash, ...), or a run.")
+    ] = None
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 1000
+    step: _Step = None
+    best: _Best = False
+    search: Annotated[
+        str | None,
+        typer.Option(
+            help="Search at test time, as YAML settings: for moves, '{simulations: 64}', or for the best of a team's "
+            "rollouts, '{rule: tree, by: critic.score, tokens: 400}'."
+        ),
+    ] = None
+    out: _Out = None
+
+    def policies(self, target: Path, overrides: Sequence[str] = ()) -> EvaluatedPolicies:
+        """Return the policies of `target`, a run's folder or a scenario file."""
+        open_policies = policies_of_run if is_run_folder(target) else policies_of_scenario
+        return open_policies(target, overrides, self.step, best=self.best)
+
+
+@app.command(name="run")
+@with_options(PolicyEvalOptions)
+def evaluate_run_or_scenario(target: ScenarioOrRun, options: PolicyEvalOptions, overrides: Overrides = None) -> None:
+    """Measure a run, or a scenario's untrained policies: on held-out starts, against opponents, exactly if possible.
+
+    To measure a model's folder, name it in a scenario: marl eval run SCENARIO policies.NAME.model=FOLDER. This
+    subcommand is the default: marl eval RUN.
+    """
+    prepare_output(options.out)
+    search = parse_search(options.search) if options.search else None
+    policies = options.policies(target, overrides or ())
+    metrics = evaluate_policies(policies, options.against, options.episodes, search)
+    echo(format_metrics(metrics, policies.scenario.rule_roles))
+    if options.out is not None:
+        write_figures(options.out, target, policies, metrics, search)
+        echo(f"{options.out}: {len(metrics)} figures")
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """Options of `marl eval suite`."""
+
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="A run, a scenario, a model or the figures of an earlier measurement (.json): also print the gain "
+            "over it on the same problems."
+        ),
+    ] = None
+    step: _Step = None
+    best: _Best = False
+    policy: Annotated[str | None, typer.Option(help="The policy that speaks in tests with roles of their own.")] = None
+    out: _Out = None
+
+
+@app.command(name="suite")
+@with_options(SuiteOptions)
+def evaluate_suite(
+    suite: Annotated[Path, typer.Argument(help="Tasks and games to measure on (YAML).", show_default=False)],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A run, a scenario (YAML), a model's folder, or a model's name on the hub.", show_default=False
+        ),
+    ],
+    options: SuiteOptions,
+    overrides: Overrides = None,
+) -> None:
+    """Measure a run, a scenario or a model on the tasks and games of a suite: pass@k, maj@k, best@k."""
+    prepare_output(options.out)
+    tests = read_suite(suite)
+    player = suite_player(target, tests, overrides or (), step=options.step, best=options.best, policy=options.policy)
+    # A test that does not fit `target` is refused before the comparison plays for minutes.
+    player.tables(tests)
+    before = comparison_scores(options.against, tests, options.policy) if options.against else None
+    scores = player.play(tests)
+    metrics = suite_metrics(tests, scores, before)
+    echo(format_metrics(metrics))
+    if options.out is not None:
+        write_suite_figures(options.out, tests, player, scores, metrics)
+        echo(f"{options.out}: {len(metrics)} figures")
+
+
+@app.command(name="transfer")
+@with_options(PolicyEvalOptions)
+def evaluate_transfer(
+    run: RunPath,
+    scenarios: Annotated[list[Path], typer.Argument(help="Scenarios (YAML) to measure in.", show_default=False)],
+    options: PolicyEvalOptions,
+) -> None:
+    """Measure a run's policies in other scenarios, before and after training."""
+    prepare_output(options.out)
+    search = parse_search(options.search) if options.search else None
+    policies = options.policies(run)
+    measure = partial(evaluate_policies, against=options.against, episodes=options.episodes, search=search)
+    results = measure_transfers(policies, run, scenarios, measure)
+    echo(render_transfers(results))
+    if options.out is not None:
+        write_transfers(options.out, run, policies, results)
+        echo(f"{options.out}: {len(results)} scenarios")
+
+
+@dataclass(frozen=True)
+class CrossPlayOptions:
+    """Options of `marl eval cross-play`."""
+
+    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes of each pair; default: 200.")] = None
+    budget: Annotated[int | None, typer.Option(min=1, help="Episodes of all pairs together.")] = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of starts and answers.")] = 0
+    game: _Game = None
+    policy: _SeatPolicy = None
+    out: _Out = None
+
+
+@app.command(name="cross-play")
+@with_options(CrossPlayOptions)
+def evaluate_cross_play(players: _Players, options: CrossPlayOptions) -> None:
+    """Play every pair of players against each other in all seats: scores, Elo ratings, equilibrium."""
+    prepare_output(options.out)
+    roster = read_roster(players, game=options.game, policy=options.policy)
+    play = CrossPlayRun.from_roster(
+        roster, episodes=options.episodes, budget=options.budget, seed=options.seed, out=options.out
+    )
+    table = play()
+    echo(standings_text(table))
+    if options.out is not None:
+        picture = options.out.with_suffix(".png")
+        save_heat_map(picture, table)
+        echo(f"{options.out}: {len(table.meetings)} pairs; {picture}: the matrix")
+
+
+@app.command(name="exploitability")
+def evaluate_exploitability(
+    players: _Players, game: _Game = None, policy: _SeatPolicy = None, out: _Out = None
+) -> None:
+    """Compute exactly how much a best response gains: against each player, their average, and their equilibrium."""
+    prepare_output(out)
+    roster = read_roster(players, game=game, policy=policy)
+    measured = measure_exploitability(roster)
+    echo(render_exploited(measured))
+    if out is not None:
+        write_exploited(out, roster, measured)
+        echo(f"{out}: {len(measured)} rows")

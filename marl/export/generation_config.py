@@ -1,0 +1,100 @@
+"""Conversion of a role's sampling settings to Transformers' `generation_config.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+from tokenizers import Tokenizer
+
+from marl.core.config import Sampling, choices_hint
+from marl.scenario.schema import Scenario
+
+GENERATION_CONFIG = "generation_config.json"
+_TOKENS = ("bos_token_id", "pad_token_id")
+
+
+def speaking_roles(scenario: Scenario, policy: str) -> list[str]:
+    """Return the roles that `policy` answers for, trainable roles first."""
+    roles = [name for name, role in scenario.roles.items() if role.policy == policy]
+    return sorted(roles, key=lambda name: not scenario.roles[name].trainable)
+
+
+def generation_role(scenario: Scenario, policy: str, requested: str | None) -> str | None:
+    """Return the role whose sampling settings an exported policy gets: `requested`, else the policy's first role.
+
+    None if the policy answers for no role.
+
+    Raises:
+        ValueError: if the policy does not answer for `requested`.
+    """
+    roles = speaking_roles(scenario, policy)
+    if requested is not None and requested not in roles:
+        raise ValueError(
+            f"--role {requested}: policy {policy!r} does not speak for it; {choices_hint(requested, roles)}"
+        )
+    return requested or next(iter(roles), None)
+
+
+def write_generation_config(folder: Path, base: str | None, sampling: Sampling) -> None:
+    """Write generation_config.json with the given sampling settings and the end tokens, without the model's own
+    defaults.
+
+    Args:
+        folder: folder of the model or adapter.
+        base: folder or hub name of the adapter's base model, or None for a full model.
+        sampling: sampling settings of the role.
+    """
+    # The model's own end tokens stay: without them generation would run to max_new_tokens.
+    declared = _declared(folder, base)
+    ends = [*_ends(declared.get("eos_token_id")), *_ends(_end_of(folder))]
+    settings = {
+        **{name: declared[name] for name in _TOKENS if declared.get(name) is not None},
+        **({"eos_token_id": sorted(set(ends))} if ends else {}),
+        **generation_settings(sampling),
+    }
+    (folder / GENERATION_CONFIG).write_text(f"{json.dumps(settings, indent=2)}\n")
+
+
+def generation_settings(sampling: Sampling) -> dict[str, Any]:
+    """Return sampling settings as arguments of Transformers' `generate`. In both, a `top_k` of 0 keeps every token."""
+    settings: dict[str, Any] = {"do_sample": sampling.temperature > 0, "max_new_tokens": sampling.max_tokens}
+    if sampling.temperature > 0:
+        settings |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    return settings | ({"stop_strings": list(sampling.stop)} if sampling.stop else {})
+
+
+def _declared(folder: Path, base: str | None) -> Mapping[str, Any]:
+    """Return the special tokens from config.json, overridden by generation_config.json."""
+    files = [_file_of(folder, base, name) for name in ("config.json", GENERATION_CONFIG)]
+    declared: dict[str, Any] = {}
+    for file in files:
+        if file is not None and file.is_file():
+            declared |= {name: value for name, value in json.loads(file.read_text()).items() if value is not None}
+    return declared
+
+
+def _file_of(folder: Path, base: str | None, name: str) -> Path | None:
+    if base is None or (folder / "base").is_dir():
+        return folder / ("base" if base else "") / name
+    if Path(base).is_dir():
+        return Path(base) / name
+    cached = try_to_load_from_cache(base, name)
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def _ends(tokens: Any) -> Iterator[int]:
+    yield from tokens if isinstance(tokens, list) else [tokens] if isinstance(tokens, int) else []
+
+
+def _end_of(folder: Path) -> int | None:
+    """Return the id of the tokenizer's end token, or None if it has no end token or no tokenizer.json."""
+    settings, vocabulary = folder / "tokenizer_config.json", folder / "tokenizer.json"
+    if not settings.is_file() or not vocabulary.is_file():
+        return None
+    end = json.loads(settings.read_text()).get("eos_token")
+    text = end.get("content") if isinstance(end, dict) else end
+    return Tokenizer.from_file(str(vocabulary)).token_to_id(text) if text else None

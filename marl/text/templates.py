@@ -1,0 +1,272 @@
+"""Jinja2 templates and expressions that are rendered many thousand times a step, in bounded time and memory.
+
+Scenario files are shared between people, so their templates run in a sandbox: they read nothing but their facts, an
+unknown name is an error, and the size of all intermediate texts and lists is charged to a budget.
+
+Values keep the marks of the turns that they were made from (`marl/text/origins.py`): an output is marked with the
+origins of its expression, and the text of an `if` or `for` with the origins of its conditions and items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from types import BuiltinMethodType, CodeType, MethodType
+from typing import Any
+
+from jinja2 import (
+    StrictUndefined,
+    Template,
+    TemplateError,
+    TemplateRuntimeError,
+    TemplateSyntaxError,
+    Undefined,
+    nodes,
+)
+from jinja2.exceptions import SecurityError
+from jinja2.filters import FILTERS
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from marl.text import template_filters
+from marl.text.origins import (
+    NO_ORIGINS,
+    BranchBegin,
+    Origins,
+    add_origins,
+    join_texts,
+    origins_of,
+    swap_recorded_origins,
+    take_recorded_origins,
+)
+from marl.text.template_filters import ITEM_COST, LimitError, charge, rendering, size_of, spend, total
+from marl.text.template_nodes import (
+    FACT_ATTRIBUTES,
+    BoundaryGenerator,
+    BudgetTransformer,
+    check_length,
+    check_tree,
+    expression_template,
+    too_deep,
+)
+
+MAX_BITS = 4096
+"""Maximum size of an integer result in bits: 1,233 decimal digits."""
+_FILTERS = (
+    *("abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items", "last"),
+    *("length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr"),
+    *("sort", "string", "title", "trim", "truncate", "unique", "upper", "wordcount"),
+)
+"""Filters of jinja2 with time and result size linear in their input. There is no `format`, `indent` or `center`, whose
+results can be far larger than their input, and no `random`, because equal facts must make equal prompts."""
+_OWN_FILTERS: Mapping[str, Callable[..., Any]] = {
+    **{
+        "join": template_filters.join,
+        "replace": template_filters.replace,
+        "round": round,
+        "sum": total,
+        "tojson": template_filters.to_json,
+    },
+    # Called by the code that `BudgetTransformer` inserts.
+    **{
+        "_charge": charge,
+        "_count": template_filters.count_items,
+        "_concatenate": template_filters.concatenate,
+        "_look": template_filters.look,
+    },
+    **{
+        "_decide": template_filters.decide,
+        "_end": template_filters.end_branch,
+        "_assign": template_filters.assign,
+        "_rest": template_filters.end_assignment,
+    },
+    "_result": template_filters.keep_result,
+}
+_NAME_TESTS = ("defined", "undefined", "filter", "test")
+"""Tests of jinja2 that check names instead of values, so that they record no origins."""
+_METHODS: Mapping[type, tuple[str, ...]] = {
+    str: (
+        *("capitalize", "casefold", "count", "endswith", "find", "isalnum", "isalpha", "isascii", "isdecimal"),
+        *("isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "lower", "lstrip", "partition"),
+        *("removeprefix", "removesuffix", "rfind", "rpartition", "rsplit", "rstrip", "split", "splitlines"),
+        *("startswith", "strip", "swapcase", "title", "upper"),
+    ),
+    Mapping: ("get", "items", "keys", "values"),
+    list: ("count", "index"),
+    tuple: ("count", "index"),
+    LoopContext: ("changed", "cycle"),
+}
+"""Methods that templates may call, chosen like the filters."""
+_FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of Python that an expression can raise. They become template errors that name the cause."""
+
+
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """Sandboxed environment for templates from scenario files, to be rendered by `CompiledTemplate`.
+
+    Beyond jinja2's sandbox, it bounds the source (`MAX_SOURCE`, `MAX_DEPTH`), integers (`MAX_BITS`) and the work of a
+    rendering (`BUDGET`), and offers only filters and methods whose result cannot be far larger than their input.
+    """
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    code_generator_class = BoundaryGenerator
+    # jinja2 joins the outputs of templates, blocks, macros and `set` blocks by this function.
+    concat = staticmethod(join_texts)
+
+    def __init__(
+        self,
+        filters: Mapping[str, Callable[[str], str]] | None = None,
+        marked: Collection[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """`filters`: additional filters of one text. `marked`: names of facts that may be marked (default: all)."""
+        super().__init__(undefined=StrictUndefined, finalize=template_filters.output, **options)
+        self.marked, self.begin = marked, BranchBegin()
+        self.filters = {name: template_filters.metered(FILTERS[name]) for name in _FILTERS}
+        self.filters |= {name: template_filters.text_filter(function) for name, function in (filters or {}).items()}
+        self.filters |= _OWN_FILTERS
+        for name, test in self.tests.items():
+            if name not in _NAME_TESTS:
+                self.tests[name] = template_filters.recording_test(test)
+        self.globals = {"range": range, "dict": dict}
+
+    def parse_expression(self, source: str) -> nodes.Expr:
+        """Return the syntax tree of an expression.
+
+        Raises:
+            TemplateSyntaxError: if `source` is no expression, too long or nested too deeply.
+        """
+        check_length(source)
+        try:
+            parser = Parser(self, source, state="variable")
+            tree = parser.parse_expression()
+        except RecursionError as error:
+            raise TemplateSyntaxError(too_deep(), 1) from error
+        if not parser.stream.eos:
+            raise TemplateSyntaxError(f"unexpected {parser.stream.current.value!r}", parser.stream.current.lineno)
+        check_tree(tree)
+        tree.set_environment(self)
+        return tree
+
+    def compile_value(self, source: str) -> CompiledTemplate:
+        """Return an expression as a template for `CompiledTemplate.evaluate`. Raises as `parse_expression`."""
+        return CompiledTemplate(self.from_string(expression_template(self.parse_expression(source))))
+
+    # --- bounds of the source: hooks of jinja2 -----------------------------------------------------------------------
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        check_length(source)
+        try:
+            tree = super()._parse(source, name, filename)
+        except RecursionError as error:
+            raise TemplateSyntaxError(too_deep(), 1, name, filename) from error
+        check_tree(tree)
+        return tree
+
+    def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
+        BudgetTransformer(ITEM_COST, source, self.marked).visit(source)
+        source.set_environment(self)
+        # A template may be compiled while another one that includes it is rendered.
+        recorded = swap_recorded_origins(None)
+        try:
+            return super()._generate(source, *args, **options)
+        finally:
+            swap_recorded_origins(recorded)
+
+    def _compile(self, source: str, filename: str) -> CodeType:
+        try:
+            return super()._compile(source, filename)
+        except (SyntaxError, RecursionError, MemoryError) as error:
+            # Python's compiler has limits of its own, such as 20 nested loops.
+            raise TemplateSyntaxError(too_deep(), 1) from error
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        # Most attributes in templates are facts. Read first, they need no AttributeError and second attempt.
+        is_fact = isinstance(obj, dict) and attribute not in FACT_ATTRIBUTES and dict.__contains__(obj, attribute)
+        return obj[attribute] if is_fact else super().getattr(obj, attribute)
+
+    # --- bounds of what is made: hooks of jinja2's sandbox -----------------------------------------------------------
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        match operator, left, right:
+            case "**", int(), int() if right * left.bit_length() > MAX_BITS:
+                raise LimitError(f"a whole number of more than {MAX_BITS} bits")
+            case "*", int(), int() if left.bit_length() + right.bit_length() > MAX_BITS:
+                raise LimitError(f"a whole number of more than {MAX_BITS} bits")
+            case "*", int(), str() | list() | tuple():
+                spend(size_of(right) * max(left, 0))
+            case "*" | "+", str() | list() | tuple(), _:
+                spend(size_of(left) * (max(right, 0) if isinstance(right, int) else 1) + size_of(right))
+            case "%", str(), _:
+                raise SecurityError("text % values is not available; join texts by ~")
+        return super().call_binop(context, operator, left, right)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as jinja2)
+        spend(ITEM_COST + size_of((args, kwargs)))
+        # Origins of the arguments belong to the result of the call, not to the first output inside a macro.
+        origins = take_recorded_origins()
+        return add_origins(charge(super().call(__context, __obj, *args, **kwargs)), origins)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if not super().is_safe_attribute(obj, attr, value):
+            return False
+        return not isinstance(value, MethodType | BuiltinMethodType) or attr in _methods(obj)
+
+    def wrap_str_format(self, value: Any) -> None:
+        """Return None, so that `str.format`, whose result has no bounded size, is never called."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        methods = ", ".join(_methods(obj)) or "none"
+        message = f"{attribute!r} of {type(obj).__name__!r} is not available; methods: {methods}; filters: |join, ..."
+        return self.undefined(message, name=attribute, obj=obj, exc=SecurityError)
+
+
+def _methods(owner: Any) -> tuple[str, ...]:
+    """Return the names of the methods of `owner` that templates may call."""
+    for kind, methods in _METHODS.items():
+        if isinstance(owner, kind):
+            return methods
+    return ()
+
+
+class CompiledTemplate:
+    """Template that renders faster than by `Template.render`.
+
+    `Template.render` copies the environment's globals in every call, which takes longer than most of our templates.
+    This class copies them once.
+    """
+
+    def __init__(self, template: Template) -> None:
+        self._template, self._globals = template, dict(template.globals)
+
+    def render(self, facts: Mapping[str, Any]) -> str:
+        """Return the rendered text, a `MarkedText` if it was made from marked values.
+
+        Raises:
+            jinja2.TemplateError: for an undefined or forbidden name, for an operation that fails (the cause is Python's
+                error), and at a limit (`LimitError`).
+        """
+        text, origins = self._run(facts)
+        return add_origins(text, origins)
+
+    def evaluate(self, facts: Mapping[str, Any]) -> tuple[Any, Origins]:
+        """Return the value of an expression (`compile_value`), and the origins of the value. Raises as `render`."""
+        _, origins = self._run(facts)
+        value, rendering.result = rendering.result, None
+        return value, origins | origins_of(value)
+
+    def _run(self, facts: Mapping[str, Any]) -> tuple[str, Origins]:
+        """Return the rendered text, and the origins that apply to the whole text."""
+        template, environment = self._template, self._template.environment
+        context = environment.context_class(environment, {**self._globals, **facts}, template.name, template.blocks)
+        state, recorded = rendering, swap_recorded_origins(NO_ORIGINS)
+        state.units, state.branches, state.assigned = 0, [NO_ORIGINS], NO_ORIGINS
+        try:
+            text = join_texts(template.root_render_func(context))
+            return text, take_recorded_origins().union(state.assigned, *state.branches)
+        except TemplateError:
+            raise
+        except _FAILURES as error:
+            raise TemplateRuntimeError(f"{type(error).__name__}: {error}") from error
+        finally:
+            swap_recorded_origins(recorded)

@@ -1,0 +1,71 @@
+"""Roles of rule-based seats (verifiers, reward models, tools), whose prompts are other agents' texts, unchanged."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from marl.core.graph import conversations
+from marl.core.types import Message
+from marl.protocols import PromptContext, RoleConfig
+from marl.roles import parsing
+
+_NOTHING = "(nothing)"
+
+
+class RuleBasedRole(RoleConfig):
+    """Base of roles with a rule-based engine; the role is never trained, and the engine's text is the move."""
+
+    hears_thoughts: ClassVar[bool] = True
+    trainable: bool = False
+    """True to train on the role's turns; rule-based engines have no weights to train."""
+
+    def phrase(self, move: str) -> str:
+        return move
+
+
+class VerifierRole(RuleBasedRole):
+    """Passes the text of the last turn it heard unchanged to `engine: {kind: verifiers}`.
+
+    The move is the engine's JSON, `{"scores": {check: number}, ...}`.
+    """
+
+    kind: str = "verifier"
+
+    def messages(self, view: PromptContext) -> tuple[Message, ...]:
+        heard = view.new_turns or view.read_turns
+        return (Message("user", heard[-1].completion.text if heard else ""),)
+
+    def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
+        verdict = parsing.json_value(text)
+        scores = verdict.get("scores") if isinstance(verdict, dict) else None
+        # `type` instead of `isinstance`, as `true` is a bool and bool is a subclass of int.
+        if not isinstance(scores, dict) or any(type(score) not in (int, float) for score in scores.values()):
+            return None
+        move = parsing.compact_json(verdict)
+        return move if legal is None or move in legal else None
+
+
+class RewardModelRole(VerifierRole):
+    """Passes the last turn it heard, with its conversation, to `engine: {kind: reward_model}`."""
+
+    kind: str = "rater"
+
+    def messages(self, view: PromptContext) -> tuple[Message, ...]:
+        heard = [*view.read_turns, *view.new_turns]
+        turns = [turn for turn in heard if turn.agent == heard[-1].agent]
+        return [chat for _, chat in conversations(turns)][-1] if turns else (Message("user", ""),)
+
+
+class ToolboxRole(RuleBasedRole):
+    """Answers a tool call of another agent by `engine: {kind: tools}`, which reads the call from the game's state."""
+
+    answers_calls: ClassVar[bool] = True
+    kind: str = "toolbox"
+
+    def messages(self, view: PromptContext) -> tuple[Message, ...]:
+        return (Message("user", view.info["state"] or _NOTHING),)
+
+    def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
+        # A tool that returns an empty text was called nevertheless, so its turn needs a move.
+        move = text if text.strip() else _NOTHING
+        return move if legal is None or move in legal else None

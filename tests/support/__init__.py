@@ -1,0 +1,1 @@
+"""Helpers that the tests share: small games, models, runs and servers."""

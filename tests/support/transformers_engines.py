@@ -1,0 +1,68 @@
+"""What several tests of the engines need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from marl.core.config import Sampling
+from marl.core.types import Completion, Failure, Message, Request
+from marl.engines.transformers.engine import TransformersEngine
+from marl.engines.transformers.policy_weights import FullWeights
+from marl.engines.transformers.settings import Transformers
+from marl.models.pretrained import PretrainedSource
+from marl.protocols import ModelContext
+
+CONTEXT = ModelContext("actor", corpus=lambda seed: (), warm_up=lambda base, settings: base)
+"""The context of a model that needs nothing of the scenario."""
+
+
+def ask(text: str, seed: int = 0, forced: str | None = None, **sampling: Any) -> Request:
+    return Request("actor", (Message("user", text),), Sampling(**sampling), seed=seed, forced=forced)
+
+
+def engine(source: PretrainedSource, **settings: Any) -> TransformersEngine:
+    return sampler_of(source.model(), source, **settings)
+
+
+def sampler_of(model: Any, source: PretrainedSource, **settings: Any) -> TransformersEngine:
+    """An engine for any model, with the tokenizer of `source`."""
+    return TransformersEngine(FullWeights(model, source), source.tokenizer(), Transformers(**settings))
+
+
+def raw_answers(sampler: TransformersEngine, requests: Sequence[Request]) -> list[Completion | Failure]:
+    """Submit all at once; answers in the order of the requests."""
+    for ticket, request in enumerate(requests):
+        sampler.submit(ticket, request)
+    completions: dict[int, Completion | Failure] = {}
+    for _ in range(10_000):
+        completions.update(sampler.step(0))
+        if len(completions) == len(requests):
+            return [completions[ticket] for ticket in range(len(requests))]
+    raise AssertionError("requests were not answered")
+
+
+def answers(sampler: TransformersEngine, requests: Sequence[Request]) -> list[Completion]:
+    completions = raw_answers(sampler, requests)
+    assert all(isinstance(answer, Completion) for answer in completions)
+    return [answer for answer in completions if isinstance(answer, Completion)]
+
+
+@torch.no_grad()
+def plain_logprobs(model: Any, completion: Completion, sampling: Sampling) -> list[float]:
+    """What one full forward and Transformers' own warpers say of the completion's tokens."""
+    ids = torch.tensor([completion.prompt_ids + completion.token_ids], device=model.device)
+    start = len(completion.prompt_ids) - 1
+    scores = model(input_ids=ids, use_cache=False).logits[0, start:-1].float()
+    warpers = LogitsProcessorList()
+    if sampling.temperature != 1:
+        warpers.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        warpers.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        warpers.append(TopPLogitsWarper(sampling.top_p))
+    logprobs = warpers(ids, scores).log_softmax(-1)
+    return logprobs.gather(1, ids[0, start + 1 :, None]).squeeze(1).tolist()

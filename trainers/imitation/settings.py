@@ -1,0 +1,23 @@
+"""The learner `sft`."""
+
+from marl.protocols import Learner, LearnerContext
+from marl.trainers.imitation.options import ImitationOptions
+
+
+class Sft(ImitationOptions):
+    """Imitation of all samples, or of the best (`keep`: rejection sampling, RAFT 2304.06767).
+
+    Raises the probability of every completion, whichever policy wrote it and however it was sampled. A turn that was
+    searched for is imitated by all completions of the search's policy, each with its share (`experience: search`).
+    """
+
+    kind: str = "sft"
+
+    def build(self, context: LearnerContext) -> Learner:
+        from marl.trainers.imitation.objective import ImitationObjective
+        from marl.trainers.learner import GradientLearner
+        from marl.trainers.policy_gradient.critic import ValueLoss
+
+        model = context.source.model()
+        values = ValueLoss.from_config(self.critic, self, context, model) if self.critic else None
+        return GradientLearner(self, context, model, ImitationObjective(self, values))

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

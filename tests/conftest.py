@@ -1,5 +1,4 @@
-"""Puts this folder on the path, so that tests share `small_games` and `real_runs`; and a real run for all to compare
-with."""
+"""Fixtures of the whole suite: one real training run that many tests compare with, and a cache of built models."""
 
 from __future__ import annotations
 

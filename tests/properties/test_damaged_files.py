@@ -23,10 +23,8 @@ from marl.runs.credit_records import read_credit_record, write_credit_record
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from tests.support.handmade_episodes import make_episode
-from tests.support.paths import ROOT
+from tests.support.recorded_runs import train_without_checksums
 
-OLD_RUN = ROOT / "tests" / "runs" / "old_layout"
-"""A run whose manifest has no checksums, so that damage to its files reaches those that read them."""
 _PIECES = (
     *(
         b"",
@@ -63,7 +61,7 @@ _TURN = TurnCreditRecord(
     ("e0", 0), "left", "player", "actor", (0, 0), 0, ("left",), 1.0, 0.5, {}, 0.5, None, None, 0, 0.5
 )
 _RULES = (RuleRecord("credit", {"kind": "outcome"}, {"kind": "group"}, 1.0),)
-_JUDGEMENT = CreditRecord(_RULES, (PeerGroup("start", (("e0", 0),)),), (EpisodeRecord("e0", (), (_TURN,)),))
+_CREDIT_RECORD = CreditRecord(_RULES, (PeerGroup("start", (("e0", 0),)),), (EpisodeRecord("e0", (), (_TURN,)),))
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
@@ -96,13 +94,18 @@ def attempt(read: Callable[[], Any]) -> None:
     assert 0 < len(message.strip()) < 20_000
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without checksums, so that damage to its files reaches their readers."""
+    return train_without_checksums(tmp_path_factory.mktemp("trained") / "run")
+
+
 @pytest.fixture
-def original(tmp_path: Path) -> Path:
-    """A whole run."""
+def original(trained: Path, tmp_path: Path) -> Path:
     run = tmp_path / "whole"
-    shutil.copytree(OLD_RUN, run)
+    shutil.copytree(trained, run)
     write_trajectories(run / "trajectories" / "000001.jsonl.zst", _TRAJECTORIES)
-    write_credit_record(run / "credit" / "000001.jsonl.zst", _JUDGEMENT)
+    write_credit_record(run / "credit" / "000001.jsonl.zst", _CREDIT_RECORD)
     return run
 
 
@@ -128,7 +131,7 @@ def test_a_whole_run_is_read_without_an_error(original: Path) -> None:
     folder = RunFolder(original)
     assert folder.latest_checkpoint() == (2, [])
     assert len(folder.load_trajectories(1)) == 2
-    assert folder.read_credit(1) == _JUDGEMENT
+    assert folder.read_credit(1) == _CREDIT_RECORD
     assert checkpoint.read_checkpoint(folder.checkpoints, 2)
 
 
@@ -148,17 +151,14 @@ def test_a_damaged_file_is_read_or_named(name: str, original: Path, tmp_path: Pa
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(original, run)
         damage_inside(random.Random(seed), run / name, packed=packed and name.endswith(".zst"))
-        resize(run, name)
+        resize(run / name, (original / name).stat().st_size)
         read_all(run)
 
 
-def resize(run: Path, name: str) -> None:
-    """Give a damaged file of a checkpoint the length that the manifest names, so that not only its length is wrong."""
-    if not name.startswith("checkpoints/000002/state/"):
-        return
-    size = (OLD_RUN / name).stat().st_size
-    file = run / name
-    file.write_bytes(file.read_bytes()[:size].ljust(size))
+def resize(file: Path, size: int) -> None:
+    """Give a damaged file of a checkpoint's state the length in the manifest, so that not only its length is wrong."""
+    if file.parent.name == "state":
+        file.write_bytes(file.read_bytes()[:size].ljust(size))
 
 
 def test_a_file_that_unpacks_to_gigabytes_takes_little_memory(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_file_that_unpacks_to_gigabytes_takes_little_memory(tmp_path: Path) ->
     assert len(bomb) < 2**17
     readers: dict[str, Callable[[Path], Any]] = {
         "trajectories": lambda path: list(read_trajectories(path)),
-        "judgement": read_credit_record,
+        "credit record": read_credit_record,
         "table": read_file,
     }
     for name, read in readers.items():

@@ -22,15 +22,19 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
 from marl.training.restore import restore_simulator
 from marl.view.curves import plot
+from tests.support.recorded_runs import train_without_checksums
 from tests.support.run_processes import kuhn_scenario
 
-OLD = Path(__file__).parent / "old_layout"
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_without_checksums(tmp_path_factory.mktemp("trained") / "run")
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunFolder:
-    """A copy of an old run, with a second checkpoint that has checksums."""
-    shutil.copytree(OLD, tmp_path / "run")
+def run(trained: Path, tmp_path: Path) -> RunFolder:
+    """A copy of a run of four steps, whose checkpoint 2 has no checksums, with a checkpoint 4 that has them."""
+    shutil.copytree(trained, tmp_path / "run")
     home = RunFolder(tmp_path / "run")
     home.metrics_file.write_text("".join(json.dumps({"step": step, "eval/a": 0.5}) + "\n" for step in range(5)))
     save(home, 4)
@@ -232,7 +236,7 @@ def test_weights_that_have_changed_are_neither_played_nor_evaluated(run: RunFold
         restore_simulator(run.path, 4)
 
 
-def test_a_checkpoint_without_checksums_is_as_good_as_it_was(run: RunFolder) -> None:
+def test_a_checkpoint_whose_manifest_lists_no_checksums_is_read(run: RunFolder) -> None:
     manifest, state = checkpoint.read_checkpoint(run.checkpoints, 2)
     assert not manifest.sha256
     assert "learners" in state
@@ -341,7 +345,6 @@ def test_steps_of_another_run_cannot_lead_elsewhere(step: Any) -> None:
 
 @pytest.mark.parametrize("resume", ["../000002", "checkpoints/../../x", "/000004", "000004/..", "²", "٠٠٠٠٠٤"])
 def test_resume_takes_a_checkpoint_of_the_run_alone(resume: str, run: RunFolder) -> None:
-    with pytest.warns(FutureWarning):
-        scenario = marl.load(OLD / "scenario.yaml")
+    scenario = marl.load(run.path / "scenario.yaml")
     with pytest.raises(ScenarioError, match=r"--resume .*: give 'auto', or a checkpoint of this run"):
         marl.train(scenario, run.path, resume=resume)

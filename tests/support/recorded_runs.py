@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
+import marl
 from marl.core.config import Sampling
 from marl.core.graph import Trajectory
 from marl.core.types import Completion, Deal, Findings, Message, Request, Reward, SourceSpan, TokenFigures, Turn
@@ -22,8 +24,9 @@ from marl.protocols import Evidence
 from marl.runs.run_folder import RunFolder, to_yaml
 from marl.runs.run_format import FORMAT
 from marl.runs.strategies import StrategyRow
-from marl.scenario.load import load
+from marl.scenario.load import load, validate
 from tests.support.paths import KUHN
+from tests.support.run_processes import kuhn_scenario
 
 WORDS = ("<eos>", "[", "]", "check", "bet", "fold", "call")
 HOSTILE = (
@@ -33,6 +36,7 @@ HOSTILE = (
 """What a model may say: markup, scripts, escape sequences, signs that turn the text around or are not seen."""
 OPPOSITE = "שלום עולם [bet]"
 """Text that is written from right to left."""
+_FOUR_STEPS = {"steps": 4, "groups": 2, "group_size": 2, "threads": 1}
 
 
 def kuhn_run(folder: Path, *overrides: str, steps: int = 2, seed: int = 0, said: str = "") -> Path:
@@ -148,6 +152,20 @@ def rows(steps: int, rng: random.Random) -> Iterator[dict[str, float]]:
             **({"alarm/player/constant": 1.0} if step == 2 else {}),
             "time/step": 0.5,
         }
+
+
+def train_without_checksums(folder: Path) -> Path:
+    """Train four small steps; keep the checkpoint of step 2 alone, and clear the checksums in its manifest."""
+    marl.train(
+        validate(kuhn_scenario(schedule=_FOUR_STEPS, evaluate={}, checkpoint={"every": 2, "trajectories": 1.0})), folder
+    )
+    shutil.rmtree(folder / "checkpoints" / "000004")
+    for left in (folder / "credit", folder / "strategies"):
+        shutil.rmtree(left, ignore_errors=True)
+    (folder / ".lock").unlink()
+    manifest = folder / "checkpoints" / "000002" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"sha256": {}, "tensors": {}}))
+    return folder
 
 
 def save_tokenizer(folder: Path) -> None:

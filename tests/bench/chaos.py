@@ -9,7 +9,7 @@ that runs there with it; another one is added) and the run itself (`marl train -
 simulators and learners also SIGSTOP. Each fault waits until its step is done and there is such a process.
 
 `episodes`: what is on disk against what was dealt; `equal`: whether metrics (all but times and counts of processes),
-weights and states of the last checkpoint, trajectories and judgements are those of the other run to the last bit;
+weights and states of the last checkpoint, trajectories and credit records are those of the other run to the last bit;
 `said`: how often the run's output tells of what.
 """
 

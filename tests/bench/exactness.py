@@ -3,7 +3,7 @@
     python tests/bench/exactness.py [SCENARIO ...] [--steps 6] [--overrides a.b=c ...] [--out FILE]
 
 SCENARIO is a file's name such as sage or recipes/rlhf_1_sft; default: all. The three runs are compared to the last
-bit: rows of metrics.jsonl without times, weights and states of all checkpoints, recorded episodes and judgements.
+bit: rows of metrics.jsonl without times, weights and states of all checkpoints, recorded episodes and credit records.
 `--steps 0` does all steps of a file. The figures say, for each scenario, which files and how many rows differ. They are
 written after each scenario; those of others that FILE holds from the same commit stay, so that it can be done in parts.
 """

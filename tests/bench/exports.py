@@ -2,7 +2,7 @@
 line of JSON and give all rows to `Dataset.from_list`.
 
 Each way runs in a process of its own. Times are of the processor, memory is the peak of the process (`VmHWM`).
-The loop writes fewer columns: turns and their judgements, no chats, no rewards, no table of episodes.
+The loop writes fewer columns: turns and their credit records, no chats, no rewards, no table of episodes.
 """
 
 from __future__ import annotations

@@ -137,11 +137,9 @@ def test_one_flipped_bit_sends_auto_back_to_the_checkpoint_before(name, whole, h
 
 
 def without_checksums(run: Path) -> None:
-    """Make the checkpoints what they were before they had checksums."""
+    """Clear the checksums in every manifest, so that damage reaches the readers of the files."""
     for file in run.glob("checkpoints/*/manifest.json"):
-        manifest = json.loads(file.read_text())
-        del manifest["sha256"], manifest["tensors"], manifest["unmeasured"]
-        file.write_text(json.dumps(manifest))
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"sha256": {}, "tensors": {}}))
 
 
 def test_a_state_without_checksum_that_cannot_be_read_is_an_error_that_names_it(half):

@@ -42,8 +42,8 @@ def test_a_checkpoint_that_is_read_outlives_newer_ones_until_it_has_been_read(tm
 READING = """
 import sys, time
 from pathlib import Path
-from marl.runs.locks import leased
-with leased(Path(sys.argv[1])):
+from marl.runs.locks import read_lock
+with read_lock(Path(sys.argv[1])):
     print("reading", flush=True)
     time.sleep(60)
 """

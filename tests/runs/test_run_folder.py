@@ -53,12 +53,11 @@ def test_the_resolved_scenario_loads_again_as_the_same(resumed):
     assert marl.load(resumed.run / "scenario.yaml") == marl.load(resumed.path / "scenario.yaml")
 
 
-def test_renamed_kinds_and_settings_that_are_new_since_are_no_change_of_an_old_runs_scenario(tmp_path):
-    scenario = kuhn_scenario(credit={"baseline": {"kind": "rloo"}})
+def test_settings_added_to_the_software_later_are_no_change_of_a_runs_scenario(tmp_path):
+    scenario = kuhn_scenario()
     folder = RunFolder(tmp_path / "run")
     folder.create(validate(scenario))
     old = yaml.safe_load((folder.path / "scenario.yaml").read_text())
-    old["credit"]["baseline"]["kind"] = "leave_one_out"
     del old["schedule"]["deadline_s"], old["alarms"]
     (folder.path / "scenario.yaml").write_text(yaml.safe_dump(old))
     assert folder.setting_differences(validate(scenario)) == []

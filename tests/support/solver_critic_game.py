@@ -97,7 +97,7 @@ def policies(**changes: dict[str, Any]) -> dict[str, Any]:
 class RecordingMonitor(Monitor):
     """A monitor that records messages, and stops the run as if by a crash after a step."""
 
-    dispensable: ClassVar[tuple[type[Exception], ...]] = ()
+    tolerated_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
     def __init__(self, crash_after: int = -1) -> None:
         self.messages: list[str] = []

@@ -46,7 +46,7 @@ def row(desk: RunWorkspace, name: str) -> list[float]:
 def test_a_game_that_raises_ends_the_run_after_a_checkpoint_and_is_named(desk):
     assert desk.train(game=FRAGILE) == 1
     said = desk.take_output()
-    assert re.search(r"marl: game FragileGame raised ZeroDivisionError: the pot has gone", said)
+    assert re.search(r"marl: game FailingKuhn raised ZeroDivisionError: the pot has gone", said)
     assert re.search(r"episode '?[\d.]+'?, seed \d+.*actions \[.*'bet'\]", said)
     assert "Traceback" not in said
     done = len(metric_lines(desk.run)) - 1

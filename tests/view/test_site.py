@@ -28,10 +28,10 @@ from marl.scenario.schema import Scenario
 
 
 def test_links_lead_to_the_pages_of_their_files() -> None:
-    text = "[a](../scenarios/README.md#alarms) and [b](assign/outcome.py), [c](../tests/bench/results/kuhn.png)"
+    text = "[a](../scenarios/README.md#alarms) and [b](assign/reward_rules.py), [c](../tests/bench/results/kuhn.png)"
     moved = site_links.as_page("credit/README.md", f"{text}\n```yaml\n[d](nowhere.md)\n```\n")
     assert "[a](../scenarios/index.md#alarms)" in moved
-    assert "[b](../source/credit/assign/outcome.py.md)" in moved
+    assert "[b](../source/credit/assign/reward_rules.py.md)" in moved
     assert "[c](../tests/bench/results/kuhn.png)" in moved
     assert "[d](nowhere.md)" in moved, "code is left as it is"
     assert site_links.as_page("README.md", "[x](scenarios/taboo.yaml)") == "[x](scenarios/taboo.md)"

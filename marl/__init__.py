@@ -52,11 +52,15 @@ def train(
     Args:
         scenario: scenario as returned by `load`.
         folder: folder of the run (default: runs/GAME, with the game's kind, or the names of several games joined by
-        `-`). resume: "auto" or the folder of a checkpoint to continue from, or None to start a new run. force: True to
-        resume although the scenario has changed. overwrite: True to delete an earlier run in `folder`. on_step:
-        function that is called with (number of finished steps, metrics) after every step.
+            `-`).
+        resume: "auto" or the folder of a checkpoint to continue from, or None to start a new run.
+        force: True to resume although the scenario has changed.
+        overwrite: True to delete an earlier run in `folder`.
+        on_step: function that is called with (number of finished steps, metrics) after every step.
 
-    Returns: True if the training is complete, False if it was interrupted and wrote a checkpoint.
+    Returns:
+        True if the training is complete, False if it was interrupted and wrote a checkpoint.
+
     Raises:
         ScenarioError, CheckpointError, GameError, NonFiniteError, TimeoutError, EndpointError: each says what to do.
     """

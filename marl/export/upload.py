@@ -57,7 +57,7 @@ class Upload:
 
         Raises:
             UploadError: if the hub refuses or is unreachable, or if `private` is set and the existing repository is
-            public.
+                public.
         """
         name, kind = self.repository, self.kind
         # The hub ignores `private` for an existing repository, hence the check after the call.

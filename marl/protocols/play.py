@@ -51,7 +51,7 @@ class Simulator(Protocol):
         Raises:
             ValueError: if a fork's trajectory has no turn with its index.
             GameError: if a game raised an error and no more episodes may be dropped. No episode of `work` is then in
-            flight.
+                flight.
         """
         ...
 

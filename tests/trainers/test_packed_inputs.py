@@ -209,11 +209,11 @@ def test_long_prompts_take_no_more_memory_than_padded_ones() -> None:
 PEAK = f"""
 import resource, sys
 sys.path[:0] = {sys.path!r}
-from tests.support.learning_samples import context, sample
+from tests.support.learning_samples import context, make_sample
 from test_packed_inputs import grown
 from marl.trainers.policy_gradient.settings import Grpo
 learner = Grpo(packing={{packing!r}}, fidelity=None).build(context(max_position_embeddings=20000))
-learner.update([sample(r.prompt_ids, r.token_ids, (-3.0,) * 16, turn=n) for n, r in enumerate(grown(10_000, 2))])
+learner.update([make_sample(r.prompt_ids, r.token_ids, (-3.0,) * 16, turn=n) for n, r in enumerate(grown(10_000, 2))])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

@@ -35,7 +35,7 @@ def test_every_game_gets_its_share_to_within_three_groups_after_every_step(weigh
         assert len(slots) == groups
         sums.update(slot.game for slot in slots)
         quotas = {f"g{i}": (step + 1) * groups * weight / sum(weights) for i, weight in enumerate(weights)}
-        # Within a block games take turns, so that one is ahead by more than rounding: 2.33 with six games and one group.
+        # Within a block games take turns: with six games and one group a step, one is 2.33 groups ahead.
         assert all(abs(sums[name] - quota) < 3 for name, quota in quotas.items()), (sums, quotas)
 
 

@@ -151,7 +151,7 @@ class AecGame(TextGame):
         return self._observations[agent]
 
     def information_state(self, agent: str) -> str:
-        """Return all observations and actions of `agent` so far."""
+        """Return the observations and actions of `agent` so far."""
         return "\n".join([agent, *self._history[agent], self.describe(agent)])
 
     def legal_actions(self, agent: str) -> tuple[str, ...]:

@@ -181,7 +181,7 @@ class NegotiationGame(TextGame):
         return Findings(dict(zip(MEASURES, map(float, figures), strict=True)))
 
     def _moves(self) -> tuple[str, ...]:
-        """Return all legal moves in their fixed wording."""
+        """Return the legal moves in their fixed wording."""
         accepting = (ACCEPT,) if self.moves else ()
         return (*offers(self.bargain.pool, self.items), *accepting, WALK_AWAY)
 

@@ -91,7 +91,7 @@ def _valuations(pool: Quantities, total: int) -> list[Quantities]:
 
 @cache
 def offers(pool: Quantities, items: tuple[str, ...]) -> tuple[str, ...]:
-    """Return all possible offers about a pool."""
+    """Return the possible offers about a pool."""
     return tuple(format_offer(share, items) for share in _divisions(pool))
 
 

@@ -142,7 +142,7 @@ class GradientLearner:
         return learned_tensors(self.model, frozen=not self._is_adapter)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state that the next update depends on, except for its samples."""
+        """Return the state of the next update, except for its samples."""
         return {
             "updates": self.updates,
             "minibatch": self._minibatch,
@@ -242,7 +242,7 @@ class GradientLearner:
     def _non_finite(
         self, rows: list[Row], ordered: Sequence[Row], losses: Sequence[Tensor], totals: MinibatchTotals
     ) -> NonFiniteError:
-        """Return the error that names the samples to blame, the same in all processes.
+        """Return an error naming the samples to blame, the same in all processes.
 
         `losses` are those of this process's rows, in the order `ordered`.
         """

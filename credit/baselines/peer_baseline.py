@@ -127,7 +127,7 @@ class PeerKeys:
         return groups
 
     def peers(self, evidence: Evidence, earned: Credit) -> Peers:
-        """Return the turns that are compared with one another."""
+        """Return the groups of turns compared with one another."""
         return Peers(self.shared_property, [turns_of(group) for group in self.groups(evidence, earned)])
 
 
@@ -169,7 +169,7 @@ def prompt_key(turn: Turn) -> Hashable:
 
 
 def problem_of(turn: Turn) -> str:
-    """Return the problem that a turn works on.
+    """Return the problem of a turn.
 
     Raises:
         ValueError: if the turn has no problem.

@@ -67,7 +67,7 @@ class ComaRule(FittedRule[CentralCritic]):
         return networks.by_seat(RoundBatch(record))
 
     def _texts(self, evidence: Evidence, turns: Sequence[Turn]) -> Alternatives:
-        """Return the alternatives that are texts, not other turns of this step."""
+        """Return the alternatives given as texts, not as other turns of this step."""
         problem = "coma asks policies what else they could have said, and nobody is there to be asked"
         distinct = {turn.id: turn for turn in turns}.values()
         finite = [turn for turn in distinct if turn.request.options]

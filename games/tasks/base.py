@@ -112,7 +112,7 @@ class SplitTask(TaskConfig):
         return None
 
     def content_version(self) -> int:
-        """Return a number that changes with the content of the task's files."""
+        """Return a fingerprint of the task's files."""
         return 0
 
     def build(self) -> Tasks:

@@ -139,7 +139,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _describe_end(result: ProgramResult) -> str:
-    """Return why a program did not finish: of its output, at most the name of a built-in exception."""
+    """Return the reason for a program's failure to finish: of its output, at most the name of a built-in exception."""
     reasons = {"timeout": "it ran too long", "memory": "it took too much memory", "output": "it said too much"}
     raised = re.match(r"\w{1,40}", result.last_error)
     if result.reason not in reasons and raised and raised[0] in _EXCEPTIONS:

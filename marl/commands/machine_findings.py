@@ -100,7 +100,7 @@ def accelerators() -> Iterator[Finding]:
 
 
 def sandbox() -> Finding:
-    """Return the mechanisms that can isolate model-written code on this machine."""
+    """Return the isolation mechanisms available on this machine for model-written code."""
     mechanisms = [how for how in ("bubblewrap", "unshare") if not unusable_reason(Sandbox(how=how))]
     if mechanisms:
         return Finding("sandbox", "ok", f"model-written code runs by {' or '.join(mechanisms)}")

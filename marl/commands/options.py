@@ -11,7 +11,7 @@ Command = Callable[..., None]
 
 
 def with_options(options: type) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command one option for each field of the dataclass `options`.
+    """Return a decorator: it gives a command one option for each field of the dataclass `options`.
 
     The command receives their values as its argument `options`.
     """

@@ -38,7 +38,7 @@ def save_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """Return the state that `save_state` wrote to `folder`, bit for bit.
+    """Return the state saved by `save_state` in `folder`, bit for bit.
 
     Raises:
         ValueError: if the folder holds no such state: `state.json` is not JSON or is nested too deep, or a tensor is

@@ -55,13 +55,13 @@ class Tournament:
 
     @cached_property
     def seats(self) -> tuple[str, ...]:
-        """Return the agents that players take turns to speak for."""
+        """Return the agents of the contested seats, in which players alternate."""
         scenario = self.scenario
         return tuple(agent for agent, role in scenario.seats.items() if role not in scenario.rule_roles)
 
     @property
     def pairs(self) -> list[Pair]:
-        """Return the pairs that have to meet.
+        """Return the pairs of players to be played, as indices into `entrants`.
 
         With two seats the episodes of a pair are those of the reverse one as well. What a player earns against itself
         is played unless that is known to be 0.
@@ -117,7 +117,7 @@ class Tournament:
         return {agent: f"{'second' if agent in rest else 'first'}:{agent}" for agent in self.scenario.seats}
 
     def _episodes(self, deals: Sequence[Deal], played: Mapping[str, Mapping[str, float]]) -> list[Returns]:
-        """Return what came of the episodes from one start; nothing if one was left out, as its process failed."""
+        """Return the outcomes of the episodes from one start, or [] if one is missing because its process failed."""
         if not all(deal.episode in played for deal in deals):
             return []
         return [self._returns(played[deal.episode], seat) for deal, seat in zip(deals, self.seats, strict=True)]
@@ -135,5 +135,5 @@ def in_order(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _stays(number: int, pair: Pair) -> bool:
-    """Return whether a player stays in memory while a pair plays: one of the two, or of the block of the lower one."""
+    """Return True if a player stays in memory while a pair plays: one of the two, or of the lower one's block."""
     return number in pair or number // (MAX_LOADED_PLAYERS - 1) == min(pair) // (MAX_LOADED_PLAYERS - 1)

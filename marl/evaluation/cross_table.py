@@ -86,7 +86,7 @@ class CrossTable:
 
     @property
     def unrated(self) -> str | None:
-        """Return why there are no ratings; None if there are."""
+        """Return the reason for missing ratings, or None if there are ratings."""
         if not self.two_seats:
             return "no ratings: the game has more than two seats, so an episode does not compare two players"
         return (
@@ -109,14 +109,14 @@ class CrossTable:
 
     @cached_property
     def equilibrium(self) -> Mixture | None:
-        """Return how often each player would be chosen in a Nash equilibrium of the mean scores (Balduzzi et al. 2018,
-        arXiv 1806.02643); None if the game is not zero-sum for two."""
+        """Return the players' probabilities in a Nash equilibrium of the mean scores (Balduzzi et al. 2018, arXiv
+        1806.02643), or None if the game is not zero-sum for two."""
         if self.unrated:
             return None
         return nash_equilibrium([[cell.mean if cell else 0.0 for cell in row] for row in self.cells]).row
 
     def figures(self) -> dict[str, Any]:
-        """Return all figures as JSON holds them; a bound that is not finite is null."""
+        """Return the figures as JSON data; an infinite bound is null."""
         names = list(CrossScore.__dataclass_fields__)
         matrix = {name: [[_finite(cell, name) for cell in row] for row in self.cells] for name in names}
         rated = {

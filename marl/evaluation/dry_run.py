@@ -121,7 +121,7 @@ class DryRun:
         }
 
     def texts(self, policy: str) -> set[str]:
-        """Return all prompts, options and example answers of `policy` and of the policies that share its base model."""
+        """Return prompts, options and example answers of `policy` and of the policies with the same base model."""
         policies = self.scenario.policies
         bases = {name: config.model.shared_base() for name, config in policies.items() if config.model}
         names = {name for name, base in bases.items() if name == policy or (base and base == bases[policy])}

@@ -60,7 +60,7 @@ def elo_with_intervals(by_start: ArrayLike, *, prior: float = 1.0, seed: int = 0
 
 
 def _drawn(won: Points, prior: float) -> Points:
-    """Return the points that `prior` draws of each pair give, where it has played."""
+    """Return the points from `prior` fictitious draws of every pair that has played."""
     return prior / 2 * (won + won.T > 0) * (1 - np.eye(len(won)))
 
 

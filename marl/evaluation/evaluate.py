@@ -168,7 +168,7 @@ class GameEvaluator:
 
 
 def figures(tree: GameTree | None, questions: Sequence[OptimalPosition], simulator: BaseSimulator) -> Metrics:
-    """Return all figures that need no episodes: those of the game tree, and those of positions with optimal moves."""
+    """Return the figures computed without episodes: from the game tree, and from positions with optimal moves."""
     parts = [exact(tree, simulator)] if tree else []
     if questions:
         parts.append(optimality(questions, simulator))

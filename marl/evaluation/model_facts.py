@@ -274,7 +274,7 @@ def _vocabulary(model: Tiny, texts: Collection[str]) -> int:
 
 
 def _tiny_counter(model: Tiny, texts: Collection[str]) -> Callable[[Request], int]:
-    """Return a function that counts a tiny model's prompt tokens: its messages' contents and one answer mark."""
+    """Return a counter of a tiny model's prompt tokens: its messages' contents and one answer mark."""
     if model.vocabulary == "bytes":
         return lambda request: len(_contents(request).encode()) + 1
     from marl.models.word_tokenizer import word_tokenizer
@@ -288,7 +288,7 @@ def _contents(request: Request) -> str:
 
 
 def _counter(file: Path) -> Callable[[Request], int] | None:
-    """Return a function that counts prompt tokens with the model's tokenizer and chat template.
+    """Return a counter of prompt tokens with the model's tokenizer and chat template.
 
     The tokenizer is read from a GGUF file or from the folder of a config.json. Return None if there is no tokenizer.
     """

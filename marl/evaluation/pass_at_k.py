@@ -18,7 +18,7 @@ _Choices = dict[tuple[int, int], int]
 
 
 def pass_at_k(n: int, solved: int, k: int) -> float:
-    """Return the probability that at least one of k answers is right, drawn from n answers with `solved` right ones.
+    """Return pass@k: the probability of a right answer among k drawn from n answers, of which `solved` are right.
 
     1 - C(n - c, k) / C(n, k) (Chen et al. 2021, 2107.03374).
 

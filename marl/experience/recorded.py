@@ -183,7 +183,7 @@ def _continued_turns(recorded: Sequence[Trajectory]) -> dict[TurnId, TurnId]:
 
 
 def _request(simulator: Simulator, turn: Turn, before: Completion | Failure | None) -> Request:
-    """Return the request that scores a recorded text; its prompt continues `before` in the learning model's tokens."""
+    """Return the scoring request of a recorded text; its prompt continues `before` in the learning model's tokens."""
     continues = (*before.prompt_ids, *before.token_ids) if isinstance(before, Completion) else turn.request.continues
     return replace(simulator.request_for(turn), forced=turn.completion.text, continues=continues)
 

@@ -66,7 +66,7 @@ class TreeGrower(StatelessExperience):
         self._metrics: Metrics = {}
 
     def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
-        """Return all rollouts of all deals: by deal, then in the order of their start.
+        """Return the rollouts of every deal: by deal, then in the order of their start.
 
         Raises:
             ValueError: if `roles` names one that no seat has.

@@ -18,7 +18,7 @@ _TOKENS = ("bos_token_id", "pad_token_id")
 
 
 def speaking_roles(scenario: Scenario, policy: str) -> list[str]:
-    """Return the roles that `policy` answers for, trainable roles first."""
+    """Return the roles of `policy`, trainable roles first."""
     roles = [name for name, role in scenario.roles.items() if role.policy == policy]
     return sorted(roles, key=lambda name: not scenario.roles[name].trainable)
 

@@ -98,7 +98,7 @@ def _values(facts: ModelCardFacts, *, curves: bool, folder: Path) -> dict[str, A
 
 
 def _metadata(facts: ModelCardFacts) -> dict[str, object]:
-    """Return the metadata that the hub reads, with valid repository names only."""
+    """Return the metadata for the hub, with valid repository names only."""
     written, kinds = facts.written, [*_games(facts.scenario).values(), _learner(facts)]
     values: dict[str, object] = {"library_name": "peft" if written.adapter else "transformers"}
     if written.loader == "AutoModelForSequenceClassification":

@@ -185,7 +185,7 @@ def _learner_uses(scenario: Scenario, sizes: ScenarioSizes) -> Keyed:
 
 
 def _base_key(scenario: Scenario, policy: str) -> str:
-    """Return a key that is equal for policies whose adapters use the same base."""
+    """Return a key of the base model: equal for policies with adapters of the same base."""
     model = scenario.policies[policy].model
     base = model and (model.shared_base() or model)
     return f"base {base.model_dump_json() if base else policy}"

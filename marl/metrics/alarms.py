@@ -161,7 +161,7 @@ class _Streak:
 
 
 def is_alarm_metric(metric: str) -> bool:
-    """Return whether a metric is one of `AlarmMonitor`."""
+    """Return True if `name` is a metric of `AlarmMonitor`."""
     return metric.startswith("alarm/") or (metric.startswith("game/") and "/alarm/" in metric)
 
 

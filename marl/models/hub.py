@@ -11,7 +11,7 @@ _ABSENT_STATUSES = (401, 404)
 
 
 def hub_obstacle(name: str) -> str | None:
-    """Return the reason why the hub cannot provide the model `name`, or None if loading may be tried.
+    """Return the hub's obstacle to loading the model `name`, or None if loading may be tried.
 
     A model in the hub's local cache is available. One short request replaces Transformers' own, which are repeated for
     each file for half a minute: too long for a mistyped folder.

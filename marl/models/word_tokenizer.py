@@ -44,7 +44,7 @@ class PunctuationSpacing(NamedTuple):
         return cls(_attaching(after, _OPENERS), _attaching(before, _CLOSERS))
 
     def normalizer(self, breaks: Iterable[str], inserted: Collection[str] = (BLANK, JOIN)) -> normalizers.Normalizer:
-        """Return a normalizer that inserts the `inserted` tokens, BLANK or JOIN, at unusual spacing.
+        """Return the normalizer inserting the `inserted` tokens, BLANK or JOIN, at unusual spacing.
 
         White space other than `breaks` becomes a blank first.
         """
@@ -104,7 +104,7 @@ def _is_word(token: str) -> bool:
 
 
 def _attaching(votes: Counter[str], usual: str) -> frozenset[str]:
-    """Return all line breaks, and the marks with positive `votes`; without a majority, the `usual` marks."""
+    """Return the line breaks, and the marks with positive `votes`; without a majority, the `usual` marks."""
     attaching = set[str]()
     for mark in {*votes, *usual, *_BREAKS}:
         if mark.isspace() or votes[mark] > 0 or (not votes[mark] and mark in usual):

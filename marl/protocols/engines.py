@@ -17,7 +17,7 @@ class Engine(Protocol):
 
     def submit(self, ticket: Ticket, request: Request) -> None: ...
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
-        """Return all finished requests, after waiting at most `wait_s`.
+        """Return the finished requests, after waiting at most `wait_s`.
 
         With `wait_s = 0` the call blocks for nothing but the engine's own computation.
         """
@@ -133,7 +133,7 @@ class EngineConfig(PluginConfig):
 
     @abstractmethod
     def build(self, source: ModelSource | None) -> Engine:
-        """Return an engine that is ready to sample."""
+        """Build the engine, ready to sample."""
 
     def build_shared(self, sources: Mapping[str, ModelSource]) -> Engine:
         """Return one engine for all policies in `sources`, with one copy of their common base in memory.

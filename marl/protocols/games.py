@@ -128,7 +128,7 @@ class GameConfig(PluginConfig):
         return False
 
     def posed_problem_agents(self) -> Collection[str]:
-        """Return the agents that may work on a problem posed by another agent of the episode."""
+        """Return the agents allowed to work on a problem posed by another agent of the episode."""
         return ()
 
     def measure_names(self) -> Collection[str] | None:
@@ -148,7 +148,7 @@ class GameConfig(PluginConfig):
         return {}
 
     def starts(self) -> tuple[GameStart, ...] | None:
-        """Return all start states with their probabilities, or None if the game is too large to be enumerated."""
+        """Return the start states with their probabilities, or None if the game is too large to be enumerated."""
         return None
 
     def optimal(self, state: str) -> tuple[str, ...] | None:

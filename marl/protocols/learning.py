@@ -126,7 +126,7 @@ class LearnerConfig(PluginConfig):
         return not sampling.truncated
 
     def parallel_obstacle(self, way: DataParallel) -> str | None:
-        """Return the reason why the learner does not support data parallelism by `way`, or None if it does."""
+        """Return the learner's obstacle to data parallelism by `way`, or None if it supports it."""
         return f"the learner {self.kind!r} works in one process"
 
     def memory(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:

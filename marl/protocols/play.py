@@ -120,7 +120,7 @@ class Simulator(Protocol):
         ...
 
     def request_from_text(self, role: str, agent: str, text: str) -> Request:
-        """Return the request that `role` makes in the seat of `agent` after observing nothing but `text`.
+        """Return the request of `role` in the seat of `agent` after the single observation `text`.
 
         Raises:
             ValueError: if the scenario has no such role.
@@ -254,9 +254,9 @@ class ExperienceConfig(PluginConfig):
         return ()
 
     def extra_policies(self) -> Collection[str]:
-        """Return the policies that play in the experience's episodes without belonging to a role."""
+        """Return the policies in the experience's episodes without a role."""
         return ()
 
     def seatings(self, seats: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
-        """Return all assignments (agent -> role) in which the experience plays, the default assignment first."""
+        """Return the experience's assignments (agent -> role), the default assignment first."""
         return (seats,)

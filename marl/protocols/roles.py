@@ -53,7 +53,7 @@ class MarkedPrompt(tuple[Message, ...]):
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> MarkedPrompt:
-        """Return the prompt that consists of `messages`."""
+        """Return a prompt of `messages`."""
         prompt = cls(messages)
         prompt.texts = tuple(
             [Message(message.role, replace_surrogates(without_origins(message.content))) for message in prompt]

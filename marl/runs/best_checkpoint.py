@@ -26,7 +26,7 @@ class BestTracker:
 
     @classmethod
     def from_rows(cls, settings: EvaluationSettings, rows: Iterable[Mapping[str, Any]]) -> BestTracker:
-        """Return a tracker that has seen `rows` of metrics.jsonl."""
+        """Return a tracker in its state after `rows` of metrics.jsonl."""
         best = cls(settings)
         for row in rows:
             best.update(row["step"], row)

@@ -190,7 +190,7 @@ def verify(path: Path, below: str = "") -> Manifest:
 
 
 def _differing(written: Mapping[str, str], present: Mapping[str, str]) -> str:
-    """Return how the tensors of a file differ from those that were written; "" if they do not."""
+    """Describe the first tensor that differs from the manifest (`written`), or return "" if none does."""
     names = written.keys() | present.keys()
     name = min((name for name in names if written.get(name) != present.get(name)), default=None)
     if name is None:
@@ -258,7 +258,7 @@ def checkpoint_steps(folder: Path) -> list[int]:
 
 
 def step_from_name(name: str) -> int | None:
-    """Return the step that a file or folder is named after; None if it is named otherwise."""
+    """Return the step in the name of a file or folder, or None if the name is no step."""
     return int(name) if name.isdecimal() and f"{int(name):06d}" == name else None
 
 
@@ -268,7 +268,7 @@ def intact_steps(folder: Path) -> list[int]:
 
 
 def find_damage(folder: Path, step: int, check: Callable[[Path], Manifest] = verify) -> str | None:
-    """Return what is wrong with a checkpoint; None if nothing is."""
+    """Return the error message of a damaged checkpoint, or None if it is intact."""
     try:
         check(folder / f"{step:06d}")
     except CheckpointError as error:

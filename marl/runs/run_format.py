@@ -13,7 +13,7 @@ FORMAT = 2
 
 
 def other_format(written: int) -> str:
-    """Return the sentence that refuses files of a run in another format."""
+    """Return the refusal of a run's files in another format."""
     return f"was written by another version of marl (format {written}; this version reads {FORMAT}): train anew"
 
 

@@ -92,7 +92,7 @@ def writing_status(folder: Path, look: Callable[[], RunActivity]) -> Iterator[No
 
 
 def read_status(folder: Path) -> RunStatus:
-    """Return the status that was written last.
+    """Return the latest status.
 
     Raises:
         ScenarioError: if the run has no such file, or it is damaged.

@@ -39,7 +39,7 @@ def write_strategies(path: Path, rows: Iterable[StrategyRow]) -> None:
 
 
 def read_strategies(path: Path) -> list[StrategyRow]:
-    """Return the rows that `write_strategies` wrote.
+    """Return the rows written by `write_strategies`.
 
     Raises:
         ValueError: if the file is damaged, or exceeds a limit of `marl/host/data_files.py`.

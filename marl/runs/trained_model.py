@@ -100,6 +100,6 @@ class Trained(TransformersModelConfig, TrainedPolicyRef):
 
 
 def _untrained(policy: PolicyConfig) -> str:
-    """Return that a policy has no learner, and what to name in place of it."""
+    """Return the end of an error message: the policy is never trained, so its weights stay as they are."""
     kind = policy.model.kind if policy.model else policy.engine.kind
     return f", which stays as it is there (no learner; {kind})"

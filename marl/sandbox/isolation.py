@@ -78,7 +78,7 @@ class SandboxSetup(TypedDict):
 
 
 def start_command(mechanism: str, sandbox: Sandbox, setup_fd: int, ready_fd: int) -> list[str]:
-    """Return the command that starts bootstrap.py with its two file descriptors."""
+    """Return the command line of bootstrap.py with its two file descriptors."""
     prefix, script = list[str](), str(BOOTSTRAP_FILE)
     if mechanism == "bubblewrap":
         prefix, script = _bubblewrap(sandbox), f"/{BOOTSTRAP_FILE.name}"
@@ -86,7 +86,7 @@ def start_command(mechanism: str, sandbox: Sandbox, setup_fd: int, ready_fd: int
 
 
 def make_setup(mechanism: str, sandbox: Sandbox, files: Mapping[str, str], scratch: str) -> SandboxSetup:
-    """Return the setup that bootstrap.py reads.
+    """Return the setup for bootstrap.py.
 
     Raises:
         SandboxUnavailable: if there is no seccomp filter for this machine's processor.

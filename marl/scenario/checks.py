@@ -73,7 +73,7 @@ def _learner_processes(scenario: Scenario) -> Iterator[str]:
 
 
 def _of_each_game(find: Find) -> Find:
-    """Return a check that applies `find` to each game alone, and prefixes fields of a game with `games.NAME`."""
+    """Wrap `find`: it is applied to each game alone, and a game's fields get the prefix `games.NAME`."""
 
     def find_in_each(scenario: Scenario) -> Iterator[str]:
         for name, view in scenario.by_game().items():

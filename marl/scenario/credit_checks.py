@@ -53,7 +53,7 @@ def _idle_thought_limits(scenario: Scenario) -> Iterator[str]:
 
 
 def _posed_to(scenario: Scenario) -> set[str]:
-    """Return the roles that may work on problems posed by other roles in the same episode."""
+    """Return the roles allowed to work on problems posed by other roles in the same episode."""
     roles: set[str] = set()
     for view in scenario.by_game().values():
         if view.game:

@@ -386,7 +386,7 @@ cluster: {kind: local, simulators: 2}
                 yield name, role, policy.learner
 
     def _knows_language(self, name: str) -> bool:
-        """Return whether who speaks with a policy understands instructions: no tiny model, and no scripted player."""
+        """Return True if the policy follows instructions: it is neither a tiny model nor a scripted player."""
         policy = self.policies.get(name)
         if policy is None or policy.model is None:
             return policy is not None and not policy.engine.token_level

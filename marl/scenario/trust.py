@@ -90,7 +90,7 @@ class ScenarioFolder:
 
 
 def external_accesses(data: Any, folder: Path, seen: frozenset[Path] = frozenset()) -> list[ExternalAccess]:
-    """Return all that a scenario in `folder`, given as plain data, reaches; runs that it builds on included."""
+    """Return everything a scenario in `folder` reaches, including the runs it builds on. `data` is plain data."""
     home = ScenarioFolder(folder)
     seen |= {home.path}
     reached: list[ExternalAccess] = []
@@ -100,7 +100,7 @@ def external_accesses(data: Any, folder: Path, seen: frozenset[Path] = frozenset
 
 
 def _entries(data: Any, field: str, key: str, parent: Mapping[str, Any] | None = None) -> Iterator[Entry]:
-    """Yield everything in `data`; items of a list have the key of the list."""
+    """Yield every (key, value) inside `data`; items of a list have the key of the list."""
     if field:
         yield Entry(field, key, data, parent or {})
     if isinstance(data, Mapping):

@@ -72,7 +72,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """Return the number that a scalar means.
+        """Return the number written as a YAML scalar.
 
         Raises:
             ConstructorError: if it is none, or one of more than 63 bits.

@@ -99,12 +99,12 @@ def without_thoughts(text: str) -> str:
 
 
 def public_text(text: str) -> str:
-    """Return the text that other agents read if thoughts are hidden. A text without thoughts keeps its whitespace."""
+    """Return the text for other agents if thoughts are hidden. A text without thoughts keeps its whitespace."""
     return without_thoughts(text) if "think>" in text else text
 
 
 def drop_retracted(text: str, marks: Iterable[AnswerSpan]) -> list[AnswerSpan]:
-    """Return the marks that are neither denied ("not [5]", "[5] is wrong") nor followed by a retraction ("Wait, ...").
+    """Return the marks neither denied ("not [5]", "[5] is wrong") nor followed by a retraction ("Wait, ...").
 
     Words inside of a mark retract nothing.
     """
@@ -173,7 +173,7 @@ def find_boxes(text: str) -> list[AnswerSpan]:
 
 
 def tags(text: str, name: str) -> list[AnswerSpan] | None:
-    """Return all spans `<name>...</name>`, or None if opening and closing tags do not alternate."""
+    """Return the spans `<name>...</name>`, or None if opening and closing tags do not alternate."""
     ends = list(re.finditer(rf"<(/?){re.escape(name)}>", text))
     if [tag[1] for tag in ends] != ["", "/"] * (len(ends) // 2):
         return None
@@ -182,7 +182,7 @@ def tags(text: str, name: str) -> list[AnswerSpan] | None:
 
 
 def brackets(text: str) -> list[AnswerSpan]:
-    """Return all innermost, non-empty square brackets that end on the line on which they begin."""
+    """Return the innermost, non-empty square brackets that end on the line of their beginning."""
     marks = (AnswerSpan(match.start(), match.end(), match[1].strip()) for match in _BRACKETED.finditer(text))
     return [mark for mark in marks if mark.content]
 

@@ -162,7 +162,7 @@ def is_boundary(node: nodes.Node) -> bool:
 
 
 def _filtered(node: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:
-    """Return an expression that applies filter `name` to `node`."""
+    """Return the syntax node of `node` with filter `name` applied."""
     return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
 
 

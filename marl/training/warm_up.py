@@ -49,7 +49,7 @@ def _examples(scenario_json: str, seed: int) -> list[Trajectory]:
 
 
 def corpus(scenario: Scenario, policies: Sequence[str], seed: int) -> set[str]:
-    """Return all prompts and answers of `policies` in random play."""
+    """Return prompts and answers of `policies` in random play."""
     roles = {name for name, role in scenario.roles.items() if role.policy in policies}
     texts: set[str] = set()
     for trajectory in _examples(scenario.model_dump_json(), seed):

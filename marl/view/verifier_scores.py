@@ -21,7 +21,7 @@ class Score:
 
 
 def scores_of(turn: Turn) -> list[Score]:
-    """Return the scores that `turn` contains as a verifier's or rater's answer, or [] for any other turn."""
+    """Return the scores in `turn`, the answer of a verifier or rater, or [] for any other turn."""
     # Verifiers sample no tokens; a model could imitate their format to fake a score.
     answer = {} if turn.completion.token_ids else _object(turn.completion.text)
     scores, reasons = answer.get("scores"), answer.get("why")

@@ -121,13 +121,13 @@ def block_mask(forest: PrefixForest, window: int | None = None, block: int = BLO
 
 
 def _block_lists(chosen_UQQ: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many blocks each block attends to, and the blocks, these first and in order; for all heads."""
+    """Return, for each query block, the number of attended key blocks, and all blocks, the attended ones first."""
     order_UQQ = chosen_UQQ.int().argsort(dim=2, descending=True, stable=True)
     return chosen_UQQ.sum(2)[:, None].int(), order_UQQ[:, None].int().contiguous()
 
 
 def skips_blocks(model: Any) -> bool:
-    """Return whether attention may skip masked blocks: FlexAttention, without dropout, in place of SDPA on a GPU."""
+    """Return True if attention may skip masked blocks: FlexAttention, without dropout, in place of SDPA on a GPU."""
     kind = model.config._attn_implementation
     return kind == ATTENTION_NAME or (
         kind == "sdpa" and next(model.parameters()).is_cuda and model._supports_flex_attn and not has_dropout(model)
@@ -135,7 +135,7 @@ def skips_blocks(model: Any) -> bool:
 
 
 def packing_obstacle(model: Any) -> str:
-    """Return why the model cannot read packed sequences; empty if it can.
+    """Return the model's obstacle to packed sequences, or "" if it can read them.
 
     It can if its only memory is the keys and values of all tokens, which depend neither on what follows nor on the
     length of a text.
@@ -176,7 +176,7 @@ def supports_kv_cache(model: Any) -> bool:
 
 
 def has_dropout(model: Any) -> bool:
-    """Return whether training is random. A shared prompt would have one dropout mask instead of one for each row."""
+    """Return True if training is random. A shared prompt would have one dropout mask instead of one for each row."""
     modules = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
     named = {name: value for name, value in _settings(model).items() if not name.startswith(_OTHER_HEADS)}
     return modules or any("drop" in name and value for name, value in named.items())

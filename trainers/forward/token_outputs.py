@@ -141,7 +141,7 @@ def _chunks(inputs: Sequence[Tensor | None], pieces: int) -> Iterator[list[Any]]
 
 
 def _learns_below(head: _Head, states_NH: Tensor) -> bool:
-    """Return whether only the log-probabilities have a gradient, to the states alone, and their tables are large."""
+    """Return True if only the log-probabilities have a gradient, to the states alone, and their tables are large."""
     spec = head.spec
     return (
         torch.is_grad_enabled()
@@ -237,8 +237,10 @@ def find_logit_transform(model: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _candidates(model: Any) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Yield what the settings name; where two readings are possible, both. Small logits look alike with and without a
-    cap, so a cap that is named is believed."""
+    """Yield the settings' logit modifiers; where two readings are possible, both.
+
+    Small logits look alike with and without a cap, so a cap in the settings is believed.
+    """
     settings = model.config.get_text_config(decoder=True).to_dict()
     caps = [float(settings[name]) for name in _CAPS if settings.get(name)]
     factors = [float(settings[name]) for name in _FACTORS if settings.get(name)]

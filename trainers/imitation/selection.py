@@ -8,7 +8,7 @@ from marl.trainers.preferences.pairs import mean_measure
 
 
 def select_samples(samples: Sequence[Sample], selection: SampleSelection) -> list[Sample]:
-    """Return the samples that `selection` admits, in their order. Ties go to the first."""
+    """Return the samples admitted by `selection`, in their order. Ties go to the first."""
     if (minimum := selection.at_least) is not None:
         samples = [sample for sample in samples if mean_measure((sample,), selection.by) >= minimum]
     if selection.best is None:

@@ -78,7 +78,7 @@ def transient_bytes(size: ModelSize, micro: MicroBatch, tables: float = FORWARD_
 
 
 def trained_weights_memory(size: ModelSize, optimizer: str, prefix: str = "") -> Iterator[MemoryUse]:
-    """Yield what weights that learn take: themselves, masters of those in halves, moments, gradients, checkpoints.
+    """Yield the memory of trained weights: weights, moments, gradients, saved copies, float32 masters of half precision.
 
     Moments in 8 bits have a scale for each block of 256. Paged ones can leave the GPU, and are counted as if they did.
     """
@@ -96,7 +96,7 @@ def trained_weights_memory(size: ModelSize, optimizer: str, prefix: str = "") ->
 
 
 def anchor_memory(size: ModelSize, frozen: Mapping[str, bool]) -> Iterator[MemoryUse]:
-    """Yield the copies that anchors are: one of the initial weights for all that are `frozen`, else one each.
+    """Yield the copies of weights kept for anchors: one for all `frozen` anchors together, and one for every other.
 
     Those of an adapter hold its numbers alone, and its initial state is its base, of which there is no copy.
     """

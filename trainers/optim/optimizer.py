@@ -198,7 +198,7 @@ def scheduled_lr(settings: GradientLearnerConfig, update: int, steps: int) -> fl
 
 
 def learned_tensors(model: nn.Module, *, frozen: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that learning changes, by name; with `frozen`, parameters that do not learn as well.
+    """Yield the trained tensors by name; with `frozen`, also the parameters that are not trained.
 
     Tied parameters come once. Saved buffers come too if all parameters are yielded. Of sharded parameters, this
     process's shards are yielded.

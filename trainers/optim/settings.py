@@ -105,7 +105,7 @@ class KlAnchor(Config):
 
     @property
     def is_in_loss(self) -> bool:
-        """Return whether it is ever part of the loss."""
+        """Return True if the term is ever part of the loss."""
         return self.coefficient > 0 or bool(self.final)
 
 
@@ -177,7 +177,7 @@ class GradientLearnerConfig(LearnerConfig):
         yield from self.activation_memory(size, work)
 
     def activation_memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
-        """Yield what one forward and backward pass takes while it lasts."""
+        """Yield the memory in use during one forward and backward pass."""
         micro, packing = micro_batch(work, self.micro_tokens, self.packing, self.minibatches), self.packing
         saved = activation_bytes(size, micro.tokens, checkpointing=self.gradient_checkpointing, packing=packing)
         yield MemoryUse("activations", saved, "learn")
@@ -185,7 +185,7 @@ class GradientLearnerConfig(LearnerConfig):
 
     @property
     def logit_tables(self) -> float:
-        """Return how many tables of tokens by vocabulary are held at once."""
+        """Return the number of (tokens, vocabulary) tensors held at once."""
         return FORWARD_LOGIT_TABLES
 
     def memory_savers(self) -> Iterator[MemorySaver]:

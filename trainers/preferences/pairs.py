@@ -61,7 +61,7 @@ def comparison_groups(samples: Iterable[Sample], settings: PairwiseLearnerConfig
 
 
 def _group(entries: Sequence[ComparedTurns], settings: PairwiseLearnerConfig) -> ComparisonGroup:
-    """Return the entries that are in a pair, with the pairs that `settings` select."""
+    """Return the entries of the selected pairs, and the pairs."""
     scores = [mean_measure(entry, settings.by) for entry in entries]
     texts = [tuple((sample.prompt_ids, sample.token_ids) for sample in entry) for entry in entries]
     gaps: dict[tuple[int, int], float] = {}

@@ -166,7 +166,7 @@ class QLearner:
         save_network(self.online.agent, self.source.settings, folder)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state that the next update depends on, except for its samples."""
+        """Return the state of the next update, except for its samples."""
         moments = self._optimizer.state_dict()["state"]
         return {
             "updates": self.updates,

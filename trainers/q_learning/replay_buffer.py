@@ -35,7 +35,7 @@ class ReplayBuffer:
         return [self._episodes[place] for place in random.Random(seed).sample(range(len(self)), many)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all episodes, as tensors whose number does not grow with theirs."""
+        """Return the episodes as a fixed number of tensors."""
         agents = sorted({turn.agent for episode in self._episodes for turn in episode.turns})
         prompts = [prompt for episode in self._episodes for prompt in episode.prompts]
         turns = [turn for episode in self._episodes for turn in episode.turns]

@@ -113,7 +113,7 @@ def joint_transitions(
 
 
 def _round_rewards(episode: JointEpisode, numbers: Sequence[int]) -> list[float]:
-    """Return what all agents together were paid in each round; `numbers`: those of the rounds' turns."""
+    """Return the summed rewards of the agents in each round; `numbers`: those of the rounds' turns."""
     begins = [min(turn.index for turn in episode.turns if turn.turn_number == number) for number in numbers]
     rewards = [0.0] * len(numbers)
     for index, value in (payment for turn in episode.turns for payment in turn.rewards):

@@ -110,7 +110,7 @@ class EnumeratedGame:
         self._sums = dict(self._sums)
 
     def chance(self, cell: HistoryMove) -> float:
-        """Return the probability that a play contains the history and the move of `cell`."""
+        """Return the probability of `cell`: of its history followed by its move."""
         return self._sums[cell.after][0]
 
     def value(self, history: History) -> float:

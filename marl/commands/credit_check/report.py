@@ -28,7 +28,7 @@ _COLUMNS = "own = with its own exact estimand, exact = with the exact sequential
 
 
 def text(results: CheckResults) -> str:
-    """Return all results as text for a terminal."""
+    """Format the results for a terminal."""
     parts = ["Known answers", _answers(results.answers, aligned)] if results.answers else []
     for task, rows in groupby(results.methods, key=lambda row: row.task):
         parts += [f"{task}: {_COLUMNS}", _task_table(list(rows))]
@@ -176,7 +176,7 @@ def _figure(value: float | None) -> str:
 
 
 def _numbers(values: Sequence[float]) -> str:
-    """Return all numbers as text, or a single one if they are equal."""
+    """Format `numbers` as text; equal numbers are written once."""
     shown = [f"{value:.4g}" for value in values]
     return shown[0] if len(set(shown)) == 1 else ", ".join(shown)
 

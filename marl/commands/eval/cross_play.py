@@ -96,7 +96,7 @@ class CrossPlayRun:
         return f"{first} {second}"
 
     def _conditions(self) -> dict[str, Any]:
-        """Return the settings that determine the episodes of a given pair of players."""
+        """Return the settings on which the episodes of a pair of players depend."""
         tournament = self.tournament
         game = tournament.scenario.game
         return {
@@ -106,7 +106,7 @@ class CrossPlayRun:
         }
 
     def _recorded(self) -> dict[Pair, PairEpisodes]:
-        """Return the episodes that the file holds of these players, if they were played under the same conditions."""
+        """Return the file's episodes of these players, if they were played under the same conditions."""
         if self.out is None or not self.out.is_file():
             return {}
         try:

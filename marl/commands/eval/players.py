@@ -39,7 +39,7 @@ class Roster:
 
 
 def read_roster(words: Sequence[str], *, game: str | None = None, policy: str | None = None) -> Roster:
-    """Return the players that `words` name. No weights are loaded.
+    """Return the players named by `words`. No weights are loaded.
 
     The first run, scenario or model of a run defines the game.
 
@@ -213,7 +213,7 @@ def _policy(scenario: Scenario, name: str) -> PolicyConfig:
 
 
 def _speaker(model: Path, scenario: Scenario) -> str:
-    """Return the policy that uses `model`: the last one named in its path, or the only one that learns."""
+    """Return the policy with `model`: the last one named in its path, or the only trained one."""
     for part in reversed(model.resolve().parts):
         if part in scenario.policies:
             return part

@@ -88,7 +88,7 @@ class SuitePlayer:
         return scores
 
     def _speaker(self) -> str:
-        """Return the policy that speaks in tests with roles of their own."""
+        """Return the evaluated policy for tests with roles of their own."""
         choices = self._speakers()
         if self.policy is None and len(choices) == 1:
             return next(iter(choices))

@@ -52,6 +52,6 @@ class ApiKey:
         return repr(shown[:_SHOWN]) + (f" and {more} characters more" if more > 0 else "")
 
     def redact(self, text: str) -> str:
-        """Return all of `text` without the key. Completions are redacted: other agents read them, runs record them."""
+        """Return `text` with the key removed. Completions are redacted: other agents read them, runs record them."""
         # A short key, such as `EMPTY` of a server without authentication, may well be a word of the text.
         return text.replace(self._text, _HIDDEN) if len(self._text) >= _PIECE else text

@@ -36,7 +36,7 @@ class WorkerPool:
         self._jobs.put(job)
 
     def take(self, wait_s: float) -> list[tuple[Job, JobResult]]:
-        """Return all finished jobs with their results; wait at most `wait_s` seconds for the first.
+        """Return the finished jobs with their results; wait at most `wait_s` seconds for the first.
 
         Raises:
             WorkerError: if no process starts, or a plug-in cannot work on this machine.

@@ -183,7 +183,7 @@ class LeaguePlay:
         return [replace(match, opponent=drawn[index * draws // count].name) for index in range(count)]
 
     def _distribution(self, role: str, members: Sequence[Member]) -> list[float]:
-        """Return the probability that a player meets each of `members`."""
+        """Return each member's probability of being a player's opponent."""
         names, player = [member.name for member in members], self._settings.players[role]
         rates = [record.win_rate for record in self._results.against(self.archive.policy_of(role), names)]
         payoffs = self._payoffs.matrix(names) if player.by == "psro" else ()

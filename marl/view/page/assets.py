@@ -57,5 +57,5 @@ def _as_function(name: str) -> str:
 
 
 def bundle_style() -> str:
-    """Return all style sheets as one text."""
+    """Return the style sheets, joined into one text."""
     return "\n".join(read_asset(name).decode() for name in STYLES)

@@ -136,7 +136,7 @@ def _columns(names: Iterable[str]) -> list[str]:
 
 
 def row(home: RunFolder, step: int) -> dict[str, Any]:
-    """Return all metrics of one step, or {} if the step has no row."""
+    """Return the metrics of one step, or {} if the step has no row."""
     return next((dict(row) for row in home.rows() if row["step"] == step), {})
 
 

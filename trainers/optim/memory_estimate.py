@@ -78,7 +78,7 @@ def transient_bytes(size: ModelSize, micro: MicroBatch, tables: float = FORWARD_
 
 
 def trained_weights_memory(size: ModelSize, optimizer: str, prefix: str = "") -> Iterator[MemoryUse]:
-    """Yield the memory of trained weights: weights, moments, gradients, saved copies, float32 masters of half precision.
+    """Yield the memory of trained weights: weights, moments, gradients, saved copies, float32 masters of halves.
 
     Moments in 8 bits have a scale for each block of 256. Paged ones can leave the GPU, and are counted as if they did.
     """

@@ -9,7 +9,6 @@ from pydantic import Field, field_validator
 from marl.core.types import TOOL_CALL_PREFIX
 from marl.roles import parsing
 from marl.roles.base import BaseRole, TemplateText
-from marl.roles.json_schema import check_schema
 
 AnswerFormat = Literal["tag", "boxed", "bracket", "json", "code", "last_line", "whole"]
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z][\w-]*$")]
@@ -80,6 +79,8 @@ class AnsweringRole(BaseRole):
     @classmethod
     def _is_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
         if schema is not None:
+            from marl.roles.json_schema import check_schema  # takes long to import
+
             check_schema(schema)
         return schema
 

@@ -1,8 +1,9 @@
 """Validation of model-written values against a scenario's JSON schemas (draft 2020-12).
 
-jsonschema is imported only if a scenario has a schema. Validation runs between two moves, so its time is bounded for
-every value: patterns are matched by Rust's `regex` crate (part of pydantic) in linear time, followed references are
-counted, and keywords with quadratic time are implemented here or refused. `format` is not checked.
+This module is imported only if a scenario has a schema, as jsonschema takes long to import. Validation runs between
+two moves, so its time is bounded for every value: patterns are matched by Rust's `regex` crate (part of pydantic) in
+linear time, followed references are counted, and keywords with quadratic time are implemented here or refused. `format`
+is not checked.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ from functools import cache, lru_cache
 from threading import local
 from typing import Any
 
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.validators import extend
+from jsonschema_specifications import REGISTRY
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 _REFUSED = ("unevaluatedItems", "unevaluatedProperties")
 _BASE_REFERENCES, _REFERENCES_PER_VALUE = 1000, 20
@@ -53,9 +60,6 @@ def check_schema(schema: Mapping[str, Any]) -> None:
         ValueError: if `schema` is no JSON schema, has an external or endless reference, or has an unsupported keyword
             or pattern.
     """
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-
     try:
         Draft202012Validator.check_schema(schema)
         for part in _parts(schema):
@@ -83,10 +87,6 @@ def _check_part(part: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
 
 
 def _check_reference(reference: str, schema: Mapping[str, Any]) -> None:
-    from jsonschema_specifications import REGISTRY
-    from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
-
     resolver = REGISTRY.with_resource("", DRAFT202012.create_resource(schema)).resolver()
     try:
         resolver.lookup(reference)
@@ -112,17 +112,12 @@ def _is_valid(value: Any, schema: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
-    from jsonschema_specifications import REGISTRY
-
     # An explicit registry keeps jsonschema from downloading the schemas that a reference names.
     return _validator_class()(json.loads(schema), registry=REGISTRY)
 
 
 @cache
 def _validator_class() -> Any:
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import extend
-
     keywords = {
         "pattern": _check_text,
         "patternProperties": _check_matching,
@@ -187,8 +182,6 @@ def _exact(number: float) -> Fraction:
 
 
 def _error(keyword: str) -> Exception:
-    from jsonschema.exceptions import ValidationError
-
     return ValidationError(keyword)
 
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from marl.roles.json_schema import fits_schema
 from marl.text import answers
 from marl.text.answers import AnswerSpan, drop_retracted, without_thoughts
 from marl.text.json_text import last_json_structure, parse_strict_json
@@ -120,7 +119,11 @@ def json_object(text: str, schema: Mapping[str, Any] | None = None) -> dict[str,
         value = last_json_structure(without_thoughts(text))
     except ValueError:
         return None
-    return value if isinstance(value, dict) and (schema is None or fits_schema(value, schema)) else None
+    if not isinstance(value, dict) or schema is None:
+        return value if isinstance(value, dict) else None
+    from marl.roles.json_schema import fits_schema  # takes long to import
+
+    return value if fits_schema(value, schema) else None
 
 
 def json_value(text: str) -> Any:

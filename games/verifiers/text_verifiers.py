@@ -151,31 +151,24 @@ class JsonSchemaVerifier(VerifierConfig):
     @field_validator("accepts")
     @classmethod
     def _check_schema(cls, accepts: dict[str, Any]) -> dict[str, Any]:
-        # Here, so that scenarios without a schema do not load the library.
-        from jsonschema.exceptions import SchemaError
-        from jsonschema.validators import validator_for
+        # Imported here, so that scenarios without a schema do not load the library.
+        from marl.games.verifiers.schema_validation import check_schema
 
-        try:
-            validator_for(accepts).check_schema(accepts)
-        except SchemaError as error:
-            raise ValueError(f"no JSON schema: {error.message} (at {error.json_path})") from error
+        check_schema(accepts)
         return accepts
 
     def __call__(self, case: VerifierCase) -> Verdict:
-        from jsonschema.validators import validator_for
-        from referencing import Registry
+        from marl.games.verifiers.schema_validation import first_violation
 
         try:
             value = last_json((case.answer if self.read == "answer" else case.text) or "")
-            # An empty registry: references to other documents raise an error and are never fetched.
-            validator = validator_for(self.accepts)(self.accepts, registry=Registry())
-            fault = next(validator.iter_errors(value), None)
+            violation = first_violation(value, self.accepts)
         except ValueError as error:
             return reject(f"no JSON: {error}")
         except RecursionError:
             return reject("the schema leads deeper than the value")
-        if fault is None:
+        if violation is None:
             return Verdict(1.0)
-        why = f"{fault.json_path}: {fault.message}"
+        why = f"{violation.json_path}: {violation.message}"
         # The library's message quotes the value, which may be long.
-        return reject(why if len(why) <= _MAX_MESSAGE else f"breaks {fault.validator!r}")
+        return reject(why if len(why) <= _MAX_MESSAGE else f"breaks {violation.validator!r}")

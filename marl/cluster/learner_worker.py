@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
+
 from marl.core.types import Metrics, Reading, Sample, TokenFigures, Turn, TurnId
 from marl.protocols import DataParallel, Learner, LearnerConfig, LearnerContext, ReportsTokens
 from marl.training.placement import use_threads
@@ -137,8 +139,6 @@ class LearnerWorker:
 
 def _own_address() -> str:
     """Return the address under which Ray's other machines reach this machine."""
-    import ray
-
     node_id = ray.get_runtime_context().get_node_id()
     return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id)
 

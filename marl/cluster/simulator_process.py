@@ -6,8 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 
 from marl.core.types import Ticket
 from marl.rollout.shards import LoadWeights, Result, ShardCommand, ShardReport, SimulatorShard
@@ -16,8 +15,6 @@ from marl.training.placement import Sources, build_simulator, use_threads
 
 _GATHER_S = 0.1
 """Time over which finished episodes are gathered into one reply while others are in flight, in seconds."""
-_FETCH_S = 600.0
-"""Maximum time for new weights to arrive, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +51,11 @@ class SimulatorProcess:
     def build(self, setup: SimulatorSetup) -> frozenset[str]:
         """Load the weights and build the simulator; return the UUIDs of the GPUs in use by this process."""
         # Imported here, not at the top: this takes seconds, which must not count as a wait for room (`cluster.room_s`).
-        # Nor later: the first new weights should not have to wait for the import.
-        import marl.cluster.weight_transfer  # noqa: F401
+        # Nor later: the first new weights should not have to wait for the import of torch.
         from marl.cluster.gpu_weights import gpus_in_use
+        from marl.cluster.weight_transfer import load_weights
 
+        self._load_weights = load_weights
         use_threads(setup.threads)
         self._shard = SimulatorShard(build_simulator(setup.scenario, setup.sources))
         return gpus_in_use()
@@ -68,7 +66,7 @@ class SimulatorProcess:
         assert shard is not None
         for command in commands:
             if isinstance(command, LoadWeights):
-                _load_weights(shard, command)
+                self._load_weights(shard, command)
             elif report := shard.handle(command):
                 reply.reports.append(report)
         while shard.open_jobs and (elapsed_s := time.monotonic() - began) < limit_s:
@@ -77,15 +75,3 @@ class SimulatorProcess:
             reply.results += shard.step(limit_s - elapsed_s)
         reply.busy_s = time.monotonic() - began
         return reply
-
-
-def _load_weights(shard: SimulatorShard, command: LoadWeights) -> None:
-    import ray
-    import torch
-
-    from marl.cluster.weight_transfer import receive
-
-    shard.handle(replace(command, weights=receive(command.weights, partial(ray.get, timeout=_FETCH_S))))
-    if torch.cuda.is_initialized():
-        # The run reuses its copy on the GPU after this reply, so the reads must have finished.
-        torch.cuda.synchronize()

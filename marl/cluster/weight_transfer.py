@@ -6,16 +6,23 @@ Processes on the learner's GPU read the weights from GPU memory instead (`marl.c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import ray
 import torch
 from numpy.typing import NDArray
 
 from marl.cluster.gpu_weights import GpuBufferPool, GpuWeightsHandle, on_one_gpu, open_handle
 from marl.models.weights import read_tensors
 from marl.protocols import models
+from marl.rollout.shards import LoadWeights, SimulatorShard
+
+_FETCH_S = 600.0
+"""Maximum time for new weights to arrive, in seconds."""
 
 
 class PackedTensor(NamedTuple):
@@ -53,6 +60,14 @@ class PublishedWeights:
 
     def _put(self, packed: PackedWeights) -> None:
         self._reference, self.stored_bytes = self._store(packed), size_of(packed)
+
+
+def load_weights(shard: SimulatorShard, command: LoadWeights) -> None:
+    """Load the weights behind a command's payload into the engines of `shard`."""
+    shard.handle(replace(command, weights=receive(command.weights, partial(ray.get, timeout=_FETCH_S))))
+    if torch.cuda.is_initialized():
+        # The run reuses its copy on the GPU after this reply, so the reads must have finished.
+        torch.cuda.synchronize()
 
 
 def receive(payload: Any, fetch: Callable[[Any], PackedWeights]) -> models.Weights:

@@ -17,7 +17,6 @@ from marl.evaluation.grader_check import check_graders
 from marl.evaluation.model_facts import config_of
 from marl.memory.device import DeviceMemory, device_memory
 from marl.memory.preflight import preflight
-from marl.models.hub import cache_config_and_tokenizer
 from marl.models.pretrained import Pretrained
 from marl.scenario.load import load, problem_list
 from marl.scenario.schema import Scenario
@@ -124,6 +123,8 @@ def _model_configs(scenario: Scenario, entries: Iterable[str]) -> dict[str, Path
         model = policy.model and (policy.model.shared_base() or policy.model)
         if not isinstance(model, Pretrained) or config_of(model, configs):
             continue
+        from marl.models.hub import cache_config_and_tokenizer  # takes long to import
+
         if why := cache_config_and_tokenizer(model.path):
             raise ValueError(
                 f"policies.{name}.model: {model.path}: {why}; to know its sizes, give its config.json: --model-config "

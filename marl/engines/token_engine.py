@@ -10,7 +10,7 @@ from marl.core.types import Completion, Failure, Finish, Request, Ticket
 from marl.engines.thinking_budget import ThinkingBudget
 from marl.models.chat_template import ChatTokenizer, Prompt
 from marl.models.token_spans import Range
-from marl.protocols import ModelSource, SharedWeights, Weights
+from marl.protocols import SharedWeights, Weights
 
 
 @dataclass(slots=True)
@@ -104,14 +104,3 @@ def nan_error(policy: str, version: int) -> FloatingPointError:
     return FloatingPointError(
         f"version {version} of the weights of policy {policy!r} gives logits that are not numbers"
     )
-
-
-def expect_model(kind: str, source: ModelSource | None) -> ModelSource:
-    """Return `source`, the weights of a policy with an engine of this `kind`.
-
-    Raises:
-        ValueError: if the policy has no model.
-    """
-    if source is None:
-        raise ValueError(f"engine {kind!r} speaks for a model: give the policy a `model`")
-    return source

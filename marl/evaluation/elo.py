@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.csgraph import connected_components
 
 Points = NDArray[np.float64]
 """[i, j]: points that player i won against player j; a win is 1 for the winner, a draw a half for both."""
@@ -82,8 +83,6 @@ def _strengths(won: Points, guess: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _expect_connected(won: Points) -> None:
-    from scipy.sparse.csgraph import connected_components
-
     count, _ = connected_components(won > 0, directed=True, connection="strong")
     if count > 1:
         raise ValueError(

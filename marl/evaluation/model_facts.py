@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from marl.core.types import Request
 from marl.models.adapter import Adapter
 from marl.models.hf_folder import gguf_of, is_gguf
@@ -138,13 +140,9 @@ def folder_of(model: ModelConfig) -> Path | None:
     folder = Path(model.path).expanduser()
     if folder.is_dir():
         return folder
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
+    from marl.models.hub import cached_folder  # takes long to import
 
-    with suppress(HFValidationError):  # the path cannot be a repository's name on the hub
-        cached = try_to_load_from_cache(model.path, "config.json")
-        return Path(cached).parent if isinstance(cached, str) else None
-    return None
+    return cached_folder(model.path)
 
 
 def config_of(model: ModelConfig, configs: Configs | None = None) -> Path | None:
@@ -202,8 +200,6 @@ def _size(shapes: Shapes | None) -> int | None:
 
 def _saved_shapes(folder: Path) -> Shapes | None:
     """Return the shapes from the headers of a folder's safetensors files, or None if there are no such files."""
-    from safetensors import safe_open
-
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="np") as file:
@@ -288,19 +284,14 @@ def _contents(request: Request) -> str:
 
 
 def _counter(file: Path) -> Callable[[Request], int] | None:
-    """Return a counter of prompt tokens with the model's tokenizer and chat template.
+    """Return a counter of prompt tokens with the model's tokenizer and chat template, or None without a tokenizer.
 
-    The tokenizer is read from a GGUF file or from the folder of a config.json. Return None if there is no tokenizer.
+    The tokenizer is in the GGUF file, or beside the config.json.
     """
-    folder = file.parent
-    packed: dict[str, Any] = {"gguf_file": file.name} if _is_packed(file) else {}
-    if not packed and not (folder / "tokenizer.json").is_file():
+    gguf_file = file.name if _is_packed(file) else None
+    if not gguf_file and not (file.parent / "tokenizer.json").is_file():
         return None
-    from transformers import PreTrainedTokenizerFast  # unlike AutoTokenizer, it does not import torch
-    from transformers.utils import logging
+    from marl.models.tokenizer_files import load_chat_tokenizer  # loads transformers, without torch
 
-    from marl.models.chat_template import ChatTokenizer
-
-    logging.set_verbosity_error()
-    chat = ChatTokenizer(PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True, **packed), frozenset())
+    chat = load_chat_tokenizer(file.parent, gguf_file)
     return lambda request: len(chat.prompt(request).ids)

@@ -10,7 +10,7 @@ from typing import Any
 from marl.evaluation.evaluate import LEGAL_MASS, is_reliable
 from marl.scenario.load import ScenarioError
 from marl.view.curve_data import CurveSelection, select_curves
-from marl.view.curves import save_curves
+from marl.view.pictures import save_curves
 
 CURVES = "curves.png"
 MAX_METRICS = 40

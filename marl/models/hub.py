@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
+
+import httpx2
+from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import build_hf_headers
 
 _PATIENCE_S = 10.0
 """Timeout of the connection to the hub, and of its reply [seconds]."""
@@ -16,11 +22,6 @@ def hub_obstacle(name: str) -> str | None:
     A model in the hub's local cache is available. One short request replaces Transformers' own, which are repeated for
     each file for half a minute: too long for a mistyped folder.
     """
-    import httpx2
-    from huggingface_hub import constants, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import build_hf_headers
-
     url = f"{constants.ENDPOINT}/api/models/{name}"
     try:
         if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
@@ -33,13 +34,19 @@ def hub_obstacle(name: str) -> str | None:
     return f"there is no such folder, and no such model at {url}" if answer.status_code in _ABSENT_STATUSES else None
 
 
+def cached_folder(name: str) -> Path | None:
+    """Return the folder of the model `name` in the hub's local cache, or None if it is not there."""
+    with suppress(HFValidationError):  # the path cannot be a repository's name on the hub
+        cached = try_to_load_from_cache(name, "config.json")
+        return Path(cached).parent if isinstance(cached, str) else None
+    return None
+
+
 def cache_config_and_tokenizer(name: str) -> str | None:
     """Download the configuration and the tokenizer of a model into the hub's local cache, without weights.
 
     Return the reason of a failure, or None on success. Tokenizer files may be absent, the configuration may not.
     """
-    from huggingface_hub import hf_hub_download
-
     if problem := hub_obstacle(name):
         return problem
     try:

@@ -16,7 +16,6 @@ from pydantic import Field, PositiveInt, field_validator
 from marl.core.config import Config
 from marl.core.plugins import find_plugin
 from marl.models.hf_folder import check_folder, check_gguf, gguf_of, is_tiny
-from marl.models.hub import hub_obstacle
 from marl.models.template_defaults import RENDERER_VARIABLES
 from marl.protocols import ModelConfig, ModelContext
 from marl.protocols.memory_estimates import MemorySaver
@@ -134,8 +133,12 @@ class Pretrained(TransformersModelConfig):
         return replace(source, gguf_file=self.gguf_file or gguf_of(Path(path)))
 
     def prepare(self, context: ModelContext) -> PretrainedSource:
-        folder = self._folder()
-        if problem := self._problem() if folder else hub_obstacle(self.path):
+        folder, problem = self._folder(), self._problem()
+        if folder is None:
+            from marl.models.hub import hub_obstacle  # takes long to import
+
+            problem = hub_obstacle(self.path)
+        if problem:
             raise ValueError(f"policy {context.policy!r}: model {str(folder or self.path)!r}: {problem}")
         return self.source(context.policy, folder or self.path, trust_remote_code=self.trust_remote_code)
 

@@ -109,18 +109,17 @@ class QNetworkSource:
         Raises:
             ValueError: naming the policy, if saved weights do not fit.
         """
-        import torch  # here, as `marl check` reads these settings without torch
-
-        from marl.models.q_network_modules import QNetwork
+        # Imported here, as `marl check` reads these settings without torch.
+        from marl.models.q_network_modules import seeded_network
         from marl.models.weights import copy_weights
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
-            settings = self.settings
-            network = QNetwork(settings.actions, settings.encoder, settings.width, settings.rounds, settings.memory)
-        if self.settings.path is not None:
+        settings = self.settings
+        network = seeded_network(
+            settings.seed, settings.actions, settings.encoder, settings.width, settings.rounds, settings.memory
+        )
+        if settings.path is not None:
             try:
-                copy_weights(network, Path(self.settings.path).expanduser())
+                copy_weights(network, Path(settings.path).expanduser())
             except ValueError as error:
                 raise ValueError(f"policy {self.policy!r}: model.path: {error}") from error
         return network.eval()
@@ -132,12 +131,11 @@ class QNetworkSource:
 
 def save_network(network: Any, settings: QNetworkModel, folder: Path) -> None:
     """Write the weights and settings of a `QNetwork` to `folder`, with exploration switched off."""
-    import torch
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     # A loaded network plays greedily: exploration is a matter of training.
-    weights = {**network.state_dict(), "epsilon": torch.zeros(())}
+    weights = {**network.state_dict(), "epsilon": network.epsilon.new_zeros(())}
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS_FILE)
     described = {"model_type": settings.kind, **settings.model_dump(mode="json", exclude={"path"})}
     (folder / SETTINGS_FILE).write_text(json.dumps(described, indent=2) + "\n")

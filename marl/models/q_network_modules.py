@@ -80,3 +80,12 @@ def read_texts(encoder: TextEncoder, texts: Sequence[Ids]) -> Tensor:
     """Return the vectors [texts, W]. Equal texts are encoded once."""
     indices = {text: index for index, text in enumerate(dict.fromkeys(texts))}
     return encoder(list(indices))[torch.tensor([indices[text] for text in texts])]
+
+
+def seeded_network(
+    seed: int, actions: Sequence[str], encoder: TextEncoderConfig, width: int, rounds: int, memory: int
+) -> QNetwork:
+    """Return a network with initial weights drawn from `seed`; torch's own random state stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return QNetwork(actions, encoder, width, rounds, memory)

@@ -114,6 +114,16 @@ class EngineConfig(PluginConfig):
         """Return True if the engine frees device memory while learners train."""
         return False
 
+    def expect_model(self, source: ModelSource | None) -> ModelSource:
+        """Return `source`, the weights of a policy with this engine.
+
+        Raises:
+            ValueError: if the policy has no model.
+        """
+        if source is None:
+            raise ValueError(f"engine {self.kind!r} speaks for a model: give the policy a `model`")
+        return source
+
     def memory(self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None) -> Iterable[MemoryUse]:
         """Return the memory uses of sampling for policies of these `sizes`.
 

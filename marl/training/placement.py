@@ -13,6 +13,8 @@ from marl.protocols import Engine, GameConfig, Learner, LearnerConfig, LearnerCo
 from marl.rollout.added_policies import AdapterPool, AddedPolicies, EnginePool, SlotPool
 from marl.rollout.base import BaseSimulator, ProcessStatus
 from marl.rollout.casting import RoleCasting
+from marl.rollout.sharded_simulator import ShardedSimulator
+from marl.rollout.shards import ShardGroup
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import PolicyConfig, Scenario
 
@@ -117,6 +119,14 @@ def build_simulator(scenario: Scenario, sources: Sources) -> RolloutSimulator:
         elif source:
             slots[name] = EnginePool(partial(policy.engine.build, source))
     simulator.added = AddedPolicies(slots)
+    return simulator
+
+
+def sharded_simulator(scenario: Scenario, shards: ShardGroup) -> ShardedSimulator:
+    """Return a simulator of the scenario's games and roles with these shards."""
+    schedule = scenario.schedule
+    simulator = ShardedSimulator(games_of(scenario), RoleCasting(scenario.roles, schedule.seed), shards)
+    simulator.max_drops = schedule.max_drops if schedule.on_error == "drop" else 0
     return simulator
 
 

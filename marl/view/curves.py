@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from math import inf, isfinite, nan
+from math import inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from marl.core.errors import Writing
 from marl.evaluation.evaluate import LEGAL_MASS
 from marl.runs.symlinks import path_without_symlinks
 from marl.scenario.load import ScenarioError
-from marl.view.curve_data import Curves, CurveSelection, Point, select_curves
+from marl.view.curve_data import Curves, CurveSelection, select_curves
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 _BARS = "▁▂▃▄▅▆▇█"
-_FEW = 50
-"""Maximum number of points with individual markers. A curve of one point would be invisible without a marker."""
 Curve = Sequence[tuple[int, float]]
 """(step, value) of a metric."""
 PICTURE_SUFFIXES = (".pdf", ".png", ".svg")
@@ -46,6 +43,8 @@ def plot(
     curves, left_out = select_curves(runs, CurveSelection(metrics, by, band))
     if not curves:
         raise ScenarioError(f"{runs[0]}: nothing to plot yet")
+    from marl.view.pictures import save_curves  # matplotlib takes long to import
+
     file = out or path_without_symlinks(runs[0], "curves.png")
     save_curves(file, curves)
     lines = list(_in_text(curves))
@@ -112,77 +111,3 @@ def _label(low: float, high: float, share: float) -> str:
 def _cell(fill: float) -> str:
     # NaN fails both comparisons, so a non-finite value leaves the cell empty.
     return _BARS[min(7, int(fill * 8))] if 0 < fill < inf else " "
-
-
-def save_curves(path: Path, curves: Curves) -> None:
-    """Write a picture with a panel per metric and a line per run. `curves` maps metric -> run -> curve.
-
-    Raises:
-        FolderError: if the picture cannot be written.
-    """
-    import matplotlib as mpl
-
-    # Matplotlib would parse a `$` in a metric's or run's name as the start of a formula.
-    with mpl.rc_context({"text.parse_math": False, "text.usetex": False}), Writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        curves_figure(curves).savefig(path, dpi=130, bbox_inches="tight")
-
-
-def curves_figure(curves: Curves) -> Figure:
-    """Return the figure of `curves` (metric -> run -> curve). A run has one colour in all panels."""
-    from matplotlib.figure import Figure
-
-    columns = min(len(curves), 2 if len(curves) <= 4 else 3)
-    rows = -(-len(curves) // columns)
-    figure = Figure(figsize=(6.5 * columns, 3.6 * rows))
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    runs = dict.fromkeys(run for by_run in curves.values() for run in by_run)
-    colours = {run: f"C{index % 10}" for index, run in enumerate(runs)}
-    for axis, (metric, by_run) in zip(axes, curves.items(), strict=False):
-        _panel(axis, metric, by_run, colours)
-    for axis in axes[len(curves) :]:
-        axis.set_visible(False)
-    figure.tight_layout()
-    _legend(figure, curves, colours)
-    return figure
-
-
-def _panel(axis: Any, metric: str, by_run: Mapping[str, Sequence[Point]], colours: Mapping[str, str]) -> None:
-    for run, points in by_run.items():
-        _line(axis, points, colours[run])
-    axis.set_title(metric, fontsize=10)
-    axis.set_xlabel("step")
-    axis.grid(alpha=0.25)
-    if metric.startswith("eval/") and metric.endswith("/legal_mass"):
-        axis.set_ylim(0, 1.02)  # automatic limits would magnify differences of 0.001
-
-
-def _line(axis: Any, points: Sequence[Point], colour: str) -> None:
-    """Draw a curve with its intervals. Invalid points are hollow and dashed."""
-    steps = [point.step for point in points]
-    hollow = [point.step for point in points if not point.valid]
-    if hollow:
-        axis.plot(steps, [point.value for point in points], color=colour, linewidth=1, linestyle="--", alpha=0.6)
-        values = [point.value for point in points if not point.valid]
-        axis.plot(hollow, values, color=colour, linestyle="", marker="o", mfc="white", markersize=4)
-    valid_values = [point.value if point.valid else nan for point in points]
-    axis.plot(
-        steps, valid_values, color=colour, linewidth=1.4, marker="o" if len(points) <= _FEW else None, markersize=3
-    )
-    bounded = [(point.step, point.low, point.high) for point in points if point.low is not None]
-    if bounded:
-        axis.fill_between(*zip(*bounded, strict=True), color=colour, alpha=0.15, linewidth=0)
-
-
-def _legend(figure: Figure, curves: Curves, colours: Mapping[str, str]) -> None:
-    """Add one legend below all panels, unless a single run has valid points only."""
-    from matplotlib.lines import Line2D
-
-    lines = [Line2D([], [], color=colour, label=run) for run, colour in colours.items()] if len(colours) > 1 else []
-    points = [point for by_run in curves.values() for curve in by_run.values() for point in curve]
-    if not all(point.valid for point in points):
-        label = f"does not count: legal mass below {LEGAL_MASS}"
-        lines.append(Line2D([], [], color="gray", linestyle="--", marker="o", mfc="white", markersize=4, label=label))
-    if lines:
-        below, columns = (0.5, 0), min(4, len(lines))
-        figure.legend(handles=lines, loc="upper center", bbox_to_anchor=below, ncols=columns, fontsize=9, frameon=False)

@@ -10,6 +10,10 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
+from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
+from tensorboard.summary.writer.record_writer import RecordWriter
+
 from marl.core.errors import Writing
 from marl.core.types import Metrics
 from marl.host.outside import replace_surrogates
@@ -21,13 +25,10 @@ class TensorBoardEvents(Monitor):
     """TensorBoard event files. A resumed run recreates them from metrics.jsonl."""
 
     _folder: Path
-    _writer: Any  # a RecordWriter: tensorboard takes long to import
+    _writer: RecordWriter
     name = "event files"
 
     def begin(self, folder: RunFolder) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
         self._folder = folder.path / "events"
         name = f"events.out.tfevents.{int(time.time())}.{platform.node()}.{os.getpid()}"
         with Writing(self._folder):
@@ -42,14 +43,11 @@ class TensorBoardEvents(Monitor):
             self.log(int(row["step"]), row)
 
     def log(self, step: int, metrics: Metrics) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
-        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
-
         tags = {replace_surrogates(name): value for name, value in metrics.items() if name != "step"}
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in tags.items()]
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
-    def _add(self, event: Any) -> None:
+    def _add(self, event: Event) -> None:
         with Writing(self._folder):
             self._writer.write(event.SerializeToString())
             self._writer.flush()

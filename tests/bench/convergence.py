@@ -28,7 +28,8 @@ import marl
 from marl.evaluation.game_tree import GameTree, Node, Strategy, build_game_tree, nash_conv
 from marl.evaluation.mixtures import RunningMixture
 from marl.rollout.casting import RoleCasting
-from marl.view.curves import Point, save_curves
+from marl.view.curve_data import Point
+from marl.view.pictures import save_curves
 
 SCALES = {"kuhn": 0.5, "leduc": 0.15, "liars_dice": 1.0}
 """Game -> factor of its rewards."""

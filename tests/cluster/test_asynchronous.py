@@ -16,7 +16,8 @@ import pytest
 from marl.cluster.learner_group import LearnerGroup, LearnerResources
 from marl.cluster.learner_worker import LearnerSpec
 from marl.cluster.learners import ClusterLearners
-from marl.cluster.placement import RayPlacement, ShardedPlacement
+from marl.cluster.placement import ShardedPlacement
+from marl.cluster.ray_placement import RayPlacement
 from marl.core.graph import Trajectory
 from marl.core.types import Sample
 from marl.runs.run_folder import RunFolder

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from marl.cluster.learner_group import LearnerRestarted
-from marl.cluster.placement import RayPlacement, ShardedPlacement
+from marl.cluster.placement import ShardedPlacement
+from marl.cluster.ray_placement import RayPlacement
 from marl.core.types import Metrics
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from marl.cluster.placement import RayPlacement, ShardedPlacement
+from marl.cluster.placement import ShardedPlacement
+from marl.cluster.ray_placement import RayPlacement
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario

@@ -10,7 +10,8 @@ import pytest
 from marl.core.errors import FolderError
 from marl.scenario.load import ScenarioError
 from marl.view.curve_data import Point
-from marl.view.curves import curves_figure, plot, save_curves, sparkline, text_chart
+from marl.view.curves import plot, sparkline, text_chart
+from marl.view.pictures import curves_figure, save_curves
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from marl.scenario.load import validate
 from marl.training.placement import make_simulator
 from marl.view.console import LineMonitor, LiveDashboard, WarmUpProgress, print_literally
 from marl.view.curve_data import Point
-from marl.view.curves import plot, save_curves, sparkline, text_chart
+from marl.view.curves import plot, sparkline, text_chart
+from marl.view.pictures import save_curves
 from marl.view.trackers import TensorBoardEvents
 from tests.support.command_line import run_marl
 from tests.support.misbehaving_servers import replies_with_text, serving

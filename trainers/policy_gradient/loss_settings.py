@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
+from types import ModuleType
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
@@ -11,7 +13,17 @@ from marl.protocols import LossConfig, LossFunction
 
 
 class FormulaLoss(LossConfig):
-    """Base of the losses of `losses.py`, which is loaded by `build()` alone because it imports torch."""
+    """Base of the losses of `losses.py`."""
+
+    def build(self) -> LossFunction:
+        # Imported here, as the formulas need torch and settings are checked without it.
+        from marl.trainers.policy_gradient import losses
+
+        return self.bind(losses)
+
+    @abstractmethod
+    def bind(self, losses: ModuleType) -> LossFunction:
+        """Return the loss function of the module `losses.py` with these settings."""
 
     def __call__(self, logprobs_BT: Any, old_logprobs_BT: Any, advantages_BT: Any, mask_BT: Any) -> Any:
         return self.build()(logprobs_BT, old_logprobs_BT, advantages_BT, mask_BT)
@@ -42,10 +54,10 @@ class PpoClipLoss(ClippedLoss):
     dual_clip: float | None = Field(default=None, gt=1)
     """Greatest ratio of tokens with a negative advantage (verl: 3). None: there is none."""
 
-    def build(self) -> LossFunction:
-        from marl.trainers.policy_gradient.losses import clamped_ratio, clipped_surrogate
-
-        return clamped_ratio(partial(clipped_surrogate, clip=self.clip, dual=self.dual_clip), self.max_log_ratio)
+    def bind(self, losses: ModuleType) -> LossFunction:
+        return losses.clamped_ratio(
+            partial(losses.clipped_surrogate, clip=self.clip, dual=self.dual_clip), self.max_log_ratio
+        )
 
 
 class GspoLoss(ClippedLoss):
@@ -56,10 +68,8 @@ class GspoLoss(ClippedLoss):
     clip_low: PositiveFloat = 3e-4
     clip_high: PositiveFloat = 4e-4
 
-    def build(self) -> LossFunction:
-        from marl.trainers.policy_gradient.losses import gspo
-
-        return partial(gspo, clip=self.clip, limit=self.max_log_ratio)
+    def bind(self, losses: ModuleType) -> LossFunction:
+        return partial(losses.gspo, clip=self.clip, limit=self.max_log_ratio)
 
 
 class GspoTokenLoss(ClippedLoss):
@@ -69,10 +79,8 @@ class GspoTokenLoss(ClippedLoss):
     clip_low: PositiveFloat = 3e-4
     clip_high: PositiveFloat = 4e-4
 
-    def build(self) -> LossFunction:
-        from marl.trainers.policy_gradient.losses import gspo_token
-
-        return partial(gspo_token, clip=self.clip, limit=self.max_log_ratio)
+    def bind(self, losses: ModuleType) -> LossFunction:
+        return partial(losses.gspo_token, clip=self.clip, limit=self.max_log_ratio)
 
 
 class RlooLoss(ClippedLoss):
@@ -81,10 +89,8 @@ class RlooLoss(ClippedLoss):
     kind: str = "rloo"
     by_row: ClassVar[bool] = True
 
-    def build(self) -> LossFunction:
-        from marl.trainers.policy_gradient.losses import rloo
-
-        return partial(rloo, clip=self.clip, limit=self.max_log_ratio)
+    def bind(self, losses: ModuleType) -> LossFunction:
+        return partial(losses.rloo, clip=self.clip, limit=self.max_log_ratio)
 
 
 class CispoLoss(FormulaLoss):
@@ -103,10 +109,8 @@ class CispoLoss(FormulaLoss):
             raise ValueError(f"ratio_low must be below ratio_high, got {self.ratio_low} and {self.ratio_high}")
         return self
 
-    def build(self) -> LossFunction:
-        from marl.trainers.policy_gradient.losses import cispo
-
-        return partial(cispo, bounds=(self.ratio_low, self.ratio_high))
+    def bind(self, losses: ModuleType) -> LossFunction:
+        return partial(losses.cispo, bounds=(self.ratio_low, self.ratio_high))
 
 
 class SapoLoss(FormulaLoss):
@@ -121,10 +125,10 @@ class SapoLoss(FormulaLoss):
     max_log_ratio: PositiveFloat | None = None
     """Limit (nats) to which log-ratios are clamped; no gradient flows beyond it. None: there is no limit."""
 
-    def build(self) -> LossFunction:
-        from marl.trainers.policy_gradient.losses import clamped_ratio, sapo
-
-        return clamped_ratio(partial(sapo, temperatures=(self.tau_positive, self.tau_negative)), self.max_log_ratio)
+    def bind(self, losses: ModuleType) -> LossFunction:
+        return losses.clamped_ratio(
+            partial(losses.sapo, temperatures=(self.tau_positive, self.tau_negative)), self.max_log_ratio
+        )
 
 
 class GmpoLoss(ClippedLoss):
@@ -135,10 +139,8 @@ class GmpoLoss(ClippedLoss):
     clip_low: PositiveFloat = 0.4
     clip_high: PositiveFloat = 0.4
 
-    def build(self) -> LossFunction:
-        from marl.trainers.policy_gradient.losses import gmpo
-
-        return partial(gmpo, clip=self.clip, limit=self.max_log_ratio)
+    def bind(self, losses: ModuleType) -> LossFunction:
+        return partial(losses.gmpo, clip=self.clip, limit=self.max_log_ratio)
 
 
 class ReinforceLoss(FormulaLoss):
@@ -148,10 +150,8 @@ class ReinforceLoss(FormulaLoss):
     linear: ClassVar[bool] = True
     has_ratio: ClassVar[bool] = False
 
-    def build(self) -> LossFunction:
-        from marl.trainers.policy_gradient.losses import reinforce
-
-        return lambda logprobs_BT, _, advantages_BT, mask_BT: reinforce(logprobs_BT, advantages_BT, mask_BT)
+    def bind(self, losses: ModuleType) -> LossFunction:
+        return lambda logprobs_BT, _, advantages_BT, mask_BT: losses.reinforce(logprobs_BT, advantages_BT, mask_BT)
 
 
 class AwrLoss(FormulaLoss):
@@ -165,11 +165,9 @@ class AwrLoss(FormulaLoss):
     max_weight: float = Field(default=20.0, ge=1)
     """Greatest weight (AWR and CRR: 20)."""
 
-    def build(self) -> LossFunction:
-        from marl.trainers.policy_gradient.losses import advantage_weighted
-
+    def bind(self, losses: ModuleType) -> LossFunction:
         options = {"beta": self.beta, "max_weight": self.max_weight}
-        return lambda logprobs_BT, _, advantages_BT, mask_BT: advantage_weighted(
+        return lambda logprobs_BT, _, advantages_BT, mask_BT: losses.advantage_weighted(
             logprobs_BT, advantages_BT, mask_BT, **options
         )
 

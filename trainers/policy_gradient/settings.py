@@ -1,7 +1,7 @@
 """Learners by policy gradient: GRPO, PPO with a critic, AWR from recorded play, PRIME. Their presets: `presets.py`."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from marl.core.config import Sampling
 from marl.core.plugins import PluginField
@@ -23,7 +23,12 @@ class Grpo(PolicyGradientOptions):
         from marl.trainers.policy_gradient.objective import PolicyGradientObjective
 
         model = context.source.model()
-        return GradientLearner(self, context, model, PolicyGradientObjective(self, model, context.steps))
+        values = self.value_loss(context, model)
+        return GradientLearner(self, context, model, PolicyGradientObjective(self, model, context.steps, values))
+
+    def value_loss(self, context: LearnerContext, model: Any) -> Any:
+        """Return the critic's `ValueLoss`, or None without a critic."""
+        return None
 
 
 class Ppo(Grpo):
@@ -53,14 +58,10 @@ class Ppo(Grpo):
         yield from super().memory_savers()
         yield from self.critic.memory_savers()
 
-    def build(self, context: LearnerContext) -> Learner:
-        from marl.trainers.learner import GradientLearner
+    def value_loss(self, context: LearnerContext, model: Any) -> Any:
         from marl.trainers.policy_gradient.critic import ValueLoss
-        from marl.trainers.policy_gradient.objective import PolicyGradientObjective
 
-        model = context.source.model()
-        values = ValueLoss.from_config(self.critic, self, context, model)
-        return GradientLearner(self, context, model, PolicyGradientObjective(self, model, context.steps, values))
+        return ValueLoss.from_config(self.critic, self, context, model)
 
 
 class Awr(Ppo):

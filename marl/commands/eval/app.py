@@ -29,7 +29,7 @@ from marl.commands.eval.transfer import measure_transfers, render_transfers, wri
 from marl.commands.options import with_options
 from marl.commands.terminal import Overrides, RunPath, ScenarioOrRun, echo, is_run_folder
 from marl.scenario.load import ScenarioError
-from marl.view.tournament_table import save_heat_map, standings_text
+from marl.view.tournament_table import standings_text
 
 REPLACED_OPTIONS = {
     "--suite": "write `marl eval suite SUITE.yaml TARGET`",
@@ -207,6 +207,8 @@ def evaluate_cross_play(players: _Players, options: CrossPlayOptions) -> None:
     table = play()
     echo(standings_text(table))
     if options.out is not None:
+        from marl.view.pictures import save_heat_map  # matplotlib takes long to import
+
         picture = options.out.with_suffix(".png")
         save_heat_map(picture, table)
         echo(f"{options.out}: {len(table.meetings)} pairs; {picture}: the matrix")

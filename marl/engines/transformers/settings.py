@@ -39,11 +39,10 @@ class Transformers(EngineConfig):
             yield MemorySaver("prefill_tokens", max(LEAST_PREFILL, self.prefill_tokens // 2))
 
     def build(self, source: ModelSource | None) -> Engine:
-        from marl.engines.token_engine import expect_model
         from marl.engines.transformers.engine import TransformersEngine
         from marl.engines.transformers.policy_weights import FullWeights
 
-        source = expect_model("transformers", source)
+        source = self.expect_model(source)
         return TransformersEngine(FullWeights(source.model(), source), source.tokenizer(), self)
 
     def build_shared(self, sources: Mapping[str, ModelSource]) -> Engine:

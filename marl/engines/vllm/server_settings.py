@@ -85,9 +85,7 @@ class VLLMServer(EngineConfig):
         return ServerCore(self, context)
 
     def build(self, source: ModelSource | None) -> Engine:
-        from marl.engines.token_engine import expect_model
-
-        source = expect_model("vllm_server", source)
+        source = self.expect_model(source)
         self._check_installation()
         # Only after the check: the module imports vLLM.
         from marl.engines.vllm.engine import build_engine

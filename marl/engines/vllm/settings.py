@@ -144,9 +144,7 @@ class VLLM(EngineConfig):
                 yield message
 
     def build(self, source: ModelSource | None) -> Engine:
-        from marl.engines.token_engine import expect_model
-
-        source = expect_model("vllm", source)
+        source = self.expect_model(source)
         self._prepare()
         # Only after the check: the module imports vLLM.
         from marl.engines.vllm.engine import build_engine

@@ -24,6 +24,8 @@ from typing import Any
 from _bench import report
 
 STEPS = 3
+LATER_STEPS = {"r_zero": 7, "recipes/iterative_dpo": 8}
+"""Numbers of steps of scenarios in which a policy is first updated after step 3."""
 VOLATILE = ("time/", "cluster/", "queue/wait_s")
 RENAMED: dict[str, str] = {}
 """Metric's name in the older commit -> its name today."""
@@ -83,7 +85,8 @@ def train(checkout: Path, folder: Path, name: str, out: Path) -> None:
     target = out / f"{name.replace('/', '__')}.json"
     if target.exists():
         return  # a recording that was broken off goes on
-    done = marl(checkout, folder, "train", file, f"schedule.steps={STEPS}", "--out", run, "--overwrite", "--trust")
+    steps = LATER_STEPS.get(name, STEPS)
+    done = marl(checkout, folder, "train", file, f"schedule.steps={steps}", "--out", run, "--overwrite", "--trust")
     if done.returncode == 0:
         result = result_of(run)
     else:

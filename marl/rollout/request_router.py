@@ -100,7 +100,9 @@ class RequestRouter:
             began = time.monotonic()
             if began - self._last_step > self.deadline_s:
                 self._last_answer = began  # nobody called `step` for so long, so no answer could be taken
-            answers = self._poll_engines(min(wait_s, self.deadline_s))
+            wait_s = min(wait_s, self.deadline_s)
+            busy = [number for number in self._engines if self._busy[number]]
+            answers = self._step_with_delay(busy, wait_s) if self._due else self._step_engines(busy, wait_s)
             self._last_step = now = time.monotonic()
             if answers:
                 self._last_answer = now
@@ -125,11 +127,8 @@ class RequestRouter:
             lines.append(f"{policy}: {requests} (of {name})")
         return lines
 
-    def _poll_engines(self, wait_s: float) -> list[tuple[Ticket, Answer]]:
-        """Return the answers of one round. With a `worker_delay`, empty until all worker answers due now are there."""
-        busy = [number for number in self._engines if self._busy[number]]
-        if not self._due:
-            return self._step_engines(busy, wait_s)
+    def _step_with_delay(self, busy: Sequence[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
+        """Return the answers of one round under a `worker_delay`: none until all worker answers due now are there."""
         workers = [number for number in busy if isinstance(self._engines[number], WorkerEngine)]
         models = [number for number in busy if number not in workers]
         if not models:

@@ -160,30 +160,28 @@ class TransformersEngine:
 
     def _decode(self, new_jobs: Sequence[SamplingJob]) -> list[Answer]:
         """Sample one token of every active row and the first token of every new job; return finished completions."""
-        active_rows = len(self._slots.jobs)
-        logits = [self._next_logits(active_rows)] if active_rows else []
+        slots, device, rows = self._slots, self.network.device, len(self._slots.jobs)
+        logits: list[Tensor] = []
+        if rows:
+            ids_NQ = torch.from_numpy(slots.last(rows)[:, None]).to(device)
+            # A copy: `from_numpy` would share memory with the lengths, which the next line increments.
+            positions_NQ = torch.tensor(slots.lengths_S[:rows, None], device=device)
+            slots.lengths_S[:rows] += 1
+            length = int(slots.lengths_S[:rows].max())
+            policies = slots.policies_S[:rows]
+            logits.append(self.network.decode(self._cache, ids_NQ, positions_NQ, length, policies)[:, -1])
         if new_jobs:
             logits.append(self._start_rows(new_jobs))
         logits_NV = torch.cat(logits) if len(logits) > 1 else logits[0]
         if self._shaping is None:
-            self._shaping = SamplingTensors.of([job.request.sampling for job in self._slots.jobs], self.network.device)
-        uniforms_N = torch.from_numpy(self._slots.uniforms()).to(self.network.device)
+            self._shaping = SamplingTensors.of([job.request.sampling for job in slots.jobs], device)
+        uniforms_N = torch.from_numpy(slots.uniforms()).to(device)
         logprobs_NV = log_distribution(logits_NV, self._shaping)
         tokens_N, logprobs_N = draw(logprobs_NV, uniforms_N)
-        for row, job in enumerate(self._slots.jobs):
+        for row, job in enumerate(slots.jobs):
             if job.thinking is not None and (token := job.thinking.next_token) is not None:
                 tokens_N[row], logprobs_N[row] = token, logprobs_NV[row, token]
         return self._finish_rows(tokens_N, logprobs_N)
-
-    def _next_logits(self, rows: int) -> Tensor:
-        """Return logits [N, V] after the last token of each row."""
-        slots, device = self._slots, self.network.device
-        ids_NQ = torch.from_numpy(slots.last(rows)[:, None]).to(device)
-        # A copy: `from_numpy` would share memory with the lengths, which the next line increments.
-        positions_NQ = torch.tensor(slots.lengths_S[:rows, None], device=device)
-        slots.lengths_S[:rows] += 1
-        length = int(slots.lengths_S[:rows].max())
-        return self.network.decode(self._cache, ids_NQ, positions_NQ, length, slots.policies_S[:rows])[:, -1]
 
     def _start_rows(self, jobs: Sequence[SamplingJob]) -> Tensor:
         """Move jobs into slots and read their prompts; return logits [N, V] of their first tokens."""

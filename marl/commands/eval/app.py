@@ -24,10 +24,11 @@ from marl.commands.eval.evaluate import (
 from marl.commands.eval.exploitability import measure_exploitability, render_exploited, write_exploited
 from marl.commands.eval.output import prepare_output
 from marl.commands.eval.players import read_roster
-from marl.commands.eval.suite import comparison_scores, read_suite, suite_metrics, suite_player, write_suite_figures
+from marl.commands.eval.suite import read_scores, read_suite, suite_player, write_suite_figures
 from marl.commands.eval.transfer import measure_transfers, render_transfers, write_transfers
 from marl.commands.options import with_options
 from marl.commands.terminal import Overrides, RunPath, ScenarioOrRun, echo, is_run_folder
+from marl.evaluation.suite_play import suite_figures, suite_gains
 from marl.scenario.load import ScenarioError
 from marl.view.tournament_table import save_heat_map, standings_text
 
@@ -155,9 +156,15 @@ def evaluate_suite(
     player = suite_player(target, tests, overrides or (), step=options.step, best=options.best, policy=options.policy)
     # A test that does not fit `target` is refused before the comparison plays for minutes.
     player.tables(tests)
-    before = comparison_scores(options.against, tests, options.policy) if options.against else None
+    before = None
+    if options.against and options.against.endswith(".json"):
+        before = read_scores(Path(options.against), tests)
+    elif options.against:
+        before = suite_player(options.against, tests, policy=options.policy).play(tests)
     scores = player.play(tests)
-    metrics = suite_metrics(tests, scores, before)
+    metrics = suite_figures(tests, scores)
+    if before is not None:
+        metrics |= suite_gains(tests, before, scores)
     echo(format_metrics(metrics))
     if options.out is not None:
         write_suite_figures(options.out, tests, player, scores, metrics)

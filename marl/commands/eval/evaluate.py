@@ -32,7 +32,6 @@ from marl.search.settings import SearchSettings, TurnSearchSettings
 from marl.training.restore import best_step, restore_simulator, restored_critic
 
 AnySearch = SearchSettings | TurnSearchSettings
-_SEARCHES: tuple[type[AnySearch], ...] = (SearchSettings, TurnSearchSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,10 @@ def _expect_measurable(views: Mapping[str, Scenario], against: str | None, searc
     """Raise ScenarioError if these games yield no metrics, or `search` does not apply to them."""
     games = [view.game for view in views.values()]
     kinds = ", ".join(repr(game.kind) for game in games)
-    playable = against is not None or any(map(_allows_exact, games))
+    playable = against is not None
+    for game in games:
+        # Exact metrics need all starts of a game, or positions of which the optimal moves are known.
+        playable |= game.starts() is not None or next(iter(game.positions()), None) is not None
     if not playable and not any(game.held_out(1) for game in games):
         raise ScenarioError(
             f"nothing to measure: game {kinds} has no held-out starts and allows no exact figures; name an "
@@ -163,10 +165,6 @@ def _expect_measurable(views: Mapping[str, Scenario], against: str | None, searc
         )
 
 
-def _allows_exact(game: GameConfig) -> bool:
-    return game.starts() is not None or next(iter(game.positions()), None) is not None
-
-
 def parse_search(text: str) -> AnySearch:
     """Return the search settings in the YAML `text`, for moves of a game or for turns of a team.
 
@@ -178,7 +176,7 @@ def parse_search(text: str) -> AnySearch:
     if not isinstance(settings, dict):
         raise ScenarioError(f"--search {text}: must be settings in braces, such as '{{simulations: 64}}'")
     classes: dict[str, type[AnySearch]] = {}
-    for kind in _SEARCHES:
+    for kind in (SearchSettings, TurnSearchSettings):
         classes |= dict.fromkeys(get_args(kind.model_fields["rule"].annotation), kind)
     rule = str(settings.get("rule", "puct"))
     if rule not in classes:

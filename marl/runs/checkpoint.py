@@ -93,6 +93,16 @@ def write_checkpoint(
         shutil.rmtree(part, ignore_errors=True)
         have = ", ".join(f"{s:06d}" for s in intact_steps(folder)) or "none"
         raise CheckpointError(f"checkpoint {error}; whole checkpoints: {have}") from error
+    prune(folder, retention)
+    return target
+
+
+def prune(folder: Path, retention: Retention) -> None:
+    """Remove the intact checkpoints that `retention` does not keep, and unfinished ones.
+
+    Raises:
+        FolderError: if a checkpoint cannot be removed.
+    """
     with Writing(folder):
         for old in intact_steps(folder)[: -retention.newest]:
             if old == retention.best:
@@ -102,7 +112,6 @@ def write_checkpoint(
                     # Renamed first: a run that is killed meanwhile must not leave half a checkpoint under its name.
                     shutil.rmtree((folder / f"{old:06d}").rename(folder / f".{old:06d}.old"))
         _remove_unfinished(folder)
-    return target
 
 
 def mark_evaluated(folder: Path, step: int, metrics_bytes: int) -> None:

@@ -10,7 +10,6 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from marl.commands.eval.output import finite_or_null, write_figures_file
 from marl.commands.simulators import untrained_simulator
 from marl.core.config import choices_hint
 from marl.core.types import Metrics
@@ -23,7 +22,7 @@ from marl.metrics.trajectory_metrics import matching_metrics
 from marl.protocols import Critic, GameConfig
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.checkpoint import verify_policies
-from marl.runs.run_folder import RunFolder, environment
+from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, explain, load, problem_list
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
@@ -247,18 +246,3 @@ def format_metrics(metrics: Mapping[str, float], by_rule: Collection[str] = ()) 
             game = "" if name == "eval/legal_mass" else f" of {name.split('/')[1]}"
             lines.append(f"exact figures{game} do not count: legal mass {metrics[name]:.4f} is below {LEGAL_MASS}")
     return "\n".join(lines)
-
-
-def write_figures(
-    file: Path, target: Path, policies: EvaluatedPolicies, metrics: Metrics, search: AnySearch | None = None
-) -> None:
-    """Write metrics as JSON with the conditions of the measurement: command, checkpoint, seed, versions, scenario."""
-    content = {
-        "measured": str(target),
-        "checkpoint": policies.checkpoint,
-        **({"search": search.model_dump(mode="json")} if search else {}),
-        "figures": finite_or_null(metrics),
-        **environment(policies.scenario),
-        "scenario": policies.scenario.model_dump(mode="json"),
-    }
-    write_figures_file(file, content)

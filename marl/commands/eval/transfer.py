@@ -114,7 +114,7 @@ def render_transfers(results: Sequence[TransferResult]) -> str:
             # Bounds stand in the interval's column; metrics of single roles would drown the table.
             if name not in result.before or name.endswith(("_low", "_high", "/episodes")) or "/role/" in name:
                 continue
-            low, high = (result.after.get(f"{name}{bound}", math.nan) for bound in ("_low", "_high"))
+            low, high = result.after.get(f"{name}_low", math.nan), result.after.get(f"{name}_high", math.nan)
             interval = "" if math.isnan(low) else f"[{low:.4f}, {high:.4f}]"
             rows.append((scenario, name, f"{result.before[name]:.4f}", f"{after:.4f}", interval))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

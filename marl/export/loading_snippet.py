@@ -32,7 +32,9 @@ def loading_snippet(written: SavedPolicy, load_path: str, folder: Path, exchange
         lines += ['inputs = tokenizer("...", return_tensors="pt")', "print(model(**inputs).logits)"]
         return fenced_block("\n".join(lines), "python")
     messages = exchange.messages if exchange else (Message("user", "..."),)
-    if _has_chat_template(folder):
+    tokenizer = folder / "tokenizer_config.json"
+    in_settings = tokenizer.is_file() and json.loads(tokenizer.read_text()).get("chat_template") is not None
+    if in_settings or (folder / "chat_template.jinja").is_file():
         literals = ", ".join(json.dumps(message._asdict()) for message in messages)
         options = 'add_generation_prompt=True, return_dict=True, return_tensors="pt"'
         lines += [f"messages = [{literals}]", f"inputs = tokenizer.apply_chat_template(messages, {options})"]
@@ -45,10 +47,3 @@ def loading_snippet(written: SavedPolicy, load_path: str, folder: Path, exchange
     lines.append(f"output = model.generate(**inputs, {options})")
     lines.append('print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))')
     return fenced_block("\n".join(lines), "python")
-
-
-def _has_chat_template(folder: Path) -> bool:
-    settings = folder / "tokenizer_config.json"
-    if settings.is_file() and json.loads(settings.read_text()).get("chat_template") is not None:
-        return True
-    return (folder / "chat_template.jinja").is_file()

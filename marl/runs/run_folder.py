@@ -170,33 +170,32 @@ class RunFolder:
 
     def record_trajectories(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write the trajectories of one step."""
-        file = self._new_file("trajectories", step)
-        with Writing(file):
+        with self._writing("trajectories", step) as file:
             write_trajectories(file, trajectories)
 
     def record_credit(self, step: int, record: CreditRecord) -> None:
         """Write the credit record of one step: how each turn got its advantage."""
-        file = self._new_file("credit", step)
-        with Writing(file):
+        with self._writing("credit", step) as file:
             write_credit_record(file, record)
 
     def record_strategies(self, step: int, rows: Sequence[StrategyRow]) -> None:
         """Write the strategies measured by the evaluation after one step."""
-        file = self._new_file("strategies", step)
-        with Writing(file):
+        with self._writing("strategies", step) as file:
             write_strategies(file, rows)
 
     def record_held_out(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write the episodes on held-out starts that were played after step `step` (0: before training)."""
-        file = self._new_file("eval", step)
-        with Writing(file):
+        with self._writing("eval", step) as file:
             write_trajectories(file, trajectories)
 
-    def _new_file(self, folder: str, step: int) -> Path:
-        """Return the path to which the file of one step in `folder` is to be written."""
+    @contextmanager
+    def _writing(self, folder: str, step: int) -> Iterator[Path]:
+        """Yield the path to which the body writes the file of one step in `folder`."""
         self._expect_there()
         self._unsettled.add(step)
-        return path_without_symlinks(self.path, folder, _file_name(step))
+        file = path_without_symlinks(self.path, folder, _file_name(step))
+        with Writing(file):
+            yield file
 
     def has_credit(self, step: int) -> bool:
         """Return True if a credit record of step `step` is in the folder."""
@@ -207,7 +206,7 @@ class RunFolder:
 
         Raises:
             FolderError: if its file is a symbolic link that leads out of the run's folder.
-            ValueError: if there is none, or its file is damaged.
+            ValueError: if its file is missing or damaged.
         """
         return read_credit_record(path_within(self.path, "credit", _file_name(step)))
 
@@ -220,48 +219,26 @@ class RunFolder:
         return sorted(_numbered(self.path / "eval"))
 
     def read_held_out(self, step: int) -> list[Trajectory]:
-        """Return the recorded episodes on held-out starts of a step.
-
-        Raises:
-            FolderError: if their file is a symbolic link that leads out of the run's folder.
-            ValueError: if their file is missing or damaged.
-        """
+        """Return the recorded episodes on held-out starts of a step. Raises as `read_credit`."""
         return list(read_trajectories(path_within(self.path, "eval", _file_name(step))))
 
     def load_trajectories(self, step: int) -> list[Trajectory]:
-        """Return the trajectories of a recorded step.
-
-        Raises:
-            FolderError: if their file is a symbolic link that leads out of the run's folder.
-            ValueError: if their file is damaged.
-        """
+        """Return the trajectories of a recorded step. Raises as `read_credit`."""
         return list(self.iter_trajectories(step))
 
     def iter_trajectories(self, step: int) -> Iterator[Trajectory]:
-        """Yield the trajectories of a recorded step in the order of play, holding one at a time.
-
-        Raises:
-            FolderError: if the step's file is a symbolic link that leads out of the run's folder.
-            ValueError: if their file is damaged.
-        """
+        """Yield the trajectories of a recorded step in order of play, one at a time. Raises as `read_credit`."""
         yield from read_trajectories(path_within(self.path, "trajectories", _file_name(step)))
 
     def strategies(self) -> Iterator[tuple[int, list[StrategyRow]]]:
-        """Yield (step, strategies) of each evaluation with recorded strategies, oldest first.
-
-        Raises:
-            FolderError: if a file is a symbolic link that leads out of the run's folder.
-            ValueError: if a file is damaged.
-        """
+        """Yield (step, strategies) of each evaluation that recorded some, oldest first. Raises as `read_credit`."""
         for step in sorted(_numbered(self.path / "strategies")):
             yield step, read_strategies(path_within(self.path, "strategies", _file_name(step)))
 
     def load_trajectory(self, step: int, index: int) -> Trajectory:
         """Return the trajectory number `index` (from 0) of a recorded step, without reading the others.
 
-        Raises:
-            FolderError: if the step's file is a symbolic link that leads out of the run's folder.
-            ValueError: if it is damaged, or there is no such trajectory.
+        Raises as `read_credit`, and ValueError if there is no such trajectory.
         """
         return read_trajectory(path_within(self.path, "trajectories", _file_name(step)), index)
 

@@ -53,7 +53,7 @@ class Snapshots:
         return sorted(version for version, _ in _numbered(self._run / LEAGUE_FOLDER / policy))
 
     def remove_except(self, policy: str, versions: Collection[int]) -> None:
-        """Remove all versions of a policy except `versions`."""
+        """Remove all versions of a policy except `versions`, and unfinished folders."""
         self._remove(self._run / LEAGUE_FOLDER / policy, lambda version: version not in versions)
 
     def remove_after(self, step: int) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 
 from marl.commands.credit_check.enumeration import EnumeratedGame, HistoryMove, cells_of
 from marl.commands.credit_check.estimands import Estimand, UndefinedEstimand, advantage
-from marl.core.graph import Trajectory
 from marl.core.plugins import find_plugin
 from marl.core.types import Request, Ticket, TurnId
 from marl.credit_stage.stage import CreditStage
@@ -187,7 +186,13 @@ class MethodBench:
         engines = {name: CountedEngine(engine) for name, engine in shared.engines.items()}
         credit_stage = CreditStage(CreditConfig.model_validate(method.credit))
         run = replace(self.run, simulator=shared.variant(shared.casting, engines), credit_stage=credit_stage)
-        steps = _gather(run, method.experience) if method.experience else self._steps
+        steps = self._steps
+        if method.experience:
+            experience = find_plugin("experience", method.experience["kind"], ExperienceConfig)
+            player = experience.model_validate(method.experience).build()  # type: ignore[attr-defined]
+            # A tree plays several episodes from each start, so a quarter of the starts gives about as many turns.
+            quarter = run.scenario.schedule.groups * run.scenario.schedule.group_size // 4
+            steps = [player.gather(step, lambda at: run.deals(at)[:quarter], run.simulator) for step in range(STEPS)]
         samples: dict[HistoryMove, list[float]] = defaultdict(list)
         tokens, sampled = shared.tokens["credit"], sum(engine.sampled for engine in engines.values())
         passes = method.warm_up_passes + 1
@@ -251,15 +256,6 @@ class MethodBench:
             generations=generations,
             tokens=tokens,
         )
-
-
-def _gather(run: Run, experience: Mapping[str, Any]) -> list[list[Trajectory]]:
-    """Return the episodes of each step, as played by `experience`."""
-    settings = find_plugin("experience", experience["kind"], ExperienceConfig).model_validate(experience)
-    player = settings.build()  # type: ignore[attr-defined]
-    # A tree plays several episodes from each start, so a quarter of the starts gives about as many turns.
-    quarter = run.scenario.schedule.groups * run.scenario.schedule.group_size // 4
-    return [player.gather(step, lambda step: run.deals(step)[:quarter], run.simulator) for step in range(STEPS)]
 
 
 def _legal_averages(game: EnumeratedGame, estimand: Estimand) -> dict[HistoryMove, float]:

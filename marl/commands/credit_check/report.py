@@ -152,9 +152,9 @@ def method_table(rows: Sequence[MethodResult]) -> str:
             row = by_task.get(task)
             cells.append("-" if row is None else f"{_figure(row.pearson)} / {_figure(row.spearman)}")
         results = list(by_task.values())
-        tested = [row for row in results if row.recovered is not None]
-        missed = [f"{row.task} {_figure(row.own_pearson)}" for row in tested if not row.recovered]
-        recovered = f"{len(tested) - len(missed)} of {len(tested)}" if tested else "-"
+        verdicts = [row.recovered for row in results if row.recovered is not None]
+        missed = [f"{row.task} {_figure(row.own_pearson)}" for row in results if row.recovered is False]
+        recovered = f"{sum(verdicts)} of {len(verdicts)}" if verdicts else "-"
         if missed:
             recovered += f" (not {', '.join(missed)})"
         lines.append([f"`{name}`", recovered, *cells, *_relative(results)])

@@ -117,8 +117,11 @@ class _Reader:
             yield self._model(path)
         elif word in (exported := opponent_names([self.scenario.game])):
             opponents = Opponents.scripted(self.scenario, word)
-            configs = {name: engine for name, engine in opponents.engines.items() if isinstance(engine, EngineConfig)}
-            settings = {name: config.model_dump(mode="json") for name, config in configs.items()}
+            configs: dict[str, EngineConfig] = {}
+            settings = {}
+            for name, engine in opponents.engines.items():
+                if isinstance(engine, EngineConfig):
+                    configs[name], settings[name] = engine, engine.model_dump(mode="json")
             identity = _identity(opponents.roles, settings, {})
             yield Entrant(word, opponents.roles, partial(_scripted_engines, configs), identity)
         else:

@@ -92,7 +92,8 @@ def _metadata(facts: DataCardFacts, *, tools: bool) -> dict[str, object]:
             parts = [{"name": part, "dtype": "string"} for part in ("role", "content")]
             features.append({"name": column, "list": parts})
         scalars = {**_VALUES.get(facts.format, {}), **({"tools": "string"} if tools else {})}
-        features += [{"name": column, "dtype": dtype} for column, dtype in scalars.items()]
+        for column, dtype in scalars.items():
+            features.append({"name": column, "dtype": dtype})
         values["dataset_info"] = {"features": features}
     return values | {"tags": ["marl", "reinforcement-learning", "multi-agent"]}
 

@@ -29,7 +29,7 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import PolicyConfig, Scenario
 from marl.view.closing_report import alarm_lines
-from marl.view.curve_data import CurveSelection, select_curves
+from marl.view.curve_data import Curves, CurveSelection, select_curves
 from marl.view.curves import save_curves
 
 _MAX_INLINE_CHARACTERS = 80
@@ -84,7 +84,7 @@ class ModelCardFacts:
 def write_model_card(facts: ModelCardFacts, folder: Path) -> None:
     """Write README.md into the folder of an exported policy, and curves.png if the run has metrics to draw."""
     scenario, source, settings = facts.scenario, facts.source, facts.settings
-    curves = []
+    curves: Curves = {}
     with suppress(ScenarioError):  # the run has no metric to draw
         curves, _ = select_curves([source.run], CurveSelection())
     if curves:

@@ -53,12 +53,12 @@ class ParquetTableWriter:
         """Append `row`, and write a row group if enough rows are pending."""
         self._rows.append(row)
         for value in row.values():
-            if not isinstance(value, str | list | tuple):
-                continue
-            # Lists are homogeneous, so the first item tells a chat from a list of tokens.
-            first = value[0] if value else None
-            is_chat = isinstance(first, dict) and "content" in first
-            self._size += sum(len(message["content"]) for message in value) if is_chat else len(value)
+            if isinstance(value, str):
+                self._size += len(value)
+            elif isinstance(value, list | tuple):
+                # Lists are homogeneous, so the first item tells a chat from a list of tokens.
+                is_chat = bool(value) and isinstance(value[0], dict) and "content" in value[0]
+                self._size += sum(len(message["content"]) for message in value) if is_chat else len(value)
         self.count += 1
         if len(self._rows) == MAX_GROUP_ROWS or self._size >= MAX_GROUP_SIZE:
             self._flush()

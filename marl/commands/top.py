@@ -47,7 +47,7 @@ def top(
 
 @contextmanager
 def _quit_on_signals() -> Iterator[None]:
-    """Context that Ctrl-C leaves quietly, and SIGTERM or SIGHUP by SystemExit, so that the terminal is restored."""
+    """End the body quietly on Ctrl-C, and by SystemExit on SIGTERM or SIGHUP, so that the terminal is restored."""
 
     def leave(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)
@@ -64,7 +64,7 @@ def _quit_on_signals() -> Iterator[None]:
 
 @contextmanager
 def _key_reader() -> Iterator[Callable[[float], str]]:
-    """Context with a function that waits for a key for at most the given seconds and returns the key, or ""."""
+    """Yield a function that waits for a key for at most the given time [s], and returns the key or ""."""
     stdin = sys.stdin.fileno()
     if not os.isatty(stdin):
         yield _no_key

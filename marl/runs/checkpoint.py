@@ -178,7 +178,7 @@ def read_checkpoint(folder: Path, step: int) -> tuple[Manifest, dict[str, Any]]:
 def verify(path: Path, below: str = "") -> Manifest:
     """Return the manifest of the checkpoint `path`, after comparing its files with the recorded checksums.
 
-    Only files with names that start with `below` are read.
+    Only files whose relative path starts with `below` are compared.
 
     Raises:
         CheckpointError: as `verify_sizes`, or if a file has changed.
@@ -205,7 +205,7 @@ def verify_policies(path: Path) -> Manifest:
 
 
 def verify_sizes(path: Path) -> Manifest:
-    """Return the manifest of the checkpoint `path`, after checking that its files exist in full length, unread.
+    """Return the manifest of the checkpoint `path`, after checking the sizes of its files without reading them.
 
     Raises:
         CheckpointError: if a file is missing or cut short, or a link leads out of the run; the message names it.

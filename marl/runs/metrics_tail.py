@@ -1,4 +1,4 @@
-"""Newest rows of metrics.jsonl, read from the end of the file, and then only what is added to it."""
+"""Newest rows of metrics.jsonl: first the end of the file is read, then only the added lines."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _RUN_FILES = (
     *("scenario.yaml", "environment.json", "metrics.jsonl", "curves.png", "report.html", "status.json"),
     *("events", "trajectories", "credit", "strategies", "checkpoints", "failed", "eval", LEAGUE_FOLDER),
 )
-"""Names of all files and folders that a run writes: those that `clear` removes."""
+"""Names of all files and folders of a run. `clear` removes them and nothing else."""
 _STEP_FOLDERS = ("trajectories", "credit", "strategies", "eval")
 """Folders with one file for each recorded step."""
 

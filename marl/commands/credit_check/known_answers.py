@@ -38,7 +38,7 @@ class KnownAnswer:
 
     @property
     def recovered(self) -> bool:
-        """True if there are as many numbers as expected, and all are within the tolerance."""
+        """True if `computed` is as long as `expected`, and each number is within the tolerance."""
         pairs = zip(self.expected, self.computed, strict=False)
         close = all(abs(expected - computed) <= self.tolerance for expected, computed in pairs)
         return len(self.expected) == len(self.computed) and close

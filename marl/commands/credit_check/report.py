@@ -103,7 +103,7 @@ def write(path: Path, results: CheckResults, plan: CheckPlan, command: str) -> N
 
 
 def _renamed(row: KnownAnswer | MethodResult) -> dict[str, Any]:
-    """Return the fields of `row` under the keys of result files, which differ from the names of two fields."""
+    """Return the fields of `row`, two of them renamed to the keys of result files."""
     keys = {"computed": "found", "own_pearson": "own"}
     return {keys.get(name, name): value for name, value in asdict(row).items()}
 

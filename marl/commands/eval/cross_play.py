@@ -106,7 +106,7 @@ class CrossPlayRun:
         }
 
     def _recorded(self) -> dict[Pair, PairEpisodes]:
-        """Return the episodes that the file holds of these players, if they were played under the same conditions."""
+        """Return these players' episodes in the file, or {} if the file is of other conditions or does not exist."""
         if self.out is None or not self.out.is_file():
             return {}
         try:

@@ -106,7 +106,7 @@ def evaluate_policies(
     simulator.critic = critic
     metrics: Metrics = {}
     for name, view in views.items():
-        # In a scenario with a single game the name is "", and its metrics have no game in their names.
+        # The game of a scenario with a single one is called "", and the names of its metrics omit it.
         table = simulator.for_game(name) if name else simulator
         if isinstance(search, TurnSearchSettings):
             metrics |= of_game(name, team_search_figures(view, table, search, episodes))

@@ -217,6 +217,6 @@ def _speaker(model: Path, scenario: Scenario) -> str:
 
 
 def _identity(roles: Mapping[str, RoleConfig], settings: Mapping[str, object], weights: Mapping[str, str]) -> str:
-    """Return a hash by which a file of figures recognises the player again, whatever its name."""
+    """Return a hash of a player, by which a file of figures recognises it under any name."""
     content = [{agent: role.model_dump(mode="json") for agent, role in roles.items()}, settings, weights]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -41,7 +41,7 @@ class _RunWeights:
     sources: Sources
 
     def simulator(self, scenario: Scenario, speakers: Mapping[str, str]) -> RolloutSimulator:
-        """Return the simulator of another scenario; `speakers` maps its policies to the run's that replace them."""
+        """Return the simulator of `scenario`, with the policies in `speakers` replaced by policies of the run."""
         policies, own_policies = {}, {}
         for name, policy in scenario.policies.items():
             if name in speakers:
@@ -90,7 +90,7 @@ def measure_transfers(
 
 
 def _speakers(run: Scenario, target: Path, scenario: Scenario) -> dict[str, str]:
-    """Return learning policy of `scenario` -> the run's policy that replaces it."""
+    """Return a map from each learning policy of `scenario` to the policy of the run that replaces it."""
     trained = [name for name, policy in run.policies.items() if policy.learner and policy.learner.publishes]
     speakers = {}
     for name, policy in scenario.policies.items():

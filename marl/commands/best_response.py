@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,11 +72,22 @@ def best_response(
         target, options.out, policy=options.policy, seats=options.seat or [], game=options.game
     )
     scenarios = {seat: response.scenario(seat, options.steps, options.seed, overrides or []) for seat in response.seats}
-    if not response.train(scenarios):
-        raise typer.Exit(130)
+    for seat, scenario in scenarios.items():
+        if not train_with_monitors(scenario, response.folder / seat, RunStart("auto")):
+            raise typer.Exit(130)
     metrics = response.metrics(options.episodes, options.seed)
-    echo(render_response(metrics))
-    echo(f"{response.write(metrics)}: {len(metrics)} figures")
+    echo(f"{format_metrics(metrics)}\nnashconv and exploitability are lower bounds: a better learner may gain more")
+    if exact := metrics.get("exact/nashconv"):
+        echo(f"the learners reached {metrics['best_response/nashconv'] / exact:.0%} of the exact NashConv")
+    file = response.folder / "best_response.json"
+    content = {
+        "measured": response.frozen.entrants[0].name,
+        "figures": finite_or_null(metrics),
+        **environment(response.frozen.scenario),
+        "runs": {seat: str(response.folder / seat) for seat in response.seats},
+    }
+    write_figures_file(file, content)
+    echo(f"{file}: {len(metrics)} figures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +118,7 @@ class BestResponse:
         for seat in seats:
             if seat not in contested:
                 raise ScenarioError(f"--seat {seat}: nobody learns there; {choices_hint(seat, contested)}")
-        path = Path(target.partition("@")[0] if not Path(target).exists() else target)
+        path = Path(target if Path(target).exists() else target.partition("@")[0])
         default = path.with_name(f"{path.stem if path.is_file() else path.name}-best-response")
         return cls(frozen, path, folder or default, seats or contested)
 
@@ -118,7 +129,14 @@ class BestResponse:
             ScenarioError: if the frozen player has no weights from which the learner could start.
         """
         data = self.frozen.scenario.model_dump(mode="json")
-        roles, policies = self._roles_and_policies(seat)
+        entrant = self.frozen.entrants[0]
+        roles, policies = {}, {}
+        for agent, role in entrant.roles.items():
+            roles[RESPONDER if agent == seat else agent] = role.model_dump(mode="json")
+            if agent != seat:
+                policies[role.policy] = self._frozen_policy(role.policy)
+        policies[RESPONDER] = _learner(self.frozen.scenario, entrant.roles[seat].policy)
+        roles[RESPONDER]["policy"] = RESPONDER
         every = max(1, steps // _EVALUATIONS)
         exact = self.frozen.scenario.game.starts() is not None
         data |= {
@@ -135,18 +153,6 @@ class BestResponse:
         }
         return load({name: value for name, value in data.items() if value is not None}, overrides)
 
-    def _roles_and_policies(self, seat: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the settings of the frozen player's roles, one for each agent, and of its policies and the learner."""
-        entrant, scenario = self.frozen.entrants[0], self.frozen.scenario
-        roles, policies = {}, {}
-        for agent, role in entrant.roles.items():
-            roles[RESPONDER if agent == seat else agent] = role.model_dump(mode="json")
-            if agent != seat:
-                policies[role.policy] = self._frozen_policy(role.policy)
-        policies[RESPONDER] = _learner(scenario, entrant.roles[seat].policy)
-        roles[RESPONDER]["policy"] = RESPONDER
-        return roles, policies
-
     def _frozen_policy(self, name: str) -> dict[str, Any]:
         """Return the settings of a policy without a learner: with trained weights if the target is a run."""
         policy = self.frozen.scenario.policies[name]
@@ -156,13 +162,6 @@ class BestResponse:
             step = int(self.frozen.entrants[0].name.rpartition("@")[2])
             data["model"] = {"kind": "trained", "run": str(self.target.resolve()), "policy": name, "step": step}
         return data
-
-    def train(self, scenarios: Mapping[str, Scenario]) -> bool:
-        """Train the learner of every seat, or continue its run; return False as soon as a run was interrupted."""
-        for seat, scenario in scenarios.items():
-            if not train_with_monitors(scenario, self.folder / seat, RunStart("auto")):
-                return False
-        return True
 
     def metrics(self, episodes: int, seed: int) -> Metrics:
         """Return the learners' gains in `episodes` new episodes, and exact metrics if the game can be enumerated."""
@@ -176,18 +175,6 @@ class BestResponse:
             exact = next(iter(measure_exploitability(self.frozen).values()))
             metrics |= {"exact/nashconv": exact.nashconv, "exact/exploitability": exact.exploitability}
         return metrics
-
-    def write(self, metrics: Metrics) -> Path:
-        """Write the metrics beside the runs, with seed, versions and the runs' folders; return the file."""
-        file = self.folder / "best_response.json"
-        content = {
-            "measured": self.frozen.entrants[0].name,
-            "figures": finite_or_null(metrics),
-            **environment(self.frozen.scenario),
-            "runs": {seat: str(self.folder / seat) for seat in self.seats},
-        }
-        write_figures_file(file, content)
-        return file
 
 
 def _learner(scenario: Scenario, name: str) -> dict[str, Any]:
@@ -227,11 +214,3 @@ def _model_settings(scenario: Scenario, name: str) -> dict[str, Any] | None:
     assert isinstance(source, PretrainedSource | AdapterSource)
     built = base.with_saved_weights(Path(source.path))
     return (built if base is model else model.model_copy(update={"base": built})).model_dump(mode="json")
-
-
-def render_response(metrics: Mapping[str, float]) -> str:
-    """Return the metrics as lines with their intervals, and the share of the exact NashConv that the learners reach."""
-    lines = [format_metrics(metrics), "nashconv and exploitability are lower bounds: a better learner may gain more"]
-    if exact := metrics.get("exact/nashconv"):
-        lines.append(f"the learners reached {metrics['best_response/nashconv'] / exact:.0%} of the exact NashConv")
-    return "\n".join(lines)

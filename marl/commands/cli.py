@@ -31,20 +31,13 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line. A user's mistake is printed as a message with exit status 2, never as a traceback."""
-    _search_working_folder_last()
+    # A user's plug-ins are importable from the working folder. It stands last (`python -m` puts it first), so that it
+    # hides no installed package.
+    working_folder = str(Path.cwd())
+    sys.path[:] = [*(folder for folder in sys.path if folder not in ("", working_folder)), working_folder]
     with _errors_as_messages(), warnings.catch_warnings():
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
         app()
-
-
-def _search_working_folder_last() -> None:
-    """Put the working directory at the end of `sys.path`.
-
-    A user's plug-ins are importable from there without hiding an installed package.
-    """
-    # `python -m` puts the working directory first.
-    working_folder = str(Path.cwd())
-    sys.path[:] = [*(folder for folder in sys.path if folder not in ("", working_folder)), working_folder]
 
 
 @contextmanager

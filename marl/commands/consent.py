@@ -30,7 +30,7 @@ _MAX_CHARACTERS = 1000
 
 
 class Consent:
-    """External accesses of a command's scenarios, and those to which the user has agreed."""
+    """External accesses of a command's scenarios, and the consent that the user has given."""
 
     def __init__(self, *, trusted: bool) -> None:
         self._trusted = trusted
@@ -39,10 +39,10 @@ class Consent:
         self._granted: set[tuple[str, str]] = set()
 
     def check(self, data: Mapping[str, Any], name: str, typed: Sequence[str]) -> None:
-        """Ask for consent to the accesses of a scenario, unless their fields were typed or `name` is no file.
+        """Ask for consent to the accesses of a scenario. Data that was read from no file `name` is trusted.
 
         Args:
-            typed: dotted paths of the fields that the user typed on the command line.
+            typed: dotted paths of the fields that the user typed on the command line, which need no consent.
 
         Raises:
             ScenarioError: if the user does not consent.
@@ -106,5 +106,5 @@ def require_consent(*, trusted: bool = False) -> Iterator[Consent]:
 
 
 def format_reaches() -> str:
-    """Return the external accesses of this command's scenarios, one a line."""
+    """Return the external accesses of this command's scenarios, one per line."""
     return _lines(_current.get().accesses)

@@ -56,15 +56,9 @@ def export_recorded(run: RunPath, options: DataOptions) -> None:
         raise ScenarioError(f"--by and --min-margin make pairs, and --format {options.format} has none; give trl-dpo")
     upload = requested_upload(options.push, private=options.private, kind="dataset")
     first, last = _step_range(options.steps)
-    selection = TurnSelection(
-        tuple(options.role or ()),
-        tuple(options.policy or ()),
-        first,
-        last,
-        options.min_return,
-        options.min_advantage,
-        options.readable,
-    )
+    roles, policies = tuple(options.role or ()), tuple(options.policy or ())
+    minima = options.min_return, options.min_advantage
+    selection = TurnSelection(roles, policies, first, last, *minima, options.readable)
     report = export_data(run, options.out, DataExportOptions(options.format, selection, pairs, options.push))
     for file, rows in report.rows.items():
         echo(f"{options.out / file}: {rows} rows")

@@ -45,10 +45,15 @@ def machine_findings() -> Iterator[Finding]:
     """Yield the findings about this machine that need no training."""
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} ({platform.machine()})")
     yield from packages()
-    yield processor()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield Finding("processor", "ok", f"{os.cpu_count()} cores, {memory / 1e9:.1f} GB of memory")
     yield from accelerators()
     yield sandbox()
-    yield vllm()
+    if problem := installation.installation_problem():
+        yield Finding("vllm", "absent", f"engine: {{kind: vllm}} {problem}")
+    else:
+        kind = "for processors" if installation.is_cpu_build() else "for accelerators"
+        yield Finding("vllm", "ok", f"installed, {kind}")
     yield from extras()
     yield from folders()
     yield hub()
@@ -66,20 +71,17 @@ def check_scenario(file: Path, overrides: Sequence[str]) -> Finding:
 def packages() -> Iterator[Finding]:
     """Yield a finding for each required package that is missing or has an unsupported version, or one if all fit."""
     required = [requirement for requirement in _requirements() if requirement.marker is None]
-    unmet = [requirement for requirement in required if not _fits(requirement)]
-    for requirement in unmet:
+    all_fit = True
+    for requirement in required:
+        if _fits(requirement):
+            continue
+        all_fit = False
         name, versions, present = requirement.name, requirement.specifier, _version(requirement.name)
         state = f"{present} is installed, {versions} is needed" if present else "is missing"
         yield Finding("packages", "wrong", f"{name} {state}", f"pip install '{name}{versions}'")
-    if not unmet:
+    if all_fit:
         shown = ", ".join(f"{name} {_version(name)}" for name in (_DISTRIBUTION, "torch", "transformers", "pettingzoo"))
         yield Finding("packages", "ok", f"{shown}; all {len(required)} required packages fit")
-
-
-def processor() -> Finding:
-    """Return the number of cores and the size of the memory."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Finding("processor", "ok", f"{os.cpu_count()} cores, {memory / 1e9:.1f} GB of memory")
 
 
 def accelerators() -> Iterator[Finding]:
@@ -112,14 +114,6 @@ def sandbox() -> Finding:
     )
 
 
-def vllm() -> Finding:
-    """Check whether vLLM is installed and usable."""
-    if problem := installation.installation_problem():
-        return Finding("vllm", "absent", f"engine: {{kind: vllm}} {problem}")
-    kind = "for processors" if installation.is_cpu_build() else "for accelerators"
-    return Finding("vllm", "ok", f"installed, {kind}")
-
-
 def extras() -> Iterator[Finding]:
     """Yield a finding for each extra (group of optional packages), with the command that installs it if incomplete."""
     provided = metadata(_DISTRIBUTION).get_all("Provides-Extra") or ()
@@ -133,13 +127,17 @@ def extras() -> Iterator[Finding]:
         # vLLM has builds under other package names, which the finding `vllm` knows.
         if extra == "vllm":
             continue
-        missing = [requirement.name for requirement in requirements if not _fits(requirement)]
-        present = ", ".join(f"{fit.name} {_version(fit.name)}" for fit in filter(_fits, requirements))
+        missing, present = [], []
+        for requirement in requirements:
+            if _fits(requirement):
+                present.append(f"{requirement.name} {_version(requirement.name)}")
+            else:
+                missing.append(requirement.name)
         if missing:
             advice = f"pip install '{_DISTRIBUTION}[{extra}]'"
             yield Finding(extra, "absent", f"{', '.join(missing)} not installed, or of another version", advice)
         else:
-            yield Finding(extra, "ok", present)
+            yield Finding(extra, "ok", ", ".join(present))
 
 
 def folders() -> Iterator[Finding]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -16,7 +16,7 @@ from marl.commands.options import with_options
 from marl.commands.simulators import random_simulator, untrained_simulator
 from marl.commands.terminal import Overrides, ScenarioOrRun, is_run_folder
 from marl.core.config import choices_hint
-from marl.core.graph import Trajectory, write_trajectories
+from marl.core.graph import write_trajectories
 from marl.core.seeds import seed_of
 from marl.core.types import Deal
 from marl.engines.scripted import Human
@@ -59,7 +59,11 @@ def play_game(scenario: ScenarioOrRun, options: PlayOptions, overrides: Override
     source = scenario if is_run else load(scenario, overrides or (), to_train=False, random_play=options.random)
     settings, simulator = simulator_for(source, random=options.random)
     if options.game is not None:
-        settings = _with_game(settings, options.game)
+        name, games = options.game, settings.games
+        if name not in games:
+            hint = choices_hint(name, games) if games else "this scenario has one game, without a name"
+            raise ScenarioError(f"--game {name}: no such game; {hint}")
+        settings = settings.model_copy(update={"games": {name: games[name]}})
     play(settings, simulator, seat=options.seat, episodes=options.episodes, out=options.out, seed=options.seed)
 
 
@@ -73,18 +77,6 @@ def simulator_for(scenario: Scenario | Path, *, random: bool) -> tuple[Scenario,
         settings = RunFolder(scenario).scenario() if isinstance(scenario, Path) else scenario
         return settings, random_simulator(settings)
     return restore_simulator(scenario) if isinstance(scenario, Path) else (scenario, untrained_simulator(scenario))
-
-
-def _with_game(scenario: Scenario, name: str) -> Scenario:
-    """Return `scenario` with its game `name` alone.
-
-    Raises:
-        ScenarioError: if there is no such game.
-    """
-    if name not in scenario.games:
-        hint = choices_hint(name, scenario.games) if scenario.games else "this scenario has one game, without a name"
-        raise ScenarioError(f"--game {name}: no such game; {hint}")
-    return scenario.model_copy(update={"games": {name: scenario.games[name]}})
 
 
 def play(
@@ -112,20 +104,24 @@ def play(
         simulator = simulator.variant(RoleCasting(simulator.casting.roles, seed))
     if seat is not None:
         simulator = _with_person(views, simulator, seat)
-    trajectories = simulator.play(list(islice(_deals(views, simulator.casting.seed, seat), episodes)))
+    deals = []
+    for index, (game, view) in zip(range(episodes), cycle(views.items()), strict=False):
+        seats = {agent: _PERSON if agent == seat else role for agent, role in view.seats.items()}
+        name = f"play.{index}"
+        deals.append(Deal(name, name, seed_of(simulator.casting.seed, name), seats, "eval", game=game))
+    trajectories = simulator.play(deals)
     console = Console()
-    _show(console, trajectories)
+    for trajectory in trajectories[:_MAX_SHOWN]:
+        for line in episode_lines(trajectory, DialogueSelection(), {}):
+            console.print(line, soft_wrap=True)
+    if len(trajectories) > _MAX_SHOWN:
+        turns = fmean(len(trajectory.turns) for trajectory in trajectories)
+        print_literally(console, f"{len(trajectories)} episodes, {turns:.2f} turns each")
+        for name, value in summarize(trajectories).items():
+            print_literally(console, f"  {name:<40} {value:.4f}")
     if out is not None:
         write_trajectories(out, trajectories)
         print_literally(console, f"{out}: {len(trajectories)} episodes")
-
-
-def _deals(views: Mapping[str, Scenario], seed: int, seat: str | None) -> Iterator[Deal]:
-    """Yield deals of each game in turn, with a person in `seat`."""
-    for index, (game, view) in enumerate(cycle(views.items())):
-        seats = {agent: _PERSON if agent == seat else role for agent, role in view.seats.items()}
-        name = f"play.{index}"
-        yield Deal(name, name, seed_of(seed, name), seats, "eval", game=game)
 
 
 def _with_person(views: Mapping[str, Scenario], simulator: RolloutSimulator, seat: str) -> RolloutSimulator:
@@ -138,14 +134,3 @@ def _with_person(views: Mapping[str, Scenario], simulator: RolloutSimulator, sea
     role: RoleConfig = scenario.roles[scenario.seats[seat]].model_copy(update={"policy": _PERSON})
     casting = RoleCasting({**simulator.casting.roles, _PERSON: role}, simulator.casting.seed)
     return simulator.variant(casting, {_PERSON: Human().build(None)})
-
-
-def _show(console: Console, trajectories: Sequence[Trajectory]) -> None:
-    for trajectory in trajectories[:_MAX_SHOWN]:
-        for line in episode_lines(trajectory, DialogueSelection(), {}):
-            console.print(line, soft_wrap=True)
-    if len(trajectories) > _MAX_SHOWN:
-        turns = fmean(len(trajectory.turns) for trajectory in trajectories)
-        print_literally(console, f"{len(trajectories)} episodes, {turns:.2f} turns each")
-        for name, value in summarize(trajectories).items():
-            print_literally(console, f"  {name:<40} {value:.4f}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -99,57 +99,37 @@ def starter_yaml(
         file: file to which the text will be written.
         model: a folder or a hub name, or None for tiny models that know nothing but the answer format.
     """
-    values = _common(file, model) | (_self_play(game) if kind == "self-play" else _team(kind, model, file, data))
-    values["sampling"] = _sampling(model, data)
-    template = "self-play" if kind == "self-play" else "team"
+    tiny = model is None
+    shown = f"    model: {_TINY if tiny else model}"
+    max_tokens = max(12, data.longest + 6 if data else 0) if tiny else 512
+    values = {
+        **{"file": file, "model": f"{shown}  # or a folder, or a name on the hub" if tiny else shown},
+        **{"lr": "1.0e-3" if tiny else "1.0e-6", "steps": 60 if tiny else 200, "groups": 16, "every": 20},
+        **{"threads": ", threads: 1" if tiny else "", "sampling": f", sampling: {{max_tokens: {max_tokens}}}"},
+    }
+    if kind == "self-play":
+        try:
+            settings = game_settings(game, {})
+        except ScenarioError as error:
+            raise ScenarioError(f"--game {game}: {error}; a game that needs no settings: kuhn_poker, nim") from error
+        values |= {"game": game, "seats": settings.build().possible_agents}
+    else:
+        # A third of the examples of the warm-up is wrong, so that learning can improve on them.
+        wrong = json.dumps(data.first_answer, ensure_ascii=False) if data else '"{{ wrong[0] }}"'
+        values |= {
+            **{"headline": _HEADLINES[kind], "task": _task(file, data), "held_out": data.held_out if data else 200},
+            "learning": ["solver"] if kind == "one-role" else ["planner", "solver", "critic"],
+            "verifier": "exact" if data and not data.numeric else "numeric",
+            # A tiny model learns the format of its answers from examples, and has no use for instructions.
+            "planner_examples": ', examples: ["step by step", "directly"]' if tiny else "",
+            "answer_examples": f', examples: ["{{{{ answer }}}}", "{{{{ answer }}}}", {wrong}]' if tiny else "",
+            "instructions": ', instructions: ""' if tiny else "",
+        }
     environment = Environment(
         loader=PackageLoader("marl.commands", "starters"), undefined=StrictUndefined, keep_trailing_newline=True
     )
+    template = "self-play" if kind == "self-play" else "team"
     return environment.get_template(f"{template}.yaml.jinja2").render(values)
-
-
-def _common(file: Path, model: str | None) -> dict[str, Any]:
-    tiny = model is None
-    shown = f"    model: {_TINY if tiny else model}"
-    return {
-        "file": file,
-        "model": f"{shown}  # or a folder, or a name on the hub" if tiny else shown,
-        "lr": "1.0e-3" if tiny else "1.0e-6",
-        "steps": 60 if tiny else 200,
-        "groups": 16,
-        "every": 20,
-        "threads": ", threads: 1" if tiny else "",
-    }
-
-
-def _self_play(game: str) -> dict[str, Any]:
-    try:
-        settings = game_settings(game, {})
-    except ScenarioError as error:
-        raise ScenarioError(f"--game {game}: {error}; a game that needs no settings: kuhn_poker, nim") from error
-    agents = settings.build().possible_agents
-    return {"game": game, "seats": agents}
-
-
-def _team(kind: Kind, model: str | None, file: Path, data: QuestionFile | None) -> dict[str, Any]:
-    tiny = model is None
-    return {
-        "headline": _HEADLINES[kind],
-        "task": _task(file, data),
-        "learning": ["solver"] if kind == "one-role" else ["planner", "solver", "critic"],
-        "verifier": "exact" if data and not data.numeric else "numeric",
-        "held_out": data.held_out if data else 200,
-        # A tiny model learns the format of its answers from examples, and has no use for instructions.
-        "planner_examples": ', examples: ["step by step", "directly"]' if tiny else "",
-        "answer_examples": f", examples: {_answer_examples(data)}" if tiny else "",
-        "instructions": ', instructions: ""' if tiny else "",
-    }
-
-
-def _answer_examples(data: QuestionFile | None) -> str:
-    """Return example answers for the warm-up; a third of them is wrong, so that learning can improve on them."""
-    wrong = json.dumps(data.first_answer, ensure_ascii=False) if data else '"{{ wrong[0] }}"'
-    return f'["{{{{ answer }}}}", "{{{{ answer }}}}", {wrong}]'
 
 
 def _task(file: Path, data: QuestionFile | None) -> str:
@@ -161,9 +141,3 @@ def _task(file: Path, data: QuestionFile | None) -> str:
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     columns = json.dumps({"question": data.question, "answer": data.answer}, ensure_ascii=False)
     return f"{{kind: file, path: {json.dumps(str(shown))}, columns: {columns}, held_out: {data.held_out}}}"
-
-
-def _sampling(model: str | None, data: QuestionFile | None) -> str:
-    if model is not None:
-        return ", sampling: {max_tokens: 512}"
-    return f", sampling: {{max_tokens: {max(12, data.longest + 6 if data else 0)}}}"

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from marl.commands.terminal import RunPath
@@ -38,25 +37,17 @@ def top(
         if once or not console.is_terminal:
             console.print(render_dashboard(follower.snapshot(), TerminalSize(console.width)), soft_wrap=False)
         else:
-            _follow(follower, console, every)
-
-
-def _follow(follower: RunFollower, console: Console, every_s: float) -> None:
-    """Draw the run every `every_s` seconds until q or Ctrl-C is pressed."""
-    with (
-        _quit_on_signals(),
-        _key_reader() as pressed_key,
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
-        while True:
-            live.update(render_dashboard(follower.snapshot(), TerminalSize(*console.size)), refresh=True)
-            if pressed_key(every_s).lower() in ("q", "\x03", "\x04"):
-                return
+            screen = Live(console=console, screen=True, auto_refresh=False)
+            with _quit_on_signals(), _key_reader() as pressed_key, screen as live:
+                key = ""
+                while key.lower() not in ("q", "\x03", "\x04"):
+                    live.update(render_dashboard(follower.snapshot(), TerminalSize(*console.size)), refresh=True)
+                    key = pressed_key(every)
 
 
 @contextmanager
 def _quit_on_signals() -> Iterator[None]:
-    """Context that Ctrl-C leaves quietly, and SIGTERM or SIGHUP by SystemExit, so that the terminal is restored."""
+    """End the body quietly on Ctrl-C, and by SystemExit on SIGTERM or SIGHUP, so that the terminal is restored."""
 
     def leave(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)
@@ -73,7 +64,7 @@ def _quit_on_signals() -> Iterator[None]:
 
 @contextmanager
 def _key_reader() -> Iterator[Callable[[float], str]]:
-    """Context with a function that waits for a key for at most the given seconds and returns the key, or ""."""
+    """Yield a function that waits for a key for at most the given time [s], and returns the key or ""."""
     stdin = sys.stdin.fileno()
     if not os.isatty(stdin):
         yield _no_key

@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from statistics import fmean
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ class PairRule:
 
 
 def answered_turns(turns: Iterable[RecordedTurn]) -> Iterator[RecordedTurn]:
-    """Yield the turns with a non-empty answer; failed requests are left out."""
+    """Yield the turns with a non-empty answer. Failed requests are left out."""
     for recorded in turns:
         completion = recorded.turn.completion
         if completion.text and completion.finish in ("stop", "length"):
@@ -50,7 +51,7 @@ def completed_turns(turns: Iterable[RecordedTurn]) -> Iterator[RecordedTurn]:
 
 
 def sft_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
-    """Yield rows for TRL's SFTTrainer: a prompt and its completion; the loss covers the completion alone."""
+    """Yield rows for TRL's SFTTrainer: a prompt and its completion. The loss covers the completion alone."""
     for recorded in completed_turns(turns):
         answer = [Message("assistant", recorded.turn.completion.text)._asdict()]
         yield {"prompt": _chat(recorded.prompt), "completion": answer, **_tools(recorded)}
@@ -78,6 +79,7 @@ class _Answers:
     """Answers to one prompt in one step."""
 
     recorded: RecordedTurn
+    """First turn with the prompt."""
     values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Answer text -> values of its samples."""
 
@@ -91,55 +93,40 @@ def pair_rows(turns: Iterable[RecordedTurn], rule: PairRule) -> Iterator[Row]:
     Raises:
         ScenarioError: if advantages are compared, and no turn of a step has one.
     """
-    step, groups, has_values = 0, {}, True
-    for recorded in answered_turns(turns):
-        if recorded.step != step:
-            yield from _pairs(groups.values(), rule)
-            _expect_values(step, rule, has_values=has_values)
-            step, groups, has_values = recorded.step, {}, False
-        value = _value(recorded, rule.criterion)
-        has_values = has_values or value is not None
-        if value is not None:
-            answers = groups.setdefault(_group(recorded), _Answers(recorded))
+    for step, recorded_turns in groupby(answered_turns(turns), key=lambda recorded: recorded.step):
+        groups: dict[tuple[object, ...], _Answers] = {}
+        for recorded in recorded_turns:
+            value = recorded.credit.advantage if recorded.credit else None
+            if rule.criterion == "return":
+                value = recorded.agent_return
+            if value is None:
+                continue
+            request = recorded.turn.request
+            group = recorded.trajectory.start, request.policy, recorded.turn.role, request.tools, recorded.prompt
+            answers = groups.setdefault(group, _Answers(recorded))
             answers.values[recorded.turn.completion.text].append(value)
-    yield from _pairs(groups.values(), rule)
-    _expect_values(step, rule, has_values=has_values)
+        if not groups:
+            raise ScenarioError(f"step {step}: none of its turns has an advantage to compare; give --by return")
+        for answers in groups.values():
+            yield from _pair(answers, rule)
 
 
-def _expect_values(step: int, rule: PairRule, *, has_values: bool) -> None:
-    if not has_values and rule.criterion == "advantage":
-        raise ScenarioError(f"step {step}: none of its turns has an advantage to compare; give --by return")
-
-
-def _value(recorded: RecordedTurn, by: PairCriterion) -> float | None:
-    if by == "return":
-        return recorded.agent_return
-    return recorded.credit.advantage if recorded.credit else None
-
-
-def _group(recorded: RecordedTurn) -> tuple[object, ...]:
-    request = recorded.turn.request
-    return recorded.trajectory.start, request.policy, recorded.turn.role, request.tools, recorded.prompt
-
-
-def _pairs(groups: Iterable[_Answers], rule: PairRule) -> Iterator[Row]:
-    for answers in groups:
-        # `max` and `min` take the first of equal values, so the same run always gives the same pairs.
-        means = {text: fmean(values) for text, values in answers.values.items()}
-        chosen, rejected = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-        margin = means[chosen] - means[rejected]
-        if margin > 0 and margin >= rule.min_margin:
-            recorded = answers.recorded
-            yield {
-                "prompt": _chat(recorded.prompt),
-                "chosen": [Message("assistant", chosen)._asdict()],
-                "rejected": [Message("assistant", rejected)._asdict()],
-                "score_chosen": means[chosen],
-                "score_rejected": means[rejected],
-                "step": recorded.step,
-                "role": recorded.turn.role,
-                **_tools(recorded),
-            }
+def _pair(answers: _Answers, rule: PairRule) -> Iterator[Row]:
+    """Yield the row of the best and the worst answer, or nothing if their values differ too little."""
+    means = {text: fmean(values) for text, values in answers.values.items()}
+    # `max` and `min` take the first of equal values, so the same run always gives the same pairs.
+    chosen, rejected = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+    margin = means[chosen] - means[rejected]
+    if margin > 0 and margin >= rule.min_margin:
+        recorded = answers.recorded
+        yield {
+            "prompt": _chat(recorded.prompt),
+            "chosen": [Message("assistant", chosen)._asdict()],
+            "rejected": [Message("assistant", rejected)._asdict()],
+            **{"score_chosen": means[chosen], "score_rejected": means[rejected]},
+            **{"step": recorded.step, "role": recorded.turn.role},
+            **_tools(recorded),
+        }
 
 
 def prompt_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
@@ -149,17 +136,14 @@ def prompt_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
         turn = recorded.turn
         yield {
             "prompt": _chat(recorded.prompt),
-            "role": turn.role,
-            "start": recorded.trajectory.start,
-            "problem": turn.problem,
-            "answer": _answer(recorded),
+            **{"role": turn.role, "start": recorded.trajectory.start, "problem": turn.problem},
+            "answer": _right_answer(recorded),
             **_tools(recorded),
         }
 
 
 def verl_rows(turns: Iterable[RecordedTurn], source: Callable[[RecordedTurn], str]) -> Iterator[Row]:
-    """Yield rows of verl's format for reinforcement learning: each distinct prompt once, with its right answer if
-    known.
+    """Yield rows in verl's format: each distinct prompt once, with the problem's right answer, or "" if unknown.
 
     `source` returns the data set's name, from which verl selects a reward function.
     """
@@ -169,15 +153,10 @@ def verl_rows(turns: Iterable[RecordedTurn], source: Callable[[RecordedTurn], st
             "data_source": name,
             "prompt": _chat(recorded.prompt),
             "ability": name,
-            "reward_model": {"style": "rule", "ground_truth": _answer(recorded)},
+            "reward_model": {"style": "rule", "ground_truth": _right_answer(recorded)},
             "extra_info": {
-                "split": "train",
-                "index": index,
-                "step": recorded.step,
-                "role": turn.role,
-                "agent": turn.agent,
-                "start": recorded.trajectory.start,
-                "problem": turn.problem,
+                **{"split": "train", "index": index, "step": recorded.step, "role": turn.role, "agent": turn.agent},
+                **{"start": recorded.trajectory.start, "problem": turn.problem},
             },
         }
 
@@ -194,7 +173,7 @@ def _distinct_prompts(turns: Iterable[RecordedTurn]) -> Iterator[RecordedTurn]:
             yield recorded
 
 
-def _answer(recorded: RecordedTurn) -> str:
+def _right_answer(recorded: RecordedTurn) -> str:
     """Return the right answer to the turn's problem from a verifier's request, or "" if no verifier received one."""
     return answers_of(recorded.trajectory).get(recorded.turn.problem, "")
 

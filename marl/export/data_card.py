@@ -1,4 +1,4 @@
-"""Data set card: a README.md that tells `datasets` and the hub the files and their columns."""
+"""Data set card: a README.md with the files and their columns, which `datasets` and the hub read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marl.export.chat_rows import DataFormat, PairRule
-from marl.export.markdown import Markup, fenced_block, front_matter, write_card
+from marl.export.markdown import fenced_block, front_matter, write_card
 from marl.export.turn_selection import RunRecording, TurnSelection
 
 _PURPOSES: Mapping[DataFormat, str] = {
@@ -23,10 +23,12 @@ _PURPOSES: Mapping[DataFormat, str] = {
 _CHATS: Mapping[DataFormat, tuple[str, ...]] = {
     **{"trl-sft": ("prompt", "completion"), "trl-dpo": ("prompt", "chosen", "rejected"), "trl-prompts": ("prompt",)},
 }
+"""Format of JSON lines -> columns that hold chats."""
 _VALUES: Mapping[DataFormat, Mapping[str, str]] = {
     "trl-dpo": {"score_chosen": "float64", "score_rejected": "float64", "step": "int64", "role": "string"},
     "trl-prompts": {"role": "string", "start": "string", "problem": "string", "answer": "string"},
 }
+"""Format of JSON lines -> dtypes of the other columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +56,20 @@ def write_data_card(
         tools: True if a row has a `tools` column.
         without_answer: True if the format has a field for the right answer and every row leaves it empty.
     """
+    location, several = json.dumps(facts.load_path), len(facts.rows) > 1
+    lines = ["from datasets import load_dataset", ""]
+    for file in facts.rows:
+        name, config = (Path(file).stem, f', "{Path(file).stem}"') if several else ("rows", "")
+        lines.append(f'{name} = load_dataset({location}{config}, split="train")')
     values = {
         "front": front_matter(_metadata(facts, tools=tools)),
         **{"run": recording.home.path.resolve().name, "format": facts.format, "purpose": _PURPOSES[facts.format]},
         **{"steps": f"{recording.steps[0]} to {recording.steps[-1]}", "count": len(recording.steps)},
         **{"roles": ", ".join(recording.chosen.roles) or "all", "files": facts.rows.items()},
         **{"conditions": [*_conditions(facts)], "tables": facts.format == "parquet"},
-        **{"without_answer": without_answer, "snippet": _snippet(facts)},
+        **{"without_answer": without_answer, "snippet": fenced_block("\n".join(lines), "python")},
     }
     write_card(folder, "data_card", values)
-
-
-def _snippet(facts: DataCardFacts) -> Markup:
-    location, several = json.dumps(facts.load_path), len(facts.rows) > 1
-    lines = ["from datasets import load_dataset", ""]
-    for file in facts.rows:
-        name, config = (Path(file).stem, f', "{Path(file).stem}"') if several else ("rows", "")
-        lines.append(f'{name} = load_dataset({location}{config}, split="train")')
-    return fenced_block("\n".join(lines), "python")
 
 
 def _metadata(facts: DataCardFacts, *, tools: bool) -> dict[str, object]:
@@ -88,17 +86,16 @@ def _metadata(facts: DataCardFacts, *, tools: bool) -> dict[str, object]:
         configs[0]["default"] = True
     values: dict[str, object] = {"configs": configs}
     if facts.format in _CHATS:
-        values["dataset_info"] = {"features": [*_features(facts.format, tools=tools)]}
+        features: list[dict[str, object]] = []
+        for column in _CHATS[facts.format]:
+            # A new list per column: YAML writes a shared list as an alias, and `datasets` would convert it twice.
+            parts = [{"name": part, "dtype": "string"} for part in ("role", "content")]
+            features.append({"name": column, "list": parts})
+        scalars = {**_VALUES.get(facts.format, {}), **({"tools": "string"} if tools else {})}
+        for column, dtype in scalars.items():
+            features.append({"name": column, "dtype": dtype})
+        values["dataset_info"] = {"features": features}
     return values | {"tags": ["marl", "reinforcement-learning", "multi-agent"]}
-
-
-def _features(form: DataFormat, *, tools: bool) -> Iterator[dict[str, object]]:
-    for name in _CHATS[form]:
-        # A new list per column: YAML writes a shared list as an alias, and `datasets` would convert it twice.
-        yield {"name": name, "list": [{"name": part, "dtype": "string"} for part in ("role", "content")]}
-    values = {**_VALUES.get(form, {}), **({"tools": "string"} if tools else {})}
-    for name, dtype in values.items():
-        yield {"name": name, "dtype": dtype}
 
 
 def _conditions(facts: DataCardFacts) -> Iterator[str]:

@@ -73,21 +73,18 @@ def export_data(run: Path, out: Path, choice: DataExportOptions) -> DataExportRe
         folder.mkdir()
         _write(folder, recording, choice, report)
         if not any(report.rows.values()):
-            raise ScenarioError(f"{run}: {_reason_for_no_rows(choice)}")
-        facts = DataCardFacts(
-            choice.format, choice.turns, choice.pairs, report.rows, choice.load_path or f"./{out.name}"
-        )
+            problem = "no recorded turn matches: look at what there is with `marl show`, and ask for less"
+            if choice.format == "trl-dpo":
+                criterion, margin = choice.pairs.criterion, choice.pairs.min_margin
+                problem = (
+                    f"no two answers to one prompt whose {criterion} differs by {margin} or more; episodes with the "
+                    "same start are needed (schedule.group_size), or a smaller --min-margin"
+                )
+            raise ScenarioError(f"{run}: {problem}")
+        load_path = choice.load_path or f"./{out.name}"
+        facts = DataCardFacts(choice.format, choice.turns, choice.pairs, report.rows, load_path)
         write_data_card(folder, recording, facts, tools=report.tools, without_answer=report.without_answer)
     return report
-
-
-def _reason_for_no_rows(choice: DataExportOptions) -> str:
-    if choice.format == "trl-dpo":
-        return (
-            f"no two answers to one prompt whose {choice.pairs.criterion} differs by {choice.pairs.min_margin} or more"
-            "; episodes with the same start are needed (schedule.group_size), or a smaller --min-margin"
-        )
-    return "no recorded turn matches: look at what there is with `marl show`, and ask for less"
 
 
 def _write(folder: Path, recording: RunRecording, choice: DataExportOptions, report: DataExportReport) -> None:

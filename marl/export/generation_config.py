@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ _TOKENS = ("bos_token_id", "pad_token_id")
 
 
 def speaking_roles(scenario: Scenario, policy: str) -> list[str]:
-    """Return the roles of `policy`, trainable roles first."""
+    """Return the roles with the policy `policy`, trainable roles first."""
     roles = [name for name, role in scenario.roles.items() if role.policy == policy]
     return sorted(roles, key=lambda name: not scenario.roles[name].trainable)
 
@@ -26,7 +25,7 @@ def speaking_roles(scenario: Scenario, policy: str) -> list[str]:
 def generation_role(scenario: Scenario, policy: str, requested: str | None) -> str | None:
     """Return the role whose sampling settings an exported policy gets: `requested`, else the policy's first role.
 
-    None if the policy answers for no role.
+    Returns None if no role uses the policy.
 
     Raises:
         ValueError: if the policy does not answer for `requested`.
@@ -40,20 +39,28 @@ def generation_role(scenario: Scenario, policy: str, requested: str | None) -> s
 
 
 def write_generation_config(folder: Path, base: str | None, sampling: Sampling) -> None:
-    """Write generation_config.json with the given sampling settings and the end tokens, without the model's own
-    defaults.
+    """Write generation_config.json with `sampling` and the end tokens, without the model's own defaults.
 
     Args:
         folder: folder of the model or adapter.
         base: folder or hub name of the adapter's base model, or None for a full model.
         sampling: sampling settings of the role.
     """
+    declared: dict[str, Any] = {}
+    for name in ("config.json", GENERATION_CONFIG):  # the second overrides the first
+        file = _find_file(folder, base, name)
+        if file is not None and file.is_file():
+            declared |= {token: value for token, value in json.loads(file.read_text()).items() if value is not None}
     # The model's own end tokens stay: without them generation would run to max_new_tokens.
-    declared = _declared(folder, base)
-    ends = [*_ends(declared.get("eos_token_id")), *_ends(_end_of(folder))]
+    ends: set[int] = set()
+    declared_end, tokenizer_end = declared.get("eos_token_id"), _end_token(folder)
+    if isinstance(declared_end, list | int):
+        ends.update(declared_end if isinstance(declared_end, list) else [declared_end])
+    if tokenizer_end is not None:
+        ends.add(tokenizer_end)
     settings = {
-        **{name: declared[name] for name in _TOKENS if declared.get(name) is not None},
-        **({"eos_token_id": sorted(set(ends))} if ends else {}),
+        **{name: declared[name] for name in _TOKENS if name in declared},
+        **({"eos_token_id": sorted(ends)} if ends else {}),
         **generation_settings(sampling),
     }
     (folder / GENERATION_CONFIG).write_text(f"{json.dumps(settings, indent=2)}\n")
@@ -67,17 +74,8 @@ def generation_settings(sampling: Sampling) -> dict[str, Any]:
     return settings | ({"stop_strings": list(sampling.stop)} if sampling.stop else {})
 
 
-def _declared(folder: Path, base: str | None) -> Mapping[str, Any]:
-    """Return the special tokens from config.json, overridden by generation_config.json."""
-    files = [_file_of(folder, base, name) for name in ("config.json", GENERATION_CONFIG)]
-    declared: dict[str, Any] = {}
-    for file in files:
-        if file is not None and file.is_file():
-            declared |= {name: value for name, value in json.loads(file.read_text()).items() if value is not None}
-    return declared
-
-
-def _file_of(folder: Path, base: str | None, name: str) -> Path | None:
+def _find_file(folder: Path, base: str | None, name: str) -> Path | None:
+    """Return the model's file `name`: in `folder`, in its copied base, or in the base's folder or download cache."""
     if base is None or (folder / "base").is_dir():
         return folder / ("base" if base else "") / name
     if Path(base).is_dir():
@@ -86,11 +84,7 @@ def _file_of(folder: Path, base: str | None, name: str) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
-def _ends(tokens: Any) -> Iterator[int]:
-    yield from tokens if isinstance(tokens, list) else [tokens] if isinstance(tokens, int) else []
-
-
-def _end_of(folder: Path) -> int | None:
+def _end_token(folder: Path) -> int | None:
     """Return the id of the tokenizer's end token, or None if it has no end token or no tokenizer.json."""
     settings, vocabulary = folder / "tokenizer_config.json", folder / "tokenizer.json"
     if not settings.is_file() or not vocabulary.is_file():

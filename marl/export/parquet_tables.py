@@ -5,7 +5,7 @@ The tables hold every recorded field of a turn except its random numbers and mar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,9 +13,7 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
 from marl.core.errors import Writing
-from marl.core.graph import Trajectory
 from marl.core.types import Reward
-from marl.credit_stage.records import TurnCreditRecord
 from marl.export.turn_selection import RecordedEpisode, RecordedTurn
 from marl.runs.run_folder import RunFolder
 from marl.view.edge_text import EDGE_KINDS
@@ -54,7 +52,13 @@ class ParquetTableWriter:
     def write(self, row: Row) -> None:
         """Append `row`, and write a row group if enough rows are pending."""
         self._rows.append(row)
-        self._size += sum(map(_size, row.values()))
+        for value in row.values():
+            if isinstance(value, str):
+                self._size += len(value)
+            elif isinstance(value, list | tuple):
+                # Lists are homogeneous, so the first item tells a chat from a list of tokens.
+                is_chat = bool(value) and isinstance(value[0], dict) and "content" in value[0]
+                self._size += sum(len(message["content"]) for message in value) if is_chat else len(value)
         self.count += 1
         if len(self._rows) == MAX_GROUP_ROWS or self._size >= MAX_GROUP_SIZE:
             self._flush()
@@ -67,28 +71,14 @@ class ParquetTableWriter:
             self._size = 0
 
 
-def _size(value: Any) -> int:
-    """Return the number of characters of a text or chat, or the length of another list."""
-    if isinstance(value, str):
-        return len(value)
-    if not isinstance(value, list | tuple):
-        return 0
-    # Lists are homogeneous, so the first item tells a chat from a list of tokens.
-    first = value[0] if value else None
-    chat = isinstance(first, dict) and "content" in first
-    return sum(len(part["content"]) for part in value) if chat else len(value)
-
-
 def write_tables(folder: Path, episodes: Iterable[RecordedEpisode], home: RunFolder) -> tuple[int, int]:
     """Write the tables of turns and of episodes; return the number of rows of each.
 
     Episodes without a selected turn are left out.
     """
     texts = TokenDecoder(home)
-    turns, episode_table = (
-        ParquetTableWriter(folder / TURNS, turn_schema()),
-        ParquetTableWriter(folder / EPISODES, episode_schema()),
-    )
+    turns = ParquetTableWriter(folder / TURNS, turn_schema())
+    episode_table = ParquetTableWriter(folder / EPISODES, episode_schema())
     with turns, episode_table:
         for episode in episodes:
             for recorded in episode.turns:
@@ -102,6 +92,14 @@ def turn_row(recorded: RecordedTurn, texts: TokenDecoder) -> Row:
     """Return `recorded` as a row of `turn_schema`."""
     turn, trajectory = recorded.turn, recorded.trajectory
     request, completion = turn.request, turn.completion
+    credit: Row = dict.fromkeys(_CREDIT_COLUMNS)
+    if recorded.credit is not None:
+        credit = {name: getattr(recorded.credit, name) for name in _CREDIT_COLUMNS}
+        credit["penalties"] = [{"name": name, "value": value} for name, value in recorded.credit.penalties.items()]
+    sources = []
+    for source in trajectory.sources(turn.id, EDGE_KINDS):
+        kinds = sorted(trajectory.edge_kinds(source, turn.id))
+        sources.append({"episode": source[0], "turn": source[1], "kinds": kinds})
     return {
         **{"step": recorded.step, "episode": turn.id[0], "turn": turn.id[1], "group": trajectory.deal.group},
         **{"game": trajectory.deal.game, "start": trajectory.start, "problem": turn.problem},
@@ -118,22 +116,9 @@ def turn_row(recorded: RecordedTurn, texts: TokenDecoder) -> Row:
         "state": request.state,
         "rewards": [_reward(reward) for reward in trajectory.rewards if reward.turn == turn.id],
         "return": recorded.agent_return,
-        "sources": [*_sources(recorded)],
-        **_credit_columns(recorded.credit),
+        "sources": sources,
+        **credit,
     }
-
-
-def _credit_columns(record: TurnCreditRecord | None) -> Row:
-    if record is None:
-        return dict.fromkeys(_CREDIT_COLUMNS)
-    penalties = [{"name": name, "value": value} for name, value in record.penalties.items()]
-    return {name: getattr(record, name) for name in _CREDIT_COLUMNS} | {"penalties": penalties}
-
-
-def _sources(recorded: RecordedTurn) -> Iterator[Row]:
-    trajectory, reader = recorded.trajectory, recorded.turn.id
-    for source in trajectory.sources(reader, EDGE_KINDS):
-        yield {"episode": source[0], "turn": source[1], "kinds": sorted(trajectory.edge_kinds(source, reader))}
 
 
 def _reward(reward: Reward) -> Row:
@@ -144,11 +129,12 @@ def _reward(reward: Reward) -> Row:
 def episode_row(episode: RecordedEpisode) -> Row:
     """Return `episode` as a row of `episode_schema`."""
     trajectory, deal = episode.trajectory, episode.trajectory.deal
+    parent = trajectory.parent and {"episode": trajectory.parent[0], "turn": trajectory.parent[1]}
     measures = trajectory.findings.measures.items()
     return {
         **{"step": episode.step, "episode": trajectory.id, "group": deal.group, "game": deal.game},
         **{"seed": deal.seed, "purpose": deal.purpose, "branch": deal.branch, "start": trajectory.start},
-        **{"parent": _parent(trajectory), "end": trajectory.end, "turns": len(trajectory.turns)},
+        **{"parent": parent, "end": trajectory.end, "turns": len(trajectory.turns)},
         "tokens": sum(len(turn.completion.token_ids) for turn in trajectory.turns),
         "seats": [{"agent": agent, "role": role} for agent, role in deal.seats.items()],
         "policies": [{"role": role, "policy": policy} for role, policy in deal.policies.items()],
@@ -156,11 +142,6 @@ def episode_row(episode: RecordedEpisode) -> Row:
         "rewards": [_reward(reward) for reward in trajectory.rewards],
         "measures": [{"name": name, "value": value} for name, value in measures],
     }
-
-
-def _parent(trajectory: Trajectory) -> Row | None:
-    parent = trajectory.parent
-    return parent and {"episode": parent[0], "turn": parent[1]}
 
 
 _CREDIT_COLUMNS = (
@@ -221,15 +202,8 @@ def _reward_type() -> pa.DataType:
 def verl_schema() -> pa.Schema:
     """Return the schema of verl's table for reinforcement learning."""
     text, integer = pa.string(), pa.int64()
-    extra = {
-        "split": text,
-        "index": integer,
-        "step": integer,
-        "role": text,
-        "agent": text,
-        "start": text,
-        "problem": text,
-    }
+    extra = {"split": text, "index": integer, "step": integer}
+    extra |= dict.fromkeys(("role", "agent", "start", "problem"), text)
     return pa.schema(
         {
             **{"data_source": text, "prompt": pa.list_(pa.struct({"role": text, "content": text})), "ability": text},

@@ -21,7 +21,6 @@ from marl.runs.locks import read_lock
 from marl.runs.run_folder import RunFolder
 from marl.runs.trained_model import Trained
 from marl.scenario.load import ScenarioError
-from marl.scenario.schema import PolicyConfig, Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,15 @@ def find_saved_policy(run: Path, policy: str | None, step: int | Literal["latest
         ValueError: if the checkpoint does not exist.
         CheckpointError: if the checkpoint is damaged.
     """
-    name, settings = _learning_policy(RunFolder(run).scenario(), run, policy)
+    policies = RunFolder(run).scenario().policies
+    trained_policies = {name: settings for name, settings in policies.items() if settings.learner}
+    if policy is None and len(trained_policies) > 1:
+        raise ScenarioError(f"{run} trains several policies, so say which; choices: {', '.join(trained_policies)}")
+    name = next(iter(trained_policies), "") if policy is None else policy
+    if name not in trained_policies:
+        stays = " (it has no learner, and stays as it is)" if name in policies else ""
+        raise ScenarioError(f"{run} trains no policy {name!r}{stays}; {choices_hint(name, trained_policies)}")
+    settings = trained_policies[name]
     publishes = settings.learner is not None and settings.learner.publishes
     model = settings.model.base if isinstance(settings.model, Adapter) else settings.model
     dtype = model.dtype if isinstance(model, TransformersModelConfig) else "float32"
@@ -65,17 +72,6 @@ def find_saved_policy(run: Path, policy: str | None, step: int | Literal["latest
     loader = "AutoModelForCausalLM" if publishes else "AutoModelForSequenceClassification"
     language = settings.model is None or settings.model.family == LANGUAGE_MODEL
     return SavedPolicy(run, name, manifest.step, folder, loader if language else "", None)
-
-
-def _learning_policy(scenario: Scenario, run: Path, policy: str | None) -> tuple[str, PolicyConfig]:
-    learning = {name: settings for name, settings in scenario.policies.items() if settings.learner}
-    if policy is None and len(learning) > 1:
-        raise ScenarioError(f"{run} trains several policies, so say which; choices: {', '.join(learning)}")
-    name = next(iter(learning), "") if policy is None else policy
-    if name not in learning:
-        stays = " (it has no learner, and stays as it is)" if name in scenario.policies else ""
-        raise ScenarioError(f"{run} trains no policy {name!r}{stays}; {choices_hint(name, learning)}")
-    return name, learning[name]
 
 
 FolderCallback = Callable[[SavedPolicy, Path], None]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,9 +81,11 @@ class RunRecording:
                 if name not in choices:
                     hint = choices_hint(name, choices)
                     raise ScenarioError(f"{option} {name}: the run has none of this name; {hint}")
-        self.steps = [step for step in self.home.recorded_steps() if _between(step, chosen)]
+        recorded = self.home.recorded_steps()
+        first = 0 if chosen.first_step is None else chosen.first_step
+        last = math.inf if chosen.last_step is None else chosen.last_step
+        self.steps = [step for step in recorded if first <= step <= last]
         if not self.steps:
-            recorded = self.home.recorded_steps()
             have = f"it recorded {len(recorded)}, {recorded[0]} to {recorded[-1]}" if recorded else "it recorded none"
             raise ScenarioError(f"{run}: no episodes of these steps; {have} (checkpoint.trajectories)")
 
@@ -94,25 +97,34 @@ class RunRecording:
             FolderError, ValueError: if a file is damaged, or its path leaves the run's folder.
         """
         for step in self.steps:
-            credit = self._credit_of(step)
+            if self.home.has_credit(step):
+                credit = self.home.read_credit(step).turns()
+            elif self.chosen.min_advantage is None:
+                credit = {}
+            else:
+                problem = "has no credit record, so its turns have no advantages"
+                raise ScenarioError(f"--min-advantage: step {step} {problem}")
             # A branched episode starts with the turns of its parent, which must not count twice.
             seen: set[TurnId] = set()
             for trajectory in self.home.iter_trajectories(step):
-                turns = [t for t in _turns(step, trajectory, credit) if t.turn.id not in seen]
-                seen.update(t.turn.id for t in turns)
-                yield RecordedEpisode(step, trajectory, tuple(filter(self._matches, turns)))
+                by_agent: dict[str, list[Turn]] = defaultdict(list)
+                for turn in trajectory.turns:
+                    by_agent[turn.agent].append(turn)
+                chats: dict[TurnId, tuple[Message, ...]] = {}
+                for turns in by_agent.values():
+                    chats.update(conversations(turns))
+                selected = []
+                for turn in trajectory.turns:
+                    recorded = RecordedTurn(step, trajectory, turn, chats[turn.id][:-1], credit.get(turn.id))
+                    if turn.id not in seen and self._matches(recorded):
+                        selected.append(recorded)
+                seen.update(turn.id for turn in trajectory.turns)
+                yield RecordedEpisode(step, trajectory, tuple(selected))
 
     def turns(self) -> Iterator[RecordedTurn]:
         """Yield the selected turns in order of play. Raises the errors of `episodes`."""
         for episode in self.episodes():
             yield from episode.turns
-
-    def _credit_of(self, step: int) -> Mapping[TurnId, TurnCreditRecord]:
-        if self.home.has_credit(step):
-            return self.home.read_credit(step).turns()
-        if self.chosen.min_advantage is not None:
-            raise ScenarioError(f"--min-advantage: step {step} has no credit record, so its turns have no advantages")
-        return {}
 
     def _matches(self, recorded: RecordedTurn) -> bool:
         chosen, turn = self.chosen, recorded.turn
@@ -132,18 +144,3 @@ def trained_roles(scenario: Scenario) -> tuple[str, ...]:
     """Return the roles whose turns train a policy, or all roles that are not rule-based if the run trains none."""
     learning = tuple(name for name, _, _ in scenario.learning_roles())
     return learning or tuple(name for name in scenario.roles if name not in scenario.rule_roles)
-
-
-def _between(step: int, chosen: TurnSelection) -> bool:
-    return (chosen.first_step is None or step >= chosen.first_step) and (
-        chosen.last_step is None or step <= chosen.last_step
-    )
-
-
-def _turns(step: int, trajectory: Trajectory, credit: Mapping[TurnId, TurnCreditRecord]) -> Iterator[RecordedTurn]:
-    by_agent: dict[str, list[Turn]] = defaultdict(list)
-    for turn in trajectory.turns:
-        by_agent[turn.agent].append(turn)
-    chats = {turn: chat for turns in by_agent.values() for turn, chat in conversations(turns)}
-    for turn in trajectory.turns:
-        yield RecordedTurn(step, trajectory, turn, chats[turn.id][:-1], credit.get(turn.id))

@@ -12,11 +12,11 @@ from marl.scenario.schema import EvaluationSettings
 
 
 class BestTracker:
-    """Tracks the best evaluation so far. A resumed run rebuilds it from the rows of metrics.jsonl."""
+    """Best evaluation so far, by one metric. A resumed run rebuilds the tracker from the rows of metrics.jsonl."""
 
     def __init__(self, settings: EvaluationSettings) -> None:
         self.metric = settings.best_by
-        """Metric that is compared, or None if `evaluate.keep_best` is not set."""
+        """Compared metric, or None if `evaluate.keep_best` is not set."""
         self.step: int | None = None
         """Step of the best evaluation."""
         self.value = math.nan
@@ -26,14 +26,14 @@ class BestTracker:
 
     @classmethod
     def from_rows(cls, settings: EvaluationSettings, rows: Iterable[Mapping[str, Any]]) -> BestTracker:
-        """Return a tracker in its state after `rows` of metrics.jsonl."""
+        """Return a tracker updated with `rows` of metrics.jsonl."""
         best = cls(settings)
         for row in rows:
             best.update(row["step"], row)
         return best
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Compare a step with the best one if it measured the metric. On a tie the earlier step stays best."""
+        """Compare a step with the best one if `metrics` has the metric. On a tie the earlier step stays best."""
         value = metrics.get(self.metric) if self.metric else None
         if value is None:
             return
@@ -42,10 +42,10 @@ class BestTracker:
             self.step, self.value, self._since = step, value, 0
 
     def check_measured(self, measured: Metrics) -> None:
-        """Check that an evaluation measured the metric that is compared.
+        """Check that the metrics `measured` by the first evaluation contain the compared one.
 
         Raises:
-            ValueError: if it did not.
+            ValueError: if they do not.
         """
         if self.metric and self.step is None and self.metric not in measured:
             names = [name for name in measured if not name.endswith(("_low", "_high"))]
@@ -53,12 +53,12 @@ class BestTracker:
 
     @property
     def out_of_patience(self) -> bool:
-        """Return True if the last `evaluate.patience` evaluations brought no improvement, so that the run stops."""
+        """True if the last `evaluate.patience` evaluations brought no improvement, in which case the run stops."""
         return self._patience is not None and self._since >= self._patience
 
     @property
     def stop_message(self) -> str:
-        """Return the message of a run that stops early."""
+        """Message that says why the run stopped early."""
         return (
             f"stopped early: {self.metric} has not improved on {self.value:.4g} (step {self.step}) "
             f"for {self._since} evaluations (evaluate.patience)"

@@ -1,10 +1,10 @@
-"""Checkpoints: whole or absent. Written under another name, brought to the disk and renamed; then older ones go."""
+"""Checkpoints of a run. A checkpoint is complete or absent: it is written under another name, flushed and renamed."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -21,7 +21,7 @@ from marl.runs.locks import removal_lock
 from marl.runs.run_format import FORMAT, other_format
 from marl.runs.symlinks import path_within, path_without_symlinks
 
-_LARGEST_MANIFEST = 2**24
+_MAX_MANIFEST_BYTES = 2**24
 
 
 class CheckpointError(FolderError):
@@ -30,7 +30,7 @@ class CheckpointError(FolderError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Contents of a checkpoint, and the length of the run's growing files when it was taken."""
+    """Contents of a checkpoint, and the length of metrics.jsonl when it was taken."""
 
     format: int
     step: int
@@ -40,14 +40,15 @@ class Manifest:
     sha256: dict[str, str]
     """Relative path -> checksum."""
     tensors: dict[str, dict[str, str]]
-    """Relative path of a safetensors file -> tensor -> type and shape, such as `F32[16, 64]`."""
+    """Relative path of a safetensors file -> tensor -> dtype and shape, such as `F32[16, 64]`."""
     unmeasured: dict[str, float] | None = None
-    """Figures of its step, if that was still to be evaluated; `metrics_bytes` are then those before the step's row."""
+    """Metrics of the step if its evaluation is still to be done, else None. If set, `metrics_bytes` excludes the step's
+    row."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMeta:
-    """Point in a run at which a checkpoint is taken. Fields as of `Manifest`."""
+    """Point in a run at which a checkpoint is taken, with the fields of `Manifest`."""
 
     step: int
     metrics_bytes: int
@@ -56,12 +57,12 @@ class CheckpointMeta:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Rule by which checkpoints are kept."""
+    """Rule for keeping checkpoints. All others are removed after a new one is written."""
 
     newest: int
-    """Number of the last ones that stay."""
+    """Number of the newest checkpoints to keep."""
     best: int | None = None
-    """Step of another one that stays."""
+    """Step of the best checkpoint, which is kept too, or None."""
 
 
 def write_checkpoint(
@@ -71,21 +72,23 @@ def write_checkpoint(
     save_policies: Callable[[Path], None],
     retention: Retention,
 ) -> Path:
-    """Write a checkpoint under `folder`, then remove those that `retention` does not keep; return its folder.
+    """Write a checkpoint under `folder`, remove the older ones according to `retention`, and return the new folder.
 
     `save_policies` writes a Hugging Face folder per policy.
 
     Raises:
         CheckpointError: if it cannot be written (read-only folder, full disk); older checkpoints are untouched.
+        FolderError: if an older checkpoint cannot be removed.
     """
     target, part = folder / f"{moment.step:06d}", folder / f".{moment.step:06d}.part"
     try:
         with Writing(target):
-            _sweep(path_without_symlinks(folder.parent, folder.name))  # what an earlier, killed process left
+            _remove_unfinished(path_without_symlinks(folder.parent, folder.name))
             save_policies(part / "policies")
             save_state(part / "state", state)
-            _seal(part, {"format": FORMAT, **asdict(moment)})
-            _rename(part, target)
+            _write_manifest(part, moment)
+            part.rename(target)
+            fsync(folder)
     except FolderError as error:
         shutil.rmtree(part, ignore_errors=True)
         have = ", ".join(f"{s:06d}" for s in intact_steps(folder)) or "none"
@@ -94,11 +97,28 @@ def write_checkpoint(
     return target
 
 
-def mark_evaluated(folder: Path, step: int, metrics_bytes: int) -> None:
-    """Note in checkpoint `step` that its step has been evaluated, and that metrics.jsonl has its row.
+def prune(folder: Path, retention: Retention) -> None:
+    """Remove the intact checkpoints that `retention` does not keep, and unfinished ones.
 
     Raises:
-        FolderError: if it cannot be noted.
+        FolderError: if a checkpoint cannot be removed.
+    """
+    with Writing(folder):
+        for old in intact_steps(folder)[: -retention.newest]:
+            if old == retention.best:
+                continue
+            with removal_lock(folder / f"{old:06d}") as unread:
+                if unread:
+                    # Renamed first: a run that is killed meanwhile must not leave half a checkpoint under its name.
+                    shutil.rmtree((folder / f"{old:06d}").rename(folder / f".{old:06d}.old"))
+        _remove_unfinished(folder)
+
+
+def mark_evaluated(folder: Path, step: int, metrics_bytes: int) -> None:
+    """Record in checkpoint `step` that its step was evaluated, and that metrics.jsonl holds the step's row.
+
+    Raises:
+        FolderError: if the manifest cannot be written.
     """
     path = folder / f"{step:06d}"
     record = {**asdict(verify_sizes(path)), "metrics_bytes": metrics_bytes, "unmeasured": None}
@@ -108,51 +128,33 @@ def mark_evaluated(folder: Path, step: int, metrics_bytes: int) -> None:
         fsync(path)
 
 
-def prune(folder: Path, retention: Retention) -> None:
-    """Remove whole checkpoints that `retention` does not keep, and all that are half written or half removed.
-
-    Raises:
-        FolderError: if that cannot be done.
-    """
-    with Writing(folder):
-        _prune(folder, retention)
-        _sweep(folder)
-
-
-def _seal(part: Path, record: dict[str, Any]) -> None:
-    files = {str(p.relative_to(part)): p for p in sorted(part.rglob("*")) if p.is_file()}
-    sizes = {name: file.stat().st_size for name, file in files.items()}
-    checksums = {name: fsync_and_hash(file) for name, file in files.items()}
-    tensors = {name: tensor_signatures(file) for name, file in files.items() if file.suffix == ".safetensors"}
-    manifest = part / "manifest.json"
-    manifest.write_text(json.dumps(record | {"files": sizes, "sha256": checksums, "tensors": tensors}, indent=1))
-    fsync(manifest)
-    for inner in [part, *(p for p in part.rglob("*") if p.is_dir())]:
-        fsync(inner)
-
-
-def _rename(part: Path, target: Path) -> None:
-    part.rename(target)
-    fsync(target.parent)
-
-
-def _prune(folder: Path, retention: Retention) -> None:
-    for old in intact_steps(folder)[: -retention.newest]:
-        if old == retention.best:
+def _write_manifest(part: Path, moment: CheckpointMeta) -> None:
+    """Flush all files of a new checkpoint to disk, and write their sizes, checksums and tensors into its manifest."""
+    sizes, checksums, tensors = {}, {}, {}
+    for file in sorted(part.rglob("*")):
+        if not file.is_file():
             continue
-        with removal_lock(folder / f"{old:06d}") as free:
-            if free:
-                # Renamed first: a run that is killed meanwhile must not leave half a checkpoint under its name.
-                shutil.rmtree((folder / f"{old:06d}").rename(folder / f".{old:06d}.old"))
+        name = str(file.relative_to(part))
+        sizes[name], checksums[name] = file.stat().st_size, fsync_and_hash(file)
+        if file.suffix == ".safetensors":
+            tensors[name] = tensor_signatures(file)
+    record = {"format": FORMAT, **asdict(moment), "files": sizes, "sha256": checksums, "tensors": tensors}
+    manifest = part / "manifest.json"
+    manifest.write_text(json.dumps(record, indent=1))
+    fsync(manifest)
+    for path in (part, *part.rglob("*")):
+        if path.is_dir():
+            fsync(path)
 
 
-def _sweep(folder: Path) -> None:
-    for left in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
-        shutil.rmtree(path_without_symlinks(folder, left.name))
+def _remove_unfinished(folder: Path) -> None:
+    """Remove checkpoints that a killed process left half written or half removed."""
+    for path in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
+        shutil.rmtree(path_without_symlinks(folder, path.name))
 
 
 def set_aside(folder: Path, after: int) -> None:
-    """Rename checkpoints of steps after `after`: the run goes another way from there. None is deleted."""
+    """Rename the checkpoints after step `after`, as the run continues from there. None is deleted."""
     for step in checkpoint_steps(folder):
         if step > after:
             names = (folder / f"{step:06d}.aside{i}" for i in count(1))
@@ -160,10 +162,10 @@ def set_aside(folder: Path, after: int) -> None:
 
 
 def read_checkpoint(folder: Path, step: int) -> tuple[Manifest, dict[str, Any]]:
-    """Return manifest and state of one checkpoint.
+    """Return the manifest and the state of checkpoint `step`.
 
     Raises:
-        CheckpointError: if it is not as it was written, naming what is missing, cut short, changed or unreadable.
+        CheckpointError: if a file is missing, cut short, changed or unreadable; the message names it.
     """
     path = folder / f"{step:06d}"
     manifest = verify(path)
@@ -174,40 +176,39 @@ def read_checkpoint(folder: Path, step: int) -> tuple[Manifest, dict[str, Any]]:
 
 
 def verify(path: Path, below: str = "") -> Manifest:
-    """Return the manifest of a checkpoint of which the files `below` hold what was written.
+    """Return the manifest of the checkpoint `path`, after comparing its files with the recorded checksums.
+
+    Only files whose relative path starts with `below` are compared.
 
     Raises:
-        CheckpointError: if it is not whole, as `inspect`, or a file has changed.
+        CheckpointError: as `verify_sizes`, or if a file has changed.
     """
     manifest = verify_sizes(path)
     for name, written in manifest.tensors.items():
-        if name.startswith(below) and (wrong := _differing(written, tensor_signatures(path / name))):
-            raise CheckpointError(f"checkpoint {path} is damaged: {name} {wrong}")
+        if not name.startswith(below):
+            continue
+        present = tensor_signatures(path / name)
+        changed = [tensor for tensor in written.keys() | present.keys() if written.get(tensor) != present.get(tensor)]
+        if changed:
+            tensor = min(changed)
+            now, before = present.get(tensor, "nothing"), written.get(tensor, "nothing")
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} has {tensor!r} as {now}; written was {before}")
     for name, digest in manifest.sha256.items():
         if name.startswith(below) and checksum(path / name) != digest:
             raise CheckpointError(f"checkpoint {path} is damaged: {name} has changed since it was written (SHA-256)")
     return manifest
 
 
-def _differing(written: Mapping[str, str], present: Mapping[str, str]) -> str:
-    """Describe the first tensor that differs from the manifest (`written`), or return "" if none does."""
-    names = written.keys() | present.keys()
-    name = min((name for name in names if written.get(name) != present.get(name)), default=None)
-    if name is None:
-        return ""
-    return f"has {name!r} as {present.get(name, 'nothing')}; written was {written.get(name, 'nothing')}"
-
-
 def verify_policies(path: Path) -> Manifest:
-    """Return the manifest of a checkpoint of which the policies' files hold what was written; errors as of `verify`."""
+    """Return the manifest of the checkpoint `path`, after verifying the policies' files. Raises as `verify`."""
     return verify(path, "policies/")
 
 
 def verify_sizes(path: Path) -> Manifest:
-    """Return the manifest of a checkpoint whose files are all there, in full length. Does not read them.
+    """Return the manifest of the checkpoint `path`, after checking the sizes of its files without reading them.
 
     Raises:
-        CheckpointError: if it is not whole, naming what is missing or cut short, or a link leads out of the run.
+        CheckpointError: if a file is missing or cut short, or a link leads out of the run; the message names it.
     """
     try:
         path_within(path.parents[1], *path.parts[-2:])
@@ -216,11 +217,25 @@ def verify_sizes(path: Path) -> Manifest:
     if not path.is_dir():
         have = ", ".join(f"{s:06d}" for s in checkpoint_steps(path.parent)) or "none"
         raise CheckpointError(f"checkpoint {path}: there is none of this name; checkpoints: {have}")
-    manifest = _manifest(path / "manifest.json")
+    try:
+        with path_within(path, "manifest.json").open("rb") as opened:
+            manifest = TypeAdapter(Manifest).validate_json(opened.read(_MAX_MANIFEST_BYTES))
+    except (FolderError, OSError, ValueError) as error:
+        why = summarize_error(error).splitlines()[0] if isinstance(error, ValueError) else str(error)
+        raise CheckpointError(f"checkpoint {path} is damaged: no readable manifest.json ({why})") from error
+    if manifest.format != FORMAT:
+        raise CheckpointError(f"checkpoint {path} {other_format(manifest.format)}")
+    if path.name != f"{manifest.step:06d}":
+        raise CheckpointError(f"checkpoint {path} is damaged: its manifest.json is of step {manifest.step}")
     for name, size in manifest.files.items():
-        if (have := _size(path, name)) != size:
-            state = "is missing" if have is None else f"has {have} bytes of {size}"
-            raise CheckpointError(f"checkpoint {path} is damaged: {name} {state}")
+        try:
+            file = path_within(path, name)
+            present = file.stat().st_size if file.is_file() else None
+        except (FolderError, OSError, ValueError) as error:  # a name may be too long, or have a null in it
+            raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
+        if present != size:
+            problem = "is missing" if present is None else f"has {present} bytes of {size}"
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} {problem}")
     if unknown := (manifest.sha256.keys() | manifest.tensors.keys()) - manifest.files.keys():
         raise CheckpointError(
             f"checkpoint {path} is damaged: its manifest.json tells of {min(unknown)}, which is none of its files"
@@ -228,47 +243,24 @@ def verify_sizes(path: Path) -> Manifest:
     return manifest
 
 
-def _size(path: Path, name: str) -> int | None:
-    """Return the size in bytes of a file of the checkpoint `path`; None if there is no such file."""
-    try:
-        file = path_within(path, name)
-        return file.stat().st_size if file.is_file() else None
-    except (FolderError, OSError, ValueError) as error:  # a name may be too long, or have a null in it
-        raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
-
-
-def _manifest(file: Path) -> Manifest:
-    try:
-        with path_within(file.parent, file.name).open("rb") as opened:
-            manifest = TypeAdapter(Manifest).validate_json(opened.read(_LARGEST_MANIFEST))
-    except (FolderError, OSError, ValueError) as error:
-        why = summarize_error(error).splitlines()[0] if isinstance(error, ValueError) else str(error)
-        raise CheckpointError(f"checkpoint {file.parent} is damaged: no readable {file.name} ({why})") from error
-    if manifest.format != FORMAT:
-        raise CheckpointError(f"checkpoint {file.parent} {other_format(manifest.format)}")
-    if file.parent.name != f"{manifest.step:06d}":
-        raise CheckpointError(f"checkpoint {file.parent} is damaged: its {file.name} is of step {manifest.step}")
-    return manifest
-
-
 def checkpoint_steps(folder: Path) -> list[int]:
-    """Return the steps of all checkpoints under `folder`, whole or damaged, oldest first."""
+    """Return the steps of all checkpoints under `folder`, intact or damaged, oldest first."""
     names = [path.name for path in folder.glob("*")] if folder.is_dir() else []
     return sorted(step for name in names if (step := step_from_name(name)) is not None)
 
 
 def step_from_name(name: str) -> int | None:
-    """Return the step in the name of a file or folder, or None if the name is no step."""
+    """Return the step after which a file or folder is named, such as 40 for `000040`, or None for any other name."""
     return int(name) if name.isdecimal() and f"{int(name):06d}" == name else None
 
 
 def intact_steps(folder: Path) -> list[int]:
-    """Return the steps of the checkpoints of which no file is missing or cut short, oldest first."""
+    """Return the steps of the checkpoints without a missing or shortened file, oldest first."""
     return [step for step in checkpoint_steps(folder) if find_damage(folder, step, verify_sizes) is None]
 
 
 def find_damage(folder: Path, step: int, check: Callable[[Path], Manifest] = verify) -> str | None:
-    """Return the error message of a damaged checkpoint, or None if it is intact."""
+    """Return the damage that `check` finds in checkpoint `step`, or None if it is intact."""
     try:
         check(folder / f"{step:06d}")
     except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""Checksums of files, shapes and dtypes of the tensors in them, and flushing to disk."""
+"""Checksums of files, flushing to disk, and the shapes and dtypes of tensors in safetensors files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fsync_and_hash(file: Path) -> str:
 
 
 def fsync(path: Path) -> None:
-    """Flush a file's contents, or a folder's list of names, to disk."""
+    """Flush the contents of a file, or the entries of a folder, to disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -46,7 +46,7 @@ def tensor_signatures(file: Path) -> dict[str, str]:
     try:
         with file.open("rb") as opened:
             header = json.loads(opened.read(min(int.from_bytes(opened.read(8), "little"), _MAX_HEADER_BYTES)))
-        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        return {name: f"{entry['dtype']}{entry['shape']}" for name, entry in tensors.items()}
+        header.pop("__metadata__", None)
+        return {name: f"{entry['dtype']}{entry['shape']}" for name, entry in header.items()}
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return {}

@@ -1,6 +1,6 @@
-"""Credit records on disk: `credit/000040.jsonl.zst` holds how each turn of a recorded step got its advantage.
+"""Credit records on disk: `credit/000040.jsonl.zst` records how the turns of one step got their advantages.
 
-The first JSON line holds the rules and the groups of peers, then there is one line for each episode.
+The first JSON line holds the rules and the groups of peers. One line for each episode follows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class _Header:
 
 @cache
 def _codecs() -> tuple[TypeAdapter[_Header], TypeAdapter[EpisodeRecord]]:
-    # Credit may be infinite or NaN before the learner refuses it; JSON needs that spelled.
-    spelled = with_config(ConfigDict(ser_json_inf_nan="constants"))
-    return TypeAdapter(spelled(_Header)), TypeAdapter(spelled(EpisodeRecord))
+    # Credit may be infinite or NaN before the learner refuses it, which JSON needs as constants.
+    codable = with_config(ConfigDict(ser_json_inf_nan="constants"))
+    return TypeAdapter(codable(_Header)), TypeAdapter(codable(EpisodeRecord))
 
 
 def write_credit_record(path: Path, record: CreditRecord) -> None:
@@ -38,10 +38,10 @@ def write_credit_record(path: Path, record: CreditRecord) -> None:
 
 
 def read_credit_record(path: Path) -> CreditRecord:
-    """Return the credit record that `write_credit_record` wrote.
+    """Return the credit record written by `write_credit_record`.
 
     Raises:
-        ValueError: if the file is missing, damaged, no credit record, or exceeds a limit of `marl/host/data_files.py`.
+        ValueError: if the file is missing, damaged, not a credit record, or over a limit of `marl/host/data_files.py`.
     """
     header, episode = _codecs()
     try:

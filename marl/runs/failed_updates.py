@@ -1,4 +1,4 @@
-"""Batches on which a learner failed, saved so that `marl rerun` can repeat the failure."""
+"""Batches of failed updates, saved so that `marl rerun` can repeat the failure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from marl.runs.symlinks import path_within
 
 
 def _codec() -> TypeAdapter[list[Sample]]:
-    # Log-probabilities and advantages that are not finite are the very reason for saving: JSON needs them spelled.
-    spelled = with_config(ConfigDict(ser_json_inf_nan="constants"))(Sample)
-    return TypeAdapter(list[spelled])  # type: ignore[valid-type]
+    # A batch often fails because of infinite or NaN log-probabilities or advantages, which JSON needs as constants.
+    codable = with_config(ConfigDict(ser_json_inf_nan="constants"))(Sample)
+    return TypeAdapter(list[codable])  # type: ignore[valid-type]
 
 
 def save_failed_batch(folder: Path, learner: Learner, samples: list[Sample]) -> None:
-    """Write the samples of a failed update, and the state that the learner had before it.
+    """Write the samples of a failed update, and the learner's state before the update.
 
     Raises:
-        FolderError: if they cannot be written.
+        FolderError: if the files cannot be written.
     """
     with Writing(folder):
         save_state(folder / "learner", learner.state_dict())
@@ -34,7 +34,7 @@ def save_failed_batch(folder: Path, learner: Learner, samples: list[Sample]) -> 
 
 
 def load_failed_batch(folder: Path) -> tuple[dict[str, Any], list[Sample]]:
-    """Return the learner's state and the samples that `save_failed_batch` wrote.
+    """Return the learner's state and the samples written by `save_failed_batch`.
 
     Raises:
         FolderError: if a file is a symbolic link that leads out of `folder`.

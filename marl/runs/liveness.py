@@ -1,4 +1,4 @@
-"""State of a run (training, ended or died), read from its folder alone without writing there."""
+"""State of a run (training, ended or died), found by reading its folder."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Literal
 
 from marl.runs.locks import lock_owner
-from marl.runs.status import RunStatus, read_status
+from marl.runs.status import read_status
 from marl.scenario.load import ScenarioError
 
 SILENT_S = 10.0
-"""Seconds without a new status after which a run has probably died or hangs. It writes one every second."""
+"""Time without a new status after which a run has probably died or hangs [s]. It writes a status every second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """State of a run, with the evidence in words."""
+    """State of a run, and a sentence with the evidence."""
 
     state: Literal["training", "silent", "complete", "stopped", "failed", "died", "not started"]
     words: str
-    """The process that trains and its stage, or how the run ended."""
+    """Process and stage of a run in training, or the end of another run."""
 
 
 def liveness(folder: Path, done: int, planned: int | None, now: float) -> Liveness:
@@ -29,31 +29,22 @@ def liveness(folder: Path, done: int, planned: int | None, now: float) -> Livene
 
     Args:
         folder: the run's folder.
-        done: step of its newest row of metrics (0 if there is none).
+        done: step of the newest row of metrics (0 if there is none).
         planned: number of steps of the run, or None if unknown.
     """
-    status = None
-    with suppress(ScenarioError):
+    try:
         status = read_status(folder)
-    if status is None:
+    except ScenarioError:
         return _without_status(folder, done, planned, now)
-    if status.ended or now - status.written > SILENT_S:
-        owner = lock_owner(folder)
-        return _ended(status, now) if owner is None else _locked(owner, status, now)
-    activity = status.activity
-    stage = f"{activity.stage or 'getting ready'} for {format_duration(status.written - activity.since)}"
-    return Liveness("training", f"process {status.process} on {status.machine}: {stage}")
-
-
-def _locked(owner: str, status: RunStatus, now: float) -> Liveness:
-    if status.ended:  # the status is that of an earlier process
-        return Liveness("training", f"process {owner} holds the folder and is getting ready")
-    silent = format_duration(now - status.written)
-    return Liveness("silent", f"process {owner} holds the folder, but has written nothing for {silent}")
-
-
-def _ended(status: RunStatus, now: float) -> Liveness:
-    activity, ago = status.activity, f"{format_duration(now - status.written)} ago"
+    activity, silence = status.activity, format_duration(now - status.written)
+    if not status.ended and now - status.written <= SILENT_S:
+        stage = f"{activity.stage or 'getting ready'} for {format_duration(status.written - activity.since)}"
+        return Liveness("training", f"process {status.process} on {status.machine}: {stage}")
+    if owner := lock_owner(folder):
+        if status.ended:  # by an earlier process than the owner
+            return Liveness("training", f"process {owner} holds the folder and is getting ready")
+        return Liveness("silent", f"process {owner} holds the folder, but has written nothing for {silence}")
+    ago = f"{silence} ago"
     if not status.ended:
         stage = f" in stage {activity.stage!r}" if activity.stage else ""
         who = f"process {status.process} on {status.machine}"

@@ -1,7 +1,7 @@
 """File locks of a run: one process trains in its folder, and a checkpoint that is being read is not removed.
 
-All locks are `flock` locks, which the operating system releases when their process ends, even by SIGKILL. Nobody waits
-for a lock.
+All are `flock` locks, which the operating system releases when their process ends, even by SIGKILL. No call waits for a
+lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from marl.core.errors import FolderError, Writing
 
 LOCK_FILE = ".lock"
-"""File in a run's folder that its trainer locks, and into which it writes its process id."""
+"""File in a run's folder that the training process locks, and that holds its process id."""
 _CONTENTION = (errno.EWOULDBLOCK, errno.EACCES)
 _FILE_MODES = {fcntl.LOCK_SH: "rb", fcntl.LOCK_EX: "r+b"}
 """Kind of lock -> mode in which network file systems require the file to be opened."""
@@ -52,10 +52,10 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 def lock_owner(folder: Path) -> str | None:
-    """Return the process id that the holder of a run's lock wrote, or None if nobody holds the lock.
+    """Return the id of the process that holds a run's lock, or None if no process holds it.
 
-    The check takes a shared lock for a moment, which would refuse a run that starts at that very moment. So call it
-    only where the status file does not tell.
+    The check takes a shared lock for a moment, and a run that starts at this moment is refused. So use the status file
+    where it suffices.
     """
     try:
         file = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -75,7 +75,7 @@ def lock_owner(folder: Path) -> str | None:
 
 @contextmanager
 def read_lock(checkpoint: Path) -> Iterator[bool]:
-    """Keep a checkpoint's folder from being removed by the run that trains, while this context lasts.
+    """Keep the training process from removing a checkpoint's folder while this context lasts.
 
     Yields False if the checkpoint is being removed. After True, check that the folder still exists: it may have been
     removed before. On a file system without locks the context yields True and protects nothing.
@@ -86,7 +86,7 @@ def read_lock(checkpoint: Path) -> Iterator[bool]:
 
 @contextmanager
 def removal_lock(checkpoint: Path) -> Iterator[bool]:
-    """Yield True if nobody reads a checkpoint's folder, and keep readers away while this context lasts."""
+    """Yield True if no process reads a checkpoint's folder, and keep readers away while this context lasts."""
     with _manifest_lock(checkpoint, fcntl.LOCK_EX) as acquired:
         yield acquired
 

@@ -48,11 +48,13 @@ _RUN_FILES = (
     *("scenario.yaml", "environment.json", "metrics.jsonl", "curves.png", "report.html", "status.json"),
     *("events", "trajectories", "credit", "strategies", "checkpoints", "failed", "eval", LEAGUE_FOLDER),
 )
-"""Names of all files and folders that a run writes. `clear` removes nothing else."""
+"""Names of all files and folders of a run. `clear` removes them and nothing else."""
+_STEP_FOLDERS = ("trajectories", "credit", "strategies", "eval")
+"""Folders with one file for each recorded step."""
 
 
 class RunFolder:
-    """Files of one run. It never writes through a symbolic link, nor reads through one that leads out of the folder."""
+    """Files of one run. Nothing is written through a symbolic link, nor read through a link out of the folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +63,7 @@ class RunFolder:
         self.snapshots = Snapshots(path)
         self._locked_folder: os.stat_result | None = None
         self._unsettled: set[int] = set()
-        """Steps whose files were written since the newest checkpoint, so that they may not be flushed to disk yet."""
+        """Steps with files written since the newest checkpoint, which may not be flushed to disk yet."""
 
     def create(self, scenario: Scenario) -> None:
         """Create the folder and write environment.json, then scenario.yaml, which marks the folder as a run.
@@ -95,7 +97,7 @@ class RunFolder:
                 self._locked_folder = None
 
     def _expect_there(self) -> None:
-        """Check, before writing, that the folder is still the one that was locked.
+        """Check, before writing, that the locked folder is still at its path.
 
         Raises:
             FolderError: if it was removed, moved or replaced since.
@@ -109,7 +111,7 @@ class RunFolder:
 
     @property
     def has_run(self) -> bool:
-        """Return True if the folder holds a run with a row of metrics or a checkpoint, which could be lost."""
+        """True if the folder holds a row of metrics or a checkpoint of a run, which a new run must not replace."""
         began = self.metrics_file.is_file() and self.metrics_file.stat().st_size > 0
         return (self.path / "scenario.yaml").exists() and (began or bool(checkpoint_steps(self.checkpoints)))
 
@@ -119,12 +121,12 @@ class RunFolder:
         Raises:
             ScenarioError: if there is none.
         """
-        return validate(self._resolved(), str(self.path / "scenario.yaml"))
+        return validate(self._written_settings(), str(self.path / "scenario.yaml"))
 
     def setting_differences(self, scenario: Scenario) -> list[str]:
-        """Return a line for each setting in which `scenario` differs from the one that started this run.
+        """Return a line for each setting in which `scenario` differs from this run's.
 
-        Settings that were added to the software since, at their defaults, do not count.
+        A setting that a newer version of the software added does not count at its default.
         """
         return differences(self.settings(), yaml.safe_load(to_yaml(scenario)))
 
@@ -136,12 +138,12 @@ class RunFolder:
         Raises:
             ScenarioError: if there is no run.
         """
-        written = self._resolved()
+        written = self._written_settings()
         with suppress(ScenarioError):
             return yaml.safe_load(to_yaml(self.scenario()))
         return written
 
-    def _resolved(self) -> dict[str, Any]:
+    def _written_settings(self) -> dict[str, Any]:
         file = path_within(self.path, "scenario.yaml")
         if not file.exists():
             raise ScenarioError(f"{self.path}: no run here (no scenario.yaml)")
@@ -168,46 +170,45 @@ class RunFolder:
 
     def record_trajectories(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write the trajectories of one step."""
-        file = self._new_file(step, *_episodes(step))
-        with Writing(file):
+        with self._writing("trajectories", step) as file:
             write_trajectories(file, trajectories)
 
     def record_credit(self, step: int, record: CreditRecord) -> None:
         """Write the credit record of one step: how each turn got its advantage."""
-        file = self._new_file(step, *_credit(step))
-        with Writing(file):
+        with self._writing("credit", step) as file:
             write_credit_record(file, record)
 
     def record_strategies(self, step: int, rows: Sequence[StrategyRow]) -> None:
         """Write the strategies measured by the evaluation after one step."""
-        file = self._new_file(step, *_strategies(step))
-        with Writing(file):
+        with self._writing("strategies", step) as file:
             write_strategies(file, rows)
 
     def record_held_out(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write the episodes on held-out starts that were played after step `step` (0: before training)."""
-        file = self._new_file(step, *_held_out(step))
-        with Writing(file):
+        with self._writing("eval", step) as file:
             write_trajectories(file, trajectories)
 
-    def _new_file(self, step: int, folder: str, name: str) -> Path:
-        """Return the path of a file of one step, to be written."""
+    @contextmanager
+    def _writing(self, folder: str, step: int) -> Iterator[Path]:
+        """Yield the path to which the body writes the file of one step in `folder`."""
         self._expect_there()
         self._unsettled.add(step)
-        return path_without_symlinks(self.path, folder, name)
+        file = path_without_symlinks(self.path, folder, _file_name(step))
+        with Writing(file):
+            yield file
 
     def has_credit(self, step: int) -> bool:
-        """Return True if the credit record of a step was written."""
-        return self.path.joinpath(*_credit(step)).is_file()
+        """Return True if a credit record of step `step` is in the folder."""
+        return (self.path / "credit" / _file_name(step)).is_file()
 
     def read_credit(self, step: int) -> CreditRecord:
         """Return the credit record of a recorded step.
 
         Raises:
             FolderError: if its file is a symbolic link that leads out of the run's folder.
-            ValueError: if there is none, or its file is damaged.
+            ValueError: if its file is missing or damaged.
         """
-        return read_credit_record(path_within(self.path, *_credit(step)))
+        return read_credit_record(path_within(self.path, "credit", _file_name(step)))
 
     def recorded_steps(self) -> list[int]:
         """Return the steps whose trajectories were written, oldest first."""
@@ -218,64 +219,47 @@ class RunFolder:
         return sorted(_numbered(self.path / "eval"))
 
     def read_held_out(self, step: int) -> list[Trajectory]:
-        """Return the recorded episodes on held-out starts of a step.
-
-        Raises:
-            FolderError: if their file is a symbolic link that leads out of the run's folder.
-            ValueError: if their file is missing or damaged.
-        """
-        return list(read_trajectories(path_within(self.path, *_held_out(step))))
+        """Return the recorded episodes on held-out starts of a step. Raises as `read_credit`."""
+        return list(read_trajectories(path_within(self.path, "eval", _file_name(step))))
 
     def load_trajectories(self, step: int) -> list[Trajectory]:
-        """Return the trajectories of a recorded step.
-
-        Raises:
-            FolderError: if their file is a symbolic link that leads out of the run's folder.
-            ValueError: if their file is damaged.
-        """
+        """Return the trajectories of a recorded step. Raises as `read_credit`."""
         return list(self.iter_trajectories(step))
 
     def iter_trajectories(self, step: int) -> Iterator[Trajectory]:
-        """Yield the trajectories of a recorded step in the order of play, holding one at a time.
-
-        Raises:
-            FolderError: if the step's file is a symbolic link that leads out of the run's folder.
-            ValueError: if their file is damaged.
-        """
-        yield from read_trajectories(path_within(self.path, *_episodes(step)))
+        """Yield the trajectories of a recorded step in order of play, one at a time. Raises as `read_credit`."""
+        yield from read_trajectories(path_within(self.path, "trajectories", _file_name(step)))
 
     def strategies(self) -> Iterator[tuple[int, list[StrategyRow]]]:
-        """Yield (step, strategies) of each evaluation with recorded strategies, oldest first.
-
-        Raises:
-            FolderError: if a file is a symbolic link that leads out of the run's folder.
-            ValueError: if a file is damaged.
-        """
+        """Yield (step, strategies) of each evaluation that recorded some, oldest first. Raises as `read_credit`."""
         for step in sorted(_numbered(self.path / "strategies")):
-            yield step, read_strategies(path_within(self.path, *_strategies(step)))
+            yield step, read_strategies(path_within(self.path, "strategies", _file_name(step)))
 
     def load_trajectory(self, step: int, index: int) -> Trajectory:
         """Return the trajectory number `index` (from 0) of a recorded step, without reading the others.
 
-        Raises:
-            FolderError: if the step's file is a symbolic link that leads out of the run's folder.
-            ValueError: if it is damaged, or there is no such trajectory.
+        Raises as `read_credit`, and ValueError if there is no such trajectory.
         """
-        return read_trajectory(path_within(self.path, *_episodes(step)), index)
+        return read_trajectory(path_within(self.path, "trajectories", _file_name(step)), index)
 
     def trajectory_file_stamps(self) -> dict[int, str]:
-        """Return recorded step -> size and time of its trajectory file, which change when it is rewritten."""
-        files = _numbered(self.path / "trajectories").items()
-        return {step: f"{status.st_size} {status.st_mtime_ns}" for step, file in files if (status := _status(file))}
+        """Return recorded step -> size and time of its trajectory file; a rewritten file has another stamp."""
+        stamps = {}
+        for step, file in _numbered(self.path / "trajectories").items():
+            with suppress(FileNotFoundError):  # a run that starts over may just have removed it
+                status = file.stat()
+                stamps[step] = f"{status.st_size} {status.st_mtime_ns}"
+        return stamps
 
     def policies_folder(self, step: int) -> Path:
-        """Return the folder of the policies in checkpoint `step`, after checking their files.
+        """Return the folder with the policies of checkpoint `step`, after verifying their files.
 
         Raises:
             CheckpointError: if there is no such checkpoint, or a file of a policy has changed since it was written.
         """
-        verify_policies(self.checkpoints / f"{step:06d}")
-        return self.checkpoints / f"{step:06d}" / "policies"
+        checkpoint = self.checkpoints / f"{step:06d}"
+        verify_policies(checkpoint)
+        return checkpoint / "policies"
 
     def latest_checkpoint(self, check: Callable[[Path], Manifest] = verify) -> tuple[int, list[str]]:
         """Return the step of the newest intact checkpoint (0 if there is none), and the damage of each newer one.
@@ -302,7 +286,7 @@ class RunFolder:
         return verify_sizes(self.checkpoints / f"{step:06d}").unmeasured
 
     def rewind(self, step: int) -> dict[str, Any] | None:
-        """Cut the growing files back to checkpoint `step`, and return its state (None at step 0).
+        """Remove the records after checkpoint `step`, and return the checkpoint's state (None at step 0).
 
         Raises:
             FolderError: if the checkpoint is damaged, rows before it are lost, or the folder cannot be written.
@@ -319,28 +303,30 @@ class RunFolder:
         with Writing(self.path):
             set_aside(self.checkpoints, step)
             os.truncate(self.metrics_file, length)
-            for name in ("trajectories", "credit", "strategies", "eval"):
-                _remove_after(self.path / name, step)
+            for folder in _STEP_FOLDERS:
+                unwanted = [file for recorded, file in _numbered(self.path / folder).items() if recorded > step]
+                for file in [*(self.path / folder).glob("*.part"), *unwanted]:
+                    file.unlink()
         self.snapshots.remove_after(step)
         return state
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of metrics.jsonl. Half a line at the end, as a killed run may leave, is skipped.
+        """Yield the rows of metrics.jsonl. An incomplete last line, as a killed run may leave, is skipped.
 
         Raises:
-            FolderError: naming the line, if it is not a row, or if the file is a link that leads out of the folder.
+            FolderError: if a line is not a row, or the file is a link out of the folder; the message names the line.
         """
         file = path_within(self.path, "metrics.jsonl")
         if not file.exists():
             return
-        done = 0
+        number = 1
         try:
             for line in read_lines(file):
                 if line.endswith(b"\n"):
-                    yield _row(line)
-                done += 1
+                    yield _parse_row(line)
+                number += 1
         except (ValueError, OSError) as error:
-            raise FolderError(f"{file}, line {done + 1}: no row of metrics: {error}") from error
+            raise FolderError(f"{file}, line {number}: no row of metrics: {error}") from error
 
     def fsync_records(self) -> int:
         """Flush metrics.jsonl and the files of recorded steps to disk, and return the length of metrics.jsonl [bytes].
@@ -351,47 +337,29 @@ class RunFolder:
             FolderError: if the files cannot be flushed.
         """
         self._expect_there()
-        files = []
+        paths = [self.metrics_file]
         for step in self._unsettled:
-            for relative_path in (_episodes, _credit, _strategies, _held_out):
-                files.append(self.path.joinpath(*relative_path(step)))
+            for folder in _STEP_FOLDERS:
+                file = self.path / folder / _file_name(step)
+                paths += [file, file.parent]
         with Writing(self.path):
-            for path in filter(Path.exists, [self.metrics_file, *files, *{file.parent for file in files}]):
+            for path in filter(Path.exists, dict.fromkeys(paths)):
                 fsync(path)
             self._unsettled.clear()
             return self.metrics_file.stat().st_size
 
 
-def _episodes(step: int) -> tuple[str, str]:
-    return "trajectories", f"{step:06d}.jsonl.zst"
-
-
-def _credit(step: int) -> tuple[str, str]:
-    return "credit", f"{step:06d}.jsonl.zst"
-
-
-def _strategies(step: int) -> tuple[str, str]:
-    return "strategies", f"{step:06d}.jsonl.zst"
-
-
-def _held_out(step: int) -> tuple[str, str]:
-    return "eval", f"{step:06d}.jsonl.zst"
+def _file_name(step: int) -> str:
+    return f"{step:06d}.jsonl.zst"
 
 
 def _numbered(folder: Path) -> dict[int, Path]:
-    """Return step -> file for the files that are named after steps."""
+    """Return step -> file for the files in `folder` that are named after steps."""
     files = {step_from_name(file.name.removesuffix(".jsonl.zst")): file for file in folder.glob("*.jsonl.zst")}
     return {step: file for step, file in files.items() if step is not None}
 
 
-def _status(file: Path) -> os.stat_result | None:
-    """Return the stat result of a file, or None if it was just removed, as by a run that starts over."""
-    with suppress(FileNotFoundError):
-        return file.stat()
-    return None
-
-
-def _row(line: bytes) -> dict[str, Any]:
+def _parse_row(line: bytes) -> dict[str, Any]:
     row = parse_json(line.decode())
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         raise ValueError("must be an object with a whole number `step`")
@@ -401,15 +369,6 @@ def _row(line: bytes) -> dict[str, Any]:
     return row
 
 
-def _remove_after(folder: Path, step: int) -> None:
-    """Remove the files of steps after `step`, and unfinished ones."""
-    for part in folder.glob("*.part"):
-        part.unlink()
-    for number, file in _numbered(folder).items():
-        if number > step:
-            file.unlink()
-
-
 def to_yaml(scenario: Scenario) -> str:
     """Return the resolved scenario as YAML."""
     return yaml.safe_dump(scenario.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
@@ -417,7 +376,7 @@ def to_yaml(scenario: Scenario) -> str:
 
 def environment(scenario: Scenario) -> dict[str, Any]:
     """Return the contents of environment.json: format, command, versions, machine and threads."""
-    import torch
+    import torch  # here, as light commands read runs without it
 
     return {
         "format": FORMAT,
@@ -429,8 +388,3 @@ def environment(scenario: Scenario) -> dict[str, Any]:
         "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {name: version(name) for name in _PACKAGES},
     }
-
-
-def metric_history(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """Return the (step, value) pairs of the metric `name`, for the steps that measured it."""
-    return [(row["step"], row[name]) for row in rows if name in row]

@@ -1,4 +1,4 @@
-"""Version of the files of a run: runs of another version are refused with one sentence."""
+"""Version of a run's file format. Runs of another version are refused."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FORMAT = 2
 
 
 def other_format(written: int) -> str:
-    """Return the refusal of a run's files in another format."""
+    """Return the error message for files in the format `written`."""
     return f"was written by another version of marl (format {written}; this version reads {FORMAT}): train anew"
 
 
 def expect_format(run: Path) -> None:
-    """Check that a run's folder was written in today's format.
+    """Check that the folder `run` has the current format. A folder without environment.json passes.
 
     Raises:
         ScenarioError: if another version of marl wrote it.
@@ -29,7 +29,7 @@ def expect_format(run: Path) -> None:
     try:
         written = parse_json(file.read_text(encoding="utf-8"))
     except ValueError:
-        return  # readers of its contents report the damage
+        return  # readers of the contents report the damage
     written_format = written.get("format", 1) if isinstance(written, dict) else FORMAT
     if written_format != FORMAT:
         raise ScenarioError(f"{run} {other_format(written_format)}")

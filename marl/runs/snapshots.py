@@ -1,4 +1,4 @@
-"""Earlier weights of policies in a run's folder, such as league/POLICY/000040/ for those after 40 steps."""
+"""Earlier weights of policies in a run's folder: `league/POLICY/000040/` holds the weights after 40 steps."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Snapshots:
         self._write(policy, f"{version:06d}", save)
 
     def write_start(self, policy: str, state: dict[str, Any]) -> None:
-        """Write a learner's state before its first update. It raises the errors of `write`."""
+        """Write a learner's state before its first update. Raises as `write`."""
         self._write(policy, _START, lambda folder: save_state(folder, state))
 
     def read_start(self, policy: str) -> dict[str, Any]:
-        """Return the learner's state that `write_start` wrote."""
+        """Return the learner's state written by `write_start`."""
         return load_state(path_within(self._run, LEAGUE_FOLDER, policy, _START))
 
     def versions(self, policy: str) -> list[int]:
@@ -53,7 +53,7 @@ class Snapshots:
         return sorted(version for version, _ in _numbered(self._run / LEAGUE_FOLDER / policy))
 
     def remove_except(self, policy: str, versions: Collection[int]) -> None:
-        """Remove all versions of a policy except `versions`."""
+        """Remove all versions of a policy except `versions`, and unfinished folders."""
         self._remove(self._run / LEAGUE_FOLDER / policy, lambda version: version not in versions)
 
     def remove_after(self, step: int) -> None:

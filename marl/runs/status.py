@@ -1,4 +1,4 @@
-"""Status of a run: a small file in its folder, rewritten every second, which stays if the process dies."""
+"""Status file of a run, rewritten every second. After the process dies, the file shows its last stage."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ _MAX_PROBLEM_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class RunActivity:
-    """Progress of a run, and the stage that it is in."""
+    """Progress and current stage of a run."""
 
     step: int
-    """Steps done."""
+    """Number of finished steps."""
     steps: int
+    """Number of planned steps."""
     stage: str
     since: float
-    """Time at which the stage began [s since 1970]."""
+    """Start of the stage [s since 1970]."""
     simulators: Annotated[tuple[ProcessStatus, ...], Field(max_length=100_000)] = ()
     learners: Annotated[tuple[ProcessStatus, ...], Field(max_length=100_000)] = ()
 
@@ -51,10 +52,10 @@ class RunStatus:
     written: float
     """Time of writing [s since 1970]."""
     ended: bool
-    """True if the process closed the run, as opposed to dying."""
+    """True if the process closed the run in order. It stays False if the process dies."""
     activity: RunActivity
     problem: str = ""
-    """Error that ended the run, or "" if there was none."""
+    """Error that ended the run, or "" without one."""
 
 
 _CODEC = TypeAdapter(RunStatus)
@@ -62,7 +63,7 @@ _CODEC = TypeAdapter(RunStatus)
 
 @contextmanager
 def writing_status(folder: Path, look: Callable[[], RunActivity]) -> Iterator[None]:
-    """Write the status returned by `look` every second while this context lasts, and once more at its end.
+    """Write the status returned by `look` every second while this context lasts, and once at its end.
 
     Errors of writing are ignored here: a folder that cannot be written ends the run when metrics are written.
     """
@@ -92,10 +93,10 @@ def writing_status(folder: Path, look: Callable[[], RunActivity]) -> Iterator[No
 
 
 def read_status(folder: Path) -> RunStatus:
-    """Return the latest status.
+    """Return the newest status in a run's `folder`.
 
     Raises:
-        ScenarioError: if the run has no such file, or it is damaged.
+        ScenarioError: if the status file is missing or damaged.
     """
     try:
         with (folder / STATUS_FILE).open("rb") as file:

@@ -1,5 +1,7 @@
-"""Strategies on disk: `strategies/000100.jsonl.zst` holds the move probabilities that an evaluation measured, one JSON
-line for each information state."""
+"""Strategies on disk: `strategies/000100.jsonl.zst` holds the move probabilities measured by one evaluation.
+
+The file has one JSON line for each information state.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,15 @@ from marl.host.data_files import read_lines, summarize_error, write_atomically
 
 @dataclass(frozen=True, slots=True)
 class StrategyRow:
-    """Move probabilities of a policy in one information state. `game` is its name in a run of several games, or ""."""
+    """Move probabilities of a policy in one information state."""
 
     game: str
+    """Name of the game in a run of several games, else ""."""
     agent: str
     state: str
     attempt: int
     moves: dict[str, float]
-    """Legal move -> probability. The remaining probability is that of any other answer."""
+    """Legal move -> probability. The rest up to 1 is the probability of illegal answers."""
 
 
 @cache

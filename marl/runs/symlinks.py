@@ -1,4 +1,4 @@
-"""Guards against symbolic links in a run's folder that a stranger may have made: none is followed out of it."""
+"""Guards against symbolic links that lead out of a run's folder, which may come from a stranger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def path_without_symlinks(home: Path, *parts: str) -> Path:
     """Return the path `home/parts...` for writing.
 
     Raises:
-        FolderError: if it, or a folder on the way from `home` to it, is a symbolic link.
+        FolderError: if the path, `home` or a folder between them is a symbolic link.
     """
     path = home
     for part in ("", *parts):
@@ -39,7 +39,7 @@ def path_within(home: Path, *parts: str) -> Path:
     """Return the path `home/parts...` for reading.
 
     Raises:
-        FolderError: if it leads out of `home`, by a symbolic link or by `..`.
+        FolderError: if the path leads out of `home`, by a symbolic link or by `..`.
     """
     path = home.joinpath(*parts)
     if not path.resolve().is_relative_to(home.resolve()):

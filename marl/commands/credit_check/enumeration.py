@@ -15,7 +15,7 @@ from typing import NamedTuple
 from marl.core.graph import Trajectory
 from marl.core.types import Deal
 from marl.evaluation.game_tree import InformationState, Node, Strategy, build_game_tree
-from marl.protocols import GameConfig, GameStart
+from marl.protocols import GameConfig
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode
 
@@ -96,9 +96,13 @@ class EnumeratedGame:
         self.plays: list[Playthrough] = []
         for start, (chance, root) in zip(game.starts() or (), tree.roots, strict=True):
             for path, probability in _paths(root, strategy):
-                trajectory = _forced_episode(game, casting, seats, start, path)
-                self.plays.append(_play(trajectory, path, chance * probability))
-                self.roots[trajectory.start] = root
+                name = "/".join(move or "" for _, move in path)
+                deal = Deal(f"exact.{start.options}.{name}", "exact", 0, seats, "eval", options=start.options)
+                episode = Episode(game.build(), deal, casting)
+                for _, move in path:
+                    episode.force_action(move)
+                self.plays.append(_play(episode.trajectory, path, chance * probability))
+                self.roots[episode.trajectory.start] = root
         self._sums: dict[History, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         """History -> (its probability, sum of probability * return over the plays that begin with it)."""
         for play in self.plays:
@@ -197,19 +201,8 @@ def _paths(node: Node, strategy: Strategy) -> Iterator[tuple[_Path, float]]:
             yield ((node.situation, move), *later_moves), chance * probability
 
 
-def _forced_episode(
-    game: GameConfig, casting: RoleCasting, seats: Mapping[str, str], start: GameStart, path: _Path
-) -> Trajectory:
-    """Return the episode from `start` in which the moves of `path` are made."""
-    name = "/".join(move or "" for _, move in path)
-    deal = Deal(f"exact.{start.options}.{name}", "exact", 0, seats, "eval", options=start.options)
-    episode = Episode(game.build(), deal, casting)
-    for _, move in path:
-        episode.force_action(move)
-    return episode.trajectory
-
-
 def _play(trajectory: Trajectory, path: _Path, chance: float) -> Playthrough:
+    """Return the play along `path`, recorded as `trajectory`."""
     history, decisions, turns = History(trajectory.start), list[Decision](), Counter[str]()
     for situation, move in path:
         decisions.append(Decision(HistoryMove(history, move), situation, turns[situation.agent]))

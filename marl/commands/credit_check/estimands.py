@@ -78,13 +78,11 @@ def shares(discount: float) -> Estimand:
 
     def per_turn(_: EnumeratedGame, play: Playthrough) -> PerTurn:
         counts = {decision.situation.agent: decision.nth + 1 for decision in play.decisions}
-        weights = {}
-        for agent, count in counts.items():
-            weights[agent] = [discount ** (count - 1 - nth) for nth in range(count)]
         credit = []
         for decision in play.decisions:
-            own_weights = weights[decision.situation.agent]
-            credit.append(own_weights[decision.nth] * play.team_return / len(counts) / sum(own_weights))
+            count = counts[decision.situation.agent]
+            weights = [discount ** (count - 1 - nth) for nth in range(count)]
+            credit.append(weights[decision.nth] * play.team_return / len(counts) / sum(weights))
         return credit
 
     return per_turn
@@ -218,12 +216,23 @@ def value_decomposition(fit: Fit) -> Estimand:
 
 @cache
 def _marginals(game: EnumeratedGame, fit: Fit) -> dict[tuple[Hashable, JointMove], list[float]]:
-    """Return (situations of a round, joint move) -> each agent's marginal in the fitted payoffs."""
+    """Return (situations of a round, joint move) -> each agent's marginal in the fitted mean returns.
+
+    Only rounds with legal moves of all agents count.
+    """
+    chances: dict[Hashable, dict[JointMove, float]] = defaultdict(lambda: defaultdict(float))
+    totals: dict[Hashable, dict[JointMove, float]] = defaultdict(lambda: defaultdict(float))
+    for play in game.plays:
+        for key, joint in _joint_moves(play):
+            if all(joint) and len(joint) == len(game.agents):
+                chances[key][joint] += play.chance
+                totals[key][joint] += play.chance * play.team_return
     credit: dict[tuple[Hashable, JointMove], list[float]] = {}
-    for key, (payoffs, chances) in _rounds(game).items():
-        fitted = fit(payoffs, chances)
+    for key, round_chances in chances.items():
+        payoffs = {joint: totals[key][joint] / chance for joint, chance in round_chances.items()}
+        fitted = fit(payoffs, round_chances)
         for joint in payoffs:
-            credit[key, joint] = marginals(fitted, chances, joint)
+            credit[key, joint] = marginals(fitted, round_chances, joint)
     return credit
 
 
@@ -240,22 +249,6 @@ def _joint_moves(play: Playthrough) -> Iterator[tuple[Hashable, JointMove]]:
             if not ids.isdisjoint(play.trajectory.readers(turn.id, INFORMATION)):
                 raise UndefinedEstimand("agents that speak one after the other have no table of joint moves")
         yield tuple(d.situation for d in decisions), tuple(d.cell.move or "" for d in decisions)
-
-
-def _rounds(game: EnumeratedGame) -> dict[Hashable, tuple[Payoffs, Payoffs]]:
-    """Return situations of a round -> (mean return, probability) of each joint move; legal moves only."""
-    chances: dict[Hashable, dict[JointMove, float]] = defaultdict(lambda: defaultdict(float))
-    totals: dict[Hashable, dict[JointMove, float]] = defaultdict(lambda: defaultdict(float))
-    for play in game.plays:
-        for key, joint in _joint_moves(play):
-            if all(joint) and len(joint) == len(game.agents):
-                chances[key][joint] += play.chance
-                totals[key][joint] += play.chance * play.team_return
-    rounds: dict[Hashable, tuple[Payoffs, Payoffs]] = {}
-    for key, by_joint in chances.items():
-        means = {joint: totals[key][joint] / chance for joint, chance in by_joint.items()}
-        rounds[key] = means, dict(by_joint)
-    return rounds
 
 
 def _axes(payoffs: Payoffs) -> list[list[str]]:

@@ -38,7 +38,7 @@ class KnownAnswer:
 
     @property
     def recovered(self) -> bool:
-        """True if there are as many numbers as expected, and all are within the tolerance."""
+        """True if `computed` is as long as `expected`, and each number is within the tolerance."""
         pairs = zip(self.expected, self.computed, strict=False)
         close = all(abs(expected - computed) <= self.tolerance for expected, computed in pairs)
         return len(self.expected) == len(self.computed) and close
@@ -86,14 +86,6 @@ class SampledCase:
         for trajectory in trajectories:
             values.append([credit[turn.id].value for turn in trajectory.turns])
         return values
-
-    def all_move_sequences(self) -> list[Moves]:
-        """Return the moves of every possible episode of the game."""
-        tree = build_game_tree(self.config, self.simulator.casting, self.seats)
-        sequences: list[Moves] = []
-        for _, root in tree.roots:
-            sequences += _move_sequences(root)
-        return sequences
 
 
 def _move_sequences(node: Node) -> Iterator[Moves]:
@@ -224,19 +216,23 @@ def _mixers(seeds: Sequence[int]) -> Iterator[KnownAnswer]:
 
 def preferred_payoff(case: SampledCase) -> float:
     """Return the team's payoff if every agent makes the move with its highest mean credit in each situation."""
-    sequences = case.all_move_sequences()
+    sequences: list[Moves] = []
+    for _, root in build_game_tree(case.config, case.simulator.casting, case.seats).roots:
+        sequences += _move_sequences(root)
     trajectories = [case.episode("", moves) for moves in sequences]
     credit: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trajectory, values in zip(trajectories, case(*sequences), strict=True):
         for turn, value in zip(trajectory.turns, values, strict=True):
             credit[turn.agent, turn.request.state][turn.action or ""].append(value)
 
-    def best(credit_of_moves: Mapping[str, Numbers]) -> str:
-        return max(credit_of_moves, key=lambda move: fmean(credit_of_moves[move]))
-
-    def preferred(trajectory: Trajectory) -> bool:
-        return all(best(credit[turn.agent, turn.request.state]) == turn.action for turn in trajectory.turns)
-
+    best = {}
+    for situation, credit_of_moves in credit.items():
+        means = {move: fmean(values) for move, values in credit_of_moves.items()}
+        best[situation] = max(means, key=means.__getitem__)
     # The preferred moves form exactly one play, because every sequence of moves was played.
-    [episode] = filter(preferred, trajectories)
+    [episode] = [
+        trajectory
+        for trajectory in trajectories
+        if all(best[turn.agent, turn.request.state] == turn.action for turn in trajectory.turns)
+    ]
     return fmean(episode.returns.get(agent, 0.0) for agent in case.seats)

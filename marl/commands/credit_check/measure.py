@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, pvariance
@@ -13,7 +14,6 @@ import numpy as np
 
 from marl.commands.credit_check.enumeration import EnumeratedGame, HistoryMove, cells_of
 from marl.commands.credit_check.estimands import Estimand, UndefinedEstimand, advantage
-from marl.core.graph import Trajectory
 from marl.core.plugins import find_plugin
 from marl.core.types import Request, Ticket, TurnId
 from marl.credit_stage.stage import CreditStage
@@ -186,7 +186,13 @@ class MethodBench:
         engines = {name: CountedEngine(engine) for name, engine in shared.engines.items()}
         credit_stage = CreditStage(CreditConfig.model_validate(method.credit))
         run = replace(self.run, simulator=shared.variant(shared.casting, engines), credit_stage=credit_stage)
-        steps = _gather(run, method.experience) if method.experience else self._steps
+        steps = self._steps
+        if method.experience:
+            experience = find_plugin("experience", method.experience["kind"], ExperienceConfig)
+            player = experience.model_validate(method.experience).build()  # type: ignore[attr-defined]
+            # A tree plays several episodes from each start, so a quarter of the starts gives about as many turns.
+            quarter = run.scenario.schedule.groups * run.scenario.schedule.group_size // 4
+            steps = [player.gather(step, lambda at: run.deals(at)[:quarter], run.simulator) for step in range(STEPS)]
         samples: dict[HistoryMove, list[float]] = defaultdict(list)
         tokens, sampled = shared.tokens["credit"], sum(engine.sampled for engine in engines.values())
         passes = method.warm_up_passes + 1
@@ -195,7 +201,11 @@ class MethodBench:
                 credit = run.credit_stage(run.evidence(trajectories, run.read(trajectories))).credit
                 if number < method.warm_up_passes:
                     continue
-                for turn, cell in _cells(trajectories).items():
+                cells: dict[TurnId, HistoryMove] = {}
+                for trajectory in trajectories:
+                    # Branches of a tree share turns; each turn is one sample.
+                    cells |= zip([turn.id for turn in trajectory.turns], cells_of(trajectory), strict=True)
+                for turn, cell in cells.items():
                     if turn in credit:
                         samples[cell].append(credit[turn].value)
         # Costs are those of all passes, so they are divided by the credited turns of all passes.
@@ -207,7 +217,11 @@ class MethodBench:
         self, method: Method, credit: Mapping[HistoryMove, Sequence[float]], generations: float, tokens: float
     ) -> MethodResult:
         """Return the metrics of `credit`, cell -> samples; only the first `samples` samples of each cell count."""
-        estimand, exact_pearson = self._estimand(method)
+        estimand = exact_pearson = None
+        if method.estimand:
+            with suppress(UndefinedEstimand):
+                estimand = _legal_averages(self.game, method.estimand)
+                exact_pearson = correlation_over_turns(self.game, method.estimand)
         means, variances, weights, counts = [], [], [], []
         exact, goal, squared_gaps, gaps = [], [], [], []
         for cell, sequential_advantage in self._sequential.items():
@@ -242,34 +256,6 @@ class MethodBench:
             generations=generations,
             tokens=tokens,
         )
-
-    def _estimand(self, method: Method) -> tuple[dict[HistoryMove, float] | None, float | None]:
-        """Return the estimand of each cell, and its correlation with the sequential advantage over turns."""
-        if method.estimand is None:
-            return None, None
-        try:
-            return _legal_averages(self.game, method.estimand), correlation_over_turns(self.game, method.estimand)
-        except UndefinedEstimand:
-            return None, None
-
-
-def _gather(run: Run, experience: Mapping[str, Any]) -> list[list[Trajectory]]:
-    """Return, for each step, the episodes that `experience` plays."""
-    settings = find_plugin("experience", experience["kind"], ExperienceConfig).model_validate(experience)
-    player = settings.build()  # type: ignore[attr-defined]
-    # A tree plays several episodes from each start, so a quarter of the starts gives about as many turns.
-    quarter = run.scenario.schedule.groups * run.scenario.schedule.group_size // 4
-    return [player.gather(step, lambda step: run.deals(step)[:quarter], run.simulator) for step in range(STEPS)]
-
-
-def _cells(trajectories: Sequence[Trajectory]) -> dict[TurnId, HistoryMove]:
-    """Return turn -> its cell."""
-    cells = {}
-    for trajectory in trajectories:
-        for cell, turn in zip(cells_of(trajectory), trajectory.turns, strict=True):
-            # Branches of a tree share turns; each turn is one sample.
-            cells[turn.id] = cell
-    return cells
 
 
 def _legal_averages(game: EnumeratedGame, estimand: Estimand) -> dict[HistoryMove, float]:
@@ -314,10 +300,9 @@ def pearson(x: Numbers, y: Numbers, weights: Numbers) -> float | None:
 
 def spearman(x: Numbers, y: Numbers, weights: Numbers) -> float | None:
     """Return the weighted Spearman correlation; equal values share their mean rank."""
-    return pearson(_ranks(x), _ranks(y), weights)
-
-
-def _ranks(values: Numbers) -> list[float]:
-    # Values that differ by rounding only count as equal.
-    rounded = np.round(np.asarray(values, dtype=float), 9)
-    return [float((rounded < value).sum() + (rounded == value).sum() / 2) for value in rounded]
+    ranks = []
+    for values in (x, y):
+        # Values that differ by rounding only count as equal.
+        rounded = np.round(np.asarray(values, dtype=float), 9)
+        ranks.append([float((rounded < value).sum() + (rounded == value).sum() / 2) for value in rounded])
+    return pearson(ranks[0], ranks[1], weights)

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from itertools import groupby
@@ -24,6 +24,10 @@ _LEGEND = (
     "Under each task: Pearson / Spearman correlation of mean credit with the exact sequential advantage. Bias and "
     "variance are relative to the standard deviation of the method's own estimand, mean over tasks."
 )
+_TASK_HEADING = (
+    *("method", "recovered", "own r", "spread", "exact r", "rank r", "bias", "rmse", "variance"),
+    *("answers/turn", "tokens/turn"),
+)
 _COLUMNS = "own = with its own exact estimand, exact = with the exact sequential advantage Q(h, a) - V(h)"
 
 
@@ -31,7 +35,12 @@ def text(results: CheckResults) -> str:
     """Format the results for a terminal."""
     parts = ["Known answers", _answers(results.answers, aligned)] if results.answers else []
     for task, rows in groupby(results.methods, key=lambda row: row.task):
-        parts += [f"{task}: {_COLUMNS}", _task_table(list(rows))]
+        lines = []
+        for row in rows:
+            correlations = (row.own_pearson, row.own_spread, row.pearson, row.spearman)
+            figures = (*correlations, row.bias, row.error, row.variance, row.generations, row.tokens)
+            lines.append([row.method, _RECOVERED_WORDS[row.recovered], *map(_figure, figures)])
+        parts += [f"{task}: {_COLUMNS}", aligned(_TASK_HEADING, lines)]
     return "\n\n".join([*parts, summary(results)])
 
 
@@ -71,11 +80,19 @@ def summary(results: CheckResults) -> str:
 
 def write(path: Path, results: CheckResults, plan: CheckPlan, command: str) -> None:
     """Write all results as JSON, with command, commit, seeds and machine."""
+    # Linux only; `platform` knows the architecture alone.
+    cpu_file = Path("/proc/cpuinfo")
+    lines = cpu_file.read_text().splitlines() if cpu_file.exists() else []
+    cpus = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     report = {
         "command": command,
         "commit": _commit(),
         "seeds": list(plan.seeds),
-        "machine": _machine(),
+        "machine": {
+            **{"cpu": cpus[0] if cpus else platform.machine(), "cores": os.cpu_count()},
+            "load": [round(load, 2) for load in os.getloadavg()],
+            **{"python": platform.python_version(), "torch": version("torch")},
+        },
         "settings": {"samples": plan.samples, "seed": plan.seed, "tasks": [task.name for task in plan.tasks]},
         "figures": {
             "known_answers": [_renamed(answer) | {"recovered": answer.recovered} for answer in results.answers],
@@ -86,7 +103,7 @@ def write(path: Path, results: CheckResults, plan: CheckPlan, command: str) -> N
 
 
 def _renamed(row: KnownAnswer | MethodResult) -> dict[str, Any]:
-    """Return the fields of `row` under the keys of result files, which differ from the names of two fields."""
+    """Return the fields of `row`, two of them renamed to the keys of result files."""
     keys = {"computed": "found", "own_pearson": "own"}
     return {keys.get(name, name): value for name, value in asdict(row).items()}
 
@@ -113,19 +130,13 @@ def piped(heading: Sequence[str], lines: Lines) -> str:
 def _answers(answers: Sequence[KnownAnswer], table: Callable[[Sequence[str], Lines], str]) -> str:
     lines = []
     for answer in answers:
-        numbers = [_numbers(answer.expected), _numbers(answer.computed)]
-        lines.append([answer.case, answer.method, _RECOVERED_WORDS[answer.recovered], *numbers])
+        line = [answer.case, answer.method, _RECOVERED_WORDS[answer.recovered]]
+        for numbers in (answer.expected, answer.computed):
+            shown = [f"{number:.4g}" for number in numbers]
+            # Equal numbers are shown once.
+            line.append(shown[0] if len(set(shown)) == 1 else ", ".join(shown))
+        lines.append(line)
     return table(["case", "method", "recovered", "expected", "found"], lines)
-
-
-def _task_table(rows: Sequence[MethodResult]) -> str:
-    heading = ["method", "recovered", "own r", "spread", "exact r", "rank r", "bias", "rmse", "variance"]
-    lines = []
-    for row in rows:
-        correlations = (row.own_pearson, row.own_spread, row.pearson, row.spearman)
-        figures = (*correlations, row.bias, row.error, row.variance, row.generations, row.tokens)
-        lines.append([row.method, _RECOVERED_WORDS[row.recovered], *map(_figure, figures)])
-    return aligned([*heading, "answers/turn", "tokens/turn"], lines)
 
 
 def method_table(rows: Sequence[MethodResult]) -> str:
@@ -141,19 +152,14 @@ def method_table(rows: Sequence[MethodResult]) -> str:
             row = by_task.get(task)
             cells.append("-" if row is None else f"{_figure(row.pearson)} / {_figure(row.spearman)}")
         results = list(by_task.values())
-        lines.append([f"`{name}`", _recovered(results), *cells, *_relative(results)])
+        verdicts = [row.recovered for row in results if row.recovered is not None]
+        missed = [f"{row.task} {_figure(row.own_pearson)}" for row in results if row.recovered is False]
+        recovered = f"{sum(verdicts)} of {len(verdicts)}" if verdicts else "-"
+        if missed:
+            recovered += f" (not {', '.join(missed)})"
+        lines.append([f"`{name}`", recovered, *cells, *_relative(results)])
     heading = ["method", "own estimand recovered", *tasks, "bias", "variance"]
     return piped([*heading, "extra answers a turn", "extra tokens a turn"], lines)
-
-
-def _recovered(rows: Sequence[MethodResult]) -> str:
-    """Return the number of tasks on which a method recovers its estimand, and the correlations on the others."""
-    tested = [row for row in rows if row.recovered is not None]
-    if not tested:
-        return "-"
-    missed = [f"{row.task} {_figure(row.own_pearson)}" for row in tested if not row.recovered]
-    count = f"{len(tested) - len(missed)} of {len(tested)}"
-    return f"{count} (not {', '.join(missed)})" if missed else count
 
 
 def _relative(rows: Sequence[MethodResult]) -> list[str]:
@@ -175,12 +181,6 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}".replace("-0.00", "0.00")
 
 
-def _numbers(values: Sequence[float]) -> str:
-    """Format `numbers` as text; equal numbers are written once."""
-    shown = [f"{value:.4g}" for value in values]
-    return shown[0] if len(set(shown)) == 1 else ", ".join(shown)
-
-
 def _commit() -> str:
     """Return the checked-out commit, with a "+" if sources have uncommitted changes, or "unknown" without git."""
     git = ["git", "-C", str(Path(__file__).parent)]
@@ -189,17 +189,3 @@ def _commit() -> str:
         return "unknown"
     changed = subprocess.run([*git, "status", "--porcelain", "--", ":/*.py"], capture_output=True, check=True)
     return head.stdout.strip() + "+" * bool(changed.stdout)
-
-
-def _machine() -> Mapping[str, Any]:
-    # Linux only; `platform` knows the architecture alone.
-    cpus = Path("/proc/cpuinfo")
-    lines = cpus.read_text().splitlines() if cpus.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.machine(),
-        "cores": os.cpu_count(),
-        "load": [round(load, 2) for load in os.getloadavg()],
-        "python": platform.python_version(),
-        "torch": version("torch"),
-    }

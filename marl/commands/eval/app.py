@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,15 +19,16 @@ from marl.commands.eval.evaluate import (
     parse_search,
     policies_of_run,
     policies_of_scenario,
-    write_figures,
 )
-from marl.commands.eval.exploitability import measure_exploitability, render_exploited, write_exploited
-from marl.commands.eval.output import prepare_output
+from marl.commands.eval.exploitability import measure_exploitability, render_exploited
+from marl.commands.eval.output import finite_or_null, prepare_output, write_figures_file
 from marl.commands.eval.players import read_roster
-from marl.commands.eval.suite import comparison_scores, read_suite, suite_metrics, suite_player, write_suite_figures
+from marl.commands.eval.suite import read_scores, read_suite, suite_player, write_suite_figures
 from marl.commands.eval.transfer import measure_transfers, render_transfers, write_transfers
 from marl.commands.options import with_options
 from marl.commands.terminal import Overrides, RunPath, ScenarioOrRun, echo, is_run_folder
+from marl.evaluation.suite_play import suite_figures, suite_gains
+from marl.runs.run_folder import environment
 from marl.scenario.load import ScenarioError
 from marl.view.tournament_table import standings_text
 
@@ -115,7 +116,14 @@ def evaluate_run_or_scenario(target: ScenarioOrRun, options: PolicyEvalOptions, 
     metrics = evaluate_policies(policies, options.against, options.episodes, search)
     echo(format_metrics(metrics, policies.scenario.rule_roles))
     if options.out is not None:
-        write_figures(options.out, target, policies, metrics, search)
+        content = {
+            **{"measured": str(target), "checkpoint": policies.checkpoint},
+            **({"search": search.model_dump(mode="json")} if search else {}),
+            "figures": finite_or_null(metrics),
+            **environment(policies.scenario),
+            "scenario": policies.scenario.model_dump(mode="json"),
+        }
+        write_figures_file(options.out, content)
         echo(f"{options.out}: {len(metrics)} figures")
 
 
@@ -155,9 +163,15 @@ def evaluate_suite(
     player = suite_player(target, tests, overrides or (), step=options.step, best=options.best, policy=options.policy)
     # A test that does not fit `target` is refused before the comparison plays for minutes.
     player.tables(tests)
-    before = comparison_scores(options.against, tests, options.policy) if options.against else None
+    before = None
+    if options.against and options.against.endswith(".json"):
+        before = read_scores(Path(options.against), tests)
+    elif options.against:
+        before = suite_player(options.against, tests, policy=options.policy).play(tests)
     scores = player.play(tests)
-    metrics = suite_metrics(tests, scores, before)
+    metrics = suite_figures(tests, scores)
+    if before is not None:
+        metrics |= suite_gains(tests, before, scores)
     echo(format_metrics(metrics))
     if options.out is not None:
         write_suite_figures(options.out, tests, player, scores, metrics)
@@ -224,5 +238,11 @@ def evaluate_exploitability(
     measured = measure_exploitability(roster)
     echo(render_exploited(measured))
     if out is not None:
-        write_exploited(out, roster, measured)
+        content = {
+            "measured": [entrant.name for entrant in roster.entrants],
+            "figures": {name: asdict(row) for name, row in measured.items()},
+            **environment(roster.scenario),
+            "scenario": roster.scenario.model_dump(mode="json"),
+        }
+        write_figures_file(out, content)
         echo(f"{out}: {len(measured)} rows")

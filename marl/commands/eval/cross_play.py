@@ -92,8 +92,8 @@ class CrossPlayRun:
 
     def _key(self, pair: Pair) -> str:
         # Identities, not names: the same weights in another folder are the same player.
-        first, second = (self.tournament.entrants[index].identity for index in pair)
-        return f"{first} {second}"
+        first, second = pair
+        return f"{self.tournament.entrants[first].identity} {self.tournament.entrants[second].identity}"
 
     def _conditions(self) -> dict[str, Any]:
         """Return the settings on which the episodes of a pair of players depend."""
@@ -106,7 +106,7 @@ class CrossPlayRun:
         }
 
     def _recorded(self) -> dict[Pair, PairEpisodes]:
-        """Return the file's episodes of these players, if they were played under the same conditions."""
+        """Return these players' episodes in the file, or {} if the file is of other conditions or does not exist."""
         if self.out is None or not self.out.is_file():
             return {}
         try:
@@ -116,8 +116,11 @@ class CrossPlayRun:
             recorded = _Meetings.validate_python(data["meetings"])
         except (OSError, KeyError, TypeError, ValidationError, ValueError) as error:
             raise ScenarioError(f"--out {self.out}: holds something else than figures of a cross-play") from error
-        keys = {pair: self._key(pair) for pair in self.tournament.pairs}
-        return {pair: recorded[key] for pair, key in keys.items() if key in recorded}
+        meetings: dict[Pair, PairEpisodes] = {}
+        for pair in self.tournament.pairs:
+            if self._key(pair) in recorded:
+                meetings[pair] = recorded[self._key(pair)]
+        return meetings
 
     def _write(self, file: Path, meetings: Mapping[Pair, PairEpisodes], figures: Mapping[str, Any]) -> None:
         content = {

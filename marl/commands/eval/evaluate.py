@@ -10,7 +10,6 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from marl.commands.eval.output import finite_or_null, write_figures_file
 from marl.commands.simulators import untrained_simulator
 from marl.core.config import choices_hint
 from marl.core.types import Metrics
@@ -23,7 +22,7 @@ from marl.metrics.trajectory_metrics import matching_metrics
 from marl.protocols import Critic, GameConfig
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.checkpoint import verify_policies
-from marl.runs.run_folder import RunFolder, environment
+from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, explain, load, problem_list
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
@@ -32,7 +31,6 @@ from marl.search.settings import SearchSettings, TurnSearchSettings
 from marl.training.restore import best_step, restore_simulator, restored_critic
 
 AnySearch = SearchSettings | TurnSearchSettings
-_SEARCHES: tuple[type[AnySearch], ...] = (SearchSettings, TurnSearchSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def evaluate_policies(
     simulator.critic = critic
     metrics: Metrics = {}
     for name, view in views.items():
-        # In a scenario with a single game the name is "", and its metrics have no game in their names.
+        # The game of a scenario with a single one is called "", and the names of its metrics omit it.
         table = simulator.for_game(name) if name else simulator
         if isinstance(search, TurnSearchSettings):
             metrics |= of_game(name, team_search_figures(view, table, search, episodes))
@@ -141,7 +139,10 @@ def _expect_measurable(views: Mapping[str, Scenario], against: str | None, searc
     """Raise ScenarioError if these games yield no metrics, or `search` does not apply to them."""
     games = [view.game for view in views.values()]
     kinds = ", ".join(repr(game.kind) for game in games)
-    playable = against is not None or any(map(_allows_exact, games))
+    playable = against is not None
+    for game in games:
+        # Exact metrics need all starts of a game, or positions of which the optimal moves are known.
+        playable |= game.starts() is not None or next(iter(game.positions()), None) is not None
     if not playable and not any(game.held_out(1) for game in games):
         raise ScenarioError(
             f"nothing to measure: game {kinds} has no held-out starts and allows no exact figures; name an "
@@ -163,10 +164,6 @@ def _expect_measurable(views: Mapping[str, Scenario], against: str | None, searc
         )
 
 
-def _allows_exact(game: GameConfig) -> bool:
-    return game.starts() is not None or next(iter(game.positions()), None) is not None
-
-
 def parse_search(text: str) -> AnySearch:
     """Return the search settings in the YAML `text`, for moves of a game or for turns of a team.
 
@@ -178,7 +175,7 @@ def parse_search(text: str) -> AnySearch:
     if not isinstance(settings, dict):
         raise ScenarioError(f"--search {text}: must be settings in braces, such as '{{simulations: 64}}'")
     classes: dict[str, type[AnySearch]] = {}
-    for kind in _SEARCHES:
+    for kind in (SearchSettings, TurnSearchSettings):
         classes |= dict.fromkeys(get_args(kind.model_fields["rule"].annotation), kind)
     rule = str(settings.get("rule", "puct"))
     if rule not in classes:
@@ -249,18 +246,3 @@ def format_metrics(metrics: Mapping[str, float], by_rule: Collection[str] = ()) 
             game = "" if name == "eval/legal_mass" else f" of {name.split('/')[1]}"
             lines.append(f"exact figures{game} do not count: legal mass {metrics[name]:.4f} is below {LEGAL_MASS}")
     return "\n".join(lines)
-
-
-def write_figures(
-    file: Path, target: Path, policies: EvaluatedPolicies, metrics: Metrics, search: AnySearch | None = None
-) -> None:
-    """Write metrics as JSON with the conditions of the measurement: command, checkpoint, seed, versions, scenario."""
-    content = {
-        "measured": str(target),
-        "checkpoint": policies.checkpoint,
-        **({"search": search.model_dump(mode="json")} if search else {}),
-        "figures": finite_or_null(metrics),
-        **environment(policies.scenario),
-        "scenario": policies.scenario.model_dump(mode="json"),
-    }
-    write_figures_file(file, content)

@@ -50,10 +50,25 @@ def read_roster(words: Sequence[str], *, game: str | None = None, policy: str | 
     Raises:
         ScenarioError: if a word names no player or a player of another game, or two words name the same player.
     """
-    scenario = next(filter(None, map(_scenario_of, words)), None)
+    scenario = None
+    for word in words:
+        path, _ = _split(word)
+        run = path if _is_run(path) else _run_of(path) if _is_model(path) else None
+        if run or path.is_file():
+            scenario = RunFolder(run).scenario() if run else load(path, to_train=False)
+            break
     if scenario is None:
         raise ScenarioError(f"{' '.join(words)}: nobody says what is played; name one of {NAMED}")
-    reader = _Reader(_one_game(scenario, game), policy)
+    views = scenario.by_game()
+    if game is None and len(views) == 1:
+        view = next(iter(views.values()))
+    elif game in scenario.games:
+        view = views[game]
+    else:
+        names = scenario.games
+        hint = choices_hint(game or "", names) if names else "the scenario has one game, without a name"
+        raise ScenarioError(f"--game {game}: no such game; {hint}" if game else f"--game: which of the games? {hint}")
+    reader = _Reader(view, policy)
     entrants: list[Entrant] = []
     for word in words:
         entrants += reader.read(word)
@@ -84,26 +99,6 @@ def _run_of(model: Path) -> Path | None:
     return next(filter(_is_run, model.resolve().parents), None)
 
 
-def _scenario_of(word: str) -> Scenario | None:
-    """Return the scenario of a run, of a file, or of the run that contains a model; None for other words."""
-    path, _ = _split(word)
-    run = path if _is_run(path) else _run_of(path) if _is_model(path) else None
-    if run:
-        return RunFolder(run).scenario()
-    return load(path, to_train=False) if path.is_file() else None
-
-
-def _one_game(scenario: Scenario, name: str | None) -> Scenario:
-    """Return the scenario with the game `name` alone, or with its only game if `name` is None."""
-    views = scenario.by_game()
-    if name is None and len(views) == 1:
-        return next(iter(views.values()))
-    if name in scenario.games:
-        return views[name]
-    hint = choices_hint(name or "", scenario.games) if scenario.games else "the scenario has one game, without a name"
-    raise ScenarioError(f"--game {name}: no such game; {hint}" if name else f"--game: which of the games? {hint}")
-
-
 class _Reader:
     """Reads words of the command line as players of one game."""
 
@@ -122,11 +117,13 @@ class _Reader:
             yield self._model(path)
         elif word in (exported := opponent_names([self.scenario.game])):
             opponents = Opponents.scripted(self.scenario, word)
-            configs = {name: engine for name, engine in opponents.engines.items() if isinstance(engine, EngineConfig)}
-            settings = {name: config.model_dump(mode="json") for name, config in configs.items()}
-            yield Entrant(
-                word, opponents.roles, partial(_scripted_engines, configs), _identity(opponents.roles, settings, {})
-            )
+            configs: dict[str, EngineConfig] = {}
+            settings = {}
+            for name, engine in opponents.engines.items():
+                if isinstance(engine, EngineConfig):
+                    configs[name], settings[name] = engine, engine.model_dump(mode="json")
+            identity = _identity(opponents.roles, settings, {})
+            yield Entrant(word, opponents.roles, partial(_scripted_engines, configs), identity)
         else:
             raise ScenarioError(f"{word}: no player of this name; choices: {', '.join(sorted(exported))}, {NAMED}")
 
@@ -169,7 +166,11 @@ class _Reader:
         policy: str | None = None,
     ) -> Entrant:
         """Return the player `name`; its identity depends on roles, policy settings and checksums of `weights`."""
-        view = self._view(name, scenario)
+        game, views = self.scenario.game, list(scenario.by_game().values())
+        view = next((view for view in views if view.game == game), None)
+        if view is None:
+            games = [view.game for view in views]
+            raise ScenarioError(f"{name}: it plays {games!r}, not {game!r} as the first one does")
         roles = {agent: view.roles[role] for agent, role in view.seats.items()}
         if policy := policy or self._policy:
             # Raises for an unknown policy.
@@ -182,14 +183,6 @@ class _Reader:
         for speaker in sorted({role.policy for role in roles.values()}):
             settings[speaker] = scenario.policies[speaker].model_dump(mode="json", include={"engine", "model"})
         return Entrant(name, roles, engines, _identity(roles, settings, weights))
-
-    def _view(self, name: str, scenario: Scenario) -> Scenario:
-        """Return `scenario` with the game of this roster alone."""
-        game, views = self.scenario.game, scenario.by_game().values()
-        for view in views:
-            if view.game == game:
-                return view
-        raise ScenarioError(f"{name}: it plays {[view.game for view in views]!r}, not {game!r} as the first one does")
 
 
 def _restored_engines(run: Path, step: int) -> Engines:
@@ -224,6 +217,6 @@ def _speaker(model: Path, scenario: Scenario) -> str:
 
 
 def _identity(roles: Mapping[str, RoleConfig], settings: Mapping[str, object], weights: Mapping[str, str]) -> str:
-    """Return a hash by which a file of figures recognises the player again, whatever its name."""
+    """Return a hash of a player, by which a file of figures recognises it under any name."""
     content = [{agent: role.model_dump(mode="json") for agent, role in roles.items()}, settings, weights]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

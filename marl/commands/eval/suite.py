@@ -14,7 +14,7 @@ from marl.commands.simulators import untrained_simulator
 from marl.core.config import choices_hint
 from marl.core.types import Metrics
 from marl.evaluation.suite import MEASURED_POLICY, Suite, SuiteTest, scenario_with_own_roles, scenario_with_test_roles
-from marl.evaluation.suite_play import ProblemScores, SuiteTestRun, suite_figures, suite_gains
+from marl.evaluation.suite_play import ProblemScores, SuiteTestRun
 from marl.host.data_files import summarize_error
 from marl.host.outside import parse_json
 from marl.host.paths import is_possible_hub_name
@@ -78,10 +78,8 @@ class SuitePlayer:
         scores = {}
         for table in tables:
             scenario = table.scenario
-            if MEASURED_POLICY in table.measured:
-                test_engines = {MEASURED_POLICY: engines[self._speaker()]}
-            else:
-                test_engines = dict(engines)
+            own_roles = MEASURED_POLICY in table.measured
+            test_engines = {MEASURED_POLICY: engines[self._speaker()]} if own_roles else dict(engines)
             partners = {name: policy for name, policy in scenario.policies.items() if name not in test_engines}
             test_engines |= build_engines(partners, prepare_models(scenario, partners))
             scores[table.name] = table.play(suite, make_simulator(scenario, test_engines, suite.seed))
@@ -149,17 +147,6 @@ def suite_player(
     )
 
 
-def comparison_scores(target: str, suite: Suite, policy: str | None) -> SuiteScores:
-    """Return the scores of `target`: read from a file of figures (.json), or else played now.
-
-    Raises:
-        ScenarioError: as `suite_player` and `read_scores`.
-    """
-    if target.endswith(".json"):
-        return read_scores(Path(target), suite)
-    return suite_player(target, suite, policy=policy).play(suite)
-
-
 def read_scores(file: Path, suite: Suite) -> SuiteScores:
     """Return the scores in a file of figures that `marl eval suite --out` wrote earlier.
 
@@ -191,12 +178,6 @@ def read_suite(file: Path) -> Suite:
         ScenarioError: if the suite is faulty; names file, field, value and choices.
     """
     return load_settings(file, Suite)
-
-
-def suite_metrics(suite: Suite, scores: SuiteScores, before: SuiteScores | None) -> Metrics:
-    """Return the metrics of `scores`, and the gains over the scores `before` if given."""
-    gains = suite_gains(suite, before, scores) if before is not None else {}
-    return suite_figures(suite, scores) | gains
 
 
 def write_suite_figures(file: Path, suite: Suite, player: SuitePlayer, scores: SuiteScores, metrics: Metrics) -> None:

@@ -41,7 +41,7 @@ class _RunWeights:
     sources: Sources
 
     def simulator(self, scenario: Scenario, speakers: Mapping[str, str]) -> RolloutSimulator:
-        """Return the simulator of another scenario; `speakers` maps its policies to the run's that replace them."""
+        """Return the simulator of `scenario`, with the policies in `speakers` replaced by policies of the run."""
         policies, own_policies = {}, {}
         for name, policy in scenario.policies.items():
             if name in speakers:
@@ -90,7 +90,7 @@ def measure_transfers(
 
 
 def _speakers(run: Scenario, target: Path, scenario: Scenario) -> dict[str, str]:
-    """Return learning policy of `scenario` -> the run's policy that replaces it."""
+    """Return a map from each learning policy of `scenario` to the policy of the run that replaces it."""
     trained = [name for name, policy in run.policies.items() if policy.learner and policy.learner.publishes]
     speakers = {}
     for name, policy in scenario.policies.items():
@@ -114,7 +114,7 @@ def render_transfers(results: Sequence[TransferResult]) -> str:
             # Bounds stand in the interval's column; metrics of single roles would drown the table.
             if name not in result.before or name.endswith(("_low", "_high", "/episodes")) or "/role/" in name:
                 continue
-            low, high = (result.after.get(f"{name}{bound}", math.nan) for bound in ("_low", "_high"))
+            low, high = result.after.get(f"{name}_low", math.nan), result.after.get(f"{name}_high", math.nan)
             interval = "" if math.isnan(low) else f"[{low:.4f}, {high:.4f}]"
             rows.append((scenario, name, f"{result.before[name]:.4f}", f"{after:.4f}", interval))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

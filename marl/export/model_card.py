@@ -30,7 +30,7 @@ from marl.scenario.load import ScenarioError
 from marl.scenario.schema import PolicyConfig, Scenario
 from marl.view.closing_report import alarm_lines
 from marl.view.curve_data import Curves, CurveSelection, select_curves
-from marl.view.curves import save_curves
+from marl.view.pictures import save_curves
 
 _MAX_INLINE_CHARACTERS = 80
 """Length above which a setting's text gets its own block."""

@@ -304,9 +304,7 @@ class RunFolder:
             set_aside(self.checkpoints, step)
             os.truncate(self.metrics_file, length)
             for folder in _STEP_FOLDERS:
-                unwanted = [file for recorded, file in _numbered(self.path / folder).items() if recorded > step]
-                for file in [*(self.path / folder).glob("*.part"), *unwanted]:
-                    file.unlink()
+                _remove_after(self.path / folder, step)
         self.snapshots.remove_after(step)
         return state
 
@@ -357,6 +355,13 @@ def _numbered(folder: Path) -> dict[int, Path]:
     """Return step -> file for the files in `folder` that are named after steps."""
     files = {step_from_name(file.name.removesuffix(".jsonl.zst")): file for file in folder.glob("*.jsonl.zst")}
     return {step: file for step, file in files.items() if step is not None}
+
+
+def _remove_after(folder: Path, step: int) -> None:
+    """Remove the files of steps after `step`, and unfinished ones."""
+    newer = [file for recorded, file in _numbered(folder).items() if recorded > step]
+    for file in [*folder.glob("*.part"), *newer]:
+        file.unlink()
 
 
 def _parse_row(line: bytes) -> dict[str, Any]:

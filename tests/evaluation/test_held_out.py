@@ -278,7 +278,7 @@ KILLS = [
     SignalTrigger("open", "metrics.jsonl", 5),
     SignalTrigger("open", "manifest.json", 2),
     SignalTrigger("os.rename", "checkpoints/.", 2),
-    SignalTrigger("call", "_prune", 2),
+    SignalTrigger("call", "prune", 2),
     SignalTrigger("os.rename", "checkpoints/0", 1),
     SignalTrigger("shutil.rmtree", ".old", 1),
     SignalTrigger("call", "UpdateSchedule.__call__", 3),

@@ -30,7 +30,7 @@ WRITING = [
     SignalTrigger("open", "policies", 2),
     SignalTrigger("open", "manifest.json", 1),
     SignalTrigger("os.rename", "checkpoints/.", 1),
-    SignalTrigger("call", "_prune", 2),
+    SignalTrigger("call", "prune", 2),
     SignalTrigger("os.rename", "checkpoints/0", 1),
     SignalTrigger("shutil.rmtree", ".old", 1),
     SignalTrigger("open", "events", 1),

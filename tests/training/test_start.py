@@ -83,7 +83,7 @@ def test_a_changed_scenario_is_refused_field_by_field_unless_forced(done):
 
 
 def test_resume_from_a_checkpoint_of_choice_takes_newer_ones_out_of_the_way(whole, desk):
-    assert desk.train(kill=SignalTrigger("call", "_prune", 2)) == -9
+    assert desk.train(kill=SignalTrigger("call", "prune", 2)) == -9
     assert desk.train("--resume", str(desk.run / "checkpoints" / "000003")) == 0
     assert "going on from step 3" in desk.take_output()
     assert metric_lines(desk.run) == metric_lines(whole.run)

@@ -10,7 +10,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from marl.commands.eval.evaluate import policies_of_run, policies_of_scenario
 from marl.commands.eval.output import finite_or_null, write_figures_file
-from marl.commands.simulators import untrained_simulator
 from marl.core.config import choices_hint
 from marl.core.types import Metrics
 from marl.evaluation.suite import MEASURED_POLICY, Suite, SuiteTest, scenario_with_own_roles, scenario_with_test_roles
@@ -24,7 +23,6 @@ from marl.scenario.load import ScenarioError, differences, load, load_settings
 from marl.scenario.schema import Scenario
 from marl.training.build import prepare_models
 from marl.training.placement import build_engines, make_simulator, use_threads
-from marl.training.restore import restore_simulator
 
 SuiteScores = Mapping[str, Sequence[ProblemScores]]
 """Test -> scores of each of its problems."""
@@ -121,19 +119,14 @@ def suite_player(
         ScenarioError: if `target` does not exist, or an option does not apply to it.
     """
     path = Path(target)
-    if (path / "scenario.yaml").is_file():
-        run = policies_of_run(path, overrides, step, best=best)
-        return SuitePlayer(
-            target,
-            run.scenario,
-            run.checkpoint,
-            False,
-            lambda: restore_simulator(path, run.checkpoint)[1].engines,
-            policy,
-        )
-    if path.is_file():
-        scenario = policies_of_scenario(path, overrides, step, best=best).scenario
-        return SuitePlayer(target, scenario, None, False, lambda: untrained_simulator(scenario).engines, policy)
+    is_run = (path / "scenario.yaml").is_file()
+    if is_run or path.is_file():
+        measured = (policies_of_run if is_run else policies_of_scenario)(path, overrides, step, best=best)
+
+        def load_engines() -> Mapping[str, Engine]:
+            return measured.load_simulator().engines
+
+        return SuitePlayer(target, measured.scenario, measured.checkpoint, False, load_engines, policy)
     if not path.exists() and not is_possible_hub_name(target):
         raise ScenarioError(f"{target}: no run, no scenario, and neither a model's folder nor its name on the hub")
     if step is not None or best:

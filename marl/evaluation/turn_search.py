@@ -33,7 +33,7 @@ def search_problems(scenario: Scenario, search: TurnSearchSettings) -> list[str]
     ]
     rating = RolloutRating(search.by)
     if rating.role in search.roles:
-        problems.append(f"roles: {rating.role!r} rates courses, so its own turns are not searched; leave it out")
+        problems.append(f"roles: {rating.role!r} rates rollouts, so its own turns are not searched; leave it out")
     if not scenario.game.held_out(1):
         problems.append(f"rule: {search.rule} is measured on held-out starts, and {scenario.game.kind!r} has none")
     return [*problems, *_rating_problems(scenario, rating, seated)]
@@ -116,7 +116,7 @@ def _figures(scope: str, results: Sequence[TurnSearchResult]) -> Metrics:
     chosen = [result.chosen for result in results]
     ratings = [rating for result in results if (rating := result.rating) is not None]
     costs = {
-        "courses": fmean(len(result.rollouts) for result in results),
+        "rollouts": fmean(len(result.rollouts) for result in results),
         "tokens": fmean(result.tokens for result in results),
         "prompt_tokens": fmean(result.prompt_tokens for result in results),
         "discarded_tokens": fmean(result.discarded_tokens for result in results),

@@ -35,7 +35,7 @@ class TreeSampling(ExperienceConfig):
     """Number of answers sampled at a turn: K in the paper."""
     roles: tuple[str, ...] = ()
     """Roles at whose turns this is done; default: all with turns in a model's tokens, whether they learn or not. Turns
-    of other roles are not learnt from: they stand in courses that were chosen for their end."""
+    of other roles are not learnt from: they stand in rollouts that were chosen for their end."""
     agent: float = Field(1.0, ge=0)
     """Weight of the return of the agent whose turn it is in a candidate's score."""
     team: float = Field(0.0, ge=0)
@@ -76,13 +76,13 @@ class TreeGrower(StatelessExperience):
         trunks = [BranchedRollout([first], first) for first in simulator.play(starts)]
         while growing := [(trunk, turn) for trunk in trunks if (turn := trunk.next(self._searched))]:
             forks = [trunk.fork(turn, self._new_answers(trunk), "train") for trunk, turn in growing]
-            for (trunk, turn), courses in zip(growing, simulator.play_forks(forks), strict=True):
-                self._decide(trunk, turn, courses)
+            for (trunk, turn), rollouts in zip(growing, simulator.play_forks(forks), strict=True):
+                self._decide(trunk, turn, rollouts)
         self._metrics = _measure(trunks)
-        return [course for trunk in trunks for course in trunk.rollouts]
+        return [rollout for trunk in trunks for rollout in trunk.rollouts]
 
     def metrics(self) -> Metrics:
-        """Return `tree/...` of the last step: courses and decisions of a deal, gain, tied, `first/...` of measures."""
+        """Return `tree/...` of the last step: rollouts and decisions of a deal, gain, tied, `first/...` of measures."""
         return dict(self._metrics)
 
     def _check_roles(self, deals: Sequence[Deal]) -> None:
@@ -99,16 +99,16 @@ class TreeGrower(StatelessExperience):
         return bool(turn.completion.prompt_ids) and (not roles or turn.role in roles)
 
     def _new_answers(self, trunk: BranchedRollout) -> int:
-        # The first course was not chosen, so its own answer is a candidate. A course that was chosen for its end is no
-        # fair sample of the turns on the way there.
+        # The first rollout was not selected, so its answer is a candidate. A rollout selected by its outcome is a biased
+        # sample of its turns.
         return self._settings.candidates - (not trunk.scores)
 
-    def _decide(self, trunk: BranchedRollout, turn: Turn, courses: Sequence[Trajectory]) -> None:
-        candidates = [*(() if trunk.scores else (trunk.current,)), *courses]
-        trunk.decide(turn, candidates, [self._score(course, turn.agent) for course in candidates])
+    def _decide(self, trunk: BranchedRollout, turn: Turn, rollouts: Sequence[Trajectory]) -> None:
+        candidates = [*(() if trunk.scores else (trunk.current,)), *rollouts]
+        trunk.decide(turn, candidates, [self._score(rollout, turn.agent) for rollout in candidates])
 
-    def _score(self, course: Trajectory, agent: str) -> float:
-        returns = course.returns
+    def _score(self, rollout: Trajectory, agent: str) -> float:
+        returns = rollout.returns
         return self._settings.agent * returns.get(agent, 0.0) + self._settings.team * sum(returns.values())
 
 
@@ -117,11 +117,11 @@ def _measure(trunks: Sequence[BranchedRollout]) -> Metrics:
         return {}
     decisions = [scores for trunk in trunks for scores in trunk.scores if scores]
     metrics = {
-        "tree/courses": fmean(len(trunk.rollouts) for trunk in trunks),
+        "tree/rollouts": fmean(len(trunk.rollouts) for trunk in trunks),
         "tree/decisions": len(decisions) / len(trunks),
     }
     if decisions:
         metrics["tree/gain"] = fmean(max(scores) - fmean(scores) for scores in decisions)
         metrics["tree/tied"] = fmean(max(scores) == min(scores) for scores in decisions)
-    # First courses were played before anything was chosen: they show how well the policies do by themselves.
+    # First rollouts were played before anything was chosen: they show how well the policies do by themselves.
     return metrics | mean_measures([trunk.rollouts[0] for trunk in trunks], "tree/first/")

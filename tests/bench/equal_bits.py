@@ -27,7 +27,7 @@ STEPS = 3
 LATER_STEPS = {"r_zero": 7, "recipes/iterative_dpo": 8}
 """Numbers of steps of scenarios in which a policy is first updated after step 3."""
 VOLATILE = ("time/", "cluster/", "queue/wait_s")
-RENAMED: dict[str, str] = {}
+RENAMED = {"tree/courses": "tree/rollouts"}
 """Metric's name in the older commit -> its name today."""
 RECORDINGS = {
     "random_nim": ["scenarios/nim_self_play.yaml"],

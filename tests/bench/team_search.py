@@ -3,16 +3,16 @@
     python tests/bench/team_search.py [--problems 200] [--seeds 0] [--out FILE]
 
 Four agents add two numbers of four places in base five, one place each, from what the one before it passes on. Their
-tiny model was taught to be right three times in five, so a whole sum is right in about an eighth of all courses. After
+tiny model was taught to be right three times in five, so a whole sum is right in about an eighth of all rollouts. After
 each of them a critic, a tiny model of its own that learned sums by imitation, says whether that place was right (at
-temperature 0, from the digits and the carry that it is shown). Two ratings of courses, one that exists at test time and
-an oracle:
+temperature 0, from the digits and the carry that it is shown). Two ratings of rollouts, one that exists at test time
+and an oracle:
 
 - `critic`: share of the critic's verdicts that are yes, a process reward model; a tree also uses that of a prefix.
 - `outcome`: 1 if the whole sum is right, which only the game knows; nothing is known before the end.
 
-Every rule chooses the best rated course, starts from the same courses, and counts all sampled tokens, the critic's
-included. A search with a smaller budget is the beginning of one with a larger, so each rule runs once; a course counts
+Every rule chooses the best rated rollout, starts from the same rollouts, and counts all sampled tokens, the critic's
+included. A search with a smaller budget is the beginning of one with a larger, so each rule runs once; a rollout counts
 if it ended within the budget. Problems are held out. `over_best_of_n` has intervals for pairs of problems.
 """
 
@@ -39,7 +39,7 @@ from marl.search.settings import TurnSearchSettings
 from marl.search.turn_search import TurnSearch, TurnSearchResult
 
 BUDGETS = (64, 128, 192, 256)
-"""Sampled tokens of a problem. A whole course takes 32; other budgets leave best-of-n a rest that it cannot use."""
+"""Sampled tokens of a problem. A whole rollout takes 32; other budgets leave best-of-n a rest that it cannot use."""
 PLACES = ("ones", "fives", "squares", "cubes")
 RATINGS = {"critic": {"by": "critic.score", "verdicts": "mean"}, "outcome": {"by": "returns"}}
 RULES: dict[str, dict[str, Any]] = {"best_of_n": {}, "beam": {"width": 3}, "tree": {"width": 3, "exploration": 0.5}}
@@ -105,19 +105,19 @@ def team(seed: int, steps: int) -> Scenario:
     return validate(data, "team_search", to_train=False)
 
 
-def _successes(courses: Sequence[Trajectory]) -> list[float]:
-    return [course.findings.measures["success"] for course in courses]
+def _successes(rollouts: Sequence[Trajectory]) -> list[float]:
+    return [rollout.findings.measures["success"] for rollout in rollouts]
 
 
 def _row(results: Sequence[TurnSearchResult]) -> dict[str, Any]:
-    """Return success of the chosen courses with its 95 % interval, and what they cost."""
+    """Return success of the chosen rollouts with its 95 % interval, and what they cost."""
     right = _successes([result.chosen for result in results])
     low, rate, high = wilson(sum(right), len(right))
     return {
         "success": [round(bound, 4) for bound in (low, rate, high)],
         "tokens": round(fmean(result.tokens for result in results), 1),
         "prompt_tokens": round(fmean(result.prompt_tokens for result in results), 1),
-        "courses": round(fmean(len(result.rollouts) for result in results), 2),
+        "rollouts": round(fmean(len(result.rollouts) for result in results), 2),
         "any_right": round(fmean(max(_successes(result.rollouts)) for result in results), 4),
     }
 
@@ -149,7 +149,7 @@ def measure(seeds: Sequence[int], problems: int, steps: int) -> dict[str, Any]:
         for (name, rating), (rule, more) in product(RATINGS.items(), RULES.items()):
             settings = TurnSearchSettings.model_validate({"rule": rule, "tokens": BUDGETS[-1], **rating, **more})
             start = time.process_time()
-            if rule == "best_of_n" and name != "critic":  # the same courses, whatever they are rated by
+            if rule == "best_of_n" and name != "critic":  # the same rollouts, whatever they are rated by
                 results[name][rule] += [_rated(each, settings) for each in results["critic"][rule][-len(played) :]]
             else:
                 results[name][rule] += TurnSearch(simulator)(played, settings)
@@ -168,14 +168,14 @@ def measure(seeds: Sequence[int], problems: int, steps: int) -> dict[str, Any]:
 
 def _rated(result: TurnSearchResult, settings: TurnSearchSettings) -> TurnSearchResult:
     rating = RolloutRating(settings.by, settings.verdicts)
-    return replace(result, ratings=tuple(rating.rate(course) for course in result.rollouts))
+    return replace(result, ratings=tuple(rating.rate(rollout) for rollout in result.rollouts))
 
 
-def _accuracy(courses: Sequence[Trajectory]) -> float:
+def _accuracy(rollouts: Sequence[Trajectory]) -> float:
     """Return the share of the critic's verdicts that agree with the digits that it was shown."""
     agrees = []
-    for course in courses:
-        for worker, critic in zip(course.turns[::2], course.turns[1::2], strict=True):
+    for rollout in rollouts:
+        for worker, critic in zip(rollout.turns[::2], rollout.turns[1::2], strict=True):
             left, _, right, _, carry = critic.request.messages[-1].content.split()[:5]
             agrees.append((worker.action == str(int(left) + int(right) + int(carry))) == (critic.action == "yes"))
     return fmean(agrees)

@@ -293,7 +293,7 @@ def test_what_it_says_of_a_step_can_be_counted() -> None:
     groups = [group for i in range(5) for group in decisions([c for c in courses if c.id[1] == str(i)]).values()]
     scores = [[course.returns.get(turn.agent, 0.0) for course, turn in group] for group in groups]
     assert tree.metrics() == {
-        "tree/courses": len(courses) / 5,
+        "tree/rollouts": len(courses) / 5,
         "tree/decisions": len(groups) / 5,
         "tree/gain": pytest.approx(fmean(max(each) - fmean(each) for each in scores)),
         "tree/tied": sum(len(set(each)) == 1 for each in scores) / len(scores),

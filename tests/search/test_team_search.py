@@ -318,7 +318,7 @@ def test_eval_shows_search_beside_no_search_and_best_of_n_at_the_same_budget() -
     assert figures["eval/search/success"] > figures["eval/search/first/success"]
     for scope in ("eval/search", "eval/search/best_of_n"):
         assert 0 < figures[f"{scope}/tokens"] <= 200
-        assert figures[f"{scope}/courses"] > 1
+        assert figures[f"{scope}/rollouts"] > 1
         assert figures[f"{scope}/success_low"] <= figures[f"{scope}/success"] == figures[f"{scope}/rating"]
     gain = figures["eval/search/success"] - figures["eval/search/best_of_n/success"]
     assert figures["eval/search/over_best_of_n/success"] == pytest.approx(gain)
@@ -382,7 +382,7 @@ def test_a_search_that_does_not_fit_the_game_is_refused_before_weights_are_loade
 
 def test_a_rating_role_is_not_searched_and_a_game_without_held_out_starts_is_not_measured() -> None:
     problems = search_problems(scenario(), settings("tree", roles=["judge"]))
-    assert problems == ["roles: 'judge' rates courses, so its own turns are not searched; leave it out"]
+    assert problems == ["roles: 'judge' rates rollouts, so its own turns are not searched; leave it out"]
     kuhn = validate(
         {
             "game": "kuhn_poker",

@@ -20,7 +20,7 @@ from marl.trainers.optim.memory_estimate import (
 Aggregation = Literal["token_mean", "token_sum", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
 Estimator = Literal["exact", "k2", "k3", "k3_is", "k1+", "k3+"]
 ScheduleShape = Literal["linear", "cosine", "inverse_sqrt"]
-"""Course from a first value to a last one, as a function of the share of updates that are over."""
+"""Schedule from a first value to a last one, as a function of the share of updates that are over."""
 LrSchedule = Literal["constant", "linear", "cosine", "inverse_sqrt"]
 DEFAULT_HORIZON = 10_000
 MIN_MICRO_TOKENS = 1024
@@ -52,7 +52,7 @@ class KlAnchor(Config):
     final: NonNegativeFloat | None = None
     """Coefficient of the run's last update. None: it stays."""
     schedule: ScheduleShape = "linear"
-    """Course from `coefficient` to `final`; `inverse_sqrt` falls as 1/sqrt(t), as in magnetic mirror descent
+    """Schedule from `coefficient` to `final`; `inverse_sqrt` falls as 1/sqrt(t), as in magnetic mirror descent
     (2206.05825)."""
     target: PositiveFloat | None = None
     """KL (nats a token) that the coefficient is steered to from update to update (1909.08593). None: it is not."""
@@ -120,7 +120,7 @@ class GradientLearnerConfig(LearnerConfig):
     """Learning rate of the run's last update. None: 0. Not with a constant schedule; must be given, above 0, with
     `inverse_sqrt`."""
     schedule: LrSchedule = "constant"
-    """Course of the learning rate after `warm_up`; `inverse_sqrt` falls as 1/sqrt(t) (2206.05825)."""
+    """Schedule of the learning rate after `warm_up`; `inverse_sqrt` falls as 1/sqrt(t) (2206.05825)."""
     warm_up: NonNegativeInt = 0
     """Updates over which the learning rate rises to `lr`."""
     betas: tuple[float, float] = (0.9, 0.999)

@@ -99,7 +99,7 @@ class TreeGrower(StatelessExperience):
         return bool(turn.completion.prompt_ids) and (not roles or turn.role in roles)
 
     def _new_answers(self, trunk: BranchedRollout) -> int:
-        # The first rollout was not selected, so its answer is a candidate. A rollout selected by its outcome is a biased
+        # The first rollout was not selected, so its answer is a candidate. A rollout selected by outcome is a biased
         # sample of its turns.
         return self._settings.candidates - (not trunk.scores)
 

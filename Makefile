@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINNED := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: demo real test test-slow lint format bench house learning credit schema site clean
+.PHONY: demo real clients clients-all test test-slow lint format bench house redteam learning credit schema site clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/marl train scenarios/kuhn_self_play.yaml --out runs/demo --overwrite
@@ -14,14 +14,20 @@ demo: $(VENV)/.runtime
 real: $(VENV)/.gguf
 	$(BIN)/python scenarios/real/prepare.py
 
+# Programs written elsewhere run in environments of their own, without marl and torch; see marl/gateway/README.md.
+clients: .clients/.installed
+
+clients-all: .clients/.installed .clients-all/.installed .clients-crewai/.installed
+
 # `make test ROOM=credit` runs the tests of one room.
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup $(addprefix tests/,$(ROOM))
 
 test-slow: $(VENV)/.dev
-	@# Without the model, tests that need it are skipped, and say so.
+	@# Without the model, or without the clients, tests that need them are skipped, and say so.
 	-$(MAKE) real
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup -m "slow and not gpu"
+	-$(MAKE) clients
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -rs -n 2 --dist loadgroup -m "slow and not gpu"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -38,7 +44,7 @@ REAL_MODEL := $(wildcard $(MARL_CACHE)/real/SmolLM2-135M-Instruct)
 ROLLOUT_OPTIONS := $(addprefix --model ,$(REAL_MODEL))
 
 bench: $(VENV)/.dev
-	for bench in check verdicts turns sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner rollout weight_sync cluster overlap exactness page exports team_search real_model; do \
+	for bench in check verdicts turns sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner rollout weight_sync cluster overlap exactness page exports team_search gateway real_model; do \
 		options=; [ $$bench != rollout ] || options="$(ROLLOUT_OPTIONS)"; \
 		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py $$options --out tests/bench/results/$$bench.json || exit 1; \
 	done
@@ -51,6 +57,10 @@ bench: $(VENV)/.dev
 house: $(VENV)/.dev
 	$(BIN)/python tests/bench/house.py
 
+# Near misses of 2,000 right answers, made by rule: none may be accepted.
+redteam: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python tests/bench/redteam.py --out tests/bench/results/redteam.json
+
 learning: $(VENV)/.dev
 	for task in kuhn leduc liars_dice nim tic_tac_toe; do \
 		$(BIN)/python tests/bench/learning.py $$task --out tests/bench/results/$${task}_self_play.json || exit 1; \
@@ -62,6 +72,7 @@ learning: $(VENV)/.dev
 			chain mixture_of_agents absolute_zero kuhn_frozen_opponent taboo fork_join two_step_q tic_tac_toe_q; do \
 		$(BIN)/python tests/bench/learning.py $$team --out tests/bench/results/$$team.json || exit 1; \
 	done
+	$(BIN)/python tests/bench/critic_spoof.py --out tests/bench/results/critic_spoof.json
 	$(BIN)/python tests/bench/figures.py
 
 credit: $(VENV)/.dev
@@ -81,7 +92,7 @@ site: $(VENV)/.docs
 
 # What was learnt, `runs/`, stays.
 clean:
-	rm -rf $(VENV) *.egg-info
+	rm -rf $(VENV) .clients* *.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -92,6 +103,14 @@ $(VENV)/.runtime: pyproject.toml .ci/constraints.txt | $(BIN)/python
 
 $(VENV)/.gguf: $(VENV)/.runtime
 	$(PINNED) -e '.[gguf]'
+	touch $@
+
+.clients/.installed: .ci/clients.txt
+.clients-all/.installed: .ci/clients_all.txt
+.clients-crewai/.installed: .ci/clients_crewai.txt
+.clients/.installed .clients-all/.installed .clients-crewai/.installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.runtime

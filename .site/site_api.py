@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "marl": ("The package marl", "What `import marl` gives.", ("marl",)),
+    "marl": ("The package marl", "What `import marl` gives.", ("marl", "marl.export.run_tables")),
     "types": (
         "Turns, trajectories, samples",
         "Plain data that all parts exchange.",

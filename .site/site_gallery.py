@@ -57,12 +57,13 @@ def loaded(file: str) -> Scenario:
     instead = [
         f"policies.{name}.{part}={other}"
         for name, policy in data["policies"].items()
-        for part, kind, other in (("model", "trained", "tiny"), ("engine", "reward_model", _ELSEWHERE))
+        for part, kind, other in (("model", "trained", "{kind: tiny}"), ("engine", "reward_model", _ELSEWHERE))
         if _kind(policy.get(part)) == kind
     ]
     if _kind(data.get("experience")) == "recorded":
         instead.append("experience=rollouts")
-    return marl.load(ROOT / file, instead)
+    # `random_play` leaves out whether weights are there: those of `make real` may be missing.
+    return marl.load(ROOT / file, instead, random_play=True)
 
 
 @cache
@@ -91,7 +92,7 @@ def _gallery(files: list[str]) -> Iterator[str]:
             link = f"[{Path(file).stem}]({relpath(page_of(file), 'scenarios')})"
             learners = [policy.learner for policy in scenario.policies.values() if policy.learner]
             kinds = ", ".join(dict.fromkeys(_code(learner.kind) for learner in learners))
-            rule = _rule(scenario.credit) if any(learner.uses_credit for learner in learners) else DASH
+            rule = _rule(scenario.credit) if any(learner.trains_on_advantages for learner in learners) else DASH
             rows.append((link, headline(file), kinds, rule, _first(file)))
         yield from table(("scenario", "what it is", "learners", "credit", "measured"), rows)
         yield "\n"
@@ -120,9 +121,9 @@ def _roles(file: str, scenario: Scenario) -> Iterator[tuple[str, ...]]:
         hears.setdefault(name, {}).update(dict.fromkeys(others))
     for name, role in scenario.roles.items():
         policy = scenario.policies[role.policy]
-        seats = [
-            agent for view in scenario.by_game().values() for agent, seated in view.seats.items() if seated == name
-        ]
+        seats: list[str] = []
+        for view in scenario.scenario_by_game().values():
+            seats += [agent for agent, seated_role in view.seats.items() if seated_role == name]
         shown = ", ".join(dict.fromkeys(seats)) if len(seats) < 5 else f"{seats[0]} … {seats[-1]} ({len(seats)})"
         learns = "frozen" if policy.model else "-"
         if policy.learner:
@@ -161,7 +162,7 @@ def _rule(credit: Any) -> str:
 def _settings(page: str, scenario: Scenario) -> str:
     """Return links to the settings of the parts that a scenario names."""
     used = {("credit", scenario.credit.assign.kind), ("baselines", scenario.credit.baseline.kind)}
-    used |= {("games", view.game.kind) for view in scenario.by_game().values()}
+    used |= {("games", view.game.kind) for view in scenario.scenario_by_game().values()}
     used |= {("trainers", policy.learner.kind) for policy in scenario.policies.values() if policy.learner}
     used |= {("experience", scenario.experience.kind)}
     links = [

@@ -18,6 +18,7 @@ from site_settings import settings_pages
 
 READMES = (
     *("README.md", "CONTRIBUTING.md", "marl/README.md", "marl/engines/vllm/README.md", "marl/cluster/README.md"),
+    "marl/gateway/README.md",
     *("games/README.md", "roles/README.md", "credit/README.md", "trainers/README.md", "scenarios/README.md"),
     *("scenarios/real/README.md", "tests/bench/README.md"),
 )

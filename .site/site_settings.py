@@ -14,8 +14,8 @@ from marl.core.config import Config, PluginConfig, field_descriptions
 from marl.core.plugins import GROUPS, find_plugin, known_kinds
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
-from marl.view.settings_reference import SCENARIO_SKELETONS, nested_settings, plugin_subject
-from marl.view.type_descriptions import config_classes, describe_default, describe_type
+from marl.view.settings_reference import SCENARIO_SKELETONS, field_paths_by_settings_class, plugin_of_kind
+from marl.view.type_descriptions import describe_default, describe_type, settings_classes_of_field
 
 TITLES = {"credit": "credit: assign", "baselines": "credit: baseline", "trainers": "learners", "engines": "engines"}
 """Group -> its heading, where that is not its name."""
@@ -49,8 +49,8 @@ def _sections() -> dict[type[Config], list[str]]:
     places: dict[type[Config], list[str]] = {}
     for name, info in Scenario.model_fields.items():
         place = f"{name}.NAME" if get_origin(info.annotation) is dict else name
-        for section in config_classes(info):
-            for settings, paths in nested_settings((section,)).items():
+        for section in settings_classes_of_field(info):
+            for settings, paths in field_paths_by_settings_class((section,)).items():
                 places.setdefault(settings, []).extend(f"{place}.{path}" for path in paths)
             places[section].append(place)
     return {settings: sorted(paths, key=lambda path: path.count(".")) for settings, paths in places.items()}
@@ -65,9 +65,9 @@ def _group(group: str) -> Iterator[str]:
         yield f"## {kind}\n\n"
         part = find_plugin(group, kind)
         yield from _described(part)
-        for settings, paths in nested_settings((part,)).items():
+        for settings, paths in field_paths_by_settings_class((part,)).items():
             within.setdefault(settings, []).extend(f"{kind}.{path}" for path in paths)
-        example = yaml.safe_dump(plugin_subject(group, kind).example, sort_keys=False, allow_unicode=True)
+        example = yaml.safe_dump(plugin_of_kind(group, kind).example_scenario, sort_keys=False, allow_unicode=True)
         yield f"```yaml\n{example.rstrip()}\n```\n\n"
     for settings, paths in within.items():
         if paths:

@@ -10,85 +10,86 @@ from typing import NamedTuple
 import networkx as nx
 
 from marl.core.types import Problem
-from marl.games.communication_graph import COMMUNICATION_ACTIONS, connect, speaking_order
-from marl.games.split_evidence import SplitEvidence
+from marl.games.communication_graph import COMMUNICATION_ACTIONS, Edge, build_communication_graph, speaking_order
+from marl.games.split_evidence import EvidenceInParts
+from marl.text.word_count import count_words
 
 JointAction = tuple[str, ...]
-"""One action per agent, in ring order."""
+"""One communication action per agent, in ring order."""
 
 
-class OutcomeMeans(NamedTuple):
-    """Mean outcome of a decision rule over problems, or the outcome on one problem."""
+class MeanEpisodeOutcome(NamedTuple):
+    """Mean outcome of a decision rule over several problems, or its outcome on one problem."""
 
     value: float
-    """Reward of each agent."""
+    """Mean reward of each agent."""
     success: float
+    """Fraction of problems with a right answer."""
     words: float
-    """Number of words spoken and heard."""
+    """Mean number of words spoken and heard by all agents."""
     edges: float
+    """Mean number of edges of the communication graph."""
 
 
-class PerfectTeam:
-    """A team of perfect speakers in a game of one round: each says the answer, or all needed parts it has.
+class PerfectSpeakerTeam:
+    """Team of perfect speakers in one round of the communication game.
 
-    The outcome of a joint choice depends only on its graph, and there are far fewer graphs than joint choices.
+    A speaker says the answer if it knows all needed parts, else the needed parts that it knows. The outcome of a
+    joint choice depends only on its graph, so each graph is played once.
     """
 
     def __init__(self, team: Sequence[str], split: bool, payment: Callable[[bool, int], float]) -> None:
-        """`split`: True if the evidence is dealt out; `payment` maps (success, words) to the reward."""
+        """Enumerate all joint choices of `team`.
+
+        `split`: True if the evidence is dealt out among the agents; `payment` maps (success, words) to the reward.
+        """
         self.team, self._split, self._payment = tuple(team), split, payment
-        self._graphs: dict[frozenset[tuple[str, str]], nx.DiGraph[str]] = {}
-        self._graph_of: dict[JointAction, frozenset[tuple[str, str]]] = {}
+        self._graphs: dict[frozenset[Edge], nx.DiGraph[str]] = {}
+        self._graph_of: dict[JointAction, frozenset[Edge]] = {}
         for choice in product(COMMUNICATION_ACTIONS, repeat=len(team)):
-            graph = connect(dict(zip(team, choice, strict=True)))
+            graph = build_communication_graph(dict(zip(team, choice, strict=True)))
             self._graph_of[choice] = frozenset(graph.edges)
             self._graphs.setdefault(self._graph_of[choice], graph)
-        self._outcomes: dict[tuple[object, ...], Mapping[JointAction, OutcomeMeans]] = {}
+        self._outcomes: dict[tuple[object, ...], Mapping[JointAction, MeanEpisodeOutcome]] = {}
 
-    def outcomes(self, problem: Problem) -> Mapping[JointAction, OutcomeMeans]:
-        """Return joint choice -> outcome on a problem with evidence."""
-        evidence, answer = SplitEvidence.of(problem), problem.answer
-        # Only the number of words has a cost, so problems with texts of equal length share their outcomes.
-        lengths = [len(text.split()) for text in (answer, *evidence.parts.values())]
+    def outcome_by_joint_action(self, problem: Problem) -> Mapping[JointAction, MeanEpisodeOutcome]:
+        """Return joint choice -> outcome of one round on `problem`, which must have evidence."""
+        evidence, answer = EvidenceInParts.from_problem(problem), problem.answer
+        # Outcomes depend on numbers of words alone, so problems with equal word counts share one cached result.
+        lengths = [count_words(text) for text in (answer, *evidence.parts.values())]
         key = (*lengths, *evidence.parts, evidence.needs, evidence.respondent)
         if key not in self._outcomes:
-            outcome_of = {edges: self._play(graph, evidence, answer) for edges, graph in self._graphs.items()}
+            outcome_of: dict[frozenset[Edge], MeanEpisodeOutcome] = {}
+            respondent = evidence.agent_that_must_answer(self.team)
+            for edges, graph in self._graphs.items():
+                utterances, words = dict[str, str](), 0
+                for speaker in chain.from_iterable(speaking_order(graph, (respondent,))):
+                    heard = [utterances[predecessor] for predecessor in graph.predecessors(speaker)]
+                    parts = evidence.part_names_dealt_to(speaker, self.team, self._split)
+                    utterances[speaker] = evidence.perfect_utterance(parts, heard, answer)
+                    words += sum(count_words(text) for text in (utterances[speaker], *heard))
+                correct = utterances[respondent] == answer
+                outcome_of[edges] = MeanEpisodeOutcome(self._payment(correct, words), float(correct), words, len(edges))
             self._outcomes[key] = {choice: outcome_of[edges] for choice, edges in self._graph_of.items()}
         return self._outcomes[key]
 
-    def best(self, problem: Problem) -> JointAction:
-        """Return the joint choice of highest reward (the first in a tie)."""
-        outcomes = self.outcomes(problem)
-        return max(outcomes, key=lambda choice: outcomes[choice].value)
-
-    def evaluate_decision_rules(self, problems: Sequence[Problem]) -> Mapping[str, OutcomeMeans]:
+    def mean_outcomes_of_decision_rules(self, problems: Sequence[Problem]) -> Mapping[str, MeanEpisodeOutcome]:
         """Return decision rule -> mean outcome on `problems`.
 
         Rules: `best_choices`, the best joint choice on every problem; `best_constant`, the best constant joint choice;
         every action for all agents; `random`, uniform choices.
         """
-        tables = [self.outcomes(problem) for problem in problems]
-        constant = max(self._graph_of, key=lambda choice: fmean(table[choice].value for table in tables))
-        means = {
-            "best_choices": _mean([max(table.values()) for table in tables]),
-            "best_constant": _mean([table[constant] for table in tables]),
-        }
+        tables = list(map(self.outcome_by_joint_action, problems))
+        best = max(self._graph_of, key=lambda choice: fmean(table[choice].value for table in tables))
+        constant_choices = {"best_constant": best}
         for action in COMMUNICATION_ACTIONS:
-            means[action] = _mean([table[(action,) * len(self.team)] for table in tables])
-        means["random"] = _mean([_mean(table.values()) for table in tables])
+            constant_choices[action] = (action,) * len(self.team)
+        means = {"best_choices": _mean_of_outcomes([max(table.values()) for table in tables])}
+        for rule, choice in constant_choices.items():
+            means[rule] = _mean_of_outcomes([table[choice] for table in tables])
+        means["random"] = _mean_of_outcomes([_mean_of_outcomes(table.values()) for table in tables])
         return means
 
-    def _play(self, graph: nx.DiGraph[str], evidence: SplitEvidence, answer: str) -> OutcomeMeans:
-        """Return the outcome of one round on `graph`."""
-        respondent, utterances, words = evidence.respondent_in(self.team), dict[str, str](), 0
-        for speaker in chain.from_iterable(speaking_order(graph, (respondent,))):
-            heard = [utterances[predecessor] for predecessor in graph.predecessors(speaker)]
-            parts = evidence.items_of(speaker, self.team) if self._split else evidence.parts
-            utterances[speaker] = evidence.utterance(evidence.inferable(parts, heard, answer), answer)
-            words += sum(len(text.split()) for text in (utterances[speaker], *heard))
-        correct = utterances[respondent] == answer
-        return OutcomeMeans(self._payment(correct, words), float(correct), words, graph.number_of_edges())
 
-
-def _mean(outcomes: Iterable[OutcomeMeans]) -> OutcomeMeans:
-    return OutcomeMeans(*map(fmean, zip(*outcomes, strict=True)))
+def _mean_of_outcomes(outcomes: Iterable[MeanEpisodeOutcome]) -> MeanEpisodeOutcome:
+    return MeanEpisodeOutcome(*map(fmean, zip(*outcomes, strict=True)))

@@ -13,31 +13,26 @@ from typing import NamedTuple, Self
 
 COLUMNS = "abcdefghi"
 _COLUMN = re.compile(r"[xo]*\.*")
-"""Pattern of a column from the bottom up, without a disc above an empty cell."""
+"""Pattern of a column, written from the bottom up, with no disc above an empty cell."""
 
 
 class BoardState(NamedTuple):
-    """Discs on a board; immutable, so copies of a game share it."""
+    """Position of connect four as bitboards. A position is immutable, so copies of a game share it."""
 
     mine: int
     """Bitboard of the discs of the player to move."""
     discs: int
     """Bitboard of the discs of both players."""
     moves: int
-    """Number of discs on the board."""
-
-    @property
-    def mover(self) -> int:
-        """Index of the player to move: 0 for x, 1 for o."""
-        return self.moves & 1
+    """Number of discs on the board: x is to move if it is even, o if it is odd."""
 
     def __deepcopy__(self, memo: object) -> BoardState:
-        """Return the object itself, as nothing in it can change."""
+        """Return this position itself, since an immutable position needs no copy."""
         return self
 
 
-class Board:
-    """Rules of connect four on `rows` by `columns` cells; methods are pure functions of a position."""
+class BoardRules:
+    """Rules of connect four on a board of `rows` by `columns` cells; a method changes no position."""
 
     empty = BoardState(0, 0, 0)
 
@@ -45,18 +40,19 @@ class Board:
         self.rows, self.columns = rows, columns
         self.cells = rows * columns
         self.height = rows + 1
-        """Distance between the bits of horizontal neighbours."""
+        """Number of bits per column: the distance between the bits of horizontal neighbours."""
         column = (1 << rows) - 1
         self.floor = tuple(1 << self.height * index for index in range(columns))
-        """Bit of the lowest cell of each column."""
+        """Bit of the lowest cell of each column, from left to right."""
         self.column = tuple(column * bit for bit in self.floor)
-        """Bitboard of each column."""
+        """Bitboard of all cells of each column, from left to right."""
         self.all = sum(self.column)
-        self._bottom = sum(self.floor)
-        self._tops = tuple(bit << rows - 1 for bit in self.floor)
+        self.bottom_row = sum(self.floor)
         self._bits = tuple(floor << row for floor in self.floor for row in range(rows))
         self._steps = (1, self.height, self.height - 1, self.height + 1)
-        """Distances between the bits of neighbours: vertical, horizontal and on the two diagonals."""
+        """Distances between the bits of neighbours: vertical, horizontal, and on the two diagonals."""
+        self.columns_from_center = tuple(sorted(range(columns), key=lambda index: abs(2 * index + 1 - columns)))
+        """Indices of the columns from the middle outwards, the order in which search finds good moves early."""
 
     @classmethod
     @cache
@@ -65,18 +61,13 @@ class Board:
         return cls(rows, columns)
 
     @cached_property
-    def central_first(self) -> tuple[int, ...]:
-        """Columns from the middle outwards: more lines of four cross the middle, so search finds good moves early."""
-        return tuple(sorted(range(self.columns), key=lambda column: abs(2 * column + 1 - self.columns)))
-
-    @cached_property
-    def crossed(self) -> tuple[int, ...]:
-        """Item n is the bitboard of the cells on at least n + 1 lines of four, so a cell counts once per line."""
+    def cell_bitboards_by_minimum_line_count(self) -> tuple[int, ...]:
+        """Bitboards of cells by number of lines of four through them: item n has the cells on at least n + 1 lines."""
         levels: list[int] = []
         counts = dict.fromkeys(self._bits, 0)
         for cell, step in product(self._bits, self._steps):
             line = [cell << distance * step for distance in range(4)]
-            # A line that leaves the board hits a bit above a column.
+            # A line of four that leaves the board sets a bit outside of `self.all`.
             if sum(line) & ~self.all:
                 continue
             for bit in line:
@@ -87,59 +78,54 @@ class Board:
         return tuple(levels)
 
     def open_columns(self, position: BoardState) -> tuple[str, ...]:
-        """Return the letters of the columns that are not full."""
+        """Return the letters of the columns with an empty cell."""
         discs = position.discs
-        return tuple([COLUMNS[index] for index, top in enumerate(self._tops) if not discs & top])
+        return tuple([COLUMNS[index] for index, bit in enumerate(self.floor) if not discs & bit << self.rows - 1])
 
-    def lowest_empty(self, discs: int) -> int:
-        """Return the bitboard of the lowest empty cell of every open column."""
-        return (discs + self._bottom) & self.all
-
-    def drop(self, position: BoardState, column: int) -> BoardState:
+    def drop_disc(self, position: BoardState, column: int) -> BoardState:
         """Return the position after the player to move has dropped a disc into an open column."""
-        # The addition carries through the discs of the column to its lowest empty cell.
+        # Adding the column's lowest bit carries through the occupied cells, and so sets the lowest empty cell.
         discs = position.discs | (position.discs + self.floor[column])
         return BoardState(position.mine ^ position.discs, discs, position.moves + 1)
 
-    def won(self, position: BoardState) -> bool:
-        """Return True if the player who moved last has four in a row; the other player cannot."""
-        return self.has_four(position.mine ^ position.discs)
-
-    def has_four(self, discs: int) -> bool:
-        """Return True if four cells of the bitboard `discs` are in a row."""
+    def last_mover_won(self, position: BoardState) -> bool:
+        """Return True if the player who moved last has won; the player to move cannot have won."""
+        discs = position.mine ^ position.discs
         for step in self._steps:
             pairs = discs & (discs >> step)
             if pairs & (pairs >> 2 * step):
                 return True
         return False
 
-    def full(self, position: BoardState) -> bool:
-        """Return True if every cell holds a disc."""
-        return position.moves == self.cells
+    def is_over(self, position: BoardState) -> bool:
+        """Return True if the game has ended in `position`."""
+        return position.moves == self.cells or self.last_mover_won(position)
 
-    def over(self, position: BoardState) -> bool:
-        """Return True if the game has ended."""
-        return self.full(position) or self.won(position)
+    def winning_cell_bitboard(self, own_bitboard: int, all_bitboard: int) -> int:
+        """Return the bitboard of the empty cells that would complete four in a row of the discs `own_bitboard`.
 
-    def threats(self, mine: int, discs: int) -> int:
-        """Return the bitboard of empty cells that complete four in a row of `mine`, including unreachable cells."""
-        upright = (mine << 1) & (mine << 2) & (mine << 3)
+        Cells that no disc can reach yet are included.
+        """
+        upright = (own_bitboard << 1) & (own_bitboard << 2) & (own_bitboard << 3)
         cells = upright
         for step in self._steps[1:]:
-            ahead, behind = (mine << step) & (mine << 2 * step), (mine >> step) & (mine >> 2 * step)
-            cells |= ahead & (mine << 3 * step | mine >> step)
-            cells |= behind & (mine >> 3 * step | mine << step)
-        return cells & self.all & ~discs
+            ahead, behind = (
+                (own_bitboard << step) & (own_bitboard << 2 * step),
+                (own_bitboard >> step) & (own_bitboard >> 2 * step),
+            )
+            cells |= ahead & (own_bitboard << 3 * step | own_bitboard >> step)
+            cells |= behind & (own_bitboard >> 3 * step | own_bitboard << step)
+        return cells & self.all & ~all_bitboard
 
-    def text(self, position: BoardState) -> str:
-        """Return the position as text: columns from left to right separated by `/`, each from the bottom up."""
+    def format_position(self, position: BoardState) -> str:
+        """Return `position` as text: columns from left to right separated by `/`, each from the bottom up."""
         mine, discs = position.mine, position.discs
-        mark, other = "xo" if not position.mover else "ox"
+        mark, other = "ox" if position.moves % 2 else "xo"
         cells = "".join(["." if not discs & bit else mark if mine & bit else other for bit in self._bits])
         return "/".join([cells[start : start + self.rows] for start in range(0, self.cells, self.rows)])
 
-    def read(self, text: str) -> BoardState | None:
-        """Return the position written as `text`, or None for a wrong size, wrong disc counts or gaps below a disc."""
+    def parse_position(self, text: str) -> BoardState | None:
+        """Return the position that `text` describes, or None if its size, its discs or a gap is impossible."""
         columns = text.split("/")
         filled = all(len(column) == self.rows and _COLUMN.fullmatch(column) for column in columns)
         ahead = text.count("x") - text.count("o")

@@ -14,10 +14,10 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from marl.core.config import shorten
-from marl.core.types import Findings
+from marl.core.types import EpisodeMeasuresAndNewStarts
 from marl.engines.scripted import ScriptedConfig
-from marl.games.base import TextGame, TextGameConfig
-from marl.games.two_player import AGENTS, uniform_over
+from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig, equiprobable_starts
+from marl.games.two_player import AGENTS, uniform_over_best_moves
 from marl.protocols import EngineConfig, GameStart
 
 GUESS = "guess"
@@ -29,62 +29,56 @@ ATTRIBUTES = {
     **{"hair": ("black", "red", "blond"), "hat": ("cap", "hood"), "eyes": ("brown", "blue", "green")},
     **{"beard": ("long", "short"), "scarf": ("wool", "silk"), "mood": ("glad", "sad")},
 }
-"""Attribute -> values, for generated tables."""
+"""Attribute -> its possible values, from which tables of characters are generated."""
 LARGEST_TREE = 3
-"""Maximum number of characters of a game whose deals are exported for exact evaluation."""
+"""Maximum number of characters of a game whose start states are listed, so that evaluation can enumerate the game."""
 CharacterTable = dict[str, dict[str, str]]
-"""Character -> attribute -> value."""
+"""Table of a game: character -> attribute -> value of this attribute."""
 
 
-def answer(table: CharacterTable, move: str, secret: str) -> str:
-    """Return the answer to a move: the secret character's value of an attribute, or "yes" or "no" to a guess."""
+def answer_about_character(table: CharacterTable, move: str, secret_name: str) -> str:
+    """Return the answer to `move` about the character `secret_name`: the attribute's value, or yes or no to a guess."""
     verb, _, name = move.partition(" ")
     if verb == GUESS:
-        return "yes" if name == secret else "no"
-    return table[secret][move]
+        return "yes" if name == secret_name else "no"
+    return table[secret_name][move]
 
 
-def remaining(table: CharacterTable, move: str, reply: str, possible: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the characters of `possible` consistent with `reply` to `move`."""
-    return tuple(name for name in possible if answer(table, move, name) == reply)
-
-
-def useful_moves(table: CharacterTable, possible: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the questions with an uncertain answer, and the guesses of possible characters."""
+def moves_with_uncertain_answer(table: CharacterTable, possible_names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the moves with an uncertain answer: questions that divide `possible_names`, and a guess of each."""
     moves: list[str] = []
-    for attribute in table[possible[0]]:
-        values = {table[name][attribute] for name in possible}
+    for attribute in table[possible_names[0]]:
+        values = {table[name][attribute] for name in possible_names}
         if len(values) > 1:
             moves.append(attribute)
-    return (*moves, *(f"{GUESS} {name}" for name in possible))
+    return (*moves, *(f"{GUESS} {name}" for name in possible_names))
 
 
-def information_gain(table: CharacterTable, move: str, possible: tuple[str, ...]) -> float:
-    """Return the expected information of the answer to `move` (bits) if all of `possible` are equally likely."""
-    counts = Counter(answer(table, move, name) for name in possible).values()
-    return math.log2(len(possible)) - sum(count * math.log2(count) for count in counts) / len(possible)
+def information_gain(table: CharacterTable, move: str, possible_names: tuple[str, ...]) -> float:
+    """Return the expected information [bits] of the answer to `move` if all `possible_names` are equally likely."""
+    counts = Counter(answer_about_character(table, move, name) for name in possible_names).values()
+    return math.log2(len(possible_names)) - sum(count * math.log2(count) for count in counts) / len(possible_names)
 
 
 class InformationGainPlayer(ScriptedConfig):
-    """Player of guess who that maximizes information gain and prefers a guess to a question of equal gain.
+    """Player of guess who that maximizes information gain, and prefers a guess to a question of equal gain.
 
-    This greedy player ignores the race: a player who is behind does better to guess (Nica, arXiv 1509.03327).
+    This greedy player is not optimal: a player who is behind should guess earlier (Nica, arXiv 1509.03327).
     """
 
     kind: str = "guess_who_entropy"
     example = "table: {ann: {hair: red}, ben: {hair: black}}"
     table: CharacterTable
-    """The table of the game: character -> attribute -> value."""
+    """Table of characters in the game: character -> attribute -> value."""
 
-    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        possible = tuple(state.split(" / ")[1].split())
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        possible_names = tuple(state.split(" / ")[1].split())
         merits: dict[str, tuple[float, bool]] = {}
         for move in moves:
-            # Rounded: equal gains summed in another order may differ in their last bits, and ties must stay ties.
-            merits[move] = round(information_gain(self.table, move, possible), 9), move.startswith(GUESS)
+            # Gains are rounded, because equal gains may differ in their last bits if summed in another order.
+            merits[move] = round(information_gain(self.table, move, possible_names), 9), move.startswith(GUESS)
         highest = max(merits.values())
-        best = [move for move, merit in merits.items() if merit == highest]
-        return uniform_over(best, moves)
+        return uniform_over_best_moves([move for move, merit in merits.items() if merit == highest], moves)
 
 
 class GuessWhoConfig(TextGameConfig):
@@ -92,17 +86,17 @@ class GuessWhoConfig(TextGameConfig):
 
     kind: str = "guess_who"
     characters: int = Field(default=8, ge=2, le=len(NAMES))
-    """Number of characters of a generated table."""
+    """Number of characters of a generated table (unused if `table` is given)."""
     attributes: int = Field(default=4, ge=1, le=len(ATTRIBUTES))
-    """Number of attributes of a generated table."""
+    """Number of attributes of a generated table (unused if `table` is given)."""
     seed: int = 0
-    """Seed of a generated table of distinct characters. Every game of a run has the same table."""
+    """Seed from which the table of distinct characters is generated. Every game of a run has the same table."""
     table: CharacterTable | None = Field(default=None, min_length=2)
-    """Character -> attribute -> value: a table to use instead of a generated table."""
+    """Table of characters: character -> attribute -> value (default: a generated table)."""
 
     @field_validator("table")
     @classmethod
-    def _check_table(cls, table: CharacterTable | None) -> CharacterTable | None:
+    def _check_character_table(cls, table: CharacterTable | None) -> CharacterTable | None:
         if table is None:
             return None
         attributes = next(iter(table.values())).keys()
@@ -117,58 +111,59 @@ class GuessWhoConfig(TextGameConfig):
         return table
 
     @model_validator(mode="after")
-    def _check_distinct(self) -> Self:
-        if self.table is None and self.characters > len(self._looks):
+    def _check_enough_distinct_characters(self) -> Self:
+        combinations = math.prod(map(len, list(ATTRIBUTES.values())[: self.attributes]))
+        if self.table is None and self.characters > combinations:
             raise ValueError(
                 f"characters: {self.characters} cannot all be different with attributes: {self.attributes}; "
-                f"choices: up to {len(self._looks)}, or more attributes"
+                f"choices: up to {combinations}, or more attributes"
             )
         return self
 
-    @property
-    def _looks(self) -> list[dict[str, str]]:
-        """All combinations of attribute values of a generated table, as attribute -> value."""
-        chosen = dict(list(ATTRIBUTES.items())[: self.attributes])
-        return [dict(zip(chosen, values, strict=True)) for values in product(*chosen.values())]
-
     @cached_property
     def character_table(self) -> CharacterTable:
-        """Table of the game: the setting `table`, or a generated table."""
-        looks = random.Random(self.seed).sample(self._looks, self.characters) if self.table is None else []
-        return self.table or dict(zip(NAMES, looks, strict=False))
+        """Table of the game's characters: the setting `table`, or a generated table."""
+        if self.table is not None:
+            return self.table
+        attributes = list(ATTRIBUTES)[: self.attributes]
+        combinations = list(product(*list(ATTRIBUTES.values())[: self.attributes]))
+        table: CharacterTable = {}
+        for name, values in zip(NAMES, random.Random(self.seed).sample(combinations, self.characters), strict=False):
+            table[name] = dict(zip(attributes, values, strict=True))
+        return table
 
     def build(self) -> GuessWho:
         return GuessWho(self)
 
-    def opponents(self) -> Mapping[str, EngineConfig]:
+    def reference_players(self) -> Mapping[str, EngineConfig]:
         return {"entropy": InformationGainPlayer(table=self.character_table)}
 
-    def starts(self) -> tuple[GameStart, ...] | None:
+    def all_start_states(self) -> tuple[GameStart, ...] | None:
         if len(self.character_table) > LARGEST_TREE:
             return None
-        deals = [f"{first} {second}" for first, second in product(self.character_table, repeat=2)]
-        return tuple(GameStart(1 / len(deals), {"secrets": secrets}) for secrets in deals)
+        return equiprobable_starts("secrets", list(map(" ".join, product(self.character_table, repeat=2))))
 
     def measure_names(self) -> tuple[str, ...]:
         return ("turns",)
 
 
 class GuessWho(TextGame):
-    """Guess who in turns. The game answers every question truthfully, and both players hear question and answer.
+    """Guess who in turns. The game answers every question truthfully, and both players read question and answer.
 
-    Moves without new information are illegal, so every turn rules out a character and the game ends.
+    Moves whose answer is already known are illegal, so that every game ends.
     """
 
     name = "guess_who"
     zero_sum = True
-    default_penalty = 1.5  # more than a loss, so that a lost game is no reason to break the rules
+    # An illegal move costs more than a loss, so that a lost game is no reason to break the rules.
+    default_penalty = 1.5
     reset_options = ("secrets",)
 
     def __init__(self, config: GuessWhoConfig) -> None:
-        self.config = config
-        attributes = next(iter(self.table.values()))
+        self.config, table = config, config.character_table
+        attributes = next(iter(table.values()))
         rows: list[str] = []
-        for name, values in self.table.items():
+        for name, values in table.items():
             rows.append(f"{name}: {', '.join(map(' '.join, values.items()))}")
         self.rules = (
             "This is guess who. Each of the two players has a secret character, any of these with equal probability: "
@@ -178,38 +173,33 @@ class GuessWho(TextGame):
             "character, the characters that your opponent's may still be, and those that yours may be for all that "
             "your opponent knows."
         )
-        super().__init__(AGENTS, config.illegal, (*attributes, *(f"{GUESS} {name}" for name in self.table)))
+        super().__init__(AGENTS, config.illegal, (*attributes, *(f"{GUESS} {name}" for name in table)))
 
-    @property
-    def table(self) -> CharacterTable:
-        """Table of characters, shared by all copies of the game."""
-        return self.config.character_table
-
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        names = tuple(self.table)
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
+        names = tuple(self.config.character_table)
         dealt = options["secrets"] if "secrets" in options else f"{rng.choice(names)} {rng.choice(names)}"
         secrets = tuple(dealt.split(" ")) if isinstance(dealt, str) else ()
-        if len(secrets) != 2 or not self.table.keys() >= {*secrets}:
+        if len(secrets) != 2 or not {*secrets} <= {*names}:
             raise ValueError(
                 f"guess_who: option secrets: {shorten(repr(dealt))} are no two characters; choices: a name for "
                 f"player_0, a blank, and one for player_1, of {', '.join(names)}"
             )
         self.secrets = secrets
         self.possible = (names, names)
-        """For each player, the possible characters of the opponent given the answers so far."""
+        """For each player, the characters that the opponent may have according to the answers so far."""
         self.answers: tuple[str, ...] = ()
-        """Moves so far with their answers, of both players."""
+        """Moves of both players so far, each with its answer."""
         return AGENTS[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return " ".join(self.secrets)
 
     def legal_actions(self, agent: str) -> tuple[str, ...]:
-        return useful_moves(self.table, self.possible[AGENTS.index(agent)])
+        return moves_with_uncertain_answer(self.config.character_table, self.possible[AGENTS.index(agent)])
 
-    def describe(self, agent: str) -> str:
-        """Return the agent's character and both players' possible characters, as the boards of the real game show."""
-        # This sums up all answers in few words, so a model learns to ask and not to keep books.
+    def describe_observation(self, agent: str) -> str:
+        """Return the agent's character and the characters that each player may have, as the real game's boards show."""
+        # The observation sums up all answers, so that a model learns to ask rather than to remember answers.
         me = AGENTS.index(agent)
         theirs, mine = " ".join(self.possible[me]), " ".join(self.possible[1 - me])
         return f"you are {self.secrets[me]} . they may be {theirs} . you may be {mine}"
@@ -219,16 +209,17 @@ class GuessWho(TextGame):
         me = AGENTS.index(agent)
         return f"{self.secrets[me]} / {' '.join(self.possible[me])} / {', '.join(self.answers)}"
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         me = AGENTS.index(self.agent_selection)
-        reply = answer(self.table, action, self.secrets[1 - me])
+        table = self.config.character_table
+        reply = answer_about_character(table, action, self.secrets[1 - me])
         self.answers = (*self.answers, f"{action} {reply}")
         if action == f"{GUESS} {self.secrets[1 - me]}":
             return {AGENTS[me]: 1.0, AGENTS[1 - me]: -1.0}
-        after = remaining(self.table, action, reply, self.possible[me])
-        self.possible = (self.possible[0], after) if me else (after, self.possible[1])
+        left = tuple(name for name in self.possible[me] if answer_about_character(table, action, name) == reply)
+        self.possible = (self.possible[0], left) if me else (left, self.possible[1])
         return AGENTS[1 - me]
 
-    def findings(self) -> Findings:
-        """Return the measure `turns`, the number of moves of both players."""
-        return Findings({"turns": float(len(self.answers))})
+    def episode_measures(self) -> EpisodeMeasuresAndNewStarts:
+        """Return the measure `turns`: the number of moves of both players."""
+        return EpisodeMeasuresAndNewStarts({"turns": float(len(self.answers))})

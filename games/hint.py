@@ -8,7 +8,15 @@ from typing import Any
 
 from pydantic import Field
 
-from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.base import (
+    FinalRewards,
+    IllegalMoveHandling,
+    NextAgent,
+    TextGame,
+    TextGameConfig,
+    equiprobable_starts,
+    format_move_menu,
+)
 from marl.protocols import GameStart
 
 SPEAKER, GUESSER = AGENTS = ("speaker", "guesser")
@@ -16,13 +24,8 @@ SYMBOLS = ("red", "green", "blue", "black", "white", "brown")
 WORDS = ("one", "two", "three", "four", "five", "six")
 
 
-def symbol_starts(count: int) -> tuple[GameStart, ...]:
-    """Return one start per symbol for a game with `count` equally likely symbols."""
-    return tuple(GameStart(1 / count, {"symbol": symbol}) for symbol in SYMBOLS[:count])
-
-
-class SymbolGame(TextGame):
-    """Base of signalling games: only some agents see the symbol, and others have to name it after hearing words."""
+class SymbolSignallingGame(TextGame):
+    """Base of signalling games: some agents see a symbol and say words; the agents who read these words name it."""
 
     common_reward = True
     reset_options = ("symbol",)
@@ -31,16 +34,16 @@ class SymbolGame(TextGame):
         self.symbols, self.words = SYMBOLS[:symbols], WORDS[:symbols]
         super().__init__(agents, illegal, (*self.words, *self.symbols))
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.symbol = options["symbol"] if "symbol" in options else rng.choice(self.symbols)
         if self.symbol not in self.symbols:
             choices = ", ".join(self.symbols)
             raise ValueError(f"{self.name}: option symbol: no symbol {self.symbol!r}; choices: {choices}")
         self.word_of: dict[str, str] = {}
-        """Agent -> the word or symbol chosen by this agent."""
+        """Agent -> its move in this episode: a word, or the symbol that it named."""
         return self.seats[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return self.symbol
 
 
@@ -49,16 +52,16 @@ class HintConfig(TextGameConfig):
 
     kind: str = "hint"
     symbols: int = Field(default=2, ge=2, le=len(SYMBOLS))
-    """Number of symbols, all equally likely, and of words."""
+    """Number of symbols, all equally likely, and also the number of words."""
 
     def build(self) -> HintGame:
         return HintGame(self)
 
-    def starts(self) -> tuple[GameStart, ...]:
-        return symbol_starts(self.symbols)
+    def all_start_states(self) -> tuple[GameStart, ...]:
+        return equiprobable_starts("symbol", SYMBOLS[: self.symbols])
 
 
-class HintGame(SymbolGame):
+class HintGame(SymbolSignallingGame):
     """The speaker sees a symbol and says one word; the guesser reads the word and names a symbol."""
 
     name = "hint"
@@ -73,11 +76,11 @@ class HintGame(SymbolGame):
     def legal_actions(self, agent: str) -> tuple[str, ...]:
         return self.symbols if agent == GUESSER else self.words
 
-    def hears(self, agent: str) -> tuple[str, ...]:
+    def heard_agents(self, agent: str) -> tuple[str, ...]:
         return AGENTS if agent == GUESSER else (SPEAKER,)
 
-    def describe(self, agent: str) -> str:
-        menu = " ".join(f"[{word}]" for word in self.legal_actions(agent))
+    def describe_observation(self, agent: str) -> str:
+        menu = format_move_menu(self.legal_actions(agent))
         if agent == SPEAKER:
             return f"symbol {self.symbol} . say {menu}"
         return f"word {self.word_of.get(SPEAKER, 'none')} . guess {menu}"
@@ -85,8 +88,9 @@ class HintGame(SymbolGame):
     def information_state(self, agent: str) -> str:
         return self.symbol if agent == SPEAKER else self.word_of.get(SPEAKER, "")
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         if self.agent_selection == SPEAKER:
             self.word_of[SPEAKER] = action
             return GUESSER
+        # The reward ignores the hint itself, so speaker and guesser must agree on the meaning of each word.
         return dict.fromkeys(AGENTS, float(action == self.symbol))

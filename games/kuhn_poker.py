@@ -9,26 +9,34 @@ from typing import Any
 from pydantic import Field
 
 from marl.engines.scripted import ScriptedConfig
-from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
-from marl.games.two_player import AGENTS, opponent_of
+from marl.games.base import (
+    FinalRewards,
+    IllegalMoveHandling,
+    NextAgent,
+    TextGame,
+    TextGameConfig,
+    equiprobable_starts,
+    format_move_menu,
+)
+from marl.games.two_player import AGENTS, OPPONENT_OF
 from marl.protocols import EngineConfig, GameStart, StateRendering
 
 DECK = "JQK"
 DEALS = tuple(first + second for first in DECK for second in DECK if first != second)
 MOVES = {"": ("check", "bet"), "check": ("check", "bet"), "bet": ("fold", "call"), "check bet": ("fold", "call")}
-"""Betting so far -> legal moves. A hand ends as soon as its betting has no entry here."""
+"""Betting of a hand so far -> legal moves. The hand ends as soon as its betting has no entry in this table."""
 
 
 class KuhnEquilibrium(ScriptedConfig):
-    """Nash equilibrium of Kuhn poker, worth -1/18 chips to the first player; `alpha` selects one of the family."""
+    """Player that follows the Nash equilibrium `alpha` of Kuhn poker, worth -1/18 chips to the first player."""
 
     kind: str = "kuhn_equilibrium"
     alpha: float = Field(default=1 / 6, ge=0, le=1 / 3)
-    """Probability of a bet by the first player with a jack; kings are bet three times as often, queens never."""
+    """Probability that the first player bets with a jack. It is 3 times as high with a king, and 0 with a queen."""
 
-    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
         card, _, betting = state.partition(" ")
-        # Probabilities of betting or calling with a jack, a queen and a king.
+        # Each row holds the probabilities of betting or calling with a jack, a queen and a king.
         by_card = {
             "": (self.alpha, 0.0, 3 * self.alpha),
             "check bet": (0.0, self.alpha + 1 / 3, 1.0),
@@ -47,15 +55,15 @@ class KuhnPokerConfig(TextGameConfig):
     def build(self) -> KuhnPoker:
         return KuhnPoker(self.illegal)
 
-    def opponents(self) -> Mapping[str, EngineConfig]:
+    def reference_players(self) -> Mapping[str, EngineConfig]:
         return {"nash": KuhnEquilibrium()}
 
     def render_state(self, state: str) -> StateRendering:
         card, _, betting = state.partition(" ")
         return StateRendering("cards", ((card, "?"),), f"betting: {betting or 'none'}")
 
-    def starts(self) -> tuple[GameStart, ...]:
-        return tuple(GameStart(1 / len(DEALS), {"cards": cards}) for cards in DEALS)
+    def all_start_states(self) -> tuple[GameStart, ...]:
+        return equiprobable_starts("cards", DEALS)
 
 
 class KuhnPoker(TextGame):
@@ -76,33 +84,34 @@ class KuhnPoker(TextGame):
     def __init__(self, illegal: IllegalMoveHandling) -> None:
         super().__init__(AGENTS, illegal, ("check", "bet", "fold", "call"))
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.cards = options["cards"] if "cards" in options else rng.choice(DEALS)
         if self.cards not in DEALS:
             raise ValueError(f"kuhn_poker: option cards: {self.cards!r} is no deal; choices: {', '.join(DEALS)}")
         self.betting = ""
         return AGENTS[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return self.cards
 
     def legal_actions(self, agent: str) -> tuple[str, ...]:
         return MOVES[self.betting]
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         card = self.cards[AGENTS.index(agent)]
-        moves = " ".join(["moves", *(f"[{move}]" for move in MOVES[self.betting])]) if self.betting in MOVES else "over"
+        menu = format_move_menu(MOVES.get(self.betting, ()))
+        moves = f"moves {menu}" if menu else "over"
         return f"card {card} . betting {self.betting or 'none'} . {moves}"
 
     def information_state(self, agent: str) -> str:
         card = self.cards[AGENTS.index(agent)]
         return f"{card} {self.betting}" if self.betting else card
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         mover = self.agent_selection
         self.betting = f"{self.betting} {action}" if self.betting else action
         if self.betting in MOVES:
-            return opponent_of(mover)
+            return OPPONENT_OF[mover]
         if action == "fold":
             gain = -1.0 if mover == AGENTS[0] else 1.0
         else:

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
-from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame, TextGameConfig
 from marl.games.two_player import AGENTS
 from marl.protocols import GameStart, StateRendering
 
 RANKS = "JQK"
 DECK = "JJQQKK"
 DEALS = Counter(map("".join, permutations(DECK, 3)))
-"""Ranks of the first player's, the second player's and the public card -> count of the 120 deals with these ranks."""
+"""Ranks of the first player's, second player's and public card -> number of the 120 deals with these ranks."""
 UNBET, RAISABLE, CAPPED = ("check", "bet"), ("fold", "call", "raise"), ("fold", "call")
 MOVES = {
     "": UNBET,
@@ -25,10 +25,10 @@ MOVES = {
     "bet_raise": CAPPED,
     "check_bet_raise": CAPPED,
 }
-"""Betting of a round so far -> legal moves. A round ends as soon as its betting has no entry here."""
+"""Betting of a round so far -> legal moves. The round ends as soon as its betting has no entry in this table."""
 ANTE = 1
 BETS = (2, 4)
-"""Chips added by a bet or raise in the first and in the second round."""
+"""Number of chips that a bet or raise adds in the first and in the second round."""
 
 
 class LeducPokerConfig(TextGameConfig):
@@ -40,7 +40,7 @@ class LeducPokerConfig(TextGameConfig):
         return LeducPoker(self.illegal)
 
     def render_state(self, state: str) -> StateRendering | None:
-        """Return a drawing of both hands (the opponent's face down) with the board below."""
+        """Return a table of cards: the agent's card and a hidden card in the first row, the board in the second."""
         facts = state.split(" ")
         if len(facts) != 4:
             return None
@@ -50,12 +50,12 @@ class LeducPokerConfig(TextGameConfig):
             "cards", ((hand, "?"), ("" if board == "none" else board,)), f"first round: {first}; second round: {second}"
         )
 
-    def starts(self) -> tuple[GameStart, ...]:
+    def all_start_states(self) -> tuple[GameStart, ...]:
         return tuple(GameStart(count / DEALS.total(), {"cards": cards}) for cards, count in DEALS.items())
 
 
 class LeducPoker(TextGame):
-    """Leduc poker with OpenSpiel's rules. A card is its rank alone, as suits never matter. Rewards are chips won."""
+    """Leduc poker with OpenSpiel's rules. Cards have ranks but no suits, which never matter. Rewards are chips won."""
 
     name = "leduc_poker"
     zero_sum = True
@@ -75,55 +75,51 @@ class LeducPoker(TextGame):
     def __init__(self, illegal: IllegalMoveHandling) -> None:
         super().__init__(AGENTS, illegal, ("check", "bet", "fold", "call", "raise"))
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.cards = options["cards"] if "cards" in options else "".join(rng.sample(DECK, 3))
         if self.cards not in tuple(DEALS):
             raise ValueError(f"leduc_poker: option cards: {self.cards!r} is no deal; choices: {', '.join(DEALS)}")
         self.rounds = [""]
-        """Betting of each round so far; the current round is the last item."""
+        """Betting of each round so far; the last item is that of the current round."""
         return AGENTS[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return self.cards
 
     def legal_actions(self, agent: str) -> tuple[str, ...]:
         return MOVES[self.rounds[-1]]
 
-    def describe(self, agent: str) -> str:
-        """Return the agent's card, the board and both rounds as four words, always in this order."""
-        # The legal moves follow from these words. Listed, they would be three quarters of a small model's prompt.
-        hand, board, first, second = self._facts(agent)
+    def describe_observation(self, agent: str) -> str:
+        """Return four words: the agent's card, the board, and the betting of the first and of the second round."""
+        # Legal moves are not listed: they follow from the betting, and would fill three quarters of the prompt.
+        hand, board, first, second = self.information_state(agent).split(" ")
         return f"hand_{hand} board_{board} first_{first} second_{second}"
 
     def information_state(self, agent: str) -> str:
-        return " ".join(self._facts(agent))
+        """Return the card of `agent`, the board, and the betting of the first and of the second round."""
+        first, second = (*self.rounds, "")[:2]
+        board = self.cards[2] if len(self.rounds) > 1 else "none"
+        return " ".join([self.cards[AGENTS.index(agent)], board, first or "none", second or "none"])
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         betting = f"{self.rounds[-1]}_{action}" if self.rounds[-1] else action
         self.rounds[-1] = betting
         if action == "fold":
-            return self._payoffs(AGENTS.index(self.agent_selection))
-        if betting in MOVES:
+            loser = AGENTS.index(self.agent_selection)
+        elif betting in MOVES:
             return AGENTS[len(betting.split("_")) % 2]
-        if len(self.rounds) < len(BETS):
+        elif len(self.rounds) < len(BETS):
             self.rounds.append("")
             return AGENTS[0]
-        first, second = ((rank == self.cards[2], RANKS.index(rank)) for rank in self.cards[:2])
-        return self._payoffs(None if first == second else int(first > second))
-
-    def _facts(self, agent: str) -> tuple[str, str, str, str]:
-        """Return the agent's card, the board, and the betting of the first and the second round."""
-        first, second = (*self.rounds, "")[:2]
-        board = self.cards[2] if len(self.rounds) > 1 else "none"
-        return self.cards[AGENTS.index(agent)], board, first or "none", second or "none"
-
-    def _payoffs(self, loser: int | None) -> Mapping[str, float]:
-        """Return the chips won by each agent; `loser` is the index of the losing agent, or None if they share."""
-        if loser is None:
-            return dict.fromkeys(AGENTS, 0.0)
+        else:
+            # A pair with the board beats every other hand; else the higher rank wins.
+            first, second = ((rank == self.cards[2], RANKS.index(rank)) for rank in self.cards[:2])
+            if first == second:
+                return dict.fromkeys(AGENTS, 0.0)
+            loser = int(first > second)
         lost = ANTE
         for betting, chips in zip(self.rounds, BETS, strict=False):
-            # A bet or raise answered with fold goes back to the winner: the loser never paid it.
+            # The player who folds has not paid the last bet or raise, so this bet is not lost.
             matched = betting.count("bet") + betting.count("raise") - betting.endswith("fold")
             lost += matched * chips
         return {AGENTS[loser]: -float(lost), AGENTS[1 - loser]: float(lost)}

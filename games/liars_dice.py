@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from marl.games.base import TextGame, TextGameConfig
+from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig
 from marl.games.two_player import AGENTS, MAX_ENUMERATED_HISTORIES
 from marl.protocols import GameStart, StateRendering
 
@@ -24,20 +24,16 @@ class LiarsDiceConfig(TextGameConfig):
     dice: int = Field(default=1, ge=1, le=5)
     """Number of dice of each player."""
     faces: int = Field(default=3, ge=2, le=6)
-    """Number of faces of a die; the highest face counts as any face."""
-
-    @property
-    def bids(self) -> tuple[str, ...]:
-        """All bids in ascending order. `2x3` claims at least two dice with a 3 among the dice of both players."""
-        return tuple(f"{count}x{face}" for count in range(1, 2 * self.dice + 1) for face in range(1, self.faces + 1))
+    """Number of faces of a die; the highest face is wild: it counts as any face."""
 
     def build(self) -> LiarsDice:
         return LiarsDice(self)
 
-    def starts(self) -> tuple[GameStart, ...] | None:
-        hands = Counter(_hand(roll) for roll in product(_faces(self.faces), repeat=self.dice))
-        # Bids only rise, so every subset of the bids is a history; after it may come a challenge or an illegal move.
-        if 3 * 2 ** len(self.bids) * len(hands) ** 2 > MAX_ENUMERATED_HISTORIES:
+    def all_start_states(self) -> tuple[GameStart, ...] | None:
+        hands = Counter(map(_format_hand, product("123456"[: self.faces], repeat=self.dice)))
+        bids = 2 * self.dice * self.faces
+        # Bids only rise, so every subset of them is a history, which a challenge or an illegal move may end.
+        if 3 * 2**bids * len(hands) ** 2 > MAX_ENUMERATED_HISTORIES:
             return None
         starts: list[GameStart] = []
         for first, second in product(hands, repeat=2):
@@ -46,7 +42,7 @@ class LiarsDiceConfig(TextGameConfig):
         return tuple(starts)
 
     def render_state(self, state: str) -> StateRendering:
-        """Return a drawing of the agent's dice, with the opponent's dice hidden."""
+        """Return a table of dice: the agent's in the first row, the opponent's (hidden) in the second."""
         hand, *bids = state.split(" ")
         return StateRendering(
             "cards",
@@ -55,12 +51,8 @@ class LiarsDiceConfig(TextGameConfig):
         )
 
 
-def _faces(count: int) -> str:
-    return "123456"[:count]
-
-
-def _hand(dice: Iterable[str]) -> str:
-    """Return a player's dice in ascending order, as one text."""
+def _format_hand(dice: Iterable[str]) -> str:
+    """Return the dice of one player as text, in ascending order."""
     return "".join(sorted(dice))
 
 
@@ -69,14 +61,18 @@ class LiarsDice(TextGame):
 
     name = "liars_dice"
     zero_sum = True
-    default_penalty = 1.5  # more than a loss, so that a hopeless bid is no reason to break the rules
+    # An illegal move costs more than a loss, so that a hopeless bid is no reason to break the rules.
+    default_penalty = 1.5
     reset_options = ("roll",)
 
     def __init__(self, config: LiarsDiceConfig) -> None:
-        self.dice, self.faces, self.bids = config.dice, _faces(config.faces), config.bids
+        self.dice, self.faces = config.dice, "123456"[: config.faces]
+        claims = product(range(1, 2 * config.dice + 1), self.faces)
+        self.bids = tuple(f"{count}x{face}" for count, face in claims)
+        """All bids in ascending order. `2x3` claims at least two dice with a 3 among the dice of both players."""
         self.wild = self.faces[-1]
         self.menus = {"": self.bids} | {bid: (*self.bids[n:], LIAR) for n, bid in enumerate(self.bids, 1)}
-        """Last bid -> legal moves."""
+        """Last bid ("" before the first bid) -> legal moves."""
         self.rules = (
             f"This is liar's dice for two. Each player rolls dice ({self.dice} each), which the other does not see. A "
             f"die shows 1 to {self.wild}, and {self.wild} counts as any face. The players take turns to bid on what "
@@ -88,24 +84,33 @@ class LiarsDice(TextGame):
         )
         super().__init__(AGENTS, config.illegal, (*self.bids, LIAR))
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         if "roll" in options:
-            self.hands = self._parse_roll(options["roll"])
+            roll = options["roll"]
+            self.hands = tuple(roll.split(" ")) if isinstance(roll, str) else ()
+            possible = len(self.hands) == len(AGENTS)
+            for hand in self.hands:
+                possible &= len(hand) == self.dice and hand == _format_hand(hand) and {*hand} <= {*self.faces}
+            if not possible:
+                form = f"the dice of both players, {self.dice} each, faces 1 to {self.wild} in rising order, as in"
+                raise ValueError(
+                    f"liars_dice: option roll: {roll!r} is no roll; choices: {form} {' '.join(['1' * self.dice] * 2)!r}"
+                )
         else:
-            self.hands = tuple(_hand(rng.choices(self.faces, k=self.dice)) for _ in AGENTS)
+            self.hands = tuple(_format_hand(rng.choices(self.faces, k=self.dice)) for _ in AGENTS)
         self.bid_history: list[str] = []
         return AGENTS[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return " ".join(self.hands)
 
     def legal_actions(self, agent: str) -> tuple[str, ...]:
         return self.menus[self.bid_history[-1] if self.bid_history else ""]
 
-    def describe(self, agent: str) -> str:
-        """Return a word for the agent's dice and one per bid: `mine_...` for its own bids, `theirs_...` for others."""
+    def describe_observation(self, agent: str) -> str:
+        """Return a word for the agent's dice and one per bid: `mine_...` for its own, `theirs_...` for others."""
         player = AGENTS.index(agent)
-        bids = []
+        bids: list[str] = []
         for index, bid in enumerate(self.bid_history):
             # `player_0` makes every bid with an even index.
             bids.append(f"theirs_{bid}" if (index - player) % 2 else f"mine_{bid}")
@@ -114,7 +119,7 @@ class LiarsDice(TextGame):
     def information_state(self, agent: str) -> str:
         return " ".join([self.hands[AGENTS.index(agent)], *self.bid_history])
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         mover = AGENTS.index(self.agent_selection)
         if action != LIAR:
             self.bid_history.append(action)
@@ -123,14 +128,3 @@ class LiarsDice(TextGame):
         true = sum(die in (face, self.wild) for die in "".join(self.hands)) >= int(count)
         loser = mover if true else 1 - mover
         return {AGENTS[loser]: -1.0, AGENTS[1 - loser]: 1.0}
-
-    def _parse_roll(self, roll: Any) -> tuple[str, ...]:
-        """Return the dice of each player from the option `roll`; raise ValueError if `roll` is impossible."""
-        hands = tuple(roll.split(" ")) if isinstance(roll, str) else ()
-        possible = [len(hand) == self.dice and hand == _hand(hand) and {*hand} <= {*self.faces} for hand in hands]
-        if len(hands) != len(AGENTS) or not all(possible):
-            form = f"the dice of both players, {self.dice} each, faces 1 to {self.wild} in rising order, as in"
-            raise ValueError(
-                f"liars_dice: option roll: {roll!r} is no roll; choices: {form} {' '.join(['1' * self.dice] * 2)!r}"
-            )
-        return hands

@@ -9,19 +9,19 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from marl.engines.scripted import ScriptedConfig
-from marl.games.base import TextGame, TextGameConfig
-from marl.games.two_player import AGENTS, opponent_of, uniform_over
-from marl.protocols import EngineConfig, GameStart
+from marl.games.base import FinalRewards, NextAgent, TextGame, equiprobable_starts
+from marl.games.two_player import AGENTS, OPPONENT_OF, PerfectInformationConfig, uniform_over_best_moves
+from marl.protocols import EngineConfig, EvaluationPosition, GameStart
 
 MAX_PILE = 10_000
 
 
-def winning(pile: int, limit: int) -> tuple[str, ...]:
-    """Return the winning moves if a move takes at most `limit` objects; () in a lost position.
+def winning_moves_on_pile(pile: int, max_take: int) -> tuple[str, ...]:
+    """Return the winning moves on `pile` if a move takes at most `max_take` objects; () in a lost position.
 
-    A multiple of `limit + 1` is lost: the opponent answers every move by completing `limit + 1` objects.
+    A multiple of `max_take + 1` is lost: the opponent answers every move by completing `max_take + 1` objects.
     """
-    remainder = pile % (limit + 1)
+    remainder = pile % (max_take + 1)
     return (str(remainder),) if remainder else ()
 
 
@@ -30,47 +30,42 @@ class OptimalNimPlayer(ScriptedConfig):
 
     kind: str = "perfect_nim"
 
-    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        # The state holds no limit. The largest legal move stands in for it: if it is below the game's limit, it takes
-        # the full pile and wins.
-        best = winning(int(state), len(moves)) or moves
-        return uniform_over(best, moves)
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        # The state is the pile alone, so the number of legal moves stands for the maximum per move.
+        return uniform_over_best_moves(winning_moves_on_pile(int(state), len(moves)) or moves, moves)
 
 
-class NimConfig(TextGameConfig):
+class NimConfig(PerfectInformationConfig):
     """Nim. A win is worth 1, a loss -1 and, by default, an illegal move -1.5."""
 
     kind: str = "nim"
     piles: tuple[int, int] = (6, 12)
-    """Smallest and largest start pile; all sizes in this range are equally likely."""
+    """Smallest and largest number of objects at the start; all numbers in this range are equally likely."""
     max_take: int = Field(default=3, ge=1, le=1000)
     """Maximum number of objects taken by one move."""
 
     @field_validator("piles")
     @classmethod
-    def _ordered(cls, piles: tuple[int, int]) -> tuple[int, int]:
+    def _check_range(cls, piles: tuple[int, int]) -> tuple[int, int]:
         if not 1 <= piles[0] <= piles[1] <= MAX_PILE:
             bounds = f"[low, high] with 1 <= low <= high <= {MAX_PILE}"
             raise ValueError(f"piles: {list(piles)} is no range; choices: {bounds}")
         return piles
 
-    def perfect_information(self) -> bool:
-        return True
-
     def build(self) -> Nim:
         return Nim(self)
 
-    def opponents(self) -> Mapping[str, EngineConfig]:
+    def reference_players(self) -> Mapping[str, EngineConfig]:
         return {"minimax": OptimalNimPlayer()}
 
-    def starts(self) -> tuple[GameStart, ...]:
-        low, high = self.piles
-        return tuple(GameStart(1 / (high - low + 1), {"pile": pile}) for pile in range(low, high + 1))
+    def all_start_states(self) -> tuple[GameStart, ...]:
+        return equiprobable_starts("pile", range(self.piles[0], self.piles[1] + 1))
 
-    def optimal(self, state: str) -> tuple[str, ...]:
-        return winning(int(state), self.max_take)
+    def optimal_moves(self, state: str) -> tuple[str, ...]:
+        return winning_moves_on_pile(int(state), self.max_take)
 
-    def positions(self) -> tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]:
+    def evaluation_positions(self) -> tuple[EvaluationPosition, ...]:
+        """Return, for each pile, the reset options that start with it, with () as further moves."""
         return tuple(({"pile": pile}, ()) for pile in range(1, self.piles[1] + 1))
 
 
@@ -79,7 +74,8 @@ class Nim(TextGame):
 
     name = "nim"
     zero_sum = True
-    default_penalty = 1.5  # more than a loss, so that a lost position is no reason to break the rules
+    # An illegal move costs more than a loss, so that a lost position is no reason to break the rules.
+    default_penalty = 1.5
     reset_options = ("pile",)
 
     def __init__(self, config: NimConfig) -> None:
@@ -93,27 +89,27 @@ class Nim(TextGame):
         )
         super().__init__(AGENTS, config.illegal, self.takes)
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         pile = options["pile"] if "pile" in options else rng.randint(*self.piles)
         if type(pile) is not int or not 1 <= pile <= self.piles[1]:
             raise ValueError(f"nim: option pile: {pile!r} is no pile; choices: 1 to {self.piles[1]}")
         self.pile = self.start = pile
         return AGENTS[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return str(self.start)
 
     def legal_actions(self, agent: str) -> tuple[str, ...]:
         return self.takes[: self.pile]
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return " ".join((f"pile {self.pile} . take", *self.menu[: self.pile]))
 
     def information_state(self, agent: str) -> str:
         return str(self.pile)
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         mover = self.agent_selection
-        opponent = opponent_of(mover)
+        opponent = OPPONENT_OF[mover]
         self.pile -= int(action)
         return opponent if self.pile else {mover: 1.0, opponent: -1.0}

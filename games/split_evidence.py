@@ -11,23 +11,23 @@ from marl.core.config import Config, choices_hint
 from marl.core.types import Problem
 
 NOTHING = "none"
-"""Utterance of a perfect speaker without any needed part."""
+"""Utterance of a perfect speaker that knows no part needed for the answer."""
 
 
 def normalize_spaces(text: str) -> str:
-    """Return `text` with single spaces between words."""
+    """Return `text` with one space between words, and none at its ends."""
     return " ".join(text.split())
 
 
-class SplitEvidence(Config):
-    """The fact `evidence` of a problem: its parts, the parts needed for the answer, and the member to answer."""
+class EvidenceInParts(Config):
+    """Evidence of a problem, its fact `evidence`: named parts that are dealt to the members of a team."""
 
     parts: dict[str, str] = Field(min_length=1)
-    """Name of a part -> its text. Parts are dealt to the members in this order, round-robin."""
+    """Name of a part -> its text. The parts are dealt to the team's members in this order, round-robin."""
     needs: tuple[str, ...] = Field(min_length=1)
-    """Names of the parts needed for the answer."""
+    """Names of the parts that are needed to know the answer."""
     respondent: str
-    """Name of a part. Its holder has to answer."""
+    """Name of the part whose holder has to give the team's answer."""
 
     @model_validator(mode="after")
     def _check_part_names(self) -> Self:
@@ -37,7 +37,7 @@ class SplitEvidence(Config):
         return self
 
     @classmethod
-    def of(cls, problem: Problem) -> SplitEvidence:
+    def from_problem(cls, problem: Problem) -> EvidenceInParts:
         """Return the evidence of `problem`; raise ValueError if the problem has no fact `evidence`."""
         if "evidence" not in problem.facts:
             raise ValueError(
@@ -47,31 +47,26 @@ class SplitEvidence(Config):
             )
         return cls.model_validate(problem.facts["evidence"])
 
-    def items_of(self, member: str, team: Sequence[str]) -> list[str]:
-        """Return the names of the parts dealt to `member`."""
-        return list(self.parts)[team.index(member) :: len(team)]
+    def part_names_dealt_to(self, agent: str, team_agents: Sequence[str], is_split: bool) -> list[str]:
+        """Return the names of the parts that `agent` of `team_agents` gets: all parts unless `is_split`."""
+        return list(self.parts)[team_agents.index(agent) :: len(team_agents)] if is_split else list(self.parts)
 
-    def respondent_in(self, team: Sequence[str]) -> str:
-        """Return the member of `team` who has to answer."""
-        return team[list(self.parts).index(self.respondent) % len(team)]
+    def agent_that_must_answer(self, team_agents: Sequence[str]) -> str:
+        """Return the member of `team_agents` who has to answer."""
+        return team_agents[list(self.parts).index(self.respondent) % len(team_agents)]
 
-    def inferable(self, held: Iterable[str], heard: Iterable[str], answer: str) -> set[str]:
-        """Return the names of the parts in `held` or quoted in the texts `heard`.
+    def perfect_utterance(self, own_part_names: Collection[str], heard_texts: Iterable[str], answer: str) -> str:
+        """Return a perfect speaker's utterance: `answer`, or the known needed parts if a needed part is unknown.
 
-        A text with the correct `answer` counts as quoting all needed parts.
+        A speaker knows the parts in `own_part_names`, the parts quoted in `heard_texts`, and all needed parts if one of
+        these texts quotes `answer`, the right answer.
         """
-        # Line breaks keep the texts apart; spaces around each text match full words only.
-        texts = "\n".join(f" {normalize_spaces(text)} " for text in heard)
-        parts = {*held}
+        # Line breaks keep matches within one text, and spaces around each text let only full words match.
+        texts = "\n".join(f" {normalize_spaces(text)} " for text in heard_texts)
         if f" {normalize_spaces(answer)} " in texts:
-            parts.update(self.needs)
-        for name, part in self.parts.items():
-            if f" {normalize_spaces(part)} " in texts:
-                parts.add(name)
-        return parts
-
-    def utterance(self, parts: Collection[str], answer: str) -> str:
-        """Return a perfect speaker's utterance: the answer if `parts` suffice, else the needed texts in `parts`."""
-        if all(name in parts for name in self.needs):
             return answer
-        return " ".join(self.parts[name] for name in self.needs if name in parts) or NOTHING
+        known: list[str] = []
+        for name in self.needs:
+            if name in own_part_names or f" {normalize_spaces(self.parts[name])} " in texts:
+                known.append(self.parts[name])
+        return answer if len(known) == len(self.needs) else " ".join(known) or NOTHING

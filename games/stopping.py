@@ -1,4 +1,4 @@
-"""Stopping game: both actions have the same return, so a fair credit rule prefers neither."""
+"""Stopping game: both actions have the same return, so a correct credit rule gives both the same advantage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from marl.games.base import TextGame, TextGameConfig
+from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig
 from marl.protocols import GameStart
 
 AGENT = "agent_0"
@@ -16,16 +16,16 @@ MOVES = ("stop", "go")
 
 
 class StoppingConfig(TextGameConfig):
-    """One agent gets a return of 1: at once for `stop`, in two parts for `go`. An illegal move costs 1."""
+    """Stopping game: one agent gets a return of 1, at once for `stop`, in two parts for `go`. Illegal moves cost 1."""
 
     kind: str = "stopping"
     intermediate: float = Field(default=0.4, allow_inf_nan=False)
-    """Immediate reward of `go`; the agent's next move, whatever it is, pays the remaining 1 - `intermediate`."""
+    """Immediate reward of `go`. The agent's next move, whatever it is, earns 1 - `intermediate`."""
 
     def build(self) -> StoppingGame:
         return StoppingGame(self)
 
-    def starts(self) -> tuple[GameStart, ...]:
+    def all_start_states(self) -> tuple[GameStart, ...]:
         return (GameStart(1.0, {}),)
 
 
@@ -38,24 +38,25 @@ class StoppingGame(TextGame):
         super().__init__((AGENT,), config.illegal, MOVES)
         self.intermediate = config.intermediate
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.went_on = False
         return AGENT
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return self.name
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return f"step {1 + self.went_on} . choose [stop] [go]"
 
     def information_state(self, agent: str) -> str:
         return str(1 + self.went_on)
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         if self.went_on:
             return {AGENT: 1.0 - self.intermediate}
         if action == "stop":
             return {AGENT: 1.0}
+        # Both actions have a return of 1: going on pays `intermediate` now and the remainder at the next move.
         self.went_on = True
         self.add_rewards({AGENT: self.intermediate}, "intermediate")
         return AGENT

@@ -10,23 +10,30 @@ from typing import Any
 from pydantic import Field
 
 from marl.engines.scripted import ScriptedConfig
-from marl.games.base import TextGame, TextGameConfig
-from marl.games.two_player import AGENTS, opponent_of, random_opening, uniform_over
-from marl.protocols import EngineConfig, StateRendering
+from marl.games.base import FinalRewards, NextAgent, TextGame
+from marl.games.two_player import (
+    AGENTS,
+    OPPONENT_OF,
+    PerfectInformationConfig,
+    position_after_random_opening,
+    uniform_over_best_moves,
+)
+from marl.protocols import EngineConfig, EvaluationPosition, StateRendering
 
 MARKS = "xo"
 EMPTY = "." * 9
 CELLS = tuple("123456789")
+"""Names of the cells, row by row."""
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 
 
 @cache
 def legal_cells(board: str) -> tuple[str, ...]:
-    """Return the empty cells, `1` to `9`."""
+    """Return the empty cells of `board`, as names `1` to `9`."""
     return tuple(cell for cell, mark in zip(CELLS, board, strict=True) if mark == ".")
 
 
-def mover(board: str) -> int:
+def player_to_move(board: str) -> int:
     """Return the index of the player to move: 0 for x, 1 for o."""
     return board.count("x") - board.count("o")
 
@@ -34,44 +41,43 @@ def mover(board: str) -> int:
 def put_mark(board: str, cell: str) -> str:
     """Return the board after the player to move has marked `cell`."""
     index = int(cell) - 1
-    return board[:index] + MARKS[mover(board)] + board[index + 1 :]
+    return board[:index] + MARKS[player_to_move(board)] + board[index + 1 :]
 
 
-def won(board: str) -> bool:
-    """Return True if a player has three in a row; only the last player to move can."""
+def has_three_in_a_row(board: str) -> bool:
+    """Return True if a player has three in a row, which only the last player to move can have."""
     return any(board[a] != "." and board[a] == board[b] == board[c] for a, b, c in LINES)
 
 
 @cache
-def value(board: str) -> int:
-    """Return the value for the player to move under perfect play: 1, 0 or -1 (memoised negamax)."""
-    if won(board):
+def minimax_value(board: str) -> int:
+    """Return the game's return to the player to move under perfect play: 1, 0 or -1 (memoised negamax)."""
+    if has_three_in_a_row(board):
         return -1
-    return max((-value(put_mark(board, cell)) for cell in legal_cells(board)), default=0)
+    return max((-minimax_value(put_mark(board, cell)) for cell in legal_cells(board)), default=0)
 
 
 @cache
 def best_moves(board: str) -> tuple[str, ...]:
-    """Return the optimal moves: moves that preserve the value of the board for the player to move."""
-    return tuple(cell for cell in legal_cells(board) if -value(put_mark(board, cell)) == value(board))
+    """Return the optimal moves of the player to move: each reaches the minimax value of `board`."""
+    return tuple(cell for cell in legal_cells(board) if -minimax_value(put_mark(board, cell)) == minimax_value(board))
 
 
-def over(board: str) -> bool:
-    """Return True if the game has ended on this board."""
-    return "." not in board or won(board)
+def is_over(board: str) -> bool:
+    """Return True if the game has ended on `board`: by three in a row, or because `board` is full."""
+    return "." not in board or has_three_in_a_row(board)
 
 
 @cache
-def unfinished() -> tuple[str, ...]:
-    """Return the 4,520 unfinished boards, in order of discovery."""
+def unfinished_boards() -> tuple[str, ...]:
+    """Return the 4,520 unfinished boards, in the order in which breadth-first search finds them."""
     boards = {EMPTY: None}
     frontier = [EMPTY]
     while frontier:
-        # Breadth-first; a dict keeps the order of discovery, on which the order of exported positions depends.
         discovered: dict[str, None] = {}
         for board in frontier:
-            for successor in _unfinished_successors(board):
-                discovered[successor] = None
+            discovered |= dict.fromkeys(_unfinished_successors(board))
+        # A dict keeps the order of discovery, on which the order of the exported positions depends.
         frontier = list(discovered)
         boards.update(discovered)
     return tuple(boards)
@@ -80,7 +86,7 @@ def unfinished() -> tuple[str, ...]:
 def _unfinished_successors(board: str) -> list[str]:
     """Return the boards after one more move that does not end the game."""
     successors = [put_mark(board, cell) for cell in legal_cells(board)]
-    return [successor for successor in successors if not over(successor)]
+    return [successor for successor in successors if not is_over(successor)]
 
 
 class TicTacToeMinimax(ScriptedConfig):
@@ -88,37 +94,35 @@ class TicTacToeMinimax(ScriptedConfig):
 
     kind: str = "tic_tac_toe_minimax"
 
-    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        return uniform_over(best_moves(state), moves)
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        return uniform_over_best_moves(best_moves(state), moves)
 
 
-class TicTacToeConfig(TextGameConfig):
+class TicTacToeConfig(PerfectInformationConfig):
     """Tic-tac-toe. A win is worth 1, a draw 0, a loss -1 and, by default, an illegal move -1.5."""
 
     kind: str = "tic_tac_toe"
     openings: float = Field(default=0.0, ge=0, le=1)
-    """Probability of a game to start with random moves instead of the empty board."""
+    """Probability that a game starts with random moves instead of the empty board."""
     opening_moves: int = Field(default=4, ge=1, le=8)
-    """Maximum number of random moves; the number is uniform from 1 to this maximum. No random move ends the game."""
-
-    def perfect_information(self) -> bool:
-        return True
+    """Maximum number of random moves at the start of a game (uniform from 1 to this). No random move ends the game."""
 
     def build(self) -> TicTacToe:
         return TicTacToe(self)
 
-    def opponents(self) -> Mapping[str, EngineConfig]:
+    def reference_players(self) -> Mapping[str, EngineConfig]:
         return {"minimax": TicTacToeMinimax()}
 
-    def optimal(self, state: str) -> tuple[str, ...]:
-        return best_moves(state) if value(state) >= 0 else ()
+    def optimal_moves(self, state: str) -> tuple[str, ...]:
+        return best_moves(state) if minimax_value(state) >= 0 else ()
 
     def render_state(self, state: str) -> StateRendering:
         cells = tuple("" if mark == "." else mark for mark in state)
-        return StateRendering("grid", (cells[:3], cells[3:6], cells[6:]), f"{MARKS[mover(state)]} to move")
+        return StateRendering("grid", (cells[:3], cells[3:6], cells[6:]), f"{MARKS[player_to_move(state)]} to move")
 
-    def positions(self) -> tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]:
-        return tuple(({"board": board}, ()) for board in unfinished())
+    def evaluation_positions(self) -> tuple[EvaluationPosition, ...]:
+        """Return, for each unfinished board, the reset options that start from it, with () as further moves."""
+        return tuple(({"board": board}, ()) for board in unfinished_boards())
 
 
 class TicTacToe(TextGame):
@@ -126,7 +130,8 @@ class TicTacToe(TextGame):
 
     name = "tic_tac_toe"
     zero_sum = True
-    default_penalty = 1.5  # more than a loss, so that a lost board is no reason to break the rules
+    # An illegal move costs more than a loss, so that a lost board is no reason to break the rules.
+    default_penalty = 1.5
     reset_options = ("board",)
     rules = (
         "This is tic-tac-toe. The cells of the board are numbered 1 to 9, row by row. The players take turns to mark "
@@ -140,29 +145,29 @@ class TicTacToe(TextGame):
         self.openings, self.opening_moves = config.openings, config.opening_moves
         super().__init__(AGENTS, config.illegal, CELLS)
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         if "board" in options:
             board = options["board"]
             well_formed = isinstance(board, str) and len(board) == 9 and set(board) <= set("xo.")
-            if not well_formed or mover(board) not in (0, 1) or over(board):
+            if not well_formed or player_to_move(board) not in (0, 1) or is_over(board):
                 raise ValueError(
                     f"tic_tac_toe: option board: {board!r} is no board in play; choices: nine of x, o and ., "
                     "row by row, with as many x as o or one more, and not finished"
                 )
         else:
-            board = random_opening(rng, EMPTY, self.openings, self.opening_moves, _unfinished_successors)
+            board = position_after_random_opening(rng, EMPTY, self.openings, self.opening_moves, _unfinished_successors)
         self.board = self.start = board
-        return AGENTS[mover(board)]
+        return AGENTS[player_to_move(board)]
 
-    def start_key(self) -> str:
-        return f"{self.start} {MARKS[mover(self.start)]}"
+    def start_state_key(self) -> str:
+        return f"{self.start} {MARKS[player_to_move(self.start)]}"
 
     def legal_actions(self, agent: str) -> tuple[str, ...]:
         return legal_cells(self.board)
 
-    def describe(self, agent: str) -> str:
-        """Return one word per cell, from the agent's side: `x5` is its own cell, `o5` the opponent's, `5` empty."""
-        # This canonical form (AlphaZero, arXiv 1712.01815) halves the number of positions to learn.
+    def describe_observation(self, agent: str) -> str:
+        """Return one word per cell as `agent` sees it: `x5` is its own cell 5, `o5` the opponent's, `5` empty."""
+        # The agent's own mark is always `x` (AlphaZero's canonical form, arXiv 1712.01815): half as many positions.
         side = AGENTS.index(agent)
         sign = {".": "", MARKS[side]: "x", MARKS[1 - side]: "o"}
         words = [f"{sign[mark]}{cell}" for mark, cell in zip(self.board, CELLS, strict=True)]
@@ -171,10 +176,10 @@ class TicTacToe(TextGame):
     def information_state(self, agent: str) -> str:
         return self.board
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         player = self.agent_selection
-        opponent = opponent_of(player)
+        opponent = OPPONENT_OF[player]
         self.board = put_mark(self.board, action)
-        if won(self.board):
+        if has_three_in_a_row(self.board):
             return {player: 1.0, opponent: -1.0}
         return opponent if "." in self.board else dict.fromkeys(AGENTS, 0.0)

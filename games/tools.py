@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import Field, PositiveFloat, model_validator
 
 from marl.protocols import ToolConfig
-from marl.sandbox import Sandbox, run_program, unusable_reason
+from marl.sandbox import Sandbox, reason_sandbox_is_unusable, run_program
 
 Number = int | float
 _MAX_BITS = 4096
-"""Maximum number of bits of an integer; larger results are refused before they are computed."""
+"""Maximum number of bits of an integer in the calculator; a larger power is refused before its computation."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -28,13 +28,19 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 _UNARY_OPERATORS: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 
 
-def _round(value: Number, digits: Number = 0) -> Number:
+def _round_number(number: Number, digits: Number = 0) -> Number:
     if digits not in range(21):
         raise ValueError(f"expression: cannot round to {digits} digits; choices: 0 to 20")
-    return round(value, int(digits)) if digits else round(value)
+    return round(number, int(digits)) if digits else round(number)
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"abs": abs, "max": max, "min": min, "round": _round, "sqrt": math.sqrt}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": abs,
+    "max": max,
+    "min": min,
+    "round": _round_number,
+    "sqrt": math.sqrt,
+}
 _NAMES: Mapping[str, Number] = {"e": math.e, "pi": math.pi}
 
 
@@ -43,7 +49,7 @@ class PythonTool(ToolConfig):
 
     kind: str = "python"
     sandbox: Sandbox = Sandbox(output_kb=4)
-    """Limits of the program."""
+    """Limits of the sandbox in which the program runs: time, memory and output."""
 
     @model_validator(mode="after")
     def _check_timeout(self) -> PythonTool:
@@ -51,11 +57,11 @@ class PythonTool(ToolConfig):
         return self
 
     def unmet_requirements(self) -> Iterable[str]:
-        if fault := unusable_reason(self.sandbox):
+        if fault := reason_sandbox_is_unusable(self.sandbox):
             yield fault
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
-        result = run_program(self.sandbox, _single_argument(arguments, "code"))
+        result = run_program(self.sandbox, _read_text_argument(arguments, "code"))
         limits = {
             "timeout": f"stopped: it ran longer than {self.sandbox.wall_s:g} s",
             "memory": f"stopped: it took more than {self.sandbox.memory_mb} MB",
@@ -72,56 +78,57 @@ class CalculatorTool(ToolConfig):
 
     kind: str = "calculator"
     timeout_s: PositiveFloat = 2.0
-    """Time limit of a call [seconds]."""
+    """Time limit of one evaluation [seconds]."""
     longest: int = Field(default=200, ge=1, le=2000)
     """Maximum number of characters of an expression."""
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
-        expression = _single_argument(arguments, "expression")
+        expression = _read_text_argument(arguments, "expression")
         if len(expression) > self.longest:
             raise ValueError(f"expression: {len(expression)} characters; at most {self.longest} are worked out")
         try:
-            return str(_evaluate(ast.parse(expression.strip(), mode="eval").body))
+            return str(_evaluate_arithmetic(ast.parse(expression.strip(), mode="eval").body))
         except SyntaxError as error:
             raise ValueError(f"expression: {expression!r} cannot be read: {error.msg}") from error
         except (ArithmeticError, TypeError, RecursionError, MemoryError) as error:
             raise ValueError(f"expression: {expression!r} has no value: {error}") from error
 
 
-def _single_argument(arguments: Mapping[str, Any], name: str) -> str:
+def _read_text_argument(arguments: Mapping[str, Any], name: str) -> str:
+    """Return the text argument `name` of a tool call; raise ValueError if the call has other arguments."""
     if set(arguments) != {name} or not isinstance(arguments[name], str):
         raise ValueError(f"must be called with {name}, a text, and nothing else; got {sorted(map(str, arguments))}")
     return arguments[name]
 
 
-def _evaluate(node: ast.expr) -> Number:
+def _evaluate_arithmetic(node: ast.expr) -> Number:
+    """Return the value of an arithmetic expression; raise ValueError if `node` holds anything else."""
     match node:
         case ast.Constant(value=value) if type(value) in (int, float):
-            return _check_size(value)
+            return _require_number_within_limits(value)
         case ast.UnaryOp(op=sign, operand=operand) if type(sign) in _UNARY_OPERATORS:
-            return _UNARY_OPERATORS[type(sign)](_evaluate(operand))
+            return _UNARY_OPERATORS[type(sign)](_evaluate_arithmetic(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _combine(_evaluate(left), op, _evaluate(right))
+            base, operand = _evaluate_arithmetic(left), _evaluate_arithmetic(right)
+            # A power is checked before its evaluation, as a power of large integers may take hours.
+            if isinstance(op, ast.Pow) and isinstance(base, int) and isinstance(operand, int):
+                bits = abs(operand) * base.bit_length()
+                if abs(base) > 1 and bits > 2 * _MAX_BITS:
+                    raise ValueError(f"expression: a power of more than {_MAX_BITS} bits")
+            return _require_number_within_limits(_OPERATORS[type(op)](base, operand))
         case ast.Name(id=name) if name in _NAMES:
             return _NAMES[name]
         case ast.Call(func=ast.Name(id=name), args=operands, keywords=[]) if name in _FUNCTIONS:
-            return _check_size(_FUNCTIONS[name](*map(_evaluate, operands)))
+            return _require_number_within_limits(_FUNCTIONS[name](*map(_evaluate_arithmetic, operands)))
     raise ValueError(f"expression: {ast.unparse(node)!r} is no arithmetic")
 
 
-def _combine(left: Number, op: ast.operator, right: Number) -> Number:
-    match op, left, right:
-        # Checked before the evaluation, as a power of large integers may take hours.
-        case ast.Pow(), int(), int() if abs(left) > 1 and abs(right) * left.bit_length() > 2 * _MAX_BITS:
-            raise ValueError(f"expression: a power of more than {_MAX_BITS} bits")
-    return _check_size(_OPERATORS[type(op)](left, right))
-
-
-def _check_size(value: Any) -> Number:
-    if isinstance(value, complex):
+def _require_number_within_limits(number: Any) -> Number:
+    """Return `number` if it is a real number within the limits of the calculator, else raise ValueError."""
+    if isinstance(number, complex):
         raise ValueError("expression: its value is no real number")
-    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+    if isinstance(number, int) and number.bit_length() > _MAX_BITS:
         raise ValueError(f"expression: a number of more than {_MAX_BITS} bits")
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(number, float) and not math.isfinite(number):
         raise ValueError("expression: a number that is too large")
-    return value
+    return number

@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, field_validator
 
 from marl.core.types import TOOL_CALL_PREFIX
 from marl.roles import parsing
 from marl.roles.base import BaseRole, TemplateText
 
 AnswerFormat = Literal["tag", "boxed", "bracket", "json", "code", "last_line", "whole"]
-TagName = Annotated[str, Field(pattern=r"^[A-Za-z][\w-]*$")]
 _RESERVED_TAGS = ("think", "tool_call")
+_TAG_NAME = re.compile(r"[A-Za-z][\w-]*")
+_LANGUAGE_NAME = re.compile(r"[\w+#.-]*")
+
+
+def _tag_name(name: str) -> str:
+    """Return `name`, the name of a tag. Raise ValueError if a tag cannot have this name."""
+    if not _TAG_NAME.fullmatch(name):
+        raise ValueError("must begin with a letter from a to z and go on with letters, digits, _ or -")
+    if name in _RESERVED_TAGS:
+        raise ValueError(f"{name!r} marks something else; choose another name")
+    return name
+
+
+def _language_name(name: str) -> str:
+    """Return `name`, the label of a fenced block. Raise ValueError if no block can have this label."""
+    if not _LANGUAGE_NAME.fullmatch(name):
+        raise ValueError("must have only letters, digits and the signs _ + # . -, such as python or c++")
+    return name
+
+
+TagName = Annotated[str, AfterValidator(_tag_name)]
 _READERS = {
-    "boxed": parsing.boxed,
-    "bracket": parsing.bracketed,
+    "boxed": parsing.text_in_box,
+    "bracket": parsing.text_in_brackets,
     "last_line": parsing.last_line,
-    "whole": parsing.whole,
+    "whole": parsing.full_text_without_thoughts,
 }
+
+
+def check_json_schema_supported(schema: dict[str, Any]) -> None:
+    """Raise ValueError if `schema` is no JSON schema of draft 2020-12 that roles can check."""
+    from marl.roles.json_schema import check_schema  # imported late, because the import is slow
+
+    check_schema(schema)
 
 
 class PlayerRole(BaseRole):
@@ -26,23 +54,24 @@ class PlayerRole(BaseRole):
 
     kind: str = "player"
     instructions: TemplateText = ""
-    """System message, a jinja2 template. If it is not given, a model that knows language is told the rules of the game
-    and how to name a move (`player.jinja2`), and a tiny model nothing."""
+    """System message, a jinja2 template. Default: the rules of the game and how to name a move (`player.jinja2`) for a
+    pretrained model, and no system message for a tiny model, which knows no language."""
     prompt: TemplateText = "{{ observation }}"
-    """User message, a jinja2 template. If it is not given, a model that knows language reads the observation and the
-    legal moves (`move.jinja2`), and a tiny model the observation."""
+    """User message, a jinja2 template. Default: the observation and the legal moves (`move.jinja2`) for a pretrained
+    model, and the observation alone for a tiny model, which knows no language."""
 
-    def with_default_prompts(self, knows_language: bool) -> Self:
+    def with_default_prompts(self, understands_instructions: bool) -> Self:
         templates = {"instructions": "{% extends 'player.jinja2' %}", "prompt": "{% extends 'move.jinja2' %}"}
-        unset = templates.keys() - self.model_fields_set
-        return self.model_copy(update={name: templates[name] for name in unset}) if knows_language else self
+        for name in self.model_fields_set & templates.keys():
+            del templates[name]
+        return self.model_copy(update=templates) if understands_instructions else self
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        moves = set(parsing.brackets(text))
+        moves = set(parsing.texts_in_all_brackets(text))
         if legal is not None:
-            # Letter case does not matter to the reader, but the game compares moves by its own spelling.
+            # The game compares the exact spelling of moves, but a model may write a move in other case.
             spellings = {move.lower(): move for move in legal}
-            moves = {spellings[move.lower()] for move in moves if move.lower() in spellings}
+            moves = {spellings.get(move.lower()) for move in moves} - {None}
         return moves.pop() if len(moves) == 1 else None
 
     def phrase(self, move: str) -> str:
@@ -52,8 +81,8 @@ class PlayerRole(BaseRole):
 class AnsweringRole(BaseRole):
     """Base of roles that give one answer in the form `answer`, after any other text.
 
-    A role with `tools` may call one instead, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: its move is
-    then `call ` and that JSON.
+    A role with `tools` may call a tool instead: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Its move is
+    then `call `, followed by the JSON.
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ("answer", "tag", "language", "schema_text")
@@ -62,31 +91,22 @@ class AnsweringRole(BaseRole):
     r"""Format of the answer. `tag`: in `<tag>...</tag>`. `boxed`: in `\boxed{}`. `bracket`: in `[...]`. `json`: the
     last JSON object. `code`: the last fenced block. `last_line`: the last line. `whole`: the full text."""
     tag: TagName = "answer"
-    """Name of the tag, and the name of the answer in the instructions."""
-    language: str = Field(default="python", pattern=r"^[\w+#.-]*$")
+    """Name of the tag of `answer: tag`. The default instructions also call the answer by this name."""
+    language: Annotated[str, AfterValidator(_language_name)] = "python"
     """Programming language of `answer: code`, used as the label of its fenced blocks."""
     json_schema: dict[str, Any] | None = None
-    """Schema of the object of `answer: json` (JSON schema, draft 2020-12). None: any object."""
-
-    @field_validator("tag")
-    @classmethod
-    def _is_not_reserved(cls, tag: str) -> str:
-        if tag in _RESERVED_TAGS:
-            raise ValueError(f"{tag!r} marks something else; choose another name")
-        return tag
+    """JSON schema (draft 2020-12) that the object of `answer: json` must satisfy (default: any object is accepted)."""
 
     @field_validator("json_schema")
     @classmethod
-    def _is_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _check_json_schema_supported(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
         if schema is not None:
-            from marl.roles.json_schema import check_schema  # takes long to import
-
-            check_schema(schema)
+            check_json_schema_supported(schema)
         return schema
 
     @property
     def schema_text(self) -> str:
-        """JSON text of the schema for templates, empty without a schema."""
+        """JSON text of `json_schema`, for templates, or "" if the role has no schema."""
         return parsing.compact_json(self.json_schema) if self.json_schema is not None else ""
 
     @property
@@ -99,32 +119,37 @@ class AnsweringRole(BaseRole):
             move = None if call is None else TOOL_CALL_PREFIX + parsing.compact_json(call)
         else:
             answer = self.extract_answer(text)
-            move = None if answer is None else self.answer_to_move(answer)
+            move = None if answer is None else self.answer_text_to_move(answer)
         return move if move is None or legal is None else parsing.match_option(move, legal)
 
     def phrase(self, move: str) -> str:
-        if self.tools and _is_call(move):
-            return f"<tool_call>{move.removeprefix(TOOL_CALL_PREFIX)}</tool_call>"
-        return self.format_answer(self.move_to_answer(move))
+        if self.tools and move.startswith(TOOL_CALL_PREFIX):
+            arguments = move.removeprefix(TOOL_CALL_PREFIX)
+            tool_call = f"<tool_call>{arguments}</tool_call>"
+            call = parsing.parse_tool_call(tool_call)
+            # Any answer may start with a tool call's prefix; parsing leaves only a real tool call unchanged.
+            if call is not None and parsing.compact_json(call) == arguments:
+                return tool_call
+        return self.format_answer(self.move_to_answer_text(move))
 
-    def answer_to_move(self, answer: str) -> str | None:
-        """Return the move for `answer`, or None if `answer` is no move."""
+    def answer_text_to_move(self, answer: str) -> str | None:
+        """Return the move that an answer stands for, or None if the answer is no move."""
         return answer
 
-    def move_to_answer(self, move: str) -> str:
-        """Return the answer for `move`: the inverse of `answer_to_move`."""
+    def move_to_answer_text(self, move: str) -> str:
+        """Return an answer that stands for `move`: the inverse of `answer_text_to_move`."""
         return move
 
     def extract_answer(self, text: str) -> str | None:
-        """Return the answer in `text`, or None if there is no answer or more than one."""
+        """Return the answer in a model's text, or None if there is no answer or more than one."""
         match self.answer:
             case "tag":
-                return parsing.tag(text, self.tag)
+                return parsing.text_in_tag(text, self.tag)
             case "json":
-                value = parsing.json_object(text, self.json_schema)
+                value = parsing.last_json_object(text, self.json_schema)
                 return None if value is None else parsing.compact_json(value)
             case "code":
-                return parsing.code_block(text, self.language)
+                return parsing.last_code_block(text, self.language)
         return _READERS[self.answer](text)
 
     def format_answer(self, answer: str) -> str:
@@ -141,17 +166,8 @@ class AnsweringRole(BaseRole):
         return answer
 
 
-def _is_call(move: str) -> bool:
-    """Return True if `move` is a tool call exactly as `parse` returns it; an answer may start with the same prefix."""
-    text = move.removeprefix(TOOL_CALL_PREFIX)
-    if text == move:
-        return False
-    call = parsing.parse_tool_call(f"<tool_call>{text}</tool_call>")
-    return call is not None and parsing.compact_json(call) == text
-
-
 class ChallengerRole(AnsweringRole):
-    """Poses a problem for others to solve."""
+    """Poses a problem for other agents to solve."""
 
     kind: str = "challenger"
     instructions: TemplateText = "{% extends 'challenger.jinja2' %}"
@@ -159,7 +175,7 @@ class ChallengerRole(AnsweringRole):
 
 
 class PlannerRole(AnsweringRole):
-    """Plans how to solve a problem; by default its whole text is the plan."""
+    """Plans how to solve a problem; by default the full text is the plan."""
 
     kind: str = "planner"
     instructions: TemplateText = "{% extends 'planner.jinja2' %}"

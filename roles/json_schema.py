@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from threading import local
 from typing import Any
 
@@ -24,21 +24,23 @@ from pydantic_core import SchemaValidator, core_schema
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-_REFUSED = ("unevaluatedItems", "unevaluatedProperties")
+_UNSUPPORTED_KEYWORDS = ("unevaluatedItems", "unevaluatedProperties")
 _BASE_REFERENCES, _REFERENCES_PER_VALUE = 1000, 20
-"""Maximum number of followed references: a fixed number, plus some for every number, text, list or object."""
+"""Maximum number of followed references: a fixed number, plus a number for every value within the validated value."""
 
 
-class _Budget(local):
+class _ReferenceBudget(local):
+    """Budget of followed schema references, separate for each thread."""
+
     references = 0
-    """Number of references that this thread may still follow."""
+    """Number of references that the validation may still follow."""
 
 
-class _TooLongError(Exception):
-    """More references than the budget allows were followed."""
+class _TooManyReferencesError(Exception):
+    """Error of a validation that follows more references than its budget allows."""
 
 
-_budget = _Budget()
+_reference_budget = _ReferenceBudget()
 
 
 def fits_schema(value: Any, schema: Mapping[str, Any]) -> bool:
@@ -47,9 +49,9 @@ def fits_schema(value: Any, schema: Mapping[str, Any]) -> bool:
     A value is invalid if its validation follows too many references (about 20 for every number, text or list in it).
     """
     try:
-        return _is_valid(value, schema)
-    except (RecursionError, _TooLongError):
-        # A recursive schema descends into the value; a value nested too deeply for Python's stack is invalid.
+        return _is_valid_under_subschema(value, schema)
+    except (RecursionError, _TooManyReferencesError):
+        # The value is nested too deeply for Python's stack, or a recursive schema never ends; so it is invalid.
         return False
 
 
@@ -62,31 +64,29 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     """
     try:
         Draft202012Validator.check_schema(schema)
-        for part in _parts(schema):
-            _check_part(part, schema)
-        _is_valid({}, schema)
+        for inner in _all_objects_within_schema(schema):
+            for keyword in _UNSUPPORTED_KEYWORDS:
+                if keyword in inner:
+                    advice = "which is not supported; use additionalProperties or items"
+                    raise ValueError(f"the schema has {keyword!r}, {advice}")
+            pattern, patterns = inner.get("pattern"), inner.get("patternProperties")
+            for regular_expression in (pattern, *(patterns if isinstance(patterns, Mapping) else ())):
+                if isinstance(regular_expression, str):
+                    _compile_pattern(regular_expression)
+            for reference in (inner.get("$ref"), inner.get("$dynamicRef")):
+                if isinstance(reference, str):
+                    _check_reference(reference, schema)
+        _is_valid_under_subschema({}, schema)
     except TypeError as error:
         raise ValueError(f"not a JSON schema: {error}") from error
     except SchemaError as error:
         raise ValueError(f"not a JSON schema: {error.message}") from error
-    except (RecursionError, _TooLongError) as error:
+    except (RecursionError, _TooManyReferencesError) as error:
         raise ValueError("the schema refers to itself without end") from error
 
 
-def _check_part(part: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
-    for keyword in _REFUSED:
-        if keyword in part:
-            raise ValueError(f"the schema has {keyword!r}, which is not supported; use additionalProperties or items")
-    pattern, patterns = part.get("pattern"), part.get("patternProperties")
-    for text in (pattern, *(patterns if isinstance(patterns, Mapping) else ())):
-        if isinstance(text, str):
-            _pattern(text)
-    for reference in (part.get("$ref"), part.get("$dynamicRef")):
-        if isinstance(reference, str):
-            _check_reference(reference, schema)
-
-
 def _check_reference(reference: str, schema: Mapping[str, Any]) -> None:
+    """Raise ValueError if `reference` refers to something outside of `schema`."""
     resolver = REGISTRY.with_resource("", DRAFT202012.create_resource(schema)).resolver()
     try:
         resolver.lookup(reference)
@@ -94,122 +94,121 @@ def _check_reference(reference: str, schema: Mapping[str, Any]) -> None:
         raise ValueError(f"the schema refers to {reference!r}, which is not in it") from error
 
 
-def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield all objects of a schema, including the schema itself."""
+def _all_objects_within_schema(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a schema: the schema itself, its subschemas and the objects in lists."""
     if isinstance(schema, Mapping):
         yield schema
         schema = schema.values()
     elif not isinstance(schema, list | tuple):
         return
-    for part in schema:
-        yield from _parts(part)
+    for inner in schema:
+        yield from _all_objects_within_schema(inner)
 
 
-def _is_valid(value: Any, schema: Mapping[str, Any]) -> bool:
-    _budget.references = _BASE_REFERENCES + _REFERENCES_PER_VALUE * _count(value)
-    return _validator(json.dumps(schema)).is_valid(value)
+def _is_valid_under_subschema(value: Any, schema: Mapping[str, Any]) -> bool:
+    _reference_budget.references = _BASE_REFERENCES + _REFERENCES_PER_VALUE * _count_nested_values(value)
+    return _cached_json_schema_validator(json.dumps(schema)).is_valid(value)
 
 
 @lru_cache(maxsize=64)
-def _validator(schema: str) -> Any:
-    # An explicit registry keeps jsonschema from downloading the schemas that a reference names.
-    return _validator_class()(json.loads(schema), registry=REGISTRY)
-
-
-@cache
-def _validator_class() -> Any:
+def _cached_json_schema_validator(schema_json: str) -> Any:
+    """Return jsonschema's validator for a schema, with the keywords of this module."""
     keywords = {
-        "pattern": _check_text,
-        "patternProperties": _check_matching,
-        "additionalProperties": _check_additional,
-        "multipleOf": _check_multiple,
-        "uniqueItems": _check_unique,
+        "pattern": _pattern_errors,
+        "patternProperties": _pattern_properties_errors,
+        "additionalProperties": _additional_properties_errors,
+        "multipleOf": _multiple_of_errors,
+        "uniqueItems": _unique_items_errors,
+        "$ref": _limit_followed_references(Draft202012Validator.VALIDATORS["$ref"]),
+        "$dynamicRef": _limit_followed_references(Draft202012Validator.VALIDATORS["$dynamicRef"]),
     }
-    followed = {name: _counted(Draft202012Validator.VALIDATORS[name]) for name in ("$ref", "$dynamicRef")}
-    return extend(Draft202012Validator, {**keywords, **followed})
+    # With a registry of its own, jsonschema does not download schemas to which references lead.
+    return extend(Draft202012Validator, keywords)(json.loads(schema_json), registry=REGISTRY)
 
 
-# --- keywords: functions of jsonschema's validator, the keyword's value, the instance and the schema; they yield errors
+# --- functions that jsonschema calls for keywords: (validator, keyword's value, instance, schema) -> errors -----------
 
 
-def _counted(follow: Any) -> Any:
-    def counted(validator: Any, reference: str, instance: Any, schema: Any) -> Iterator[Any]:
-        _budget.references -= 1
-        if _budget.references < 0:
-            raise _TooLongError
-        yield from follow(validator, reference, instance, schema)
+def _limit_followed_references(ref_validator: Any) -> Any:
+    """Return jsonschema's function `ref_validator` for references, limited to the number of references in
+    `_reference_budget`."""
 
-    return counted
+    def follow_reference_within_budget(validator: Any, reference: str, instance: Any, schema: Any) -> Iterator[Any]:
+        _reference_budget.references -= 1
+        if _reference_budget.references < 0:
+            raise _TooManyReferencesError
+        yield from ref_validator(validator, reference, instance, schema)
 
-
-def _check_text(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
-    if validator.is_type(instance, "string") and not _matches(pattern, instance):
-        yield _error("pattern")
+    return follow_reference_within_budget
 
 
-def _check_matching(validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Any) -> Iterator[Any]:
+def _pattern_errors(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
+    if validator.is_type(instance, "string") and not _pattern_matches(pattern, instance):
+        yield ValidationError("pattern")
+
+
+def _pattern_properties_errors(
+    validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Any
+) -> Iterator[Any]:
     if validator.is_type(instance, "object"):
         for pattern, subschema in patterns.items():
             for name, value in instance.items():
-                if _matches(pattern, name):
+                if _pattern_matches(pattern, name):
                     yield from validator.descend(value, subschema)
 
 
-def _check_additional(validator: Any, subschema: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _additional_properties_errors(validator: Any, subschema: Any, instance: Any, schema: Any) -> Iterator[Any]:
     if validator.is_type(instance, "object"):
         properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
         for name, value in instance.items():
-            if name not in properties and not any(_matches(pattern, name) for pattern in patterns):
+            if name not in properties and not any(_pattern_matches(pattern, name) for pattern in patterns):
                 yield from validator.descend(value, subschema)
 
 
-def _check_multiple(validator: Any, unit: float, instance: Any, _schema: Any) -> Iterator[Any]:
-    # Exact fractions of the written decimals: 0.3 is a multiple of 0.1, and no size overflows.
-    if validator.is_type(instance, "number") and _exact(instance) % _exact(unit):
-        yield _error("multipleOf")
+def _multiple_of_errors(validator: Any, unit: float, instance: Any, _schema: Any) -> Iterator[Any]:
+    # Numbers are compared as fractions of their decimals: 0.3 is a multiple of 0.1, and no size overflows.
+    if validator.is_type(instance, "number") and _exact_decimal_fraction(instance) % _exact_decimal_fraction(unit):
+        yield ValidationError("multipleOf")
 
 
-def _check_unique(validator: Any, unique: bool, instance: Any, _schema: Any) -> Iterator[Any]:
-    # Sorted JSON texts instead of jsonschema's pairwise comparison, whose time is quadratic.
+def _unique_items_errors(validator: Any, unique: bool, instance: Any, _schema: Any) -> Iterator[Any]:
+    # JSON texts are compared, because jsonschema compares the items pairwise, in quadratic time.
     if unique and validator.is_type(instance, "array"):
-        texts = [json.dumps(_comparable(item), sort_keys=True) for item in instance]
-        if len(set(texts)) < len(texts):
-            yield _error("uniqueItems")
+        texts = {json.dumps(_with_integral_floats_as_ints(item), sort_keys=True) for item in instance}
+        if len(texts) < len(instance):
+            yield ValidationError("uniqueItems")
 
 
-def _exact(number: float) -> Fraction:
+def _exact_decimal_fraction(number: float) -> Fraction:
+    """Return `number` as the fraction of its decimal digits: 1/10 for 0.1, which has no exact float."""
     return Fraction(number if isinstance(number, int) else str(number))
 
 
-def _error(keyword: str) -> Exception:
-    return ValidationError(keyword)
-
-
-def _comparable(value: Any) -> Any:
-    """Return `value` with integral floats as ints, so that equal numbers (1 and 1.0) have equal JSON."""
+def _with_integral_floats_as_ints(value: Any) -> Any:
+    """Return `value` with integral floats as ints, so that equal numbers (1 and 1.0) have equal JSON texts."""
     if isinstance(value, Mapping):
-        return {name: _comparable(inner) for name, inner in value.items()}
+        return {name: _with_integral_floats_as_ints(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_comparable(inner) for inner in value]
+        return list(map(_with_integral_floats_as_ints, value))
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _count(value: Any) -> int:
+def _count_nested_values(value: Any) -> int:
     """Return the number of values nested in `value`, including `value` itself."""
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return 1 + sum(map(_count, inner))
+    return 1 + sum(map(_count_nested_values, inner))
 
 
-def _matches(pattern: str, text: str) -> bool:
-    return _pattern(pattern).isinstance_python(text)
+def _pattern_matches(pattern: str, text: str) -> bool:
+    return _compile_pattern(pattern).isinstance_python(text)
 
 
 @lru_cache(maxsize=256)
-def _pattern(pattern: str) -> SchemaValidator:
-    """Return the compiled pattern.
+def _compile_pattern(pattern: str) -> SchemaValidator:
+    """Return a regular expression that is matched in linear time.
 
     Raises:
-        ValueError: if the pattern is invalid or needs more than linear time (lookaround, references to groups).
+        ValueError: if `pattern` is invalid or needs more than linear time (lookaround, references to groups).
     """
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))

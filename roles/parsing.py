@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from marl.text import answers
-from marl.text.answers import AnswerSpan, drop_retracted, without_thoughts
-from marl.text.json_text import last_json_structure, parse_strict_json
+from marl.text.answers import AnswerSpan, drop_retracted_answers, remove_thoughts_and_strip
+from marl.text.json_text import find_json_spans, last_json_object_or_array, parse_strict_json
 
 _FENCE = re.compile(r" {0,3}(`{3,}+)([^`]*+)")
 _UNSAFE = re.compile(r"<(?=/?(?:think|tool_call)>)|[\ud800-\udfff]")
@@ -30,57 +30,60 @@ _LABELLED = re.compile(
 )
 
 
-def whole(text: str) -> str | None:
-    """Return the full text without thoughts, or None if nothing remains."""
-    return without_thoughts(text) or None
+def full_text_without_thoughts(text: str) -> str | None:
+    """Return the full text without thoughts as the answer, or None if nothing remains."""
+    return remove_thoughts_and_strip(text) or None
 
 
 def last_line(text: str) -> str | None:
     """Return the last line that is not blank, or None if all lines are blank."""
-    lines = without_thoughts(text).splitlines()
+    lines = remove_thoughts_and_strip(text).splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), None)
 
 
-def tag(text: str, name: str) -> str | None:
-    """Return the content of `<name>...</name>`; repeated tags must have equal contents, without open or nested tags."""
-    text = without_thoughts(text)
-    return _single(drop_retracted(text, answers.tags(text, name) or ()))
+def text_in_tag(text: str, tag_name: str) -> str | None:
+    """Return the content of the tag `tag_name`; repeated tags must have equal contents, without open or nested tags."""
+    text = remove_thoughts_and_strip(text)
+    return _content_if_all_equal(drop_retracted_answers(text, answers.find_tagged_spans(text, tag_name) or ()))
 
 
-def bracketed(text: str) -> str | None:
+def text_in_brackets(text: str) -> str | None:
     """Return the content of square brackets on one line; repeated brackets must have equal contents."""
-    return _single(_brackets(text))
+    contents = set(texts_in_all_brackets(text))
+    return contents.pop() if len(contents) == 1 else None
 
 
-def brackets(text: str) -> list[str]:
-    """Return the contents of all innermost square brackets that are not empty."""
-    return [mark.content for mark in _brackets(text)]
+def texts_in_all_brackets(text: str) -> list[str]:
+    """Return the contents of all innermost square brackets that are neither empty nor retracted."""
+    text = remove_thoughts_and_strip(text)
+    return [mark.content for mark in drop_retracted_answers(text, answers.find_square_brackets(text))]
 
 
-def boxed(text: str) -> str | None:
+def text_in_box(text: str) -> str | None:
     r"""Return the content of LaTeX's `\boxed{...}`; repeated boxes must have equal contents."""
-    text = without_thoughts(text)
-    answer = _single(answers.drop_uncertain(text, drop_retracted(text, answers.find_boxes(text))))
-    # A backslash at the end would escape the closing brace when the answer is formatted again.
+    text = remove_thoughts_and_strip(text)
+    answer = _content_if_all_equal(
+        answers.drop_uncertain_answers(text, drop_retracted_answers(text, answers.find_latex_boxes(text)))
+    )
+    # An answer that ends with a backslash is refused: it would escape the closing brace of `\boxed{…}`.
     return None if answer is None or answer.endswith("\\") else answer
 
 
-def code_block(text: str, language: str = "") -> str | None:
-    """Return the last fenced block with the label `language` or without a label; for "", the last block of any kind."""
-    return answers.last_code_block(without_thoughts(text), language)
+def last_code_block(text: str, language: str = "") -> str | None:
+    """Return the code of the last fenced block with the label `language` or no label; for "", any label is accepted."""
+    return answers.last_code_block(remove_thoughts_and_strip(text), language)
 
 
 def format_code_block(code: str, language: str = "") -> str:
     """Return `code` as a fenced block, with a fence longer than any fence within `code`."""
-    matches = filter(None, map(_FENCE.match, code.split("\n")))
-    longest = max((len(match[1]) for match in matches), default=2)
-    fence = "`" * (longest + 1)
+    fences = ["``", *(match[1] for match in map(_FENCE.match, code.split("\n")) if match)]
+    fence = "`" + max(fences, key=len)
     return f"{fence}{language}\n{code}\n{fence}"
 
 
 def match_option(text: str, options: Sequence[str]) -> str | None:
-    """Return the option equal to the full text, apart from punctuation at both ends and letter case, or None."""
-    text = without_thoughts(text)
+    """Return the option that equals the full text up to case and punctuation at both ends, or None if none does."""
+    text = remove_thoughts_and_strip(text)
     for spelling in (text, text.strip(_EDGES)):
         if spelling in options:
             return spelling
@@ -90,43 +93,74 @@ def match_option(text: str, options: Sequence[str]) -> str | None:
     return None
 
 
-def score(text: str, low: float, high: float) -> float | None:
-    """Return a number from `low` to `high`: in `<score>`, after a label ("Score: 7/10"), or as the full text.
+def parse_labelled_or_bare_score(text: str, low: float, high: float) -> float | None:
+    """Return a score from `low` to `high`: in `<score>`, after a label ("Score: 7/10"), or as the full text.
 
-    All such numbers must be equal. Fractions ("7/10", "7 out of 10", "70 %") are multiplied by `high`. A number out of
-    range is unreadable.
+    All scores in the text must be equal. Fractions ("7/10", "7 out of 10", "70 %") are multiplied by `high`. A number
+    out of range makes the text unreadable: the result is None.
     """
-    text = without_thoughts(text)
-    tags = answers.tags(text, "score")
-    labels = [AnswerSpan(*label.span(), label[0]) for label in _LABELLED.finditer(text)] if tags == [] else []
-    if tags is None or tags:
-        ratings = [_ALONE.fullmatch(mark.content) for mark in drop_retracted(text, tags or ())]
-    elif labels:
-        ratings = [_LABELLED.match(text, mark.start) for mark in drop_retracted(text, labels)]
+    text = remove_thoughts_and_strip(text)
+    marks, ratings = answers.find_tagged_spans(text, "score"), list[re.Match[str] | None]()
+    if marks is None:
+        return None  # without an end tag, it is unclear where the score ends
+    if marks:
+        for mark in drop_retracted_answers(text, marks):
+            ratings.append(_ALONE.fullmatch(mark.content))
+    elif labels := [AnswerSpan(*label.span(), label[0]) for label in _LABELLED.finditer(text)]:
+        for mark in drop_retracted_answers(text, labels):
+            ratings.append(_LABELLED.match(text, mark.start))
     else:
-        ratings = [_ALONE.fullmatch(text)]
-    values = {_value(rating, high) if rating else None for rating in ratings} or {None}
-    value = values.pop()
-    return value if not values and value is not None and low <= value <= high else None
+        ratings.append(_ALONE.fullmatch(text))
+    values = set[float]()
+    for rating in ratings:
+        if rating is None:
+            return None
+        value, total = float(rating[1]), 100.0 if rating[3] else float(rating[2] or 0)
+        if rating[2] or rating[3]:
+            if total <= 0:
+                return None
+            value = value / total * high
+        values.add(value)
+    if len(values) != 1:
+        return None
+    (value,) = values
+    return value if low <= value <= high else None
 
 
-def json_object(text: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Return the last JSON object if it fits `schema`, or None. `schema` must have passed `check_schema`.
+def last_json_object(text: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """Return the last JSON object in `text` if it fits `schema`, or None. `schema` must have passed `check_schema`.
 
-    Earlier objects are taken as examples or drafts. An object inside other brackets does not count.
+    Earlier objects are taken as examples or drafts. An object inside of other brackets does not count.
     """
     try:
-        value = last_json_structure(without_thoughts(text))
+        value = last_json_object_or_array(remove_thoughts_and_strip(text))
     except ValueError:
         return None
     if not isinstance(value, dict) or schema is None:
         return value if isinstance(value, dict) else None
-    from marl.roles.json_schema import fits_schema  # takes long to import
+    from marl.roles.json_schema import fits_schema  # imported late, because the import takes long
 
     return value if fits_schema(value, schema) else None
 
 
-def json_value(text: str) -> Any:
+def all_json_objects(text: str, schema: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Return all top-level JSON objects in `text` that are not retracted, or [] if one is invalid or breaks `schema`.
+
+    `schema` must have passed `check_schema`.
+    """
+    text = remove_thoughts_and_strip(text)
+    objects: list[dict[str, Any]] = []
+    for mark in drop_retracted_answers(text, find_json_spans(text)):
+        if mark.content.startswith("["):
+            continue
+        value = last_json_object(mark.content, schema)
+        if value is None:
+            return []
+        objects.append(value)
+    return objects
+
+
+def parse_json_value(text: str) -> Any:
     """Return the value of a JSON text (RFC 8259), or None if it is invalid.
 
     NaN, infinity, repeated keys and more than 32 levels of nesting are invalid.
@@ -138,7 +172,7 @@ def json_value(text: str) -> Any:
 
 
 def compact_json(value: Any) -> str:
-    """Return JSON without whitespace between tokens.
+    """Return `value` as JSON text without whitespace between tokens.
 
     Thought and tool-call tags are escaped, so that the parsers above return the JSON unchanged. Lone surrogates are
     escaped, so that the JSON can be encoded as UTF-8.
@@ -149,34 +183,19 @@ def compact_json(value: Any) -> str:
 
 def has_tool_call(text: str) -> bool:
     """Return True if the text contains a tool call, readable or not."""
-    return answers.tags(without_thoughts(text), "tool_call") != []
+    return answers.find_tagged_spans(remove_thoughts_and_strip(text), "tool_call") != []
 
 
 def parse_tool_call(text: str) -> dict[str, Any] | None:
-    """Return name and arguments of the only `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, or None."""
-    calls = answers.tags(without_thoughts(text), "tool_call") or []
-    call = json_value(calls[0].content) if len(calls) == 1 else None
-    if not isinstance(call, dict):
-        return None
-    name, arguments = call.get("name"), call.get("arguments")
-    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-        return None
-    return {"name": name, "arguments": arguments}
+    """Return the content of the only `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, or None."""
+    calls = answers.find_tagged_spans(remove_thoughts_and_strip(text), "tool_call") or []
+    match parse_json_value(calls[0].content) if len(calls) == 1 else None:
+        case {"name": str(name), "arguments": dict() as arguments} if name:
+            return {"name": name, "arguments": arguments}
+    return None
 
 
-def _brackets(text: str) -> list[AnswerSpan]:
-    text = without_thoughts(text)
-    return drop_retracted(text, answers.brackets(text))
-
-
-def _single(marks: Iterable[AnswerSpan]) -> str | None:
-    """Return the common content of all `marks`, or None if contents differ or the content is empty."""
-    contents = {mark.content.strip() for mark in marks}
+def _content_if_all_equal(answer_spans: Iterable[AnswerSpan]) -> str | None:
+    """Return the common content of all `answer_spans`, or None if contents differ or the content is empty."""
+    contents = {mark.content.strip() for mark in answer_spans}
     return (contents.pop() or None) if len(contents) == 1 else None
-
-
-def _value(rating: re.Match[str], high: float) -> float | None:
-    number, total = float(rating[1]), 100.0 if rating[3] else float(rating[2] or 0)
-    if not rating[2] and not rating[3]:
-        return number
-    return number / total * high if total > 0 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from marl.core.graph import conversations
+from marl.core.graph import chats_up_to_each_turn
 from marl.core.types import Message
 from marl.protocols import PromptContext, RoleConfig
 from marl.roles import parsing
@@ -31,15 +31,15 @@ class VerifierRole(RuleBasedRole):
 
     kind: str = "verifier"
 
-    def messages(self, view: PromptContext) -> tuple[Message, ...]:
-        heard = view.new_turns or view.read_turns
+    def messages(self, context: PromptContext) -> tuple[Message, ...]:
+        heard = context.new_turns or context.read_turns
         return (Message("user", heard[-1].completion.text if heard else ""),)
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        verdict = parsing.json_value(text)
+        verdict = parsing.parse_json_value(text)
         scores = verdict.get("scores") if isinstance(verdict, dict) else None
-        # `type` instead of `isinstance`, as `true` is a bool and bool is a subclass of int.
-        if not isinstance(scores, dict) or any(type(score) not in (int, float) for score in scores.values()):
+        # Types are compared exactly, because YAML's and JSON's `true` is a bool, and so an instance of int.
+        if not isinstance(scores, dict) or not {int, float}.issuperset(map(type, scores.values())):
             return None
         move = parsing.compact_json(verdict)
         return move if legal is None or move in legal else None
@@ -50,10 +50,13 @@ class RewardModelRole(VerifierRole):
 
     kind: str = "rater"
 
-    def messages(self, view: PromptContext) -> tuple[Message, ...]:
-        heard = [*view.read_turns, *view.new_turns]
+    def messages(self, context: PromptContext) -> tuple[Message, ...]:
+        heard = [*context.read_turns, *context.new_turns]
+        if not heard:
+            return (Message("user", ""),)
         turns = [turn for turn in heard if turn.agent == heard[-1].agent]
-        return [chat for _, chat in conversations(turns)][-1] if turns else (Message("user", ""),)
+        *_, (_, last_conversation) = chats_up_to_each_turn(turns)
+        return last_conversation
 
 
 class ToolboxRole(RuleBasedRole):
@@ -62,10 +65,10 @@ class ToolboxRole(RuleBasedRole):
     answers_calls: ClassVar[bool] = True
     kind: str = "toolbox"
 
-    def messages(self, view: PromptContext) -> tuple[Message, ...]:
-        return (Message("user", view.info["state"] or _NOTHING),)
+    def messages(self, context: PromptContext) -> tuple[Message, ...]:
+        return (Message("user", context.info["state"] or _NOTHING),)
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        # A tool that returns an empty text was called nevertheless, so its turn needs a move.
+        # An empty output of a tool needs a placeholder as move, because the tool has been called.
         move = text if text.strip() else _NOTHING
         return move if legal is None or move in legal else None

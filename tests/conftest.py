@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -13,6 +14,21 @@ if TYPE_CHECKING:
 
 # Read when a cluster is started: by default its processes give way to everything else, other tests included.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# Plug-ins of the tests lie in this checkout; commands import code from the folders of PYTHONPATH without consent.
+_ROOT = str(Path(__file__).parents[1])
+if _ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the examples of Hypothesis from fixed seeds in the default suite; the slow suite explores new ones.
+
+    A failure of the slow suite prints its example, to be added to the test by `@example`. Examples have no time limit,
+    because a busy machine would break it.
+    """
+    default_suite = "not slow" in config.option.markexpr
+    hypothesis.settings.register_profile("marl", deadline=None, derandomize=default_suite, print_blob=True)
+    hypothesis.settings.load_profile("marl")
 
 
 @pytest.fixture(scope="session")

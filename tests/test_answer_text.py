@@ -6,12 +6,19 @@ from __future__ import annotations
 
 import pytest
 
-from marl.text.answers import AnswerSpan, brackets, closing_brace, drop_retracted, find_boxes, tags
+from marl.text.answers import (
+    AnswerSpan,
+    drop_retracted_answers,
+    find_latex_boxes,
+    find_square_brackets,
+    find_tagged_spans,
+    offset_after_closing_brace,
+)
 
 
 def left(text: str) -> list[str]:
     """Contents of the brackets that stand."""
-    return [mark.content for mark in drop_retracted(text, brackets(text))]
+    return [mark.content for mark in drop_retracted_answers(text, find_square_brackets(text))]
 
 
 @pytest.mark.parametrize(
@@ -88,19 +95,28 @@ def test_boxes_are_outermost_and_parts_of_formulas_are_empty() -> None:
     text = (
         r"\boxed{a\boxed{b}} \fbox {c} \boxed d \boxed\frac{1}{2}; then -\boxed{e}; \boxed{f}^2 \boxed{\{g\}} \boxed{h"
     )
-    assert [box.content for box in find_boxes(text)] == [r"a\boxed{b}", "c", "d", r"\frac{1}{2}", "", "", r"\{g\}", ""]
+    assert [box.content for box in find_latex_boxes(text)] == [
+        r"a\boxed{b}",
+        "c",
+        "d",
+        r"\frac{1}{2}",
+        "",
+        "",
+        r"\{g\}",
+        "",
+    ]
 
 
 def test_tags_must_alternate() -> None:
-    assert tags("<a>x</a><a>y</a>", "a") == [AnswerSpan(0, 8, "x"), AnswerSpan(8, 16, "y")]
-    assert tags("none", "a") == []
+    assert find_tagged_spans("<a>x</a><a>y</a>", "a") == [AnswerSpan(0, 8, "x"), AnswerSpan(8, 16, "y")]
+    assert find_tagged_spans("none", "a") == []
     for text in ("<a>", "</a><a>", "<a><a></a></a>"):
-        assert tags(text, "a") is None
+        assert find_tagged_spans(text, "a") is None
 
 
 def test_a_brace_that_is_never_closed_ends_behind_the_text() -> None:
-    assert closing_brace("{a}", 1) == 3
-    assert closing_brace(r"{a\}", 1) == 5
+    assert offset_after_closing_brace("{a}", 1) == 3
+    assert offset_after_closing_brace(r"{a\}", 1) == 5
 
 
 @pytest.mark.parametrize(

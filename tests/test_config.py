@@ -6,9 +6,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from pydantic import TypeAdapter
+import pytest
+from pydantic import TypeAdapter, ValidationError
 
-from marl.core.config import Config, PluginConfig, field_descriptions
+from marl.core.config import Config, PluginConfig, Sampling, field_descriptions
 from marl.core.plugins import GROUPS, plugins_by_kind
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
@@ -84,9 +85,10 @@ def test_the_schema_has_every_meaning() -> None:
 
 def test_no_source_is_read_until_meanings_are_asked_for() -> None:
     code = (
-        "from marl.core.config import PluginConfig, _descriptions_in; from marl.scenario.schema import Scenario;"
+        "from marl.core.config import PluginConfig, _field_descriptions_by_class as described;"
+        "from marl.scenario.schema import Scenario;"
         "from marl.core.plugins import *;"
-        "[plugins_by_kind(group, PluginConfig) for group in GROUPS]; print(_descriptions_in.cache_info().currsize)"
+        "[plugins_by_kind(group, PluginConfig) for group in GROUPS]; print(described.cache_info().currsize)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
@@ -100,3 +102,8 @@ def test_examples_are_valid_settings() -> None:
             assert set(example) <= set(settings.model_fields)
         elif example:
             TypeAdapter(settings).validate_python(example)
+
+
+def test_names_of_other_frameworks_are_recognised() -> None:
+    with pytest.raises(ValidationError, match=r"unknown field 'max_new_tokens'; did you mean 'max_tokens'\? "):
+        Sampling.model_validate({"max_new_tokens": 5})

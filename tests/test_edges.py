@@ -9,9 +9,9 @@ import zstandard
 
 from marl.core.config import Sampling
 from marl.core.graph import Trajectory, read_trajectories, write_trajectories
-from marl.core.types import Completion, Deal, Request, SourceSpan, Turn
+from marl.core.types import Completion, Deal, Request, SpanFromEarlierTurn, Turn
 
-MARKS = (SourceSpan(("e", 0), "told", 0, 4, 9), SourceSpan(("e", 1), "heard", 0, 9, 9))
+MARKS = (SpanFromEarlierTurn(("e", 0), "told", 0, 4, 9), SpanFromEarlierTurn(("e", 1), "heard", 0, 9, 9))
 
 
 def turn(index: int, agent: str) -> Turn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,20 +72,21 @@ def test_switches_leave_the_gradient_as_it_is_on_the_gpu() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from marl.trainers.batching.batches import collate
-    from marl.trainers.batching.rows import Row
+    from marl.trainers.batching.rows import BatchRow
     from marl.trainers.forward.model_inputs import enable_checkpointing_and_compile
     from marl.trainers.forward.token_outputs import token_outputs
     from marl.trainers.imitation.settings import Sft
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
-    rows = [Row(tuple(range(1, 9 + n)), tuple(range(20, 90 + 7 * n))) for n in range(6)]
+    rows = [BatchRow(tuple(range(1, 9 + n)), tuple(range(20, 90 + 7 * n))) for n in range(6)]
     found: list[torch.Tensor] = []
     for recompute, compiled in ((False, False), (True, False), (False, True), (True, True)):
         torch.manual_seed(0)
         config = LlamaConfig(vocab_size=150_000, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
                              num_attention_heads=4, num_key_value_heads=4)  # fmt: skip
-        model = LlamaForCausalLM(config).cuda().train()
+        built: Any = LlamaForCausalLM(config)
+        model = built.cuda().train()
         enable_checkpointing_and_compile(model, Sft(gradient_checkpointing=recompute, compile=compiled))
         token_outputs(model, collate(rows, model.device)).logprobs_BT.sum().backward()
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
@@ -98,22 +100,23 @@ def test_lines_on_the_gpu_say_and_learn_what_each_text_alone_does_and_compile_on
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
     from marl.trainers.batching.planner import BatchPlanner
-    from marl.trainers.batching.rows import Row
+    from marl.trainers.batching.rows import BatchRow
     from marl.trainers.forward import attention
     from marl.trainers.forward.token_outputs import token_outputs
 
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()  # other tests compile, too
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 40}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).cuda().train()
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 40}
+    built: Any = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
+    model = built.cuda().train()
     for prompt in (30, 100, 170, 333):
         start = torch.randint(40, (prompt,), generator=torch.Generator().manual_seed(prompt)).tolist()
-        rows = [Row(tuple(start), (n, 1, 2, 3, n)) for n in range(8)]
+        rows = [BatchRow(tuple(start), (n, 1, 2, 3, n)) for n in range(8)]
         found = []
         for packing in ("padded", "shared"):
             model.zero_grad()
             told = {}
-            for chunk, batch in BatchPlanner(model, 2048, packing).batches(rows):
+            for chunk, batch in BatchPlanner(model, 2048, packing).collated_batches(rows):
                 logprobs_BT = token_outputs(model, batch).logprobs_BT
                 logprobs_BT.sum().backward()
                 told |= {row.token_ids: line for row, line in zip(chunk, logprobs_BT.detach(), strict=True)}

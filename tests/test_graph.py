@@ -3,12 +3,13 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
 from marl.core.graph import Trajectory, read_trajectories, write_trajectories
-from marl.core.types import Failure, Fork, Request
+from marl.core.types import CompletionFailure, Fork, Request
 from marl.games.base import IllegalMoveHandling
 from marl.games.kuhn_poker import KuhnPokerConfig
 from tests.support.small_games import (
@@ -21,9 +22,7 @@ from tests.support.small_games import (
 )
 
 
-def played(
-    game: KuhnPokerConfig | CircleConfig | PenniesConfig, voice: FunctionEngine, **options: object
-) -> Trajectory:
+def played(game: KuhnPokerConfig | CircleConfig | PenniesConfig, voice: FunctionEngine, **options: Any) -> Trajectory:
     return make_simulator(game, voice).play([make_deal("e", game, **options)])[0]
 
 
@@ -82,8 +81,8 @@ def rich() -> list[Trajectory]:
     """Refused answers, an overflow, impossible tokens, options, several rewards, and forks with inherited turns."""
     game = KuhnPokerConfig(illegal=IllegalMoveHandling(retry=1, then="penalty"))
 
-    def say(request: Request) -> str | Failure:
-        return (random_move(request), "¿", Failure("overflow", "too long"))[request.seed % 3]
+    def say(request: Request) -> str | CompletionFailure:
+        return (random_move(request), "¿", CompletionFailure("overflow", "too long"))[request.seed % 3]
 
     laid = make_simulator(game, FunctionEngine(say))
     episodes = laid.play([make_deal(f"e/{i}", game, i, cards="KQ") for i in range(10)])

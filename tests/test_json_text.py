@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl.text.json_text import last_json, last_json_structure, parse_strict_json
+from marl.text.json_text import last_json_object_or_array, last_json_value, parse_strict_json
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_what_is_no_strict_json_is_an_error(text: str) -> None:
     ],
 )
 def test_all_of_a_text_or_its_last_structure_is_read(text: str, value: object) -> None:
-    assert last_json(text) == value
+    assert last_json_value(text) == value
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_all_of_a_text_or_its_last_structure_is_read(text: str, value: object) -
 )
 def test_an_earlier_structure_does_not_stand_in_for_the_last(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        last_json(text)
+        last_json_value(text)
 
 
 MARKS = ["{", "}", "[", "]", '"', "\\", ",", ":", "a", "1", " ", '{"a":', "[1]", "{}", "\n", "no, ", "\ud800"]
@@ -51,16 +51,16 @@ MARKS = ["{", "}", "[", "]", '"', "\\", ",", ":", "a", "1", " ", '{"a":', "[1]",
 def test_the_time_to_find_json_grows_no_faster_than_the_text() -> None:
     for unit in MARKS:
         for text in (unit * 30_000, "[" + unit * 30_000, '{"' + unit * 30_000 + "}"):
-            started = time.perf_counter()
+            started = time.process_time()
             with pytest.raises(ValueError, match=r"\w"):
-                last_json_structure(text + "{a:}")
-            assert time.perf_counter() - started < 3, f"{unit!r} repeated"
+                last_json_object_or_array(text + "{a:}")
+            assert time.process_time() - started < 3, f"{unit!r} repeated"
 
 
 @given(st.lists(st.sampled_from(MARKS) | st.text(max_size=3), max_size=12).map("".join))
 def test_no_text_raises_anything_but_value_errors(text: str) -> None:
     try:
-        value = last_json(text)
+        value = last_json_value(text)
     except ValueError:
         return
     assert value is None or isinstance(value, bool | int | float | str | list | dict)

@@ -16,8 +16,8 @@ from tests.support.source_tree import PACKAGES, definitions, imports, sources
 
 PLUGIN_PACKAGES = ("marl.games", "marl.roles", "marl.credit", "marl.trainers")
 ORDER = (
-    *("host", "core", "text", "protocols", "models", "engines", "sandbox", "plug-in packages", "rollout", "search"),
-    *("experience", "scenario", "credit_stage", "runs", "metrics", "evaluation", "memory", "view", "export"),
+    *("host", "core", "text", "protocols", "models", "gateway", "engines", "sandbox", "plug-in packages", "rollout"),
+    *("search", "experience", "scenario", "credit_stage", "runs", "metrics", "evaluation", "memory", "view", "export"),
     *("training", "cluster", "commands", "top"),
 )
 """Rooms of `marl` from the lowest to the highest. `plug-in packages` are games, roles, credit and trainers; `top` is
@@ -118,6 +118,8 @@ def test_only_what_a_paper_describes_together_has_one_kind_in_several_groups() -
             groups[kind].add(group)
     # A paper such as GSPO's is a loss and a learner's preset; RLOO's a baseline, too.
     of_a_paper = {"marl.trainers", "marl.losses", "marl.baselines"}
+    # A program's role and its engine belong together and are never chosen apart.
+    groups.pop("program")
     assert not {kind: names for kind, names in groups.items() if len(names) > 1 and not names <= of_a_paper}
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import TemplateError
 
-from marl.text.templates import BoundedEnvironment, CompiledTemplate, LimitError
+from marl.text.templates import BoundedEnvironment, CompiledTemplate, TemplateLimitError
 
 ENVIRONMENT = BoundedEnvironment({"shout": lambda text: text.upper()}, trim_blocks=True)
 FACTS = {"big": "b" * 100_000, "items": list(range(1000)), "x": {"y": 1}}
@@ -24,7 +24,7 @@ def render(source: str, **facts: Any) -> str:
 
 
 def evaluate(source: str, **facts: Any) -> Any:
-    return ENVIRONMENT.compile_value(source).evaluate(FACTS | facts)[0]
+    return ENVIRONMENT.compile_value_expression(source).evaluate(FACTS | facts)[0]
 
 
 def refusal(compile_source: Callable[[str], object], source: str) -> str:
@@ -106,9 +106,9 @@ def test_no_template_takes_long_or_takes_much_memory(source: str) -> None:
 
 
 def test_a_limit_is_named_with_its_size() -> None:
-    with pytest.raises(LimitError, match=r"more than 10,000,000 characters \(an item, a call or a round"):
+    with pytest.raises(TemplateLimitError, match=r"more than 10,000,000 characters \(an item, a call or a round"):
         render("{{ 'a' * 10 ** 10 }}")
-    with pytest.raises(LimitError, match="a whole number of more than 4096 bits"):
+    with pytest.raises(TemplateLimitError, match="a whole number of more than 4096 bits"):
         render("{{ 10 ** (10 ** 4) }}")
 
 
@@ -123,7 +123,10 @@ def test_a_limit_is_named_with_its_size() -> None:
 )
 def test_deep_and_long_sources_are_compiled_or_refused_by_name(before: str, middle: str, after: str, many: int) -> None:
     source = before * many + middle + after * many
-    for compile_source in (ENVIRONMENT.compile_value, lambda text: ENVIRONMENT.from_string("{{ " + text + " }}")):
+    for compile_source in (
+        ENVIRONMENT.compile_value_expression,
+        lambda text: ENVIRONMENT.from_string("{{ " + text + " }}"),
+    ):
         assert "the limit is 100" in (refusal(compile_source, source) or "the limit is 100")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marl.host.outside import escape_for_terminal, replace_surrogates
+from marl.host.untrusted_text import escape_for_terminal, replace_surrogates
 
 
 def test_lone_surrogates_become_replacement_characters_and_nothing_else_changes() -> None:

@@ -1,9 +1,9 @@
 """Losses, penalties and weights as plain functions of tensors, for use without a learner. Loads torch.
 
-Arguments have the same order everywhere: the trained quantity, the quantity it is compared with, further numbers of
-tokens, the mask, then options. Losses of a policy take `(logprobs, old, advantages, mask, ...)`, of a critic `(values,
-targets, old, mask, ...)`, a KL `(logprobs, anchor, old, mask, ...)`, mismatch weights `(old, sampled, mask, ...)`.
-All tensors are [B, T] (rows, tokens of completions); masked tokens change nothing. A loss has a number for each token;
+Arguments have the same order everywhere: the trained quantity, the quantity it is compared with, other per-token
+values, the mask, then options. Losses of a policy take `(logprobs, old, advantages, mask, ...)`, of a critic `(values,
+targets, old, mask, ...)`, a KL `(logprobs, anchor, old, mask, ...)`, mismatch weights `(old, sampled, mask, ...)`. All
+tensors are [B, T] (rows, tokens of completions); masked tokens change nothing. A loss has a number for each token;
 `aggregate` reduces the numbers to a single loss.
 """
 
@@ -23,11 +23,11 @@ from marl.trainers.policy_gradient.losses import (
 )
 from marl.trainers.policy_gradient.mismatch import (
     icepop,
-    masked_by_sequence_mean,
     mis,
     off_policy_sequence_mask,
     reject_by_divergence,
     tis,
+    tis_within_sequence_bounds,
 )
 from marl.trainers.policy_gradient.prime import implicit_rewards
 from marl.trainers.preferences.losses import dpo
@@ -47,7 +47,6 @@ __all__ = [
     "gspo_token",
     "icepop",
     "implicit_rewards",
-    "masked_by_sequence_mean",
     "mis",
     "off_policy_sequence_mask",
     "orm",
@@ -57,5 +56,6 @@ __all__ = [
     "sampled_kl",
     "sapo",
     "tis",
+    "tis_within_sequence_bounds",
     "value_loss",
 ]

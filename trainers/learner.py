@@ -1,5 +1,6 @@
-"""The loop of every gradient learner: merge, split, accumulate, check, step; and readings of turns without learning."""
+"""Update loop of all gradient learners, from samples to optimizer steps, and readings of turns by a learner's model."""
 
+import math
 import random
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -10,37 +11,57 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marl.core.errors import NonFiniteError, Notice
-from marl.core.types import Metrics, Reading, Sample, TokenFigures, Turn, TurnId
+from marl.core.errors import NonFiniteError, UserNotice
+from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
 from marl.models.lora import save_adapter
 from marl.models.sharding import full_tensor
-from marl.protocols import LearnerContext
+from marl.protocols import LearnerBuildArguments
 from marl.trainers.batching.aggregation import MinibatchTotals
 from marl.trainers.batching.batches import Batch, collate
 from marl.trainers.batching.planner import BatchPlan, BatchPlanner
-from marl.trainers.batching.rows import Row, count_totals, group_by_unit, rows_of_rank, sampling_distribution
+from marl.trainers.batching.rows import (
+    BatchRow,
+    count_minibatch_totals,
+    group_by_unit,
+    rows_of_data_parallel_rank,
+    temperature_top_p_and_top_k,
+)
 from marl.trainers.forward.fidelity_gate import FidelityGate
 from marl.trainers.forward.model_inputs import enable_checkpointing_and_compile
 from marl.trainers.forward.token_outputs import find_logit_transform, token_outputs
 from marl.trainers.objective import Objective
 from marl.trainers.optim import update_metrics
-from marl.trainers.optim.optimizer import Optimizer, copy_into, cpu_copy, learned_tensors, scheduled_lr
+from marl.trainers.optim.optimizer import (
+    Optimizer,
+    copy_tensors_with_equal_names,
+    cpu_copy,
+    named_trained_tensors,
+    scheduled_lr,
+)
 from marl.trainers.optim.settings import GradientLearnerConfig
+
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+policy/POLICY/samples | turns | turns that the update learned from
+policy/POLICY/lr | number | learning rate of the update
+policy/POLICY/loss | nats or loss | whole loss of an optimizer step, mean over optimizer steps
+policy/POLICY/grad_norm | number | gradient norm before clipping, mean over optimizer steps
+"""
 
 LOGPROBS_ONLY = frozenset({"logprobs"})
 END_STATE_FIELDS = frozenset({"hidden", "values"})
-"""Fields of `Reading` computed from states at the ends of texts: `next_value` is the value after the last token."""
+"""Fields of `Reading` that need the hidden state at a completion's last token, which log-probabilities do not need."""
 
 
-class TooFewSamples(Notice):
+class TooFewSamples(UserNotice):
     """An update has fewer samples than minibatches, so some minibatches are empty."""
 
 
 class GradientLearner:
-    """Weights that learn from samples by gradient descent on an objective."""
+    """Learner that updates a model's weights by gradient descent on an objective."""
 
     def __init__(
-        self, settings: GradientLearnerConfig, context: LearnerContext, model: Any, objective: Objective
+        self, settings: GradientLearnerConfig, context: LearnerBuildArguments, model: Any, objective: Objective
     ) -> None:
         if not objective.supports_packing:
             settings = settings.model_copy(update={"packing": "padded"})
@@ -49,25 +70,25 @@ class GradientLearner:
         self._is_adapter: bool = model._hf_peft_config_loaded
         self.updates = 0
         self.changes = 0
-        """Number of changes to the state that `state_dict` returns; incremented before each change."""
+        """Number of changes of the learner's state; incremented before each change, to recognise an outdated copy."""
         self._minibatch = 0
-        """Completed minibatches of the current update; not 0 in the state of an update that failed."""
+        """Number of completed minibatches of the current update; above 0 in the state of an update that failed."""
         self._skip = 0
-        """Minibatches that the next update skips: the completed minibatches of the loaded state."""
-        self.token_figures: dict[TurnId, TokenFigures] | None = None
-        """Filled by the next update, unless it is None or the objective has no figures of tokens. With several
-        processes, rank 0 gathers the figures of all."""
+        """Number of minibatches that the next update skips, because a failed update had completed them."""
+        self.token_figures: dict[TurnId, TokenLogprobsAndEntropies] | None = None
+        """Turn -> its tokens' log-probabilities and entropies, filled by the next update. None: not recorded. Rank 0
+        gathers the figures of all ranks."""
         self._warned = False
-        """True once the warning about too few samples was shown."""
+        """True after the warning about too few samples, which is shown once."""
         if model.get_output_embeddings() is not None:
             find_logit_transform(model)
         enable_checkpointing_and_compile(model, settings)
         self._collective = context.data_parallel
-        # Sharding replaces parameters, so it comes before the optimizer collects them.
+        # Sharding replaces the parameters, so the optimizer is built afterwards.
         for module in (model, *objective.modules.values()):
-            self._collective.shard(module)
+            self._collective.shard_weights(module)
         self._layout: str | None = None
-        """Layout of the update's first minibatch, used for all: they are alike, and comparing layouts takes time."""
+        """Layout of the first minibatch of an update. The other minibatches use the same, as comparing takes time."""
         self._figure_count = len(objective.token_stat_names) + len(objective.loss_term_names) + 1
         self._planner = BatchPlanner(model, settings.micro_tokens, settings.packing)
         fidelity = settings.fidelity
@@ -75,32 +96,33 @@ class GradientLearner:
         self._optimizer = Optimizer(model, objective.modules, settings, objective.lr_scale)
 
     @property
-    def needs(self) -> frozenset[str]:
-        """Fields of `Reading` to read before the next update; log-probabilities where a fidelity check is due."""
-        due = self._gate is not None and self._gate.due(self.updates)
-        return self.objective.needs | (LOGPROBS_ONLY if due else frozenset())
+    def needed_reading_fields(self) -> frozenset[str]:
+        """Fields of `Reading` to read before the next update, with log-probabilities if a fidelity check is due."""
+        if self._gate is not None and self._gate.is_check_due(self.updates):
+            return self.objective.needed_reading_fields | LOGPROBS_ONLY
+        return self.objective.needed_reading_fields
 
     def update(self, samples: Sequence[Sample]) -> Metrics:
-        """Learn from `samples` once. Without samples, only the count of updates changes.
+        """Update the weights on `samples`. Without samples, only the count of updates changes.
 
         Raises:
             NonFiniteError: if a loss, a gradient or a log-probability that was read is not finite.
-            SamplerMismatch: if the sampler's log-probabilities are too far from the learner's.
+            SamplerLogprobMismatchError: if the sampler's log-probabilities are too far from the learner's.
         """
-        fidelity_figures = self._gate.check(samples, self.updates) if self._gate else {}
+        fidelity_figures = self._gate.check_sampler_fidelity(samples, self.updates) if self._gate else {}
         lr = scheduled_lr(self.settings, self.updates, self.context.steps)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         steps: list[update_metrics.StepMetrics] = []
         self._minibatch, self._skip, self._layout = self._skip, 0, None
-        self.objective.before_update(self.updates)
-        # Seeded by the number of the update, so that a resumed run draws the same minibatches and dropout masks.
+        self.objective.prepare_update(self.updates)
+        # The seed depends on the update's number, so a resumed run draws equal minibatches and dropout masks.
         seed = f"{self.context.seed}/{self.context.policy}/{self.updates}"
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(random.Random(seed).getrandbits(63) + self._collective.rank)
             for minibatch in islice(self._minibatches(samples, random.Random(seed)), self._minibatch, None):
                 if rows := self.objective.rows(minibatch):
-                    steps.append(self._step(rows, lr))
+                    steps.append(self._optimizer_step(rows, lr))
                 self.changes += 1
                 self._minibatch += 1
         self.changes += 1
@@ -109,23 +131,29 @@ class GradientLearner:
         if self.token_figures is not None:
             for rank_figures in self._collective.gather(self.token_figures):
                 self.token_figures |= rank_figures
-        figures = update_metrics.update_metrics(steps, self.objective.loss_term_names, self.objective.token_stat_names)
-        memory = update_metrics.memory_metrics(self.device)
-        metrics = {"lr": lr, "samples": float(len(samples)), **fidelity_figures, **figures, **memory}
-        return metrics | self.objective.after_update(self.updates, self.model, metrics)
+        figures = update_metrics.mean_step_metrics(
+            steps, self.objective.loss_term_names, self.objective.token_stat_names
+        )
+        metrics = {"lr": lr, "samples": float(len(samples)), **fidelity_figures, **figures}
+        # On a CPU, only the peak memory since the process started is known, which would differ in a resumed run.
+        if self.device.type == "cuda":
+            metrics["memory_gib"] = torch.cuda.max_memory_allocated(self.device) / 2**30
+        return metrics | self.objective.finish_update(self.updates, self.model, metrics)
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield named tensors, tied tensors once; of an adapter, the adapter's tensors alone.
+        """Yield the model's tensors by name, or the adapter's alone; tied tensors are yielded once.
 
         The tensors are the learner's own: copy them before its next update. With sharded weights, every process must
         consume the whole iterator.
         """
-        return ((name, full_tensor(tensor)) for name, tensor in self._tensors())
+        for name, tensor in named_trained_tensors(self.model, include_frozen=not self._is_adapter):
+            yield name, full_tensor(tensor)
 
     def save(self, folder: Path) -> None:
-        """Write a Hugging Face folder: weights in safetensors, settings, tokenizer. Of an adapter, a PEFT folder.
+        """Write a Hugging Face folder with weights, settings and tokenizer, or a PEFT folder if the model is an
+        adapter.
 
-        All processes that learn these weights together must call this; rank 0 writes.
+        Every process of a data-parallel group must call this method; rank 0 writes.
         """
         rank, full_state = self._collective.rank, None
         if self._collective.is_sharded:
@@ -138,36 +166,39 @@ class GradientLearner:
             self.model.save_pretrained(folder, state_dict=full_state)
         self.context.source.tokenizer().save_pretrained(folder)
 
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        return learned_tensors(self.model, frozen=not self._is_adapter)
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the next update, except for its samples."""
+        """Return the state on which the next update depends, apart from its samples."""
+        modules: dict[str, Any] = {}
+        for name, module in self.objective.modules.items():
+            modules[name] = cpu_copy(dict(named_trained_tensors(module)))
         return {
             "updates": self.updates,
             "minibatch": self._minibatch,
-            "model": cpu_copy(dict(self._tensors())),
-            "modules": {name: cpu_copy(dict(learned_tensors(m))) for name, m in self.objective.modules.items()},
+            "model": cpu_copy(dict(named_trained_tensors(self.model, include_frozen=not self._is_adapter))),
+            "modules": modules,
             "optimizer": self._optimizer.state_dict(),
             "objective": self.objective.state_dict(),
             "fidelity": self._gate.state_dict() if self._gate else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`; after a failed update, the next update skips its completed minibatches."""
+        """Restore a state returned by `state_dict`. In the state of a failed update, the next update skips the
+        minibatches that the failed update completed."""
         self.updates, self._skip = int(state["updates"]), int(state["minibatch"])
         self._minibatch = self._skip
-        copy_into(dict(self._tensors()), state["model"])
+        copy_tensors_with_equal_names(
+            dict(named_trained_tensors(self.model, include_frozen=not self._is_adapter)), state["model"]
+        )
         for name, module in self.objective.modules.items():
-            copy_into(dict(learned_tensors(module)), state["modules"][name])
+            copy_tensors_with_equal_names(dict(named_trained_tensors(module)), state["modules"][name])
         self._optimizer.load_state_dict(state["optimizer"])
         self.objective.load_state_dict(state["objective"])
         if self._gate:
             self._gate.load_state_dict(state["fidelity"])
 
     def _minibatches(self, samples: Sequence[Sample], rng: random.Random) -> Iterator[Sequence[Sample]]:
-        # Samples are dealt out before they are merged, so that merging does not change which minibatch they are in.
-        count, units = self.settings.minibatches, self.objective.sample_units(samples)
+        # Samples are assigned to minibatches before merging, so that merging cannot change the assignment.
+        count, units = self.settings.minibatches, self.objective.indivisible_sample_groups(samples)
         if len(units) < count and units and not self._warned:
             self._warned = True
             warnings.warn(
@@ -184,115 +215,131 @@ class GradientLearner:
             for index in range(count):
                 yield list(chain.from_iterable(order[index::count]))
 
-    def _step(self, rows: list[Row], lr: float) -> update_metrics.StepMetrics:
-        """Take an optimizer step on `rows`; return its figures."""
+    def _optimizer_step(self, rows: list[BatchRow], lr: float) -> update_metrics.StepMetrics:
+        """Take one optimizer step on the rows of a minibatch; return the step's metrics."""
         update_metrics.check_finite(self.context.policy, rows)
-        totals, metrics = count_totals(rows), update_metrics.StepMetrics(len(rows), self._zeros(self._figure_count))
-        ordered: list[Row] = []
+        totals = count_minibatch_totals(rows)
+        metrics = update_metrics.StepMetrics(len(rows), self._float64_zeros_on_device(self._figure_count))
+        ordered: list[BatchRow] = []
         losses: list[Tensor] = []
-        plan = self._plan(rows, self._layout)
+        own_rows = rows_of_data_parallel_rank(rows, self._collective.rank, self._collective.world_size)
+        plan = self._planner.plan_micro_batches(own_rows, self._layout)
         self._layout = plan.layout
-        for chunk, batch in self._passes(plan, rows):
-            terms = self.objective.terms(self.model, batch, totals)
+        for chunk, batch in self._batches_with_idle_passes(plan, rows):
+            terms = self.objective.forward_loss(self.model, batch, totals)
             if not chunk:
-                # Sharded weights need a backward pass in every process, here one whose gradient is 0.
+                # Sharded weights need a backward pass in every process; this one has gradient 0.
                 (0 * terms.loss_B.sum()).backward()
                 continue
             terms.loss_B.sum().backward()
             ordered += chunk
             losses.append(terms.loss_B.detach())
-            # Later passes over the samples come after steps of the optimizer.
+            # Token figures come from the first epoch alone, because later epochs have other weights.
             if self.token_figures is not None and terms.token_figures and self._minibatch < self.settings.minibatches:
-                add_token_figures(self.token_figures, chunk, terms.token_figures)
-            metrics.add(terms, batch)
-        loss = torch.cat(losses).sum().double() if losses else self._zeros()
+                logprobs, entropies = (figure_BT.tolist() for figure_BT in terms.token_figures)
+                for index, row in enumerate(chunk):
+                    count = len(row.token_ids)
+                    figures = TokenLogprobsAndEntropies(tuple(logprobs[index][:count]), tuple(entropies[index][:count]))
+                    for sample in row.samples:
+                        self.token_figures.setdefault(sample.id, figures)
+            metrics.add_forward_pass(terms, batch)
+        loss = torch.cat(losses).sum().double() if losses else self._float64_zeros_on_device()
         self._collective.all_reduce_sum([loss, metrics.sums_S])
         self._optimizer.all_reduce_gradients(self._collective)
-        norm = self._optimizer.clip()
-        # One copy to the host for all figures: each copy waits for the GPU.
+        norm = self._optimizer.clip_gradients()
+        # All figures go to the host in one copy, because each copy waits for the GPU.
         metrics.loss, metrics.grad_norm, finite = torch.stack([loss, norm, (loss + norm).isfinite()]).tolist()
         if not finite:
-            raise self._non_finite(rows, ordered, losses, totals)
+            raise self._error_naming_non_finite_samples(rows, ordered, losses, totals)
         self.changes += 1
         self._optimizer.step(lr)
         return metrics
 
-    def _zeros(self, *shape: int) -> Tensor:
+    def _float64_zeros_on_device(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
-    def _plan(self, rows: Sequence[Row], layout: str | None = None, *, ends: bool = False) -> BatchPlan:
-        """Return this process's share of `rows` in batches."""
-        share = rows_of_rank(rows, self._collective.rank, self._collective.world_size)
-        return self._planner.plan(share, layout, ends=ends)
+    def _batches_with_idle_passes(
+        self, plan: BatchPlan, rows: Sequence[BatchRow], *, with_end_states: bool = False
+    ) -> Iterator[tuple[list[BatchRow], Batch]]:
+        """Yield each batch of `plan` with its rows.
 
-    def _passes(self, plan: BatchPlan, rows: Sequence[Row], *, ends: bool = False) -> Iterator[tuple[list[Row], Batch]]:
-        """Yield the batches of `plan`.
-
-        Where all processes must make equally many passes, idle passes follow: their list of rows is empty, and their
-        batch is of rows of some process.
+        Sharded weights need equally many passes in every process. A process with fewer batches adds idle passes, with
+        an empty list of rows and a batch of other rows.
         """
         passes = len(plan.batches)
         max_passes = self._collective.all_reduce_max(passes) if self._collective.is_sharded else passes
         yield from self._planner.collate_plan(plan)
         for _ in range(passes, max_passes):
-            idle = self._planner.plan(group_by_unit(rows)[0], "padded", ends=ends)
+            idle = self._planner.plan_micro_batches(group_by_unit(rows)[0], "padded", with_end_states=with_end_states)
             for _, batch in self._planner.collate_plan(idle):
                 yield [], batch
 
-    def _non_finite(
-        self, rows: list[Row], ordered: Sequence[Row], losses: Sequence[Tensor], totals: MinibatchTotals
+    def _error_naming_non_finite_samples(
+        self, rows: list[BatchRow], ordered: Sequence[BatchRow], losses: Sequence[Tensor], totals: MinibatchTotals
     ) -> NonFiniteError:
-        """Return an error naming the samples to blame, the same in all processes.
+        """Return the error that names the samples whose loss or gradient is not finite, equal in all processes.
 
-        `losses` are those of this process's rows, in the order `ordered`.
+        `losses` are the losses of this process's rows, in the order `ordered`.
         """
-
-        def norm_of(unit: list[Row]) -> float:
-            self._optimizer.zero_grad()
-            self.objective.terms(self.model, collate(unit, self.device), totals).loss_B.sum().backward()
-            return float(self._optimizer.clip())
-
         index_of = {id(row): index for index, row in enumerate(rows)}
-        losses_R = self._zeros(len(rows))
-        losses_R[[index_of[id(row)] for row in ordered]] = torch.cat([self._zeros(0), *losses])
+        losses_R = self._float64_zeros_on_device(len(rows))
+        losses_R[[index_of[id(row)] for row in ordered]] = torch.cat([self._float64_zeros_on_device(0), *losses])
         self._collective.all_reduce_sum([losses_R])
-        quantity, bad_rows = update_metrics.find_non_finite_rows(rows, losses_R.tolist(), norm_of)
-        self._optimizer.zero_grad()
-        return NonFiniteError(self.context.policy, quantity, [sample for row in bad_rows for sample in row.samples])
+        quantity = "gradient" if bool(losses_R.sum().isfinite()) else "loss"
+        bad_rows: list[BatchRow] = []
+        if quantity == "loss":
+            for row, is_finite in zip(rows, losses_R.isfinite().tolist(), strict=True):
+                if not is_finite:
+                    bad_rows.append(row)
+        else:
+            # If all losses are finite, some gradient is not; finding it takes a backward pass for each unit.
+            for unit in group_by_unit(rows):
+                self._optimizer.zero_grad()
+                self.objective.forward_loss(self.model, collate(unit, self.device), totals).loss_B.sum().backward()
+                if not math.isfinite(float(self._optimizer.clip_gradients())):
+                    bad_rows += unit
+            self._optimizer.zero_grad()
+        bad_samples = chain.from_iterable(row.samples for row in bad_rows)
+        return NonFiniteError(self.context.policy, quantity, list(bad_samples))
 
     @torch.no_grad()
-    def read(self, turns: Sequence[Turn], wanted: frozenset[str] = LOGPROBS_ONLY) -> list[Reading]:
-        """Return a reading of each turn with the current weights; an empty reading of a turn without tokens.
+    def read(self, turns: Sequence[Turn], reading_fields: frozenset[str] = LOGPROBS_ONLY) -> list[Reading]:
+        """Return the current model's reading of each turn, with the fields `reading_fields`; empty for turns without
+        tokens.
 
-        `logprobs`: log-probabilities of the completions' tokens under their sampling distribution. `hidden`: the last
-        layer's states [2, H], float32, at the last token of the prompt and of the completion. Other fields in `wanted`
-        are read by the objective. With several processes, each reads its share, and rank 0 alone returns the readings.
+        `logprobs`: log-probabilities of the completion's tokens under their sampling distribution. `hidden`: the last
+        layer's states [2, H], float32, at the last token of prompt and completion. The objective reads other fields.
+        With several processes, each reads its share, and rank 0 alone returns readings.
         """
-        distinct: dict[Hashable, Row] = {}
-        for turn in reversed(turns):
-            row = _turn_row(turn)
+        turn_rows = [
+            BatchRow(turn.completion.prompt_ids, turn.completion.token_ids, turn.request.sampling) for turn in turns
+        ]
+        distinct: dict[Hashable, BatchRow] = {}
+        for row in reversed(turn_rows):
             if row.token_ids:
-                distinct[_row_key(row)] = row
-        # In the order of last occurrences: another order would make other batches, hence other bits.
+                distinct[_key_of_rows_with_equal_readings(row)] = row
+        # Rows stay in the order of their last occurrence: another order gives other batches, and so other bits.
         rows = list(reversed(distinct.values()))
         training = self.model.training
         self.model.eval()
         readings: dict[Hashable, Reading] = {}
-        ends = bool(wanted & END_STATE_FIELDS)
-        for chunk, batch in self._passes(self._plan(rows, ends=ends), rows, ends=ends):
+        with_end_states = bool(reading_fields & END_STATE_FIELDS)
+        own_rows = rows_of_data_parallel_rank(rows, self._collective.rank, self._collective.world_size)
+        plan = self._planner.plan_micro_batches(own_rows, with_end_states=with_end_states)
+        for chunk, batch in self._batches_with_idle_passes(plan, rows, with_end_states=with_end_states):
             outputs = token_outputs(self.model, batch)
             fields: dict[str, Any] = {"logprobs": outputs.logprobs_BT.tolist()}
-            if "hidden" in wanted and outputs.states.ends_B2H is not None:
+            if "hidden" in reading_fields and outputs.states.ends_B2H is not None:
                 fields["hidden"] = outputs.states.ends_B2H.float().cpu()
-            for name, tensor in self.objective.read(outputs, batch, wanted).items():
+            for name, tensor in self.objective.read(outputs, batch, reading_fields).items():
                 fields[name] = tensor.tolist()
             for index, row in enumerate(chunk):
                 reading: dict[str, Any] = {}
                 for name, values in fields.items():
                     value = values[index]
-                    # Lists are numbers of tokens, padded to the longest row of the batch.
+                    # A list has one number per token, padded to the longest row of the batch.
                     reading[name] = tuple(value[: len(row.token_ids)]) if isinstance(value, list) else value
-                readings[_row_key(row)] = Reading(**reading)
+                readings[_key_of_rows_with_equal_readings(row)] = Reading(**reading)
         self.model.train(training)
         gathered = self._collective.gather(readings)
         if not gathered:
@@ -300,24 +347,9 @@ class GradientLearner:
         all_readings: dict[Hashable, Reading] = {}
         for rank_readings in gathered:
             all_readings |= rank_readings
-        return [all_readings.get(_row_key(_turn_row(turn)), Reading(())) for turn in turns]
+        return [all_readings.get(_key_of_rows_with_equal_readings(row), Reading(())) for row in turn_rows]
 
 
-def add_token_figures(
-    figures: dict[TurnId, TokenFigures], rows: Sequence[Row], tokens_BT: tuple[Tensor, Tensor]
-) -> None:
-    """Add to `figures` the figures of the samples of `rows`; figures of an earlier pass are not replaced."""
-    logprobs, entropies = (tensor_BT.tolist() for tensor_BT in tokens_BT)
-    for index, row in enumerate(rows):
-        count = len(row.token_ids)
-        row_figures = TokenFigures(tuple(logprobs[index][:count]), tuple(entropies[index][:count]))
-        for sample in row.samples:
-            figures.setdefault(sample.id, row_figures)
-
-
-def _turn_row(turn: Turn) -> Row:
-    return Row(turn.completion.prompt_ids, turn.completion.token_ids, turn.request.sampling)
-
-
-def _row_key(row: Row) -> Hashable:
-    return row.prompt_ids, row.token_ids, sampling_distribution(row.sampling)
+def _key_of_rows_with_equal_readings(row: BatchRow) -> Hashable:
+    """Return a key that is equal for rows with equal readings."""
+    return row.prompt_ids, row.token_ids, temperature_top_p_and_top_k(row.sampling)

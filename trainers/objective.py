@@ -1,4 +1,4 @@
-"""Base of objectives: the interface between a loss and the learner's loop."""
+"""Base class of objectives: the interface between a loss and the learner's update loop."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,66 +9,67 @@ from torch import Tensor, nn
 from marl.core.types import Metrics, Sample
 from marl.trainers.batching.aggregation import MinibatchTotals
 from marl.trainers.batching.batches import Batch
-from marl.trainers.batching.rows import Row
+from marl.trainers.batching.rows import BatchRow
 from marl.trainers.forward.token_outputs import TokenOutputs
 
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
-    """One forward pass's share of the minibatch's loss, and figures to report."""
+    """Loss of one forward pass, as a share of the minibatch's loss, and figures to report."""
 
     loss_B: Tensor
-    """Each row's share; the shares of all micro-batches add up to the loss."""
+    """[B], each row's share of the minibatch's loss; the shares of all micro-batches add up to that loss."""
     loss_terms: Mapping[str, Tensor] = field(default_factory=dict)
-    """Name -> [], this pass's share of a term of the loss; the sum of all shares is reported."""
+    """Name of a reported term -> [], the share of this forward pass. The sum over all passes is reported."""
     token_stats: tuple[Tensor, ...] = ()
-    """[B, T] each, for a single sample, in the order of `Objective.token_stat_names`."""
+    """[B, T] each: per-token statistics of one sample of the row, in the order of `Objective.token_stat_names`."""
     token_figures: tuple[Tensor, Tensor] | None = None
-    """[B, T] each, without gradient: log-probabilities under the sampling distribution, and entropies."""
+    """Log-probabilities under the sampling distribution, and entropies: [B, T] each, without gradient."""
 
 
 class Objective:
-    """Samples -> rows -> terms of the loss. Base of all objectives; hooks that are not overridden do nothing."""
+    """Base class of objectives, which turn samples into rows, and rows into a loss. Hooks do nothing by default."""
 
-    needs: frozenset[str] = frozenset()
-    """Fields of `Reading` that every sample must have."""
+    needed_reading_fields: frozenset[str] = frozenset()
+    """Fields of `Reading` that the learner must read for every sample before an update."""
     loss_term_names: tuple[str, ...] = ()
-    """Names of terms of the loss that are reported beside the loss itself."""
+    """Names of the terms in `LossTerms.loss_terms`, reported as metrics."""
     token_stat_names: tuple[str, ...] = ()
-    """Names of per-token numbers whose means are reported."""
+    """Names of the per-token statistics in `LossTerms.token_stats`, whose means are reported as metrics."""
     modules: Mapping[str, nn.Module] = {}
-    """Modules that learn with the policy's optimizer; they are saved with the learner's state."""
+    """Further trained modules by name, such as a critic. The policy's optimizer steps them."""
     lr_scale: Mapping[str, float] = {}
-    """Factor of the learning rate by name of a module (default: 1)."""
+    """Module name -> factor of the policy's learning rate (default: 1)."""
     supports_packing: bool = True
-    """False if a module of the objective cannot read packed sequences; every text is then padded."""
+    """False if a module of the objective cannot read packed sequences; each row then gets its own padded sequence."""
 
-    def sample_units(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
-        """Return samples in the units dealt to minibatches, such as pairs; samples in no unit are not learned from."""
+    def indivisible_sample_groups(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+        """Return `samples` as units, which minibatches never split, such as pairs. Samples in no unit are not used."""
         return [(sample,) for sample in samples]
 
-    def rows(self, samples: Sequence[Sample]) -> list[Row]:
-        """Return the rows of one minibatch of samples."""
+    def rows(self, samples: Sequence[Sample]) -> list[BatchRow]:
+        """Return the rows of a minibatch's samples."""
         raise NotImplementedError
 
-    def terms(self, model: nn.Module, batch: Batch, totals: MinibatchTotals) -> LossTerms:
-        """Return the loss of one forward pass; `totals` are the whole minibatch's."""
+    def forward_loss(self, model: nn.Module, batch: Batch, totals: MinibatchTotals) -> LossTerms:
+        """Return the loss of one forward pass. `totals` are counts over the whole minibatch, the loss's
+        denominators."""
         raise NotImplementedError
 
     def read(self, outputs: TokenOutputs, batch: Batch, fields: frozenset[str]) -> dict[str, Tensor]:
-        """Return further `fields` of `Reading` from the policy's outputs: [B, T] of tokens, or [B] of turns."""
+        """Return the values of further `fields` of `Reading`: [B, T] per token, or [B] per turn."""
         return {}
 
-    def before_update(self, update: int) -> None:
-        """Prepare update number `update` (counted from 0)."""
+    def prepare_update(self, update_index: int) -> None:
+        """Prepare the update with index `update_index` (from 0)."""
 
-    def after_update(self, updates: int, model: nn.Module, metrics: Metrics) -> Metrics:
-        """Return metrics beside the update's `metrics`; `updates` counts all updates so far, this one included."""
+    def finish_update(self, update_count: int, model: nn.Module, metrics: Metrics) -> Metrics:
+        """Return further metrics after an update. `update_count` is the number of updates so far, this one included."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to save, without that of `modules`."""
+        """Return the objective's state for a checkpoint, without the weights of `modules`."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by `state_dict`."""
+        """Restore an objective's state returned by `state_dict`."""

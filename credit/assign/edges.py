@@ -8,13 +8,14 @@ from marl.core.types import EdgeKind
 from marl.protocols import AssignConfig
 
 INFORMATION: tuple[EdgeKind, ...] = ("heard", "told", "posed", "tool", "self")
-"""Kinds of edges by which content of an earlier turn entered a prompt: all kinds except `gated`."""
+"""Kinds of edges along which content of an earlier turn entered a prompt: all kinds except `gated`."""
 
 
-class EdgeAssign(AssignConfig):
+class EdgeFollowingAssign(AssignConfig):
     """Base of rules that follow the edges from read turns to their readers."""
 
     along: tuple[EdgeKind, ...] = Field(default=INFORMATION, min_length=1)
-    """Kinds of edges that count: the reader `heard` an earlier turn's words; the game `told` it of them, or of facts
-    made from them; the earlier turn `posed` the problem, or called the `tool` whose answer is read; it is the reader's
-    own (`self`); or it only decided that somebody spoke or was heard (`gated`, not followed by default)."""
+    """Kinds of edges to follow from an earlier turn to its reader. `heard`: the prompt quotes the earlier turn; `told`:
+    the game reports the turn, or facts derived from it; `posed`: the turn posed the problem; `tool`: the turn called
+    the tool whose answer is read; `self`: the turn is the reader's own; `gated`: the turn only decided who spoke or was
+    heard (not followed by default)."""

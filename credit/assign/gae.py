@@ -1,83 +1,93 @@
 """Generalised advantage estimation (GAE, arXiv 1506.02438) on the turns of an agent or of a team.
 
-delta_k = r_k + gamma V_{k+1} - V_k and A_k = delta_k + gamma lambda A_{k+1}, from the last moment to the first. Moments
-need not be neighbours in the text: other agents' turns, tool answers and prompts are not on the time axis and cost no
-discount ("skip"). Turns whose policies do not learn have no values, so they count as part of the environment: their
-rewards belong to the last moment before them.
+delta_k = r_k + gamma V_{k+1} - V_k and A_k = delta_k + gamma lambda A_{k+1}, from the last moment to the first. A
+moment is a token or a turn. Moments need not be neighbours in the text: other agents' turns, tool answers and prompts
+are not on the time axis and cost no discount ("skip"). Turns whose policies do not learn have no values, so they count
+as part of the environment: their rewards belong to the last moment before them.
 
 Values are `Reading.values`: V_t is the value of the state *before* token t. After the last moment of a truncated
 episode the value is `Reading.next_value`, if there is one; after any other episode it is 0. `own` values
 (`credit.baselines.value`) are values of the state before a turn, so they fit the level `turn` only, and end with 0.
-Without values (`none`) all are 0.
+Without values (`none`) all values are 0.
 
-The result has `tokens` (one advantage a token) and their mean as `value` at the levels `token` and `bi_level`; `value`
-alone at the level `turn`. `returns` = advantage + value are the value targets: one a token; or one a turn, for the
-state before its first token. Advantages are not whitened: the usual baseline after GAE is `whiten` (PPO), or `none`.
+At the levels `token` and `bi_level`, the result has `tokens` (an advantage for each token) and their mean as `value`;
+at the level `turn` it has `value` alone. `returns` = advantage + value are the value targets: one for each token, or
+one for each turn, for the state before its first token. Advantages are not whitened: the usual baseline after GAE is
+`whiten` (PPO), or `none`.
 
 Rewards of single tokens (`credit.kl`, `credit.overlong`) enter at the token; at the level `turn`, with the turn.
-With `values: none` A is the discounted sum of later rewards; `whiten` as the baseline and a `credit.kl` make this
-REINFORCE++ (arXiv 2501.03262).
+With `values: none` A is the discounted sum of later rewards. Together with the baseline `whiten` and `credit.kl` this
+is REINFORCE++ (arXiv 2501.03262).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
+from operator import add
 from statistics import fmean
 from typing import ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from marl.core.graph import Trajectory
-from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId
-from marl.credit.assign.teams import Team, TeamAssign
-from marl.credit.baselines.value import ValueSource, ValueSourceConfig, explained_variance
-from marl.protocols import Assign, AssignConfig, Evidence
+from marl.core.state import MetricsReporter
+from marl.core.types import Advantage, Credit, Turn, TurnId
+from marl.credit.assign.teams import CreditTeam, TeamAssign
+from marl.credit.baselines.value import ValueSource, ValueSourceConfig, explained_variance_metrics_by_role
+from marl.protocols import AssignConfig, AssignRule, Evidence
 
 
-class Discount(NamedTuple):
-    """Weights of later moments."""
+class GammaAndLambda(NamedTuple):
+    """Factors gamma and lambda of GAE from one moment (a token or a turn) to the next."""
 
     gamma: float = 1.0
     lam: float = 1.0
 
 
-class Bootstrap(NamedTuple):
-    """Value and advantage after the last moment."""
+class BootstrapValueAndAdvantage(NamedTuple):
+    """Value and advantage of the state after the last moment of a GAE pass."""
 
     value: float = 0.0
     advantage: float = 0.0
 
 
-TERMINAL = Bootstrap()
+TERMINAL = BootstrapValueAndAdvantage()
+"""Bootstrap after the end of an episode that was not truncated."""
 
 
 def gae(
-    rewards: Sequence[float], values: Sequence[float], discount: Discount, later: Bootstrap = TERMINAL
+    rewards: Sequence[float],
+    values: Sequence[float],
+    discount: GammaAndLambda,
+    bootstrap: BootstrapValueAndAdvantage = TERMINAL,
 ) -> list[float]:
-    """Return the advantages of successive moments: return - V with lambda = 1, r + gamma V' - V with lambda = 0.
+    """Return the GAE advantages of successive moments: return - V with lambda = 1, r + gamma V' - V with lambda = 0.
 
     Args:
         rewards: the reward of each moment.
         values: the value of the state before each moment.
-        later: value and advantage after the last moment.
+        discount: gamma and lambda from each moment to the next.
+        bootstrap: value and advantage after the last moment.
     """
     gamma, fade = discount.gamma, discount.gamma * discount.lam
-    next_values = [*values, later.value][1:]
+    next_values = [*values, bootstrap.value][1:]
     deltas = [reward + gamma * after - value for reward, after, value in zip(rewards, next_values, values, strict=True)]
-    backwards = accumulate(reversed(deltas), lambda advantage, delta: delta + fade * advantage, initial=later.advantage)
-    # Without the initial value, and in the order of time again.
+    backwards = accumulate(
+        reversed(deltas), lambda advantage, delta: delta + fade * advantage, initial=bootstrap.advantage
+    )
+    # The slice drops the initial value, `bootstrap.advantage`, and puts the advantages in order of time.
     return list(backwards)[:0:-1]
 
 
 def bi_level_gae(
     rewards: Sequence[float],
     values: Sequence[float],
-    ends: Sequence[int],
-    inner: Discount,
-    outer: Discount,
-    bootstrap: Bootstrap = TERMINAL,
+    turn_end_indices: Sequence[int],
+    within_turns: GammaAndLambda,
+    between_turns: GammaAndLambda,
+    bootstrap: BootstrapValueAndAdvantage = TERMINAL,
 ) -> list[float]:
     """Return VAGEN's token advantages (arXiv 2510.16907): GAE over the turns' last tokens, then within each turn.
 
@@ -85,126 +95,141 @@ def bi_level_gae(
     a turn, A_t = r_t + gamma V_{t+1} - V_t + gamma lambda A_{t+1}.
 
     Args:
-        rewards: rewards of tokens; r_{e_k} is the turn's, and rewards inside a turn do not reach the turns before it.
+        rewards: rewards of tokens; r_{e_k} is the turn's reward. Rewards inside a turn do not reach earlier turns.
         values: values of the states before the tokens.
-        ends: index of each turn's last token. They are never inferred from rewards: a turn's reward may be exactly 0.
-        inner: discounts from token to token inside a turn.
-        outer: discounts from turn to turn.
+        turn_end_indices: index of each turn's last token. Ends are never inferred from rewards, since a reward may be
+            exactly 0.
+        within_turns: discounts from token to token inside a turn.
+        between_turns: discounts from turn to turn.
         bootstrap: value and advantage after the last token.
 
     Raises:
         ValueError: if the last token does not end a turn.
     """
-    if not ends or ends[-1] != len(rewards) - 1:
-        raise ValueError(f"the last of {len(rewards)} tokens must end a turn, got ends={list(ends)}")
-    turn_advantages = gae([rewards[end] for end in ends], [values[end] for end in ends], outer, bootstrap)
+    if not turn_end_indices or turn_end_indices[-1] != len(rewards) - 1:
+        raise ValueError(f"the last of {len(rewards)} tokens must end a turn, got ends={list(turn_end_indices)}")
+    end_rewards, end_values = map(rewards.__getitem__, turn_end_indices), map(values.__getitem__, turn_end_indices)
+    turn_advantages = gae(list(end_rewards), list(end_values), between_turns, bootstrap)
     advantages: list[float] = []
-    for end, advantage in zip(ends, turn_advantages, strict=True):
+    for end, advantage in zip(turn_end_indices, turn_advantages, strict=True):
         inside = slice(len(advantages), end)
-        advantages += gae(rewards[inside], values[inside], inner, Bootstrap(values[end], advantage))
+        advantages += gae(
+            rewards[inside], values[inside], within_turns, BootstrapValueAndAdvantage(values[end], advantage)
+        )
         advantages.append(advantage)
     return advantages
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """Turns that share a time axis."""
+class TurnChain:
+    """Successive turns on one time axis, with their values and rewards: the input of GAE."""
 
     turns: Sequence[TurnId]
     values: Sequence[tuple[float, ...]]
     """For each turn: values of the states before its tokens, or before its first token alone."""
     rewards: Sequence[float]
     """Reward of each turn, which enters at the turn's last token."""
-    later: Bootstrap
+    later: BootstrapValueAndAdvantage
     """Value and advantage after the last turn."""
     token_rewards: Mapping[TurnId, Sequence[float]] = field(default_factory=dict)
     """Turn -> additional rewards of its tokens."""
 
-    def by_turn(self, discount: Discount) -> list[Advantage]:
-        """Return advantages of turns as single actions, taken in the state before the turn's first token."""
-        before = [values[0] for values in self.values]
+    def turn_level_advantages(self, discount: GammaAndLambda) -> list[Advantage]:
+        """Return the advantage of each turn as a single action, taken in the state before the turn's first token."""
+        before: list[float] = []
         rewards: list[float] = []
-        for turn, reward in zip(self.turns, self.rewards, strict=True):
+        for turn, values, reward in zip(self.turns, self.values, self.rewards, strict=True):
+            before.append(values[0])
             rewards.append(reward + sum(self.token_rewards.get(turn, ())))
         advantages = gae(rewards, before, discount, self.later)
         return [Advantage(a, (), (a + value,)) for a, value in zip(advantages, before, strict=True)]
 
-    def by_token(self, discount: Discount) -> list[Advantage]:
-        """Return advantages of tokens as single actions, over the concatenated tokens of all turns."""
-        return self._split(gae(self._token_rewards(), list(chain.from_iterable(self.values)), discount, self.later))
+    def token_level_advantages(
+        self, discount: GammaAndLambda, between_turns: GammaAndLambda | None = None
+    ) -> list[Advantage]:
+        """Return the advantage of each turn with an advantage for each of its tokens.
 
-    def bi_level(self, inner: Discount, outer: Discount) -> list[Advantage]:
-        """Return advantages as `bi_level_gae` does."""
-        ends = [start - 1 for start in accumulate(map(len, self.values))]
-        values = list(chain.from_iterable(self.values))
-        return self._split(bi_level_gae(self._token_rewards(), values, ends, inner, outer, self.later))
-
-    def _token_rewards(self) -> list[float]:
-        """Return the reward of every token of the chain."""
-        rewards = list[float]()
+        GAE runs over the concatenated tokens of all turns; with `between_turns` it is `bi_level_gae`.
+        """
+        rewards: list[float] = []
+        ends: list[int] = []
         for turn, values, reward in zip(self.turns, self.values, self.rewards, strict=True):
             rewards += self.token_rewards.get(turn) or [0.0] * len(values)
             rewards[-1] += reward
-        return rewards
-
-    def _split(self, advantages: Sequence[float]) -> list[Advantage]:
-        """Return the advantage of each turn from the advantages of all tokens."""
-        by_turn, start = [], 0
+            ends.append(len(rewards) - 1)
+        token_values = list(chain.from_iterable(self.values))
+        if between_turns is None:
+            advantages = gae(rewards, token_values, discount, self.later)
+        else:
+            advantages = bi_level_gae(rewards, token_values, ends, discount, between_turns, self.later)
+        by_turn: list[Advantage] = []
+        remaining = iter(advantages)
         for values in self.values:
-            tokens = tuple(advantages[start : start + len(values)])
-            returns = tuple([a + value for a, value in zip(tokens, values, strict=True)])
-            by_turn.append(Advantage(fmean(tokens), tokens, returns))
-            start += len(values)
+            tokens = tuple(islice(remaining, len(values)))
+            by_turn.append(Advantage(fmean(tokens), tokens, tuple(map(add, tokens, values))))
         return by_turn
 
 
 class EpisodeValues(NamedTuple):
-    """An episode with the values of its turns."""
+    """An episode with the values of its turns, and the evidence of its step."""
 
     trajectory: Trajectory
     evidence: Evidence
     values: Mapping[TurnId, tuple[float, ...]]
-    """Turn -> values before its tokens, or before its first token alone; some turns may be absent."""
+    """Turn -> values of the states before its tokens, or before its first token alone. Turns without values are
+    absent."""
 
-    def bootstrap_after(self, last: TurnId) -> Bootstrap:
-        """Return value and advantage after the final turn `last`: not 0 only in a truncated episode with a next
-        value."""
-        reading = self.evidence.readings.get(last) if self.trajectory.end == "truncated" else None
-        return Bootstrap(reading.next_value) if reading and reading.next_value is not None else TERMINAL
+    def bootstrap_after_final_turn(self, final_turn: TurnId) -> BootstrapValueAndAdvantage:
+        """Return value and advantage after the episode's final turn `final_turn`.
+
+        Both are 0 unless the episode was truncated and the reading of `final_turn` has a `next_value`.
+        """
+        reading = self.evidence.readings.get(final_turn) if self.trajectory.end == "truncated" else None
+        return (
+            BootstrapValueAndAdvantage(reading.next_value) if reading and reading.next_value is not None else TERMINAL
+        )
 
 
 class GaeAssign(ValueSourceConfig, AssignConfig):
-    """Base of the settings of GAE."""
+    """Base of the settings of credit rules that apply generalised advantage estimation (GAE)."""
 
     uses_token_rewards: ClassVar[bool] = True
     gamma: float = Field(default=1.0, ge=0, le=1)
-    """Discount of a moment: a token, or a turn at the level `turn`."""
+    """Discount from one moment to the next: a moment is a token, or a turn at the level `turn`."""
     lam: float = Field(default=1.0, ge=0, le=1)
-    """GAE's lambda: 1 trusts the rewards (unbiased for any values), 0 trusts the values."""
+    """GAE's lambda: 1 sums up rewards (unbiased for any values), 0 uses the value one moment later instead."""
+    level: Literal["token", "turn", "bi_level"] = "token"
+    """Moments of the time axis: tokens, turns, or the turns' last tokens and then the tokens inside each turn."""
 
     @model_validator(mode="after")
-    def _check_lambda(self) -> Self:
+    def _check_values_fit_lambda_and_level(self) -> Self:
         if self.values == "none" and self.lam != 1:
             raise ValueError(f"lam: {self.lam:g} says how far values are trusted, and values are 'none'; choices: 1")
+        if self.values == "own" and self.level != "turn":
+            raise ValueError(
+                f"level: {self.level!r} needs a value before each token, but values: 'own' has one a turn; "
+                "choices: level: turn, or values: learner"
+            )
         return self
 
-    def agent_groups(self, trajectory: Trajectory, evidence: Evidence) -> list[Team]:
+    def teams_sharing_a_chain(self, trajectory: Trajectory, evidence: Evidence) -> list[CreditTeam]:
         """Return the groups of agents whose turns share a time axis; subclasses override this."""
         raise NotImplementedError
 
-    def estimate(self, chain: Chain) -> list[Advantage]:
-        """Return the advantage of each turn of a chain; subclasses override this."""
-        raise NotImplementedError
+    def advantages_of_turn_chain(self, chain: TurnChain) -> list[Advantage]:
+        """Return the advantage of each turn of `chain`, and the advantages of its tokens unless `level` is `turn`."""
+        discount = GammaAndLambda(self.gamma, self.lam)
+        return chain.turn_level_advantages(discount) if self.level == "turn" else chain.token_level_advantages(discount)
 
-    def advantages(self, team: Team, turns: Sequence[Turn], episode: EpisodeValues) -> list[Advantage]:
+    def advantages(self, team: CreditTeam, turns: Sequence[Turn], episode: EpisodeValues) -> list[Advantage]:
         """Return the advantages of `turns`: the turns of a team that have values, in playing order."""
-        ids, rewards = [turn.id for turn in turns], self.rewards_of(episode.trajectory, team, turns)
-        values = [episode.values[turn] for turn in ids]
-        later = episode.bootstrap_after(ids[-1])
-        return self.estimate(Chain(ids, values, rewards, later, episode.evidence.token_rewards))
+        ids, rewards = [turn.id for turn in turns], self.team_rewards_per_turn(episode.trajectory, team, turns)
+        values = list(map(episode.values.__getitem__, ids))
+        later = episode.bootstrap_after_final_turn(ids[-1])
+        return self.advantages_of_turn_chain(TurnChain(ids, values, rewards, later, episode.evidence.token_rewards))
 
-    def rewards_of(self, trajectory: Trajectory, team: Team, turns: Sequence[Turn]) -> list[float]:
-        """Return the rewards of a chain's turns: a reward belongs to the last of `turns` at or before its payment."""
+    def team_rewards_per_turn(self, trajectory: Trajectory, team: CreditTeam, turns: Sequence[Turn]) -> list[float]:
+        """Return the team's reward at each of `turns`, plus the rewards until the next of `turns`."""
         by_turn = team.rewards_by_turn(trajectory)
         rewards, chained = list[float](), {turn.id for turn in turns}
         for turn in trajectory.turns:
@@ -214,16 +239,16 @@ class GaeAssign(ValueSourceConfig, AssignConfig):
                 rewards[-1] += by_turn.get(turn.id, 0.0)
         return rewards
 
-    def build(self) -> Assign:
-        return GaeRule(self, self.build_source())
+    def build(self) -> AssignRule:
+        return GaeRule(self, self.build_value_source())
 
 
-class Gae(GaeAssign):
+class PerAgentGae(GaeAssign):
     """GAE over each agent's own turns, on the agent's own rewards.
 
-    `token`: over the concatenated tokens of its turns (PPO; PaperScout's multi-step token GAE). `turn`: a turn is one
-    action, from the state at the last token of its prompt (PSPO and Agent-R1's step-level MDP, VAGEN without
-    concatenation). `bi_level`: over turns, then over the tokens of each (VAGEN, RAGEN), with explicit turn ends.
+    `level: token`: over the concatenated tokens of the agent's turns (PPO; PaperScout's multi-step token GAE). `turn`:
+    a turn is one action, from the state at the last token of its prompt (PSPO and Agent-R1's step-level MDP, VAGEN
+    without concatenation). `bi_level`: over turns, then over the tokens of each turn (VAGEN, RAGEN).
     """
 
     kind: str = "gae"
@@ -231,101 +256,80 @@ class Gae(GaeAssign):
     """Moments of the time axis. `token`: every token; `turn`: every turn; `bi_level`: the turns' last tokens, then the
     tokens inside each turn (VAGEN, arXiv 2510.16907)."""
     gamma_turn: float | None = Field(default=None, ge=0, le=1)
-    """Discount from turn to turn at `bi_level`, where `gamma` discounts tokens inside a turn (VAGEN: 0.95). None: equal
-    to `gamma`."""
+    """Discount from turn to turn at level `bi_level` (default: `gamma`, which discounts from token to token inside a
+    turn; VAGEN: 0.95)."""
     lam_turn: float | None = Field(default=None, ge=0, le=1)
-    """Lambda from turn to turn at `bi_level`. None: equal to `lam`, as in VAGEN's code."""
+    """Lambda from turn to turn at level `bi_level` (default: `lam`, as in VAGEN's code)."""
 
     @model_validator(mode="after")
-    def _check_level(self) -> Self:
-        check_source(self.level, self.values)
+    def _check_turn_discounts_fit_level(self) -> Self:
         for name, value in (("gamma_turn", self.gamma_turn), ("lam_turn", self.lam_turn)):
             if value is not None and self.level != "bi_level":
                 raise ValueError(f"{name}: {value:g} has no effect at level {self.level!r}; choices: bi_level, or none")
         return self
 
-    def agent_groups(self, trajectory: Trajectory, evidence: Evidence) -> list[Team]:
-        seats = trajectory.deal.seats.items()
-        return [Team(frozenset({agent})) for agent, role in seats if role not in evidence.rule_based_roles]
+    def teams_sharing_a_chain(self, trajectory: Trajectory, evidence: Evidence) -> list[CreditTeam]:
+        return [CreditTeam(frozenset({agent})) for agent in evidence.non_rule_based_agents(trajectory)]
 
-    def estimate(self, chain: Chain) -> list[Advantage]:
-        inner = Discount(self.gamma, self.lam)
-        if self.level == "turn":
-            return chain.by_turn(inner)
-        if self.level == "token":
-            return chain.by_token(inner)
+    def advantages_of_turn_chain(self, chain: TurnChain) -> list[Advantage]:
+        if self.level != "bi_level":
+            return super().advantages_of_turn_chain(chain)
         gamma = self.gamma if self.gamma_turn is None else self.gamma_turn
-        return chain.bi_level(inner, Discount(gamma, self.lam if self.lam_turn is None else self.lam_turn))
+        lam = self.lam if self.lam_turn is None else self.lam_turn
+        return chain.token_level_advantages(GammaAndLambda(self.gamma, self.lam), GammaAndLambda(gamma, lam))
 
 
-class ChainGae(GaeAssign, TeamAssign):
-    """MARFT's chain: one reversed pass over all turns of a team's agents, in playing order.
+class TeamChainGae(GaeAssign, TeamAssign):
+    """GAE over all turns of a team's agents in playing order, as one chain (MARFT).
 
     At an agent's last token the next value is the value at the next agent's first token (or turn), so a speaker's
     contribution appears in the next speaker's value. With gamma = lambda = 1 every turn gets the team's return minus
-    its own value."""
+    the value of the state before the turn.
+    """
 
     kind: str = "chain_gae"
-    level: Literal["token", "turn"] = "token"
+    level: Literal["token", "turn"] = "token"  # type: ignore[assignment]
     """Moments of the time axis. `token`: every token; `turn`: every turn."""
     rewards: Literal["last", "paid"] = "last"
-    """Time of the team's rewards: `last`: all at the end of its last turn (MARFT); `paid`: when each was paid."""
+    """Time of the team's rewards: `last`: all at the end of the team's last turn (MARFT); `paid`: each reward at the
+    turn at which it was paid."""
 
-    @model_validator(mode="after")
-    def _check_level(self) -> Self:
-        check_source(self.level, self.values)
-        return self
+    def teams_sharing_a_chain(self, trajectory: Trajectory, evidence: Evidence) -> list[CreditTeam]:
+        return self.teams_in_trajectory(trajectory, evidence)
 
-    def agent_groups(self, trajectory: Trajectory, evidence: Evidence) -> list[Team]:
-        return self.teams_of(trajectory, evidence)
-
-    def rewards_of(self, trajectory: Trajectory, team: Team, turns: Sequence[Turn]) -> list[float]:
+    def team_rewards_per_turn(self, trajectory: Trajectory, team: CreditTeam, turns: Sequence[Turn]) -> list[float]:
         if self.rewards == "paid":
-            return super().rewards_of(trajectory, team, turns)
+            return super().team_rewards_per_turn(trajectory, team, turns)
         return [*[0.0] * (len(turns) - 1), team.total_reward(trajectory)]
 
-    def estimate(self, chain: Chain) -> list[Advantage]:
-        discount = Discount(self.gamma, self.lam)
-        return chain.by_turn(discount) if self.level == "turn" else chain.by_token(discount)
 
+class GaeRule(MetricsReporter):
+    """Rule built from `GaeAssign`: reads values from their source, and computes advantages by GAE.
 
-def check_source(level: str, values: str) -> None:
-    """Raises:
-    ValueError: if `level` needs values of tokens, and `values` are values of turns.
+    Metric of a step, `credit/explained_variance/ROLE`: explained variance of the values at the prompts; 1 if the values
+    predict all targets.
     """
-    if values == "own" and level != "turn":
-        raise ValueError(
-            f"level: {level!r} needs a value before each token, but values: 'own' has one a turn; "
-            "choices: level: turn, or values: learner"
-        )
-
-
-class GaeRule:
-    """A built GAE rule with its source of values."""
 
     def __init__(self, settings: GaeAssign, source: ValueSource) -> None:
         self._settings, self._source = settings, source
-        self._metrics: Metrics = {}
-        self.needs = source.needs
+        self.needed_reading_fields = source.needed_reading_fields
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
 
     def __call__(self, evidence: Evidence) -> Credit:
-        """Return the advantage of every turn with values; a turn that forks share gets it from the first fork."""
+        """Return the advantage of every turn with values; shared turns of forks get the advantage of the first fork."""
         values = self._source.values(evidence)
         credit: Credit = {}
+        targets: dict[TurnId, float] = {}
         for trajectory in evidence.trajectories:
-            for team in self._settings.agent_groups(trajectory, evidence):
+            for team in self._settings.teams_sharing_a_chain(trajectory, evidence):
                 turns = [turn for turn in team.turns(trajectory) if turn.id in values]
                 if not turns:
                     continue
                 advantages = self._settings.advantages(team, turns, EpisodeValues(trajectory, evidence, values))
                 for turn, advantage in zip(turns, advantages, strict=True):
-                    credit.setdefault(turn.id, advantage)
-        targets = {turn: advantage.returns[0] for turn, advantage in credit.items()}
-        self._source.learn(evidence, targets)
-        self._metrics = explained_variance(evidence, targets, values) if self._settings.values != "none" else {}
+                    targets[turn.id] = credit.setdefault(turn.id, advantage).returns[0]
+        self._source.fit_values(evidence, targets)
+        self._metrics = (
+            explained_variance_metrics_by_role(evidence, targets, values) if self._settings.values != "none" else {}
+        )
         return credit
-
-    def metrics(self) -> Metrics:
-        """Return `credit/explained_variance/ROLE` of the values at the prompts; 1: they predict all targets."""
-        return self._metrics

@@ -45,23 +45,20 @@ from typing import Literal
 
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, EdgeKind, Turn, TurnId
-from marl.credit.assign.edges import EdgeAssign
-from marl.credit.assign.gae import Bootstrap, Chain, ChainGae, EpisodeValues
-from marl.credit.assign.hierarchical import normalized_weights
-from marl.credit.assign.teams import Team
-
-Weights = Mapping[TurnId, Mapping[TurnId, float]]
-"""Turn -> each of its readers -> weight of that reader; turns without readers are absent."""
+from marl.credit.assign.edges import EdgeFollowingAssign
+from marl.credit.assign.gae import BootstrapValueAndAdvantage, EpisodeValues, TeamChainGae, TurnChain
+from marl.credit.assign.hierarchical import normalize_weights
+from marl.credit.assign.teams import CreditTeam
 
 
-class Ancestry:
-    """Parents of turns in a trajectory graph that is reduced to the credited turns; other turns pass edges through.
+class CreditedTurnAncestry:
+    """Parents of turns in a trajectory graph that is reduced to the credited turns; edges pass through other turns.
 
     Vector clocks tell whether one turn led to another (Fidge 1988, Mattern 1989). A line is a sequence of turns of one
-    agent in which each turn follows the previous one; for every line, a turn's clock holds the last turn that led to
-    it. So time is linear in edges, and memory in turns times lines: one line an agent if `self` is followed. Without
-    `self`, an agent starts a new line at every turn that follows none of its own, so there may be as many lines as
-    turns.
+    agent in which each turn follows the previous turn. For every line, a turn's clock contains the last turn that led
+    to this turn. So time is linear in edges, and memory in turns times lines: one line per agent if `self` is followed.
+    Without `self`, an agent starts a new line at every turn that follows none of its own turns, so there may be as many
+    lines as turns.
     """
 
     def __init__(self, trajectory: Trajectory, credited: Collection[TurnId], along: Collection[EdgeKind]) -> None:
@@ -76,39 +73,36 @@ class Ancestry:
             sources, earlier = trajectory.sources(turn.id, along), latest.get(turn.agent)
             if earlier and turn.id in self._credited and "self" in along:
                 sources += [earlier]
-            candidates = dict.fromkeys(chain.from_iterable(map(self.nearest, sources)))
-            self._parents[turn.id], clock = self._last(candidates)
+            candidates = dict.fromkeys(chain.from_iterable(map(self.nearest_credited_ancestors, sources)))
+            # A credited ancestor is a parent if no later ancestor descends from it. `clock` is a vector clock.
+            clock: dict[TurnId, int] = {}
+            parents: set[TurnId] = set()
+            for candidate in sorted(candidates, key=lambda turn_id: turn_id[1], reverse=True):
+                if not self._is_ancestor_by_clock(candidate, clock):
+                    parents.add(candidate)
+                    for line, index in self._clocks[candidate].items():
+                        clock[line] = max(index, clock.get(line, -1))
+            self._parents[turn.id] = [candidate for candidate in candidates if candidate in parents]
             if turn.id in self._credited:
-                line = self._lines[earlier] if earlier and self._precedes(earlier, clock) else turn.id
+                line = self._lines[earlier] if earlier and self._is_ancestor_by_clock(earlier, clock) else turn.id
                 self._lines[turn.id] = line
                 self._clocks[turn.id] = clock | {line: turn.id[1]}
                 latest[turn.agent] = turn.id
 
-    def _last(self, candidates: Collection[TurnId]) -> tuple[list[TurnId], dict[TurnId, int]]:
-        """Return the candidates that led to no other candidate, and the merged clock of all candidates."""
-        clock: dict[TurnId, int] = {}
-        last: set[TurnId] = set()
-        for turn in sorted(candidates, key=lambda turn: turn[1], reverse=True):
-            if not self._precedes(turn, clock):
-                last.add(turn)
-                for line, index in self._clocks[turn].items():
-                    clock[line] = max(index, clock.get(line, -1))
-        return [turn for turn in candidates if turn in last], clock
+    def _is_ancestor_by_clock(self, turn: TurnId, vector_clock: Mapping[TurnId, int]) -> bool:
+        """Return True if `turn` led to the turn whose vector clock is `vector_clock`."""
+        return vector_clock.get(self._lines[turn], -1) >= turn[1]
 
-    def _precedes(self, turn: TurnId, clock: Mapping[TurnId, int]) -> bool:
-        """Return True if `turn` led to the turn with this clock."""
-        return clock.get(self._lines[turn], -1) >= turn[1]
-
-    def parents(self, turn: TurnId) -> Sequence[TurnId]:
-        """Return the credited turns that `turn` read directly: none of them led to another one."""
+    def credited_parents(self, turn: TurnId) -> Sequence[TurnId]:
+        """Return the credited turns that `turn` read directly, which means that no parent led to another parent."""
         return self._parents[turn]
 
-    def nearest(self, turn: TurnId) -> Sequence[TurnId]:
-        """Return the turn itself if it is credited, else its credited parents."""
+    def nearest_credited_ancestors(self, turn: TurnId) -> Sequence[TurnId]:
+        """Return [`turn`] if the turn is credited, else the nearest credited turns before it in the graph."""
         return [turn] if turn in self._credited else self._parents[turn]
 
 
-class GraphGae(EdgeAssign, ChainGae):
+class GraphGae(EdgeFollowingAssign, TeamChainGae):
     """GAE along the edges from read turns to their readers, which may speak at the same time.
 
     The formulas, and the rules for forks, joins and ends, are in `credit/assign/graph_gae.py`.
@@ -118,76 +112,71 @@ class GraphGae(EdgeAssign, ChainGae):
     level: Literal["token", "turn"] = "token"
     """Moments of the time axis. `token`: every token; `turn`: every turn."""
     rewards: Literal["last", "paid"] = "last"
-    """Time of the team's rewards: `last`: all at the end, after every turn without a reader; `paid`: when each was
-    paid. """
+    """Time of the team's rewards: `last`: all at the end, after every turn without a reader; `paid`: each reward at the
+    turn at which it was paid."""
     share: Literal["whole", "equal", "tokens"] = "whole"
-    """Share of the advantage of a join (a turn that read several) for each of its parents. `whole`: the full advantage,
-    and a turn with several readers gets their mean. `equal`: equal shares, and the shares from several readers add up,
-    as in `flow`. `tokens`: the same with shares in proportion to the prompt's tokens that were made from each
-    parent."""
+    """Share of a turn's advantage that each turn it read (parent) receives. `whole`: the full advantage; a turn with
+    several readers gets the mean of their advantages. `equal`: equal shares; the shares from several readers add up, as
+    in `flow`. `tokens`: shares in proportion to the prompt's tokens that come from each parent; they add up, too."""
 
-    def advantages(self, team: Team, turns: Sequence[Turn], episode: EpisodeValues) -> list[Advantage]:
-        ancestry = Ancestry(episode.trajectory, [turn.id for turn in turns], self.along)
-        weights = self._weights(turns, ancestry)
-        if self.rewards == "paid":
-            rewards = _rewards_when_paid(episode.trajectory, team, ancestry)
-        else:
-            ends = [turn.id for turn in turns if turn.id not in weights]
+    def advantages(self, team: CreditTeam, turns: Sequence[Turn], episode: EpisodeValues) -> list[Advantage]:
+        ids = [turn.id for turn in turns]
+        ancestry = CreditedTurnAncestry(episode.trajectory, ids, self.along)
+        weights = self._edge_weights_by_source_and_reader(turns, ancestry)
+        rewards: dict[TurnId, float] = defaultdict(float)
+        if self.rewards == "last":
+            ends = [turn for turn in ids if turn not in weights]
             reward = team.total_reward(episode.trajectory)
-            rewards = dict.fromkeys(ends, reward if self.share == "whole" else reward / len(ends))
+            rewards.update(dict.fromkeys(ends, reward if self.share == "whole" else reward / len(ends)))
+        else:
+            by_turn = team.rewards_by_turn(episode.trajectory)
+            latest: TurnId | None = None
+            for turn in episode.trajectory.turns:
+                nearest = ancestry.nearest_credited_ancestors(turn.id)
+                latest = turn.id if turn.id in nearest else latest
+                receiver = max(nearest, key=lambda credited: credited[1]) if nearest else latest
+                # A reward paid before the first credited turn is credited to no turn.
+                if receiver is not None:
+                    rewards[receiver] += by_turn.get(turn.id, 0.0)
         advantages: dict[TurnId, Advantage] = {}
-        for turn in reversed([turn.id for turn in turns]):
+        for turn in reversed(ids):
+            later = episode.bootstrap_after_final_turn(turn)
             if turn in weights:
-                later = _readers_mean(weights[turn], episode.values, advantages)
-            else:
-                later = episode.bootstrap_after(turn)
+                # The next value and advantage are means over the turns that read `turn`, weighted by shares.
+                value, advantage = 0.0, 0.0
+                for reader, weight in weights[turn].items():
+                    credit = advantages[reader]
+                    value += weight * episode.values[reader][0]
+                    advantage += weight * (credit.tokens[0] if credit.tokens else credit.value)
+                later = BootstrapValueAndAdvantage(value, advantage)
             values, reward = episode.values[turn], rewards.get(turn, 0.0)
-            [advantages[turn]] = self.estimate(Chain([turn], [values], [reward], later, episode.evidence.token_rewards))
-        return [advantages[turn.id] for turn in turns]
+            [advantages[turn]] = self.advantages_of_turn_chain(
+                TurnChain([turn], [values], [reward], later, episode.evidence.token_rewards)
+            )
+        return list(map(advantages.__getitem__, ids))
 
-    def _weights(self, turns: Sequence[Turn], ancestry: Ancestry) -> Weights:
-        """Return the weights w(u, v) of all pairs of a turn u and its reader v."""
+    def _edge_weights_by_source_and_reader(
+        self, turns: Sequence[Turn], ancestry: CreditedTurnAncestry
+    ) -> Mapping[TurnId, Mapping[TurnId, float]]:
+        """Return turn u -> each of its readers v -> weight w(u, v); turns without readers are absent."""
         weights: dict[TurnId, dict[TurnId, float]] = defaultdict(dict)
         for reader in turns:
-            for parent, share in self._shares(reader, ancestry).items():
+            tokens: dict[TurnId, float] = dict.fromkeys(ancestry.credited_parents(reader.id), 0.0)
+            if not tokens:
+                continue
+            if self.share == "tokens":
+                for mark, (first, end) in zip(reader.request.marks, reader.completion.mark_tokens, strict=False):
+                    sources = (
+                        tokens.keys() & ancestry.nearest_credited_ancestors(mark.source)
+                        if mark.kind in self.along
+                        else ()
+                    )
+                    for source in sources:
+                        tokens[source] += (end - first) / len(sources)
+            # The shares of a reader are normalised, so that they sum to 1 over all its parents.
+            for parent, share in zip(tokens, normalize_weights(list(tokens.values())), strict=True):
                 weights[parent][reader.id] = share
         if self.share == "whole":
-            return {turn: dict.fromkeys(readers, 1 / len(readers)) for turn, readers in weights.items()}
+            for turn, readers in weights.items():
+                weights[turn] = dict.fromkeys(readers, 1 / len(readers))
         return dict(weights)
-
-    def _shares(self, reader: Turn, ancestry: Ancestry) -> Mapping[TurnId, float]:
-        """Return the share of `reader` for each of its parents; the shares sum to 1."""
-        tokens: dict[TurnId, float] = dict.fromkeys(ancestry.parents(reader.id), 0.0)
-        if self.share == "tokens":
-            for mark, (first, end) in zip(reader.request.marks, reader.completion.mark_tokens, strict=False):
-                sources = tokens.keys() & ancestry.nearest(mark.source) if mark.kind in self.along else ()
-                for source in sources:
-                    tokens[source] += (end - first) / len(sources)
-        return dict(zip(tokens, normalized_weights(list(tokens.values())), strict=True)) if tokens else {}
-
-
-def _rewards_when_paid(trajectory: Trajectory, team: Team, ancestry: Ancestry) -> dict[TurnId, float]:
-    """Return credited turn -> the team's rewards that belong to it; rewards before the first credited turn are lost."""
-    by_turn = team.rewards_by_turn(trajectory)
-    rewards: dict[TurnId, float] = defaultdict(float)
-    latest: TurnId | None = None
-    for turn in trajectory.turns:
-        nearest = ancestry.nearest(turn.id)
-        latest = turn.id if turn.id in nearest else latest
-        receiver = max(nearest, key=lambda credited: credited[1]) if nearest else latest
-        if receiver is not None:
-            rewards[receiver] += by_turn.get(turn.id, 0.0)
-    return rewards
-
-
-def _readers_mean(
-    weights: Mapping[TurnId, float], values: Mapping[TurnId, Sequence[float]], advantages: Mapping[TurnId, Advantage]
-) -> Bootstrap:
-    """Return the weighted sums of value and advantage at the readers' first moments."""
-    firsts = {
-        turn: advantages[turn].tokens[0] if advantages[turn].tokens else advantages[turn].value for turn in weights
-    }
-    return Bootstrap(
-        sum(weight * values[turn][0] for turn, weight in weights.items()),
-        sum(weight * firsts[turn] for turn, weight in weights.items()),
-    )

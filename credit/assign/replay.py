@@ -10,22 +10,21 @@ from pydantic import PositiveInt
 
 from marl.core.graph import Trajectory
 from marl.core.types import Fork, TurnId
-from marl.credit.assign.rollouts import CreditRollouts, RolloutAssign
-from marl.credit.assign.teams import Team
+from marl.credit.assign.rollouts import CreditRolloutPlayer, RolloutAssign
+from marl.credit.assign.teams import CreditTeam
 from marl.protocols import Evidence
 
 State = tuple[TurnId, frozenset[str]]
-"""Key of a state: the turn that follows it, and the team whose reward is estimated. Forks that share the turn share it.
-"""
+"""Key of a state in an episode: the next turn, and the agents of the team whose reward is estimated."""
 
 
-class Replay(RolloutAssign):
-    """Each turn earns the change of the expected reward that it made, estimated by rollouts from around it.
+class RolloutValueChangeAssign(RolloutAssign):
+    """Each turn earns the change of the expected reward by its answer, estimated by rollouts before and after the turn.
 
-    `vine` (VinePPO, arXiv 2410.01679): A = V(after the turn) - V(before it), where V is the team's mean reward over
-    `samples` rollouts from there. After the last turn, and where only answers by rule remain, V is the recorded reward.
-    Unbiased for the advantage of the turn. The state before one turn is the state after the previous one, so this
-    takes `samples` rollouts for each turn if all turns get credit, and up to twice as many if only some do.
+    `vine` (VinePPO, arXiv 2410.01679): A = V(after the turn) - V(before the turn), where V is the team's mean reward
+    over `samples` rollouts from that state. After the last turn, and where only rule-based turns remain, V is the
+    recorded reward. A is an unbiased estimate of the turn's advantage. The state after a turn is the state before the
+    next turn, so this takes `samples` rollouts per turn if all turns get credit, and up to twice as many otherwise.
 
     `siblings` (C3, arXiv 2603.06859): A = R - the mean of `samples` other rollouts from before the turn. Also unbiased,
     but R is a single draw of the continuation, so more samples do not make A exact. `samples` rollouts for each turn.
@@ -35,38 +34,31 @@ class Replay(RolloutAssign):
 
     kind: str = "replay"
     form: Literal["vine", "siblings"] = "vine"
-    """`vine`: value after the turn minus value before it; `siblings`: recorded reward minus the mean of other
-    rollouts."""
+    """Estimate of a turn's credit. `vine`: value after the turn minus value before the turn; `siblings`: recorded
+    reward minus the mean reward of other rollouts from before the turn."""
     samples: PositiveInt = 8
-    """Rollouts from each state."""
+    """Number of rollouts from each state."""
 
-    def credit_values(self, evidence: Evidence, rollouts: CreditRollouts) -> Iterator[tuple[TurnId, float]]:
-        probes = list(self._probes(evidence))
-        forks: dict[State, tuple[Fork, Team]] = {}
-        for trajectory, team, indices in probes:
-            for index in indices:
-                fork = Fork(trajectory, index, n=self.samples)
-                forks.setdefault(_state(trajectory, index, team), (fork, team))
-        values = dict(zip(forks, rollouts.mean_rewards(list(forks.values())), strict=True))
-        for trajectory, team, indices in probes:
-            before, *after = [values[_state(trajectory, index, team)] for index in indices]
-            value = after[0] if after else team.total_reward(trajectory)
-            if before is not None and value is not None:
-                yield trajectory.turns[indices[0]].id, value - before
-
-    def _probes(self, evidence: Evidence) -> Iterator[tuple[Trajectory, Team, tuple[int, ...]]]:
-        """Yield the index of each credited turn, and the index of the next turn that is no answer by rule.
-
-        The second index is left out if the value after the turn needs no rollouts.
-        """
+    def turn_credits_from_rollouts(
+        self, evidence: Evidence, rollouts: CreditRolloutPlayer
+    ) -> Iterator[tuple[TurnId, float]]:
+        # For each credited turn: episode, team, the state before the turn, and (for `vine`) the state after it.
+        states: list[tuple[Trajectory, CreditTeam, State, State | None]] = []
+        forks: dict[State, tuple[Fork, CreditTeam]] = {}
         for trajectory in evidence.trajectories:
-            free = [turn.id[1] for turn in trajectory.turns if turn.role not in evidence.rule_based_roles]
-            following = dict(pairwise(free)) if self.form == "vine" else {}
-            for team, turns in self.credited_turns(trajectory, evidence):
+            sampled = [turn.id for turn in trajectory.turns if turn.role not in evidence.rule_based_roles]
+            next_turn = dict(pairwise(sampled)) if self.form == "vine" else {}
+            for team, turns in self.credited_turns_by_team(trajectory, evidence):
                 for turn in turns:
-                    index = turn.id[1]
-                    yield trajectory, team, (index, following[index]) if index in following else (index,)
-
-
-def _state(trajectory: Trajectory, index: int, team: Team) -> State:
-    return trajectory.turns[index].id, team.agents
+                    before: State = turn.id, team.agents
+                    after: State | None = (next_turn[turn.id], team.agents) if turn.id in next_turn else None
+                    states.append((trajectory, team, before, after))
+                    for state in filter(None, (before, after)):
+                        # The state before a turn that several forks share is played only once.
+                        forks.setdefault(state, (Fork(trajectory, state[0][1], n=self.samples), team))
+        values = dict(zip(forks, rollouts.mean_team_reward_per_fork(list(forks.values())), strict=True))
+        for trajectory, team, before, after in states:
+            value = values[after] if after else team.total_reward(trajectory)
+            value_before = values[before]
+            if value_before is not None and value is not None:
+                yield before[0], value - value_before

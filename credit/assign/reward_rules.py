@@ -7,102 +7,96 @@ in which it was sampled.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from marl.core.graph import Trajectory
-from marl.core.types import Credit, TurnId
-from marl.credit.assign.edges import EdgeAssign
-from marl.credit.assign.teams import Team, TeamAssign, check_disjoint, credit_from_first, named_teams
+from marl.core.types import Advantage, Credit, Reward, TurnId
+from marl.credit.assign.edges import EdgeFollowingAssign
+from marl.credit.assign.teams import CreditTeam, TeamAssign, add_single_agent_teams, check_teams_disjoint
 from marl.protocols import AssignConfig, Evidence
 
-TurnValues = Iterator[tuple[TurnId, float]]
-"""Turns of an episode with their credit."""
 
-
-class Outcome(AssignConfig):
+class AgentReturnAssign(AssignConfig):
     """Each turn earns its agent's return in the episode."""
 
     kind: str = "outcome"
     to_go: bool = False
-    """Count only the agent's rewards from this turn on."""
+    """True: a turn earns only the agent's rewards from this turn on, instead of its full return."""
 
     @property
-    def by_turn(self) -> bool:
+    def credit_depends_on_reward_time(self) -> bool:
         """Return True with `to_go`: then turns of an agent may earn different amounts."""
         return self.to_go
 
     def __call__(self, evidence: Evidence) -> Credit:
-        return credit_from_first(chain.from_iterable(map(self._episode, evidence.trajectories)))
-
-    def _episode(self, trajectory: Trajectory) -> TurnValues:
-        if not self.to_go:
-            returns = trajectory.returns
-            for turn in trajectory.turns:
-                yield turn.id, returns.get(turn.agent, 0.0)
-            return
-        rewards = defaultdict(list)
-        for reward in trajectory.rewards:
-            rewards[reward.turn].append(reward)
-        to_go: dict[str, float] = defaultdict(float)
-        for turn in reversed(trajectory.turns):
-            for reward in rewards.get(turn.id, ()):
-                to_go[reward.agent] += reward.value
-            yield turn.id, to_go[turn.agent]
+        credit: Credit = {}
+        for trajectory in evidence.trajectories:
+            turns, returns = trajectory.turns, trajectory.returns
+            rewards: dict[TurnId, list[Reward]] = defaultdict(list)
+            if self.to_go:
+                # Iterating from the last turn to the first makes each return-to-go a running sum.
+                turns, returns = list(reversed(turns)), {}
+                for reward in trajectory.rewards:
+                    rewards[reward.turn].append(reward)
+            for turn in turns:
+                for reward in rewards.get(turn.id, ()):
+                    returns[reward.agent] = returns.get(reward.agent, 0.0) + reward.value
+                credit.setdefault(turn.id, Advantage(returns.get(turn.agent, 0.0)))
+        return credit
 
 
-class Uniform(TeamAssign):
+class FullTeamRewardAssign(TeamAssign):
     """Each turn of a team's members earns the full reward of the team in the episode.
 
-    As in GRPO on a conversation as one sample, and in MAGRPO's joint return (arXiv 2508.04652).
+    As in GRPO with a conversation as one sample, and in MAGRPO's joint return (arXiv 2508.04652).
     """
 
     kind: str = "uniform"
 
     def __call__(self, evidence: Evidence) -> Credit:
-        def episode(trajectory: Trajectory) -> TurnValues:
-            reward_of: dict[str, float] = {}
-            for agents, reward in self.reward_pools(trajectory, evidence):
-                reward_of.update(dict.fromkeys(agents, reward))
+        credit: Credit = {}
+        for trajectory in evidence.trajectories:
+            team_reward: dict[str, float] = {}
+            for agents, reward in self.agent_groups_with_shared_reward(trajectory, evidence):
+                team_reward.update(dict.fromkeys(agents, reward))
             for turn in trajectory.turns:
-                if turn.agent in reward_of:
-                    yield turn.id, reward_of[turn.agent]
-
-        return credit_from_first(chain.from_iterable(map(episode, evidence.trajectories)))
+                if turn.agent in team_reward:
+                    credit.setdefault(turn.id, Advantage(team_reward[turn.agent]))
+        return credit
 
 
 class LastSpeaker(TeamAssign):
-    """The last turn of a team earns the team's reward in the episode; its other turns earn 0.
+    """The last turn of a team earns the team's reward in the episode; the team's other turns earn 0.
 
-    As if only the final answer were trained. The credit of an episode sums to its reward.
+    Then only final answers are trained. The credit of an episode sums to its reward.
     """
 
     kind: str = "last_speaker"
 
     def __call__(self, evidence: Evidence) -> Credit:
-        def episode(trajectory: Trajectory) -> TurnValues:
+        credit: Credit = {}
+        for trajectory in evidence.trajectories:
             pools: dict[str, tuple[frozenset[str], float]] = {}
-            for pool in self.reward_pools(trajectory, evidence):
+            for pool in self.agent_groups_with_shared_reward(trajectory, evidence):
                 pools.update(dict.fromkeys(pool[0], pool))
             for turn in reversed(trajectory.turns):
                 if turn.agent in pools:
                     agents, reward = pools[turn.agent]
-                    # The team's earlier turns, which come next in this order, earn 0.
+                    credit.setdefault(turn.id, Advantage(reward))
+                    # The loop runs backwards and the team's last turn has the full reward, so its earlier turns earn 0.
                     pools.update(dict.fromkeys(agents, (agents, 0.0)))
-                    yield turn.id, reward
-
-        return credit_from_first(chain.from_iterable(map(episode, evidence.trajectories)))
+        return credit
 
 
-class Flow(EdgeAssign):
+class RewardFlowAssign(EdgeFollowingAssign):
     """A reward flows back from readers to the turns that they read, within the team of the rewarded agent.
 
-    A turn keeps its credit and passes `decay` times it, in equal parts, to the turns that it read. So a chain pays
-    `decay ** hops`, and the number of readers does not multiply a reward. One backward pass computes
-    c(u) = r(u) + decay * sum over v that read u of c(v) / reads(v).
+    A turn keeps its credit and passes on `decay` times its credit, in equal parts, to the turns that it read. So a
+    turn that a rewarded turn read over k edges earns `decay ** k`, and the number of readers does not multiply a
+    reward. One backward pass computes c(u) = r(u) + decay * sum over v that read u of c(v) / reads(v).
     """
 
     kind: str = "flow"
@@ -112,31 +106,29 @@ class Flow(EdgeAssign):
     """Agents that share rewards; an agent in no team gets only its own rewards."""
 
     @model_validator(mode="after")
-    def _check_teams(self) -> Self:
-        check_disjoint(self.teams)
+    def _check_teams_disjoint(self) -> Self:
+        check_teams_disjoint(self.teams)
         return self
 
-    def reward_pools(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
-        players = [agent for agent, role in trajectory.deal.seats.items() if role not in evidence.rule_based_roles]
-        teams = named_teams(self.teams, trajectory, players)
-        return [(agents, Team(agents).total_reward(trajectory)) for agents in teams]
+    def agent_groups_with_shared_reward(
+        self, trajectory: Trajectory, evidence: Evidence
+    ) -> Sequence[tuple[frozenset[str], float]]:
+        teams = add_single_agent_teams(self.teams, trajectory, evidence.non_rule_based_agents(trajectory))
+        return [(agents, CreditTeam(agents).total_reward(trajectory)) for agents in teams]
 
     def __call__(self, evidence: Evidence) -> Credit:
-        return credit_from_first(chain.from_iterable(map(self._episode, evidence.trajectories)))
-
-    def _episode(self, trajectory: Trajectory) -> TurnValues:
-        for agents in named_teams(self.teams, trajectory, list(trajectory.deal.seats)):
-            # Over the full graph: a reward also flows through turns of other teams, which keep nothing of it.
-            earned: dict[TurnId, float] = defaultdict(float)
-            for reward in trajectory.rewards:
-                if reward.agent in agents:
-                    earned[reward.turn] += reward.value
-            for turn in reversed(trajectory.turns):
-                value = earned.get(turn.id, 0.0)
-                if value and (sources := trajectory.sources(turn.id, self.along)):
-                    share = self.decay * value / len(sources)
-                    for source in sources:
-                        earned[source] += share
-            for turn in trajectory.turns:
-                if turn.agent in agents:
-                    yield turn.id, earned.get(turn.id, 0.0)
+        credit: Credit = {}
+        for trajectory in evidence.trajectories:
+            for agents in add_single_agent_teams(self.teams, trajectory, list(trajectory.deal.seats)):
+                # Rewards flow through turns of other teams, too, but such turns get no credit for them.
+                earned = CreditTeam(agents).rewards_by_turn(trajectory)
+                for turn in reversed(trajectory.turns):
+                    value = earned.get(turn.id, 0.0)
+                    if value and (sources := trajectory.sources(turn.id, self.along)):
+                        share = self.decay * value / len(sources)
+                        for source in sources:
+                            earned[source] = earned.get(source, 0.0) + share
+                for turn in trajectory.turns:
+                    if turn.agent in agents:
+                        credit.setdefault(turn.id, Advantage(earned.get(turn.id, 0.0)))
+        return credit

@@ -3,57 +3,51 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from itertools import chain
 from math import fsum
 
 from pydantic import PositiveFloat
 
-from marl.core.graph import Trajectory
-from marl.core.types import Credit, Reading, TurnId
-from marl.credit.assign.teams import credit_from_first
+from marl.core.types import Advantage, Credit
 from marl.protocols import AssignConfig, Evidence
 
 
 class Rnad(AssignConfig):
     """R-NaD (arXiv 2206.15378): each turn earns its agent's return in a game with a payment at every turn.
 
-    With d = log pi(a) - log pi_reference(a) of the answer (nats), a turn's agent pays eta d, and the other agents
+    With d = log pi(a) - log pi_reference(a) of the answer [nats], a turn's agent pays eta d, and the other agents
     receive this payment in equal parts, so a zero-sum game remains zero-sum. A turn earns its agent's return in the
     episode, minus the agent's payments from this turn on, plus the payments that the agent receives from this turn on.
-    Between two replacements of the reference (`refresh`) this game has one equilibrium, which self-play reaches; the
-    sequence of these equilibria converges to an equilibrium of the original game. Turns that no learner reads cost
+    Between two replacements of the reference policy (`refresh`) this game has one equilibrium, which self-play reaches.
+    The sequence of these equilibria converges to an equilibrium of the original game. Turns without a reading cost
     nothing.
     """
 
     kind: str = "rnad"
     eta: PositiveFloat = 0.2
-    """Price of a nat, in rewards after `credit.scale`."""
+    """Payment per nat of log-probability ratio, in units of reward after `credit.scale`."""
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needed_reading_fields(self) -> frozenset[str]:
         return frozenset({"logprobs", "reference"})
 
     @property
-    def by_turn(self) -> bool:
+    def credit_depends_on_reward_time(self) -> bool:
         """Return True: an agent's turns earn different amounts."""
         return True
 
     def __call__(self, evidence: Evidence) -> Credit:
-        episodes = (self._episode(trajectory, evidence.readings) for trajectory in evidence.trajectories)
-        return credit_from_first(chain.from_iterable(episodes))
-
-    def _episode(self, trajectory: Trajectory, readings: Mapping[TurnId, Reading]) -> Iterator[tuple[TurnId, float]]:
-        agents, transferred = trajectory.deal.seats, defaultdict[str, float](float)
-        for turn in reversed(trajectory.turns):
-            price = self.eta * _log_ratio(readings.get(turn.id))
-            for agent in agents:
-                transferred[agent] += -price if agent == turn.agent else price / (len(agents) - 1)
-            yield turn.id, trajectory.returns.get(turn.agent, 0.0) + transferred[turn.agent]
-
-
-def _log_ratio(reading: Reading | None) -> float:
-    """Return log pi - log pi_reference of a turn's full answer [nats], or 0 if it was not read."""
-    if reading is None or reading.reference is None:
-        return 0.0
-    return fsum(reading.logprobs) - fsum(reading.reference)
+        credit: Credit = {}
+        for trajectory in evidence.trajectories:
+            returns, agents = trajectory.returns, trajectory.deal.seats
+            # Net transfer of each agent: payments received minus payments made, from the current turn on.
+            transferred: dict[str, float] = defaultdict(float)
+            for turn in reversed(trajectory.turns):
+                reading, log_ratio = evidence.readings.get(turn.id), 0.0
+                if reading and reading.reference is not None:
+                    log_ratio = fsum(reading.logprobs) - fsum(reading.reference)
+                payment = self.eta * log_ratio
+                for agent in agents:
+                    transferred[agent] += -payment if agent == turn.agent else payment / (len(agents) - 1)
+                # A turn shared by several forks of an episode is credited in the first of these forks only.
+                credit.setdefault(turn.id, Advantage(returns.get(turn.agent, 0.0) + transferred[turn.agent]))
+        return credit

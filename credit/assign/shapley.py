@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import combinations
 from math import comb, fsum, sqrt
 from statistics import fmean, stdev
 
@@ -13,85 +14,89 @@ Coalition = frozenset[str]
 CoalitionValues = Mapping[Coalition, float]
 
 
-def subsets(players: Sequence[str]) -> Iterator[Coalition]:
-    """Return all 2^n coalitions, in ascending order of size."""
-    sizes = range(len(players) + 1)
-    return map(Coalition, chain.from_iterable(combinations(players, size) for size in sizes))
+def all_coalitions(players: Sequence[str]) -> Iterator[Coalition]:
+    """Yield the 2^n coalitions of n players, in ascending order of size."""
+    for size in range(len(players) + 1):
+        yield from map(Coalition, combinations(players, size))
 
 
-def shapley_values(players: Sequence[str], values: CoalitionValues) -> dict[str, float]:
+def shapley_values(players: Sequence[str], coalition_values: CoalitionValues) -> dict[str, float]:
     """Return phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! [v(S + i) - v(S)] (Shapley 1953).
 
     Args:
-        values: v of all subsets of `players`.
+        players: the n players.
+        coalition_values: v of all subsets of `players`.
     """
     n = len(players)
-    weights = [1 / (n * comb(n - 1, size)) for size in range(n)]
     shapley: dict[str, float] = {}
     for player in players:
-        coalitions = subsets([other for other in players if other != player])
-        shapley[player] = fsum(weights[len(s)] * (values[s | {player}] - values[s]) for s in coalitions)
+        terms: list[float] = []
+        for coalition in all_coalitions([other for other in players if other != player]):
+            weight = 1 / (n * comb(n - 1, len(coalition)))
+            terms.append(weight * (coalition_values[coalition | {player}] - coalition_values[coalition]))
+        shapley[player] = fsum(terms)
     return shapley
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean over random draws."""
+class ShapleyEstimate:
+    """Estimate of a player's Shapley value from random draws."""
 
     value: float
+    """Mean of the player's sampled contributions."""
     error: float
-    """Standard error of the mean."""
+    """Standard error of `value`."""
 
 
-def random_circles(players: Sequence[str], count: int, seed: int) -> list[tuple[str, ...]]:
-    """Return `count` random orders of the players, whose last player is a neighbour of the first."""
+def random_circular_orders(players: Sequence[str], count: int, seed: int) -> list[tuple[str, ...]]:
+    """Return `count` random orders of the players, to be read as circles: the last player is followed by the first."""
     rng = random.Random(seed)
     return [tuple(rng.sample(players, len(players))) for _ in range(count)]
 
 
-def arcs(circle: Sequence[str]) -> Iterator[Coalition]:
-    """Yield the empty coalition, all runs of neighbours on the circle, and the coalition of all players.
+def arc_coalitions(circular_order: Sequence[str]) -> Iterator[Coalition]:
+    """Yield the arcs of a circle of players: the empty coalition, all runs of neighbours, and all players together.
 
     These coalitions arise if players join one by one along the circle, from any start, in either direction.
     """
-    n = len(circle)
     yield Coalition()
-    for size in range(1, n):
-        yield from (_arc(circle, start, size) for start in range(n))
-    yield Coalition(circle)
+    for size in range(1, len(circular_order)):
+        for start in range(len(circular_order)):
+            yield _arc_coalition(circular_order, start, size)
+    yield Coalition(circular_order)
 
 
-def sampled_shapley_values(circles: Sequence[Sequence[str]], values: CoalitionValues) -> dict[str, Estimate]:
-    """Return each player's mean contribution on joining, over the 2n orders of each random circle and over circles.
+def sampled_shapley_values(
+    circular_orders: Sequence[Sequence[str]], coalition_values: CoalitionValues
+) -> dict[str, ShapleyEstimate]:
+    """Return each player's mean contribution on joining, over all circles and the 2n orders of each circle of n
+    players.
 
     Random orders as in Castro et al. 2009, but the orders of a circle put each player once (in either direction) at
     every position, and share their n (n - 1) + 2 coalitions. For any circles, the values sum to the value of all
-    players minus that of the empty coalition. The error measures the choice of circles, not noise in the values.
+    players minus the value of the empty coalition. The error measures the choice of circles, not noise in the values.
 
     Args:
-        circles: at least two orders from `random_circles`.
-        values: values of all arcs of the circles.
+        circular_orders: at least two orders from `random_circular_orders`.
+        coalition_values: values of all arcs of the circles.
     """
-    contributions = [_contributions(circle, values) for circle in circles]
-    estimates: dict[str, Estimate] = {}
-    for player in circles[0]:
-        draws = [of_circle[player] for of_circle in contributions]
-        estimates[player] = Estimate(fmean(draws), stdev(draws) / sqrt(len(draws)))
+    draws: dict[str, list[float]] = defaultdict(list)
+    for circle in circular_orders:
+        for index, player in enumerate(circle):
+            # An arc is a run of neighbours on the circle. Gains are measured on all arcs beside the player.
+            gains: list[float] = []
+            for size in range(len(circle)):
+                for start in (index - size, index + 1):
+                    arc = _arc_coalition(circle, start, size)
+                    gains.append(coalition_values[arc | {player}] - coalition_values[arc])
+            draws[player].append(fmean(gains))
+    estimates: dict[str, ShapleyEstimate] = {}
+    for player, contributions in draws.items():
+        error = stdev(contributions) / sqrt(len(contributions))
+        estimates[player] = ShapleyEstimate(fmean(contributions), error)
     return estimates
 
 
-def _arc(circle: Sequence[str], start: int, size: int) -> Coalition:
-    return Coalition(circle[(start + offset) % len(circle)] for offset in range(size))
-
-
-def _contributions(circle: Sequence[str], values: CoalitionValues) -> dict[str, float]:
-    """Return each player's mean contribution to the arcs (the empty one included) that end or begin next to it."""
-    contributions: dict[str, float] = {}
-    for index, player in enumerate(circle):
-        gains: list[float] = []
-        for size in range(len(circle)):
-            for start in (index - size, index + 1):
-                arc = _arc(circle, start, size)
-                gains.append(values[arc | {player}] - values[arc])
-        contributions[player] = fmean(gains)
-    return contributions
+def _arc_coalition(circular_order: Sequence[str], start: int, size: int) -> Coalition:
+    """Return the coalition of `size` neighbours on the circle, beginning at index `start`."""
+    return Coalition(circular_order[(start + offset) % len(circular_order)] for offset in range(size))

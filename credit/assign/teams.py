@@ -1,33 +1,32 @@
-"""Teams of agents that share a reward, and helpers of several credit rules."""
+"""Teams of agents that share a reward, and base classes of credit rules for teams."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from marl.core.graph import Trajectory
-from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId
+from marl.core.state import StatelessPlugin
+from marl.core.types import Advantage, Credit, Turn, TurnId
 from marl.protocols import AssignConfig, Evidence
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class CreditTeam:
     """Agents that share their rewards in one episode."""
 
     agents: frozenset[str]
     reward_scale: float = 1.0
-    """Factor of each agent's rewards in the team's reward."""
+    """Factor that multiplies the sum of the agents' rewards in the team's reward."""
 
     def total_reward(self, trajectory: Trajectory) -> float:
         """Return the team's reward in the episode."""
-        # Scaled once, after the sum: the order decides the last bits.
+        # The sum is scaled once, not reward by reward, because the order of operations changes the last bits.
         return self.reward_scale * sum(reward.value for reward in trajectory.rewards if reward.agent in self.agents)
 
     def rewards_by_turn(self, trajectory: Trajectory) -> dict[TurnId, float]:
@@ -44,52 +43,46 @@ class Team:
 
 
 class TeamAssign(AssignConfig):
-    """Base of rules that divide the reward of a team."""
+    """Base of rules that credit turns with the reward of a team."""
 
     teams: tuple[tuple[str, ...], ...] = ()
-    """Agents that share rewards; an agent in no team shares with nobody. Default: all agents are one team."""
+    """Teams: lists of agents that share their rewards. An agent in no team shares with nobody (default: all agents are
+    one team)."""
     common: Literal["sum", "mean"] = "sum"
     """A team's reward: the sum of its agents' rewards, or their mean (for games that pay all agents the same)."""
 
     @model_validator(mode="after")
-    def _check_teams(self) -> Self:
-        check_disjoint(self.teams)
+    def _check_teams_disjoint(self) -> Self:
+        check_teams_disjoint(self.teams)
         return self
 
-    def teams_of(self, trajectory: Trajectory, evidence: Evidence) -> list[Team]:
-        """Return the teams of an episode. Seats that answer by rule, such as verifiers, are in no team.
+    def teams_in_trajectory(self, trajectory: Trajectory, evidence: Evidence) -> list[CreditTeam]:
+        """Return the teams of an episode. Rule-based seats, such as verifiers, are in no team.
 
         Raises:
             ValueError: if `teams` names an agent that the game does not have.
         """
-        players = [agent for agent, role in trajectory.deal.seats.items() if role not in evidence.rule_based_roles]
-        groups = named_teams(self.teams, trajectory, players) if self.teams else [frozenset(players)]
-        return [Team(agents, 1.0 if self.common == "sum" else 1 / len(agents)) for agents in groups if agents]
+        players = evidence.non_rule_based_agents(trajectory)
+        groups = add_single_agent_teams(self.teams, trajectory, players) if self.teams else [frozenset(players)]
+        # A team has no agents if all its seats have rule-based policies in this episode; such a team is left out.
+        return [CreditTeam(agents, 1.0 if self.common == "sum" else 1 / len(agents)) for agents in groups if agents]
 
-    def reward_pools(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
-        return [(team.agents, team.total_reward(trajectory)) for team in self.teams_of(trajectory, evidence)]
-
-
-class StatelessRule:
-    """Base of built rules that keep only the metrics of their last step."""
-
-    def __init__(self, needs: frozenset[str] = frozenset()) -> None:
-        self.needs = needs
-        self._metrics: Metrics = {}
-
-    def metrics(self) -> Metrics:
-        """Return metrics of the last step, named `credit/...`."""
-        return dict(self._metrics)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore nothing: there is no state."""
+    def agent_groups_with_shared_reward(
+        self, trajectory: Trajectory, evidence: Evidence
+    ) -> Sequence[tuple[frozenset[str], float]]:
+        return [(team.agents, team.total_reward(trajectory)) for team in self.teams_in_trajectory(trajectory, evidence)]
 
 
-def named_teams(teams: Sequence[Sequence[str]], trajectory: Trajectory, players: Sequence[str]) -> list[frozenset[str]]:
-    """Return `teams`, and a team of one for each other agent of `players`.
+class StatelessAssignRule(StatelessPlugin):
+    """Base of built `assign` rules that keep only the metrics of their last step."""
+
+    needed_reading_fields: frozenset[str] = frozenset()
+
+
+def add_single_agent_teams(
+    teams: Sequence[Sequence[str]], trajectory: Trajectory, credited_agents: Sequence[str]
+) -> list[frozenset[str]]:
+    """Return `teams`, and a team of one agent for each agent of `credited_agents` that is in no team.
 
     Raises:
         ValueError: if `teams` names an agent that the game does not have.
@@ -97,32 +90,25 @@ def named_teams(teams: Sequence[Sequence[str]], trajectory: Trajectory, players:
     agents, members = set(trajectory.deal.seats), set(chain.from_iterable(teams))
     if strangers := sorted(members - agents):
         raise ValueError(f"teams: no agent {strangers[0]!r} in this game; agents: {', '.join(sorted(agents))}")
-    return [*map(frozenset, teams), *(frozenset({agent}) for agent in sorted(set(players) - members))]
+    alone = [frozenset({agent}) for agent in sorted(set(credited_agents) - members)]
+    return [*map(frozenset, teams), *alone]
 
 
-def check_disjoint(teams: Sequence[Sequence[str]]) -> None:
-    """Raises:
-    ValueError: if an agent is in more than one team.
-    """
+def check_teams_disjoint(teams: Sequence[Sequence[str]]) -> None:
+    """Raise ValueError if an agent is in more than one of `teams`."""
     counts = Counter(chain.from_iterable(teams))
     for agent, count in counts.items():
         if count > 1:
-            raise ValueError(f"teams: {agent!r} is in more than one: {[list(team) for team in teams]}")
+            raise ValueError(f"teams: {agent!r} is in more than one: {list(map(list, teams))}")
 
 
-def first_values(values: Iterable[tuple[Key, float]]) -> dict[Key, float]:
-    """Return the first value of each turn (or token), from the episode in which it was sampled.
+def credit_by_first_value(turn_value_pairs: Iterable[tuple[TurnId, float]]) -> Credit:
+    """Return the first value of each turn as the turn's credit: the value in the episode that sampled the turn.
 
-    A turn that forks share is in several episodes. Its value is not the mean over them: experience forks episodes that
-    ended well, and the mean of a lucky rollout and its forks would be compared with unlucky rollouts that are never
-    forked.
+    A turn that forks share is in several episodes. Its credit is not the mean of its values over these episodes:
+    episodes that ended well are forked, and episodes that ended badly are not.
     """
-    first: dict[Key, float] = {}
-    for key, value in values:
-        first.setdefault(key, value)
-    return first
-
-
-def credit_from_first(values: Iterable[tuple[TurnId, float]]) -> Credit:
-    """Return the first value of each turn as its credit."""
-    return {turn: Advantage(value) for turn, value in first_values(values).items()}
+    credit: Credit = {}
+    for turn, value in turn_value_pairs:
+        credit.setdefault(turn, Advantage(value))
+    return credit

@@ -8,34 +8,42 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean, pstdev, stdev
 from typing import ClassVar, Literal
 
 from marl.core.graph import Trajectory
-from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId
-from marl.protocols import BaselineConfig, Evidence, Peers, SharedProperty
+from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId, hashable_prompt
+from marl.protocols import BaselineConfig, Evidence, PeerGroups, SharedProperty
+
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+credit/groups | groups | groups of peers that were compared
+credit/degenerate_groups | share of groups | groups in which nothing differs, so that all advantages are 0
+"""
 
 ROUNDING = 1e-12
 """Relative difference below which numbers are equal."""
 
 
 @dataclass(frozen=True, slots=True)
-class PeerUnit:
+class ComparisonUnit:
     """Turns that are compared as one number, such as an agent's turns in one episode."""
 
     mean_earned: float
-    """Mean credit of its turns."""
+    """Mean credit of the unit's turns: the number that is compared."""
     turns: Sequence[TurnId]
-    """Distinct turns, also if several forks share a turn."""
+    """Turns of the unit; a turn that several forks share is listed once."""
     tokens: int
-    """Number of completion tokens of these turns."""
+    """Number of completion tokens of the unit's turns."""
 
 
-PeerUnits = Sequence[PeerUnit]
-"""Units that are compared with one another."""
+ComparisonUnits = Sequence[ComparisonUnit]
+"""Group of units that are compared with one another."""
 Key = Callable[[Trajectory, Turn], Hashable]
-BaselineFn = Callable[[PeerUnits], Mapping[TurnId, float]]
-"""Group -> number to subtract from each turn; a turn without a number has no peers."""
+"""Function from an episode and one of its turns to a key: turns with equal keys belong together."""
+BaselineFn = Callable[[ComparisonUnits], Mapping[TurnId, float]]
+"""Function from a group to the number to subtract from each turn; a turn without a number has no peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,46 +51,49 @@ class PeerComparison:
     """Result of comparing the turns of a step with their peers."""
 
     credit: Credit
+    """Advantages of the compared turns."""
     zeroed: Set[TurnId]
-    """Turns with exactly 0, because they have no peers or because all units of their group earned the same."""
+    """Turns whose advantage is exactly 0, because they have no peers or all units of their group earned the same."""
     metrics: Metrics
     """`credit/groups`, and `credit/degenerate_groups`, the share of groups whose units all earned the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerFormula:
-    """Formula of the comparison: advantage = (earned - centre) * scale.
+    """Formula of a baseline: advantage = (earned - centre) * scale.
 
-    The credit of a turn's tokens is treated likewise; its value targets stay. Units that all earned the same, and turns
-    without peers, get exactly 0.
+    The same formula applies to the credit of a turn's tokens. Value targets stay unchanged. Turns without peers, and
+    turns in groups whose units all earned the same, get exactly 0.
     """
 
     centre: BaselineFn
+    """Computes the number to subtract from each turn of a group."""
     scale: bool | Literal["batch", "population"] = False
-    """Divide by std + epsilon with ddof 1, of the group (True) or of all units of the step (`batch`), or by
-    max(std, epsilon) of the group with ddof 0 (`population`)."""
+    """Divisor of the differences. True: std + epsilon of the group, ddof 1; `batch`: std + epsilon of all units of the
+    step; `population`: max(std, epsilon) of the group, ddof 0; False: no division."""
     epsilon: float = 0.0
+    """Number that keeps the divisor above 0, added to std or used as the minimum of std."""
     equal: Literal["units", "turns"] = "units"
-    """A group gets 0 if all its units, or all its turns, earned the same."""
+    """Condition for advantages of 0 in a group: all its units earned the same, or all its turns earned the same."""
 
-    def compare(self, groups: Sequence[PeerUnits], earned: Credit) -> PeerComparison:
-        """Return the advantages of all turns in `groups`."""
+    def compare_with_peers(self, groups: Sequence[ComparisonUnits], earned: Credit) -> PeerComparison:
+        """Return the advantages of all turns in `groups`, computed from their credit `earned`."""
         step_std = 0.0
         if self.scale == "batch":
-            numbers = [unit.mean_earned for group in groups for unit in group]
+            numbers = list(chain.from_iterable(map(mean_credit_per_unit, groups)))
             step_std = stdev(numbers) if len(numbers) > 1 and all(map(math.isfinite, numbers)) else 0.0
         credit: Credit = {}
         zeroed: set[TurnId] = set()
         degenerate = 0
         for group in groups:
-            numbers, turns = [unit.mean_earned for unit in group], turns_of(group)
+            numbers, turns = mean_credit_per_unit(group), turns_in_group(group)
             compared = numbers if self.equal == "units" else [earned[turn].value for turn in turns]
             centres: Mapping[TurnId, float] = {}
             scale = 1.0
             if not all(map(math.isfinite, numbers)):
-                # Such a group passes unchanged: the learner refuses numbers that are not finite and names their turns.
+                # A group with infinite or NaN returns is left unchanged: the learner refuses and names such turns.
                 centres = dict.fromkeys(turns, 0.0)
-            elif len(group) < 2 or all_equal(compared):
+            elif len(group) < 2 or are_equal_up_to_rounding(compared):
                 degenerate += 1
             else:
                 centres = self.centre(group)
@@ -92,83 +103,80 @@ class PeerFormula:
                     scale = 1 / ((step_std or stdev(numbers)) + self.epsilon)
             for turn in turns:
                 credit[turn] = subtract_and_scale(earned[turn], centres.get(turn), scale)
-            zeroed.update(turn for turn in turns if turn not in centres)
-        return PeerComparison(credit, zeroed, group_metrics(len(groups), degenerate))
+            zeroed |= set(turns) - centres.keys()
+        return PeerComparison(credit, zeroed, group_count_metrics(len(groups), degenerate))
 
 
-def group_metrics(groups: int, degenerate: int) -> Metrics:
-    """Return the number of groups, and the share of `degenerate` ones: all their units earned the same."""
-    return {"credit/groups": float(groups), "credit/degenerate_groups": degenerate / max(groups, 1)}
+def group_count_metrics(group_count: int, degenerate_count: int) -> Metrics:
+    """Return the number of groups, and the share of degenerate groups, whose units all earned the same, as metrics."""
+    return {"credit/groups": float(group_count), "credit/degenerate_groups": degenerate_count / max(group_count, 1)}
 
 
 @dataclass(frozen=True, slots=True)
-class PeerKeys:
+class PeerGrouping:
     """Definition of the groups of a step, and of the units that are compared within a group."""
 
     shared_property: SharedProperty | None
-    """Property that peers are declared to share."""
+    """Property that peers are expected to share, such as the prompt. The metric `purity` checks this."""
     group: Key
     """Turns with equal keys are in one group."""
     unit: Key
     """Turns of a group with equal keys form one unit."""
 
-    def groups(self, evidence: Evidence, earned: Credit) -> list[PeerUnits]:
-        """Return the groups of all credited turns of a step. Turns of roles that answer by rule are in none."""
+    def groups(self, evidence: Evidence, earned: Credit) -> list[ComparisonUnits]:
+        """Return the groups of all credited turns of a step, without turns of rule-based roles."""
         turns: dict[Hashable, dict[Hashable, dict[TurnId, Turn]]] = defaultdict(lambda: defaultdict(dict))
-        for trajectory, turn in credited_turns(evidence, earned):
+        for trajectory, turn in credited_turns_with_episodes(evidence, earned):
             turns[self.group(trajectory, turn)][self.unit(trajectory, turn)][turn.id] = turn
-        groups: list[PeerUnits] = []
+        groups: list[ComparisonUnits] = []
         for units in turns.values():
-            group = []
+            group: list[ComparisonUnit] = []
             for unit in units.values():
-                tokens = sum([len(turn.completion.token_ids) for turn in unit.values()])
-                group.append(PeerUnit(mean_earned(unit, earned), tuple(unit), tokens))
+                tokens = sum(len(turn.completion.token_ids) for turn in unit.values())
+                group.append(ComparisonUnit(mean_credit(unit, earned), tuple(unit), tokens))
             groups.append(group)
         return groups
 
-    def peers(self, evidence: Evidence, earned: Credit) -> Peers:
-        """Return the groups of turns compared with one another."""
-        return Peers(self.shared_property, [turns_of(group) for group in self.groups(evidence, earned)])
+    def compared_turn_groups(self, evidence: Evidence, earned: Credit) -> PeerGroups:
+        """Return the groups of turns that are compared with one another, and the property that they share."""
+        return PeerGroups(self.shared_property, list(map(turns_in_group, self.groups(evidence, earned))))
 
 
 class PeerBaselineConfig(BaselineConfig):
     """Base of the settings of baselines that compare turns with their peers in the same step.
 
-    Where an agent's turns earn different amounts (`outcome` with `to_go`, `flow`, ...), an episode's mean depends on
-    its number of turns, so that comparing full episodes rewards longer or shorter episodes. Then compare turns with
-    the same prompt (`group` with `like: prompt`, `agent_turn_group`, `joint` with `per: round`), or use `rloo`.
+    If an agent's turns earn different amounts (`outcome` with `to_go`, `flow`, ...), an episode's mean depends on its
+    number of turns, so a comparison of full episodes rewards longer or shorter episodes. Then compare turns with the
+    same prompt (`group` with `like: prompt`, `agent_turn_group`, `joint` with `per: round`), or use `rloo`.
     """
 
     needs_groups: ClassVar[bool] = True
 
     @property
     @abstractmethod
-    def formula(self) -> PeerFormula:
-        """Return the formula of the comparison."""
+    def peer_formula(self) -> PeerFormula:
+        """Return the formula by which turns are compared with their peers."""
 
     @abstractmethod
-    def peer_keys(self, evidence: Evidence, earned: Credit) -> PeerKeys:
-        """Return the definition of groups and units in this step."""
+    def peer_group_keys_and_units(self, evidence: Evidence, earned: Credit) -> PeerGrouping:
+        """Return the keys that define the step's groups, and the units that are compared within a group."""
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
-        """Return the advantage of every turn in `earned`, and metrics.
+        """Return the advantage of every turn in `earned`, and metrics of the groups.
 
         Raises:
             ValueError: if problems are compared and a turn has no problem.
         """
-        comparison = self.formula.compare(self.peer_keys(evidence, earned).groups(evidence, earned), earned)
+        comparison = self.peer_formula.compare_with_peers(
+            self.peer_group_keys_and_units(evidence, earned).groups(evidence, earned), earned
+        )
         return comparison.credit, comparison.metrics
 
-    def peers(self, evidence: Evidence, earned: Credit) -> Peers:
-        return self.peer_keys(evidence, earned).peers(evidence, earned)
+    def compared_turn_groups(self, evidence: Evidence, earned: Credit) -> PeerGroups:
+        return self.peer_group_keys_and_units(evidence, earned).compared_turn_groups(evidence, earned)
 
 
-def prompt_key(turn: Turn) -> Hashable:
-    """Return the prompt's token ids, or its messages where there are no tokens."""
-    return turn.completion.prompt_ids or turn.request.messages
-
-
-def problem_of(turn: Turn) -> str:
+def problem_key_of(turn: Turn) -> str:
     """Return the problem of a turn.
 
     Raises:
@@ -182,26 +190,26 @@ def problem_of(turn: Turn) -> str:
     return turn.problem
 
 
-PEER_KEYS: Mapping[SharedProperty, PeerKeys] = {
-    "start": PeerKeys(
+PEER_GROUPINGS: Mapping[SharedProperty, PeerGrouping] = {
+    "start": PeerGrouping(
         "start", lambda episode, turn: (episode.start, turn.agent, turn.role), lambda episode, _: episode.id
     ),
-    "prompt": PeerKeys("prompt", lambda _, turn: (prompt_key(turn), turn.role), lambda _, turn: turn.id),
-    "problem": PeerKeys(
-        "problem", lambda _, turn: (problem_of(turn), turn.role), lambda episode, turn: (episode.id, turn.agent)
+    "prompt": PeerGrouping("prompt", lambda _, turn: (hashable_prompt(turn), turn.role), lambda _, turn: turn.id),
+    "problem": PeerGrouping(
+        "problem", lambda _, turn: (problem_key_of(turn), turn.role), lambda episode, turn: (episode.id, turn.agent)
     ),
 }
-"""Property that peers share -> the groups and units that it defines."""
+"""Property that peers share -> keys of the groups, and of the units that are compared within a group."""
 
 
-def group_mean(group: PeerUnits) -> dict[TurnId, float]:
-    """Return the mean over all units, for each turn."""
-    return dict.fromkeys(turns_of(group), fmean(unit.mean_earned for unit in group))
+def group_mean(group: ComparisonUnits) -> dict[TurnId, float]:
+    """Return turn -> mean credit of all units of the group, which is the number to subtract."""
+    return dict.fromkeys(turns_in_group(group), fmean(mean_credit_per_unit(group)))
 
 
-def leave_one_out_mean(group: PeerUnits) -> dict[TurnId, float]:
-    """Return, for each turn, the mean of the units without it; a turn that all units share gets no number."""
-    total = math.fsum(unit.mean_earned for unit in group)
+def leave_one_out_mean(group: ComparisonUnits) -> dict[TurnId, float]:
+    """Return turn -> mean credit of the units without the turn. A turn that is in all units gets no number."""
+    total = math.fsum(mean_credit_per_unit(group))
     with_turn: dict[TurnId, list[float]] = defaultdict(list)
     for unit in group:
         for turn in unit.turns:
@@ -213,39 +221,44 @@ def leave_one_out_mean(group: PeerUnits) -> dict[TurnId, float]:
     return means
 
 
-def length_weighted_mean(group: PeerUnits) -> dict[TurnId, float]:
-    """Return the mean of the units, weighted by their completion tokens; no numbers if there are no tokens."""
+def length_weighted_mean(group: ComparisonUnits) -> dict[TurnId, float]:
+    """Return turn -> mean credit of all units, weighted by their completion tokens; {} if no unit has tokens."""
     lengths = [unit.tokens for unit in group]
     if not any(lengths):
         return {}
-    return dict.fromkeys(turns_of(group), fmean([unit.mean_earned for unit in group], lengths))
+    return dict.fromkeys(turns_in_group(group), fmean(mean_credit_per_unit(group), lengths))
 
 
-def group_max(group: PeerUnits) -> dict[TurnId, float]:
-    """Return the largest credit of a unit, for each turn."""
-    return dict.fromkeys(turns_of(group), max(unit.mean_earned for unit in group))
+def group_max(group: ComparisonUnits) -> dict[TurnId, float]:
+    """Return turn -> largest mean credit of a unit of the group."""
+    return dict.fromkeys(turns_in_group(group), max(mean_credit_per_unit(group)))
 
 
-def credited_turns(evidence: Evidence, earned: Credit) -> Iterator[tuple[Trajectory, Turn]]:
-    """Yield every turn in `earned`, in playing order, except turns of roles that answer by rule."""
+def credited_turns_with_episodes(evidence: Evidence, earned: Credit) -> Iterator[tuple[Trajectory, Turn]]:
+    """Yield every turn in `earned` with its episode, in playing order, except turns of rule-based roles."""
     for trajectory in evidence.trajectories:
         for turn in trajectory.turns:
             if turn.id in earned and turn.role not in evidence.rule_based_roles:
                 yield trajectory, turn
 
 
-def turns_of(group: PeerUnits) -> list[TurnId]:
-    """Return the distinct turns of all units."""
-    return list(dict.fromkeys([turn for unit in group for turn in unit.turns]))
+def mean_credit_per_unit(group: ComparisonUnits) -> list[float]:
+    """Return the mean credit of each unit of the group."""
+    return [unit.mean_earned for unit in group]
 
 
-def mean_earned(turns: Iterable[TurnId], earned: Credit) -> float:
+def turns_in_group(group: ComparisonUnits) -> list[TurnId]:
+    """Return the turns of all units of the group, each turn once."""
+    return list(dict.fromkeys(chain.from_iterable(unit.turns for unit in group)))
+
+
+def mean_credit(turns: Iterable[TurnId], earned: Credit) -> float:
     """Return the mean credit of `turns`."""
-    return exact_mean([earned[turn].value for turn in turns])
+    return mean_exact_if_equal([earned[turn].value for turn in turns])
 
 
 def subtract_and_scale(earned: Advantage, centre: float | None, scale: float) -> Advantage:
-    """Return (x - centre) * scale of the turn's number and its tokens' numbers, or exactly 0 if `centre` is None.
+    """Return (x - centre) * scale for the credit x of a turn and of its tokens, or exactly 0 if `centre` is None.
 
     If a baseline was already subtracted from `earned`, `baseline` and `scale` of the result combine both steps.
     """
@@ -256,16 +269,16 @@ def subtract_and_scale(earned: Advantage, centre: float | None, scale: float) ->
     value, baseline = (earned.value - centre) * scale, centre
     if earned.baseline is not None and earned.scale:
         baseline, scale = earned.baseline + centre / earned.scale, earned.scale * scale
-    # Several times as fast as dataclasses.replace, and called once a turn.
+    # This line runs once per turn, and the constructor is several times as fast as `dataclasses.replace`.
     return Advantage(value, tokens, earned.returns, baseline, scale)
 
 
-def all_equal(numbers: Sequence[float]) -> bool:
-    """Return True if numbers differ by rounding at most: equal returns may be summed in different orders."""
+def are_equal_up_to_rounding(numbers: Sequence[float]) -> bool:
+    """Return True if `numbers` differ by rounding at most, as equal returns that were summed in different orders."""
     largest, smallest = max(numbers), min(numbers)
     return largest - smallest <= max(ROUNDING * max(abs(largest), abs(smallest)), sys.float_info.min)
 
 
-def exact_mean(numbers: Sequence[float]) -> float:
-    """Return the mean; the mean of equal numbers is exactly that number, without rounding."""
+def mean_exact_if_equal(numbers: Sequence[float]) -> float:
+    """Return the mean of `numbers`; the mean of equal numbers is exactly that number, without rounding."""
     return numbers[0] if len(set(numbers)) == 1 else fmean(numbers)

@@ -1,4 +1,4 @@
-"""REINFORCE without a critic or peers: minus the greedy return (ReMax), a moving average (SPIRAL), or nothing."""
+"""Baselines of REINFORCE without critic or peers: the greedy return (ReMax), a moving average (SPIRAL), or none."""
 
 from __future__ import annotations
 
@@ -6,98 +6,113 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from marl.core.graph import Trajectory
-from marl.core.types import Credit, Metrics, TurnId
-from marl.credit.baselines.peer_baseline import credited_turns, mean_earned, subtract_and_scale
-from marl.protocols import Baseline, BaselineConfig, Evidence
+from marl.core.types import Credit, Deal, Metrics, TurnId
+from marl.credit.baselines.peer_baseline import credited_turns_with_episodes, mean_credit, subtract_and_scale
+from marl.protocols import BaselineConfig, BaselineRule, Evidence
+
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+credit/average/GAME/ROLE/AGENT | reward | moving average of `role_average`
+credit/greedy/ROLE | reward | mean return of the greedy episodes (`greedy`, ReMax)
+"""
 
 
-class Greedy(BaselineConfig):
+class GreedyReturnBaseline(BaselineConfig):
     """ReMax (arXiv 2310.10505): minus the agent's return in an episode in which every agent answers greedily.
 
-    One such episode is played from each start, with the same seats; its tokens count as credit's. The baseline does
-    not run `assign` on that episode, but subtracts the agent's return there: with `outcome`, the same estimand; with
-    other rules still a number that does not depend on any sampled turn, so the policy gradient stays unbiased.
+    One greedy episode is played from each start, with the same seats. The tokens of greedy episodes count as tokens
+    spent on credit. The baseline subtracts the agent's return in the greedy episode itself; the rule `assign` is not
+    applied to that episode. With `assign: outcome` this is ReMax. With other rules the subtracted return still depends
+    on no sampled turn, so the policy gradient stays unbiased.
     """
 
+    plays: ClassVar[bool] = True
     kind: str = "greedy"
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
-        """Return the advantage of every turn in `earned`, and each role's mean greedy return.
+        """Return the advantage of every turn in `earned` whose greedy episode has a result, and each role's mean
+        greedy return.
 
         Raises:
             ValueError: if there is no simulator.
         """
-        entries = list(credited_turns(evidence, earned))
+        credited = list(credited_turns_with_episodes(evidence, earned))
         starts: dict[Hashable, Trajectory] = {}
-        for trajectory, _ in entries:
-            starts.setdefault(_start(trajectory), trajectory)
+        for trajectory, _ in credited:
+            starts.setdefault(_start_and_seats_key(trajectory), trajectory)
         simulator = evidence.require_simulator(
             "credit.baseline: 'greedy' plays an episode from each start, but here nothing can be played: there is no "
             "simulator; choices: group, rloo, opo, ..."
         )
-        deals = []
-        for trajectory in starts.values():
-            deals.append(replace(trajectory.deal, episode=f"{trajectory.id}~greedy", purpose="credit", branch=0))
-        episodes = simulator.greedy().play(deals, evidence.reward_transform)
-        greedy_returns = {start: episode.returns for start, episode in zip(starts, episodes, strict=True)}
+        deals: dict[Hashable, Deal] = {}
+        for start, trajectory in starts.items():
+            name = f"{trajectory.id}~greedy"
+            deals[start] = replace(trajectory.deal, episode=name, purpose="credit", branch=0)
+        episodes = simulator.with_greedy_decoding().play(list(deals.values()), evidence.reward_transform)
+        # A greedy episode may be dropped by an error; turns from its start then get no baseline and are not trained on.
+        greedy_returns = {episode.id: episode.returns for episode in episodes}
         credit: Credit = {}
         by_role: dict[str, dict[Hashable, float]] = defaultdict(dict)
-        for trajectory, turn in entries:
-            start = _start(trajectory)
-            baseline = greedy_returns[start].get(turn.agent, 0.0)
+        for trajectory, turn in credited:
+            start = _start_and_seats_key(trajectory)
+            if (greedy := greedy_returns.get(deals[start].episode)) is None:
+                continue
+            baseline = greedy.get(turn.agent, 0.0)
             by_role[turn.role][start, turn.agent] = baseline
             credit[turn.id] = subtract_and_scale(earned[turn.id], baseline, 1.0)
         return credit, {f"credit/greedy/{role}": fmean(values.values()) for role, values in sorted(by_role.items())}
 
 
-def _start(trajectory: Trajectory) -> Hashable:
+def _start_and_seats_key(trajectory: Trajectory) -> Hashable:
     return trajectory.start, frozenset(trajectory.deal.seats.items())
 
 
-class RoleAverage(BaselineConfig):
+class RoleAverageBaseline(BaselineConfig):
     """SPIRAL's role-conditioned advantage estimation (arXiv 2506.24119): minus a moving average per game and seat.
 
-    b starts at 0; A = R - b, b <- alpha b + (1 - alpha) R, once per episode, in deal order.
+    The average b starts at 0. For each episode in deal order, with R the mean credit of the seat's turns:
+    A = R - b, b <- alpha b + (1 - alpha) R.
     """
 
     kind: str = "role_average"
     alpha: float = Field(default=0.95, ge=0, lt=1)
     """Weight of the previous average when an episode's return is added to it."""
     order: Literal["subtract_first", "update_first"] = "subtract_first"
-    """Subtract the average before or after the episode's return is added to it: the paper's equation 2 updates first,
-    its code subtracts first; the results differ by the factor alpha."""
+    """Order of subtracting the average and adding the episode's return to it. `update_first`: equation 2 of the paper;
+    `subtract_first`: the paper's code. The results differ by the factor alpha."""
 
-    def build(self) -> Baseline:
-        return RunningAverage(self)
+    def build(self) -> BaselineRule:
+        return RoleMovingAverage(self)
 
 
-class RunningAverage:
-    """Moving average of returns per game, role and agent."""
+class RoleMovingAverage:
+    """Baseline built from `RoleAverageBaseline`: subtracts a moving average of returns per game, role and agent."""
 
-    needs: frozenset[str] = frozenset()
+    needed_reading_fields: frozenset[str] = frozenset()
 
-    def __init__(self, settings: RoleAverage) -> None:
+    def __init__(self, settings: RoleAverageBaseline) -> None:
         self._settings = settings
         self._means: dict[str, float] = {}
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
-        """Return the advantages of the turns in `earned`, and the averages after this step."""
+        """Return the advantages of the turns in `earned`, and as metrics each seat's moving average after this step."""
         episodes: dict[str, dict[str, dict[TurnId, None]]] = defaultdict(lambda: defaultdict(dict))
-        for trajectory, turn in credited_turns(evidence, earned):
+        for trajectory, turn in credited_turns_with_episodes(evidence, earned):
             episodes[trajectory.id][f"{evidence.game}/{turn.role}/{turn.agent}"][turn.id] = None
         alpha = self._settings.alpha
         credit: Credit = {}
         for seats in episodes.values():
             for key, turns in seats.items():
                 before = self._means.get(key, 0.0)
-                self._means[key] = alpha * before + (1 - alpha) * mean_earned(turns, earned)
+                self._means[key] = alpha * before + (1 - alpha) * mean_credit(turns, earned)
                 baseline = before if self._settings.order == "subtract_first" else self._means[key]
-                credit.update((turn, subtract_and_scale(earned[turn], baseline, 1.0)) for turn in turns)
+                for turn in turns:
+                    credit[turn] = subtract_and_scale(earned[turn], baseline, 1.0)
         return credit, {f"credit/average/{key}": average for key, average in sorted(self._means.items())}
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,7 +123,7 @@ class RunningAverage:
 
 
 class NoBaseline(BaselineConfig):
-    """No comparison: the advantage is the credit that `assign` gave."""
+    """No baseline: the advantage of a turn is the credit that `assign` gave the turn."""
 
     kind: str = "none"
 

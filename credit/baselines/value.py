@@ -1,4 +1,4 @@
-"""State values before an agent speaks: their sources, and the baseline that subtracts them."""
+"""Values of the state before a turn: sources of the values, and the baseline that subtracts them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ from typing import Any, Literal, Protocol, Self
 from pydantic import Field, model_validator
 
 from marl.core.types import Advantage, Credit, Metrics, TurnId
-from marl.protocols import Baseline, BaselineConfig, CreditRuleConfig, Evidence
+from marl.protocols import BaselineConfig, BaselineRule, CreditRuleConfig, Evidence
+
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+credit/explained_variance/ROLE | ratio | 1 - Var(target - V) / Var(target) of the values at the prompts (`gae`,
+    `chain_gae`, `graph_gae`, `value`)
+"""
 
 Floats = tuple[float, ...]
 
 
 class ValueSource(Protocol):
-    """Source of state values; by default all values are 0, without fitting and without a state."""
+    """Source of the values of states before turns. By default all values are 0, and nothing is fitted or stored."""
 
-    needs: frozenset[str] = frozenset()
+    needed_reading_fields: frozenset[str] = frozenset()
 
     def values(self, evidence: Evidence) -> Mapping[TurnId, Floats]:
-        """Return the values before each token of a turn, or before its first token alone; some turns may be absent."""
+        """Return turn -> values before its tokens, or before its first token alone; turns without values are absent."""
         values: dict[TurnId, Floats] = {}
         for trajectory in evidence.trajectories:
             for turn in trajectory.turns:
@@ -29,8 +35,8 @@ class ValueSource(Protocol):
                     values[turn.id] = (0.0,) * len(turn.completion.token_ids)
         return values
 
-    def learn(self, evidence: Evidence, targets: Mapping[TurnId, float]) -> None:
-        """Fit the values at the turns' prompts to `targets`, for later steps."""
+    def fit_values(self, evidence: Evidence, targets: Mapping[TurnId, float]) -> None:
+        """Fit the values at the turns' prompts to `targets` (turn -> its return), for later steps."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -40,26 +46,27 @@ class ValueSource(Protocol):
 
 
 class ZeroValues(ValueSource):
-    """Value 0 of every state."""
+    """Source of values that gives every state the value 0."""
 
 
-class LearnerValues(ValueSource):
-    """Values from the learners' critics, `Reading.values`. Learners fit them to `Advantage.returns`, not this class.
+class LearnerCriticValues(ValueSource):
+    """Source of values that reads them from the learners' critics, `Reading.values`.
 
-    `values[t]` is the critic's value of the state before token t, read at the previous token; `values[0]` is read at
-    the last token of the prompt. `Reading.next_value` is the value after the last token, for truncated episodes.
+    The learners fit their critics to `Advantage.returns`; this class fits nothing. `values[t]` is the critic's value of
+    the state before token t, read at the previous token; `values[0]` is read at the last token of the prompt.
+    `Reading.next_value` is the value after the last token, for truncated episodes.
     """
 
-    needs = frozenset({"values"})
+    needed_reading_fields = frozenset({"values"})
 
     def values(self, evidence: Evidence) -> Mapping[TurnId, Floats]:
-        """Return the values before each token of the turns that were read with values.
+        """Return turn -> values before each of its tokens, for turns that were read with values.
 
         Raises:
             ValueError: if no turn was read with values, or only some of a turn's tokens have a value.
         """
         values = {turn: reading.values for turn, reading in evidence.readings.items() if reading.values}
-        if not values and any(trajectory.turns for trajectory in evidence.trajectories):
+        if not values and evidence.turns():
             raise ValueError(
                 "credit.values: 'learner', but no turn was read with values: no learner here has a critic; "
                 "choices: learner (with one that has), own"
@@ -73,56 +80,59 @@ class LearnerValues(ValueSource):
 
 
 class ValueSourceConfig(CreditRuleConfig):
-    """Base of the settings of rules that compare returns with expected returns."""
+    """Base of the settings of rules that read state values (GAE, the baseline `value`): the source of these values."""
 
     values: Literal["learner", "own", "none"] = "learner"
-    """`learner`: the critic of each turn's learner, which must read `values`. `own`: a linear head on the hidden state
-    at the prompt's last token, fitted here to earlier steps; one number a turn. `none`: every state has value 0."""
+    """Source of the values of states before turns. `learner`: the critic of each turn's learner. `own`: a linear head
+    on the hidden state at the prompt's last token, fitted by this rule to earlier steps; one value per turn. `none`:
+    every state has value 0."""
     forget: float = Field(default=0.9, gt=0, le=1)
-    """Weight of a step's returns in `own` values a step later; 0.9 averages over some ten steps."""
+    """Factor by which the weight of earlier steps' returns is multiplied at each step, in the fit of `values: own`. 0.9
+    averages over about ten steps."""
 
     @property
-    def needs(self) -> frozenset[str]:
-        """Return the fields of `Reading` that contain the values, or the features of own values."""
+    def needed_reading_fields(self) -> frozenset[str]:
+        """Return the fields of `Reading` that the source needs: values, or hidden states for `own` values."""
         return frozenset({"learner": {"values"}, "own": {"hidden"}, "none": ()}[self.values])
 
-    def build_source(self) -> ValueSource:
-        """Return the source of the values."""
+    def build_value_source(self) -> ValueSource:
+        """Return the source of values that the setting `values` names."""
         if self.values != "own":
-            return LearnerValues() if self.values == "learner" else ZeroValues()
-        from marl.credit.baselines.ridge_values import RidgeValues
+            return LearnerCriticValues() if self.values == "learner" else ZeroValues()
+        from marl.credit.baselines.ridge_values import RidgeValueSource
 
-        return RidgeValues(self.forget)
+        return RidgeValueSource(self.forget)
 
 
 class Value(ValueSourceConfig, BaselineConfig):
-    """A critic: A = earned - V(prompt), with the earnings as value target (`Advantage.returns`, one a turn).
+    """Subtracts a critic's value: A = earned - V(prompt); the earnings are the critic's target, one per turn.
 
-    A turn without a value, because its policy does not learn, gets no credit. Both sources were fitted before this
-    step, so a value does not depend on the earnings of its turn: the policy gradient stays unbiased."""
+    A turn without a value, because its policy does not learn, gets no credit. The source of values was fitted before
+    this step, so a value does not depend on the earnings of its turn, and the policy gradient stays unbiased.
+    """
 
     kind: str = "value"
 
     @model_validator(mode="after")
-    def _compares(self) -> Self:
+    def _refuse_values_none(self) -> Self:
         if self.values == "none":
             raise ValueError("values: 'none' compares with 0, which is baseline: none; choices: learner, own")
         return self
 
-    def build(self) -> Baseline:
-        return CriticBaseline(self.build_source())
+    def build(self) -> BaselineRule:
+        return CriticBaseline(self.build_value_source())
 
 
 class CriticBaseline:
-    """Comparison with the values of a source."""
+    """Baseline built from `Value`: subtracts the values of a source, and fits the source to the earnings."""
 
     def __init__(self, source: ValueSource) -> None:
         self._source = source
-        self.needs = source.needs
+        self.needed_reading_fields = source.needed_reading_fields
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
-        """Return the advantage of every turn in `earned` with a value, and the share of explained variance by role."""
+        """Return the advantages of the turns in `earned` that have a value, and each role's explained variance."""
         values = self._source.values(evidence)
         credit: Credit = {}
         targets: dict[TurnId, float] = {}
@@ -132,19 +142,21 @@ class CriticBaseline:
                 tokens = tuple([token - value for token in advantage.tokens])
                 credit[turn] = Advantage(advantage.value - value, tokens, (advantage.value,), value, 1.0)
                 targets[turn] = advantage.value
-        # After the values were read: a value must not depend on its own step.
-        self._source.learn(evidence, targets)
-        return credit, explained_variance(evidence, targets, values)
+        # The source is fitted after the values were read, because a value must not depend on returns of its own step.
+        self._source.fit_values(evidence, targets)
+        return credit, explained_variance_metrics_by_role(evidence, targets, values)
 
 
-def explained_variance(evidence: Evidence, targets: Mapping[TurnId, float], values: Mapping[TurnId, Floats]) -> Metrics:
+def explained_variance_metrics_by_role(
+    evidence: Evidence, target_by_turn: Mapping[TurnId, float], values_by_turn: Mapping[TurnId, Floats]
+) -> Metrics:
     """Return `credit/explained_variance/ROLE`: 1 - Var(target - V) / Var(target), for roles whose targets differ."""
     by_role: dict[str, dict[TurnId, tuple[float, float]]] = defaultdict(dict)
     for trajectory in evidence.trajectories:
         for turn in trajectory.turns:
-            if turn.id in targets:
-                target = targets[turn.id]
-                by_role[turn.role][turn.id] = target, target - values[turn.id][0]
+            if turn.id in target_by_turn:
+                target = target_by_turn[turn.id]
+                by_role[turn.role][turn.id] = target, target - values_by_turn[turn.id][0]
     metrics: Metrics = {}
     for role, rows in sorted(by_role.items()):
         role_targets, residuals = zip(*rows.values(), strict=True)

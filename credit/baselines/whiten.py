@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from operator import mul
 from statistics import fmean
@@ -14,31 +14,36 @@ from pydantic import Field
 
 from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId
 from marl.credit.baselines.peer_baseline import (
-    PEER_KEYS,
+    PEER_GROUPINGS,
     ROUNDING,
     PeerComparison,
     PeerFormula,
-    all_equal,
-    credited_turns,
+    are_equal_up_to_rounding,
+    credited_turns_with_episodes,
+    group_count_metrics,
     group_mean,
-    group_metrics,
     subtract_and_scale,
-    turns_of,
+    turns_in_group,
 )
-from marl.protocols import BaselineConfig, Evidence, Peers, SharedProperty
+from marl.protocols import BaselineConfig, Evidence, PeerGroups, SharedProperty
+
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+credit/degenerate_groups/COMPONENT | share of groups | the same for one named reward (`decoupled`)
+"""
 
 
 class WhiteningConfig(BaselineConfig):
-    """Base of settings of whitening over the step: (A - mean) / deviation.
+    """Base of the settings of baselines that whiten credit over the step: (A - mean) / deviation.
 
-    Fewer than two numbers, or equal ones, become exactly 0. If a number is not finite, all stay unchanged. Turns
-    without peers count, but stay exactly 0 (verl and OpenRLHF subtract the mean from them, too). Roles that do not
-    learn are credited and count like others: with `over: role` only among themselves.
+    A single number, and numbers that are all equal, become exactly 0. If a number is not finite, all numbers stay
+    unchanged. Turns without peers count in the mean, but stay exactly 0 (verl and OpenRLHF subtract the mean from them,
+    too). Roles that do not learn count like other roles; with `over: role` they count only among themselves.
     """
 
     unit: Literal["token", "sequence"]
-    """Unit of the mean and the deviation. `token`: one number a token, so long completions weigh more (verl, OpenRLHF);
-    `sequence`: one number a turn, which is one prompt with its completion (ms-swift, TRL)."""
+    """Unit of the mean and the deviation. `token`: each token counts, so long completions weigh more (verl, OpenRLHF);
+    `sequence`: each turn counts once, as one prompt with its completion (ms-swift, TRL)."""
     over: Literal["step", "role"] = "step"
     """Scope of mean and deviation: all turns of the step, as published, or the turns of each role."""
     ddof: Literal[0, 1] = 1
@@ -47,49 +52,51 @@ class WhiteningConfig(BaselineConfig):
     """The deviation: `variance`: sqrt(var + epsilon) (verl, TRL's PPO); `std`: std + epsilon (ms-swift, TRL);
     `clamp`: sqrt(max(var, epsilon)) (OpenRLHF)."""
     epsilon: float = Field(ge=0)
-    """Number that keeps the deviation above 0, added as `guard` says."""
+    """Small number that keeps the deviation above 0. `guard` selects the formula in which the number is used."""
 
-    def whitened(
-        self, credit: Credit, evidence: Evidence, zeroed: Set[TurnId] = frozenset(), centre: bool = True
+    def whitened_credit(
+        self, credit: Credit, evidence: Evidence, zeroed_turns: Set[TurnId] = frozenset(), subtract_mean: bool = True
     ) -> Credit:
-        """Return `credit` whitened, with exactly 0 for `zeroed` turns; without `centre` the mean is not subtracted."""
+        """Return `credit` whitened, with exactly 0 for `zeroed_turns`; without `subtract_mean`, only scaled."""
         result: Credit = {}
-        for turns in self.batches(evidence, credit):
-            mean, scale = self.mean_and_scale(*self._numbers(credit, turns.values()))
-            subtracted = mean if centre or mean is None else 0.0
+        for turns in self.turns_by_whitening_scope(evidence, credit):
+            numbers: list[float] = []
+            counts: list[int] = []
+            for turn in turns.values():
+                advantage, tokens = credit[turn.id], len(turn.completion.token_ids)
+                if self.unit == "token" and advantage.tokens:
+                    numbers += advantage.tokens
+                    counts += [1] * len(advantage.tokens)
+                elif tokens or self.unit == "sequence":
+                    numbers.append(advantage.value)
+                    counts.append(tokens if self.unit == "token" else 1)
+            mean, scale = self.mean_and_inverse_deviation(numbers, counts)
+            subtracted = mean if subtract_mean or mean is None else 0.0
             for turn in turns:
-                result[turn] = subtract_and_scale(credit[turn], None if turn in zeroed else subtracted, scale)
+                result[turn] = subtract_and_scale(credit[turn], None if turn in zeroed_turns else subtracted, scale)
         return result
 
-    def batches(self, evidence: Evidence, credit: Credit) -> list[dict[TurnId, Turn]]:
-        """Return the sets of credited turns that share a mean and a deviation."""
-        batches: dict[str, dict[TurnId, Turn]] = defaultdict(dict)
-        for _, turn in credited_turns(evidence, credit):
-            batches[turn.role if self.over == "role" else ""][turn.id] = turn
-        return list(batches.values())
+    def turns_by_whitening_scope(self, evidence: Evidence, credit: Credit) -> list[dict[TurnId, Turn]]:
+        """Return the sets of credited turns that share a mean and a deviation: all turns, or those of each role."""
+        sets: dict[str, dict[TurnId, Turn]] = defaultdict(dict)
+        for _, turn in credited_turns_with_episodes(evidence, credit):
+            sets[turn.role if self.over == "role" else ""][turn.id] = turn
+        return list(sets.values())
 
-    def _numbers(self, credit: Credit, turns: Iterable[Turn]) -> tuple[list[float], list[int]]:
-        """Return the numbers to whiten, and the weight (count) of each."""
-        numbers, counts = list[float](), list[int]()
-        for turn in turns:
-            advantage, tokens = credit[turn.id], len(turn.completion.token_ids)
-            if self.unit == "token" and advantage.tokens:
-                numbers += advantage.tokens
-                counts += [1] * len(advantage.tokens)
-            elif tokens or self.unit == "sequence":
-                numbers.append(advantage.value)
-                counts.append(tokens if self.unit == "token" else 1)
-        return numbers, counts
+    def mean_and_inverse_deviation(
+        self, numbers: Sequence[float], weights: Sequence[int]
+    ) -> tuple[float | None, float]:
+        """Return mean and 1 / deviation of `numbers`; `weights` is the weight of each number.
 
-    def mean_and_scale(self, numbers: Sequence[float], counts: Sequence[int]) -> tuple[float | None, float]:
-        """Return mean and 1 / deviation of `numbers`; the mean is None if all are equal or there is only one."""
+        The mean is None if all numbers are equal, or if there is only one.
+        """
         if not all(map(math.isfinite, numbers)):
             return 0.0, 1.0
-        total = sum(counts)
-        if total < 2 or all_equal(numbers):
+        total = sum(weights)
+        if total < 2 or are_equal_up_to_rounding(numbers):
             return None, 1.0
-        mean = fmean(numbers, counts)
-        variance = math.fsum(map(mul, counts, [(number - mean) ** 2 for number in numbers])) / (total - self.ddof)
+        mean = fmean(numbers, weights)
+        variance = math.fsum(map(mul, weights, [(number - mean) ** 2 for number in numbers])) / (total - self.ddof)
         deviation = {
             "variance": math.sqrt(variance + self.epsilon),
             "std": math.sqrt(variance) + self.epsilon,
@@ -108,9 +115,9 @@ class WhitenBaseline(WhiteningConfig):
 
     kind: str = "whiten"
     like: SharedProperty | None = None
-    """Property of the peers whose mean is subtracted first (see `group`); null: no mean is subtracted."""
+    """Property of the peers whose mean is subtracted first, as in `group` (null: no mean of peers is subtracted)."""
     centre: bool = True
-    """Subtract the mean of the step; ms-swift only divides."""
+    """True: subtract the mean of the step; false: only divide by the deviation, as ms-swift does."""
     unit: Literal["token", "sequence"] = "token"
     guard: Literal["variance", "std", "clamp"] = "variance"
     epsilon: float = Field(default=1e-8, ge=0)
@@ -128,14 +135,16 @@ class WhitenBaseline(WhiteningConfig):
         """
         compared = PeerComparison(earned, frozenset(), {})
         if self.like is not None:
-            compared = PeerFormula(group_mean).compare(PEER_KEYS[self.like].groups(evidence, earned), earned)
-        return self.whitened(compared.credit, evidence, compared.zeroed, self.centre), compared.metrics
+            compared = PeerFormula(group_mean).compare_with_peers(
+                PEER_GROUPINGS[self.like].groups(evidence, earned), earned
+            )
+        return self.whitened_credit(compared.credit, evidence, compared.zeroed, self.centre), compared.metrics
 
-    def peers(self, evidence: Evidence, earned: Credit) -> Peers:
-        """Return the groups of peers with `like`; without, one group of all turns (one a role with `over: role`)."""
+    def compared_turn_groups(self, evidence: Evidence, earned: Credit) -> PeerGroups:
+        """Return the groups of peers that share `like`, or, without `like`, of turns that are whitened together."""
         if self.like is not None:
-            return PEER_KEYS[self.like].peers(evidence, earned)
-        return Peers(None, [list(turns) for turns in self.batches(evidence, earned)])
+            return PEER_GROUPINGS[self.like].compared_turn_groups(evidence, earned)
+        return PeerGroups(None, list(map(list, self.turns_by_whitening_scope(evidence, earned))))
 
 
 class GdpoBaseline(WhiteningConfig):
@@ -151,13 +160,13 @@ class GdpoBaseline(WhiteningConfig):
     needs_groups: ClassVar[bool] = True
     uses_reward_names: ClassVar[bool] = True
     like: SharedProperty = "start"
-    """Property that peers share (see `group`)."""
+    """Property that peers share, as in `group`."""
     weights: dict[str, float] = Field(default_factory=dict)
-    """Name of a reward -> its weight. Empty: all weights are 1; else every reward must be named."""
+    """Name of a reward -> its weight (default: all weights are 1). If weights are given, every reward needs one."""
     group_epsilon: float = Field(default=1e-4, ge=0)
-    """Added to the standard deviation of each reward among the peers."""
+    """Number added to the standard deviation of each reward among the peers."""
     alone: Literal["whiten", "group"] = "whiten"
-    """Treatment if there is a single reward: whitening as with several, or plain GRPO (NVlabs' code)."""
+    """Treatment of a single reward: `whiten`, as with several rewards; `group`: plain GRPO (NVlabs' code)."""
     unit: Literal["token", "sequence"] = "sequence"
     guard: Literal["variance", "std", "clamp"] = "std"
     epsilon: float = Field(default=1e-4, ge=0)
@@ -168,60 +177,64 @@ class GdpoBaseline(WhiteningConfig):
         Raises:
             ValueError: if a reward has no weight, or if `evidence.earned_by_reward` is missing.
         """
-        weights = self._weights(evidence)
+        rewards = evidence.earned_by_reward
+        if not rewards and any(trajectory.rewards for trajectory in evidence.trajectories):
+            raise ValueError("credit.baseline: 'decoupled' needs to know what each reward alone would have earned")
+        if self.weights and (unnamed := sorted(set(rewards) - set(self.weights))):
+            raise ValueError(
+                f"credit.baseline.weights: reward {unnamed[0]!r} has none; weights: {', '.join(sorted(self.weights))}"
+            )
+        weights = dict.fromkeys(rewards, 1.0) | self.weights
         formula = PeerFormula(group_mean, True, self.group_epsilon)
         comparisons: dict[str, PeerComparison] = {}
-        for name in weights:
-            named = {turn: credit for turn, credit in evidence.earned_by_reward[name].items() if turn in earned}
-            comparisons[name] = formula.compare(PEER_KEYS[self.like].groups(evidence, named), named)
+        for name, earned_alone in rewards.items():
+            named = {turn: advantage for turn, advantage in earned_alone.items() if turn in earned}
+            comparisons[name] = formula.compare_with_peers(PEER_GROUPINGS[self.like].groups(evidence, named), named)
         credit: Credit = {}
         zeroed: set[TurnId] = set()
-        for _, turn in credited_turns(evidence, earned):
+        for _, turn in credited_turns_with_episodes(evidence, earned):
             terms: list[tuple[float, Advantage]] = []
             differs = False
             for name, comparison in comparisons.items():
                 if turn.id in comparison.credit:
                     terms.append((weights[name], comparison.credit[turn.id]))
                     differs = differs or turn.id not in comparison.zeroed
-            credit[turn.id] = _weighted_sum(terms, earned[turn.id].returns)
+            credit[turn.id] = _sum_of_weighted_advantages(terms, earned[turn.id].returns)
             if not differs:
                 zeroed.add(turn.id)
-        if self.alone == "whiten" or len(self.weights or weights) != 1:
-            whitened = self.whitened(credit, evidence, zeroed)
-            # No single number is subtracted from a turn's earnings: every reward has a mean of its own.
+        if self.alone == "whiten" or len(self.weights or rewards) != 1:
+            whitened = self.whitened_credit(credit, evidence, zeroed)
+            # `baseline` and `scale` become None, because each reward component was compared with a mean of its own.
             credit = {turn: replace(advantage, baseline=None, scale=None) for turn, advantage in whitened.items()}
-        groups = PEER_KEYS[self.like].groups(evidence, earned)
-        metrics = group_metrics(len(groups), sum(zeroed.issuperset(turns_of(group)) for group in groups))
+        groups = PEER_GROUPINGS[self.like].groups(evidence, earned)
+        metrics = group_count_metrics(len(groups), sum(zeroed.issuperset(turns_in_group(group)) for group in groups))
         for name, comparison in comparisons.items():
             metrics[f"credit/degenerate_groups/{name}"] = comparison.metrics["credit/degenerate_groups"]
         return credit, metrics
 
-    def peers(self, evidence: Evidence, earned: Credit) -> Peers:
-        return PEER_KEYS[self.like].peers(evidence, earned)
-
-    def _weights(self, evidence: Evidence) -> dict[str, float]:
-        """Return the weights of the rewards of this step."""
-        if not evidence.earned_by_reward and any(trajectory.rewards for trajectory in evidence.trajectories):
-            raise ValueError("credit.baseline: 'decoupled' needs to know what each reward alone would have earned")
-        if self.weights and (strangers := sorted(set(evidence.earned_by_reward) - set(self.weights))):
-            raise ValueError(
-                f"credit.baseline.weights: reward {strangers[0]!r} has none; weights: {', '.join(sorted(self.weights))}"
-            )
-        return {name: self.weights.get(name, 1.0) for name in evidence.earned_by_reward}
+    def compared_turn_groups(self, evidence: Evidence, earned: Credit) -> PeerGroups:
+        return PEER_GROUPINGS[self.like].compared_turn_groups(evidence, earned)
 
 
-def _weighted_sum(terms: Sequence[tuple[float, Advantage]], returns: tuple[float, ...]) -> Advantage:
-    """Return the sum of weight * advantage, token by token if an advantage has numbers of tokens."""
-    value = exact_sum([weight * term.value for weight, term in terms])
-    count = max((len(term.tokens) for _, term in terms), default=0)
-    rows = []
-    for weight, term in terms if count else ():
-        rows.append([weight * token for token in term.tokens or (term.value,) * count])
-    return Advantage(value, tuple(map(exact_sum, zip(*rows, strict=True))), returns)
+def _sum_of_weighted_advantages(
+    weighted_advantages: Sequence[tuple[float, Advantage]], value_targets: tuple[float, ...]
+) -> Advantage:
+    """Return the sum of weight * advantage over `weighted_advantages`; if an advantage credits tokens, for each token
+    as well."""
+    count = max((len(term.tokens) for _, term in weighted_advantages), default=0)
+    values: list[float] = []
+    rows: list[list[float]] = []
+    for weight, term in weighted_advantages:
+        values.append(weight * term.value)
+        if count:
+            rows.append([weight * token for token in term.tokens or (term.value,) * count])
+    return Advantage(
+        sum_with_exact_zero(values), tuple(map(sum_with_exact_zero, zip(*rows, strict=True))), value_targets
+    )
 
 
-def exact_sum(numbers: Sequence[float]) -> float:
-    """Return the sum; numbers that cancel out sum to exactly 0, without rounding."""
+def sum_with_exact_zero(numbers: Sequence[float]) -> float:
+    """Return the sum of `numbers`; numbers that cancel out sum to exactly 0, without rounding."""
     if not all(map(math.isfinite, numbers)):
         return sum(numbers)
     total = math.fsum(numbers)

@@ -5,7 +5,7 @@ Shapes: M rounds, A seats, n turns of one kind, K alternatives, W width of the c
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -13,134 +13,151 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from marl.core.seeds import seed_of
+from marl.core.seeds import episode_name_for_seeding, hash_to_seed
 from marl.core.types import Completion, Metrics, Request, Turn, TurnId
-from marl.credit.assign.fitted import FittedAssign
-from marl.credit.assign.rollouts import text_probabilities
-from marl.credit.mixing.fitted_rule import FittedNetworks, FittedRule
-from marl.credit.mixing.networks import CentralCritic, RoundBatch, counterfactual
+from marl.credit.assign.fitted import FittedNetworkAssign
+from marl.credit.assign.rollouts import probabilities_among_texts
+from marl.credit.mixing.fitted_rule import FittedNetworkRule, FittedNetworks
+from marl.credit.mixing.networks import CentralCritic, RoundBatch, counterfactual_advantage
 from marl.credit.mixing.round_tensors import TEXT_LENGTH, FeatureLayout, RoundTensors
 from marl.protocols import Evidence, Simulator
+
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+credit/coma/alone | share of turns | turns without an alternative
+"""
 
 _CHUNK = 65536
 """Number of alternatives that the critic evaluates in one pass, to bound its memory."""
 
-Alternatives = Mapping[TurnId, Mapping[str, float]]
+TextAlternatives = Mapping[TurnId, Mapping[str, float]]
 """Turn -> text -> its probability; the probabilities of a turn sum to 1. A turn without alternatives is absent."""
-Weighted = Sequence[tuple[int, float]]
+WeightedTableRows = Sequence[tuple[int, float]]
 """A turn's alternatives: (row in a table of answers, probability)."""
 
 
-class ComaRule(FittedRule[CentralCritic]):
-    """A turn earns Q of its answer minus the mean Q of its agent's alternatives, by a critic that is fitted first."""
+class ComaRule(FittedNetworkRule[CentralCritic]):
+    """COMA's credit: Q of a turn's answer minus the mean Q of its alternatives, by a critic that is fitted first."""
 
-    def __init__(self, settings: FittedAssign, alternatives: str, samples: int) -> None:
-        """`alternatives`, `samples`: the settings of `Coma`."""
+    def __init__(self, settings: FittedNetworkAssign, alternatives: str, samples: int) -> None:
+        """`alternatives`, `samples`: the settings of the same name in `Coma`."""
         super().__init__(settings)
         self._alternatives, self._samples = alternatives, samples
         self._share_alone = 0.0
-        """Share of the last step's turns without an alternative."""
+        """Share of the last step's turns that have no alternative."""
 
     def make_networks(self, layout: FeatureLayout) -> CentralCritic:
         return CentralCritic(layout, self.settings.fit.width)
 
     @torch.no_grad()
-    def credit(
+    def credit_by_seat(
         self, fitted: FittedNetworks[CentralCritic], evidence: Evidence, record: RoundTensors, turns: Sequence[Turn]
     ) -> Tensor:
         batch, critic = RoundBatch(record), fitted.networks
-        texts = self._texts(evidence, turns)
-        context = critic.context(batch).flatten(0, 1)
+        # COMA's alternatives to a turn are its listed legal moves, or new samples of its policy if the game lists none.
+        problem = "coma asks policies what else they could have said, and nobody is there to be asked"
+        listed: dict[TurnId, Turn] = {}
+        free: dict[TurnId, Turn] = {}
+        for turn in turns:
+            (listed if turn.request.options else free)[turn.id] = turn
+        texts: dict[TurnId, Mapping[str, float]] = {}
+        if listed:
+            texts |= legal_move_probabilities(listed.values(), evidence.require_simulator(problem))
+        if free and self._alternatives == "resample":
+            simulator = evidence.require_simulator(problem)
+            texts |= sampled_answer_frequencies(list(free.values()), simulator, self._samples, evidence.seed)
+        context = critic.encode_contexts(batch).flatten(0, 1)
         values, alone = torch.zeros(len(context)), 0
         for kind, cells, rows in batch.kinds:
-            of_kind = [turns[index] for index in batch.turns.flatten()[cells].tolist()]
-            answers = critic.encode(kind, record.completions[kind])
-            new, weighted = self._weighted(of_kind, rows.tolist(), texts)
-            if new:
-                answers = torch.cat([answers, critic.encode(kind, TEXT_LENGTH * fitted.encoder.texts(new))])
-            values[cells] = _advantages(critic, context[cells], answers, rows, weighted)
-            alone += sum(not alternatives for alternatives in weighted)
+            kind_turns = [turns[index] for index in batch.turns.flatten()[cells].tolist()]
+            answers = critic.encode_completions(kind, record.completions[kind])
+            new_texts, alternatives = self._alternative_answers_as_weighted_rows(kind_turns, rows.tolist(), texts)
+            if new_texts:
+                answers = torch.cat(
+                    [answers, critic.encode_completions(kind, TEXT_LENGTH * fitted.encoder.text_features(new_texts))]
+                )
+            values[cells] = _counterfactual_advantages(critic, context[cells], answers, rows, alternatives)
+            alone += alternatives.count([])
         self._share_alone = alone / len(turns)
         return values.unflatten(0, batch.turns.shape)
 
-    def predict(self, networks: CentralCritic, record: RoundTensors) -> Tensor:
-        return networks.by_seat(RoundBatch(record))
+    def predict_returns(self, networks: CentralCritic, record: RoundTensors) -> Tensor:
+        return networks.recorded_q_by_seat(RoundBatch(record))
 
-    def _texts(self, evidence: Evidence, turns: Sequence[Turn]) -> Alternatives:
-        """Return the alternatives given as texts, not as other turns of this step."""
-        problem = "coma asks policies what else they could have said, and nobody is there to be asked"
-        distinct = {turn.id: turn for turn in turns}.values()
-        finite = [turn for turn in distinct if turn.request.options]
-        texts = dict(listed_moves(finite, evidence.require_simulator(problem))) if finite else {}
-        free = [turn for turn in distinct if not turn.request.options]
-        if free and self._alternatives == "resample":
-            texts |= resample(free, evidence.require_simulator(problem), self._samples, evidence.seed)
-        return texts
+    def _alternative_answers_as_weighted_rows(
+        self, turns: Sequence[Turn], recorded_answer_rows: Sequence[int], alternative_texts: TextAlternatives
+    ) -> tuple[list[str], list[WeightedTableRows]]:
+        """Return the texts to append to a table of recorded answers, and each turn's alternatives as weighted rows.
 
-    def _weighted(
-        self, turns: Sequence[Turn], rows: Sequence[int], texts: Alternatives
-    ) -> tuple[Sequence[str], Sequence[Weighted]]:
-        """Return new texts, and each turn's alternatives as rows: the answers of the kind, then the new texts."""
-        row = {turn.id: row for turn, row in zip(turns, rows, strict=True)}
+        `recorded_answer_rows`: the row of each turn's recorded answer in the table, which holds one kind of turns.
+        """
+        row_of = {turn.id: row for turn, row in zip(turns, recorded_answer_rows, strict=True)}
         free = [turn for turn in turns if not turn.request.options]
-        peers_of = siblings(free, self._samples) if self._alternatives == "siblings" else {}
-        new: dict[str, int] = {}
-        weighted: list[Weighted] = []
+        peers_of = turns_with_same_prompt(free, self._samples) if self._alternatives == "siblings" else {}
+        new_texts: dict[str, int] = {}
+        weighted: list[WeightedTableRows] = []
         for turn in turns:
-            if turn.id in texts:
-                alternatives: list[tuple[int, float]] = []
-                for text, probability in texts[turn.id].items():
-                    alternatives.append((len(rows) + new.setdefault(text, len(new)), probability))
-                weighted.append(alternatives)
+            alternatives: list[tuple[int, float]] = []
+            if turn.id in alternative_texts:
+                for text, probability in alternative_texts[turn.id].items():
+                    alternatives.append(
+                        (len(recorded_answer_rows) + new_texts.setdefault(text, len(new_texts)), probability)
+                    )
             else:
                 peers = peers_of.get(turn.id, ())
-                weighted.append([(row[peer], 1 / len(peers)) for peer in peers])
-        return list(new), weighted
+                for peer in peers:
+                    alternatives.append((row_of[peer], 1 / len(peers)))
+            weighted.append(alternatives)
+        return list(new_texts), weighted
 
     def metrics(self) -> Metrics:
         """Return the metrics of the fit, and the share of turns without an alternative."""
         return super().metrics() | ({"credit/coma/alone": self._share_alone} if self._fitted else {})
 
 
-def listed_moves(turns: Iterable[Turn], simulator: Simulator) -> Alternatives:
-    """Return the texts of listed moves with their probabilities, given that the current policy says one of them.
+def legal_move_probabilities(turns: Iterable[Turn], simulator: Simulator) -> TextAlternatives:
+    """Return the texts of each turn's legal moves with their probabilities under the current policy, normalised to 1.
 
-    Equal questions are scored once.
+    Equal prompts with equal moves are scored once.
     """
-    questions: dict[Hashable, tuple[Request, list[str], list[Turn]]] = {}
+    questions: dict[Hashable, tuple[Request, list[str]]] = {}
+    turns_by_question: dict[Hashable, list[Turn]] = defaultdict(list)
     for turn in turns:
-        request = simulator.request_for(turn)
+        request = simulator.request_to_current_policy(turn)
         texts = list(dict.fromkeys((turn.request.options or {}).values()))
-        question = (request.policy, request.sampling, request.messages, request.continues, tuple(texts), request.state)
-        questions.setdefault(question, (request, texts, []))[2].append(turn)
-    rows = text_probabilities([(request, texts) for request, texts, _ in questions.values()], simulator)
+        key = (request.policy, request.sampling, request.messages, request.continues, tuple(texts), request.state)
+        questions.setdefault(key, (request, texts))
+        turns_by_question[key].append(turn)
+    rows = probabilities_among_texts(list(questions.values()), simulator)
     alternatives: dict[TurnId, Mapping[str, float]] = {}
-    for (_, texts, equal), row in zip(questions.values(), rows, strict=True):
+    for (key, (_, texts)), row in zip(questions.items(), rows, strict=True):
         if row:
-            alternatives |= {turn.id: dict(zip(texts, row, strict=True)) for turn in equal}
+            probabilities = dict(zip(texts, row, strict=True))
+            for turn in turns_by_question[key]:
+                alternatives[turn.id] = probabilities
     return alternatives
 
 
-def resample(turns: Sequence[Turn], simulator: Simulator, count: int, seed: int) -> Alternatives:
-    """Return `count` new answers of the current policies to each turn's prompt; probabilities of equal texts add up."""
+def sampled_answer_frequencies(turns: Sequence[Turn], simulator: Simulator, count: int, seed: int) -> TextAlternatives:
+    """Return turn -> text -> its share among `count` new answers of the current policy to the turn's prompt."""
     requests: list[Request] = []
     for turn in turns:
-        request = simulator.request_for(turn)
-        requests += [replace(request, seed=seed_of(seed, "coma", *turn.id, nth)) for nth in range(count)]
+        request = simulator.request_to_current_policy(turn)
+        name = (episode_name_for_seeding(turn.id[0]), turn.id[1])
+        requests += [replace(request, seed=hash_to_seed(seed, "coma", *name, nth)) for nth in range(count)]
     answers = iter(simulator.ask(requests))
     alternatives: dict[TurnId, Mapping[str, float]] = {}
     for turn in turns:
-        texts = [answer.text for answer in islice(answers, count) if isinstance(answer, Completion)]
+        texts = Counter([answer.text for answer in islice(answers, count) if isinstance(answer, Completion)])
         if texts:
-            alternatives[turn.id] = {text: texts.count(text) / len(texts) for text in dict.fromkeys(texts)}
+            alternatives[turn.id] = {text: number / texts.total() for text, number in texts.items()}
     return alternatives
 
 
-def siblings(turns: Iterable[Turn], count: int) -> Mapping[TurnId, Sequence[TurnId]]:
-    """Return turn -> at most `count` other turns of the same agent and role with the same prompt.
+def turns_with_same_prompt(turns: Iterable[Turn], max_siblings: int) -> Mapping[TurnId, Sequence[TurnId]]:
+    """Return turn -> at most `max_siblings` other turns of the same agent and role with the same prompt.
 
-    These are the next turns in playing order, cyclically, so each turn is an alternative as often as it has
-    alternatives.
+    The siblings are the next turns in playing order, cyclically, so a turn with k siblings is a sibling of k turns.
     """
     groups: dict[Hashable, dict[TurnId, None]] = defaultdict(dict)
     for turn in turns:
@@ -150,25 +167,38 @@ def siblings(turns: Iterable[Turn], count: int) -> Mapping[TurnId, Sequence[Turn
     for group in map(list, groups.values()):
         cycle = [*group, *group]
         for index, turn in enumerate(group):
-            peers[turn] = cycle[index + 1 : index + 1 + min(count, len(group) - 1)]
+            peers[turn] = cycle[index + 1 : index + 1 + min(max_siblings, len(group) - 1)]
     return peers
 
 
-def _advantages(
-    critic: CentralCritic, context: Tensor, answers: Tensor, rows: Tensor, weighted: Sequence[Weighted]
+def _counterfactual_advantages(
+    critic: CentralCritic,
+    context: Tensor,
+    answers: Tensor,
+    answer_rows: Tensor,
+    weighted_alternatives: Sequence[WeightedTableRows],
 ) -> Tensor:
-    """Return the advantages [n] from contexts [n, W] and the table of answers [.., W] (recorded and alternative)."""
-    width = max(1, *map(len, weighted))
+    """Return COMA's advantages [n] of turns.
+
+    Args:
+        critic: the fitted critic.
+        context: [n, W] encodings of all inputs except the turns' own answers.
+        answers: [.., W] table of encoded answers, recorded and alternative.
+        answer_rows: [n] row of each turn's recorded answer in `answers`.
+        weighted_alternatives: alternatives of each turn.
+    """
+    width = max(1, *map(len, weighted_alternatives))
     indices, probabilities = [], []
-    for alternatives in weighted:
-        # Row 0 with probability 0 pads the table.
+    for alternatives in weighted_alternatives:
+        # Shorter lists of alternatives are padded with index 0 and probability 0.
         padded = [*alternatives, *[(0, 0.0)] * (width - len(alternatives))]
-        indices.append([index for index, _ in padded])
-        probabilities.append([probability for _, probability in padded])
+        turn_indices, turn_probabilities = zip(*padded, strict=True)
+        indices.append(turn_indices)
+        probabilities.append(turn_probabilities)
     table, chances = torch.tensor(indices), torch.tensor(probabilities)
     advantages = []
     for chunk in torch.arange(len(context)).split(max(1, _CHUNK // width)):
-        chosen = critic.value(context[chunk] + answers[rows[chunk]])
-        replaced = critic.value(context[chunk][:, None] + answers[table[chunk]])
-        advantages.append(counterfactual(chosen, replaced, chances[chunk]))
+        chosen = critic.q_values(context[chunk] + answers[answer_rows[chunk]])
+        replaced = critic.q_values(context[chunk][:, None] + answers[table[chunk]])
+        advantages.append(counterfactual_advantage(chosen, replaced, chances[chunk]))
     return torch.where(chances.sum(1) > 0, torch.cat(advantages), 0.0)

@@ -7,12 +7,14 @@ text.
 from __future__ import annotations
 
 import re
-from collections import Counter
+import struct
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate, chain, compress, pairwise
+from itertools import accumulate, compress, pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -26,35 +28,40 @@ from marl.credit.mixing.rounds import GRAPH_FEATURES, Round
 POSITION = 2
 """Number of features of a turn's position in the episode, in addition to its seat."""
 TEXT_LENGTH = 5.0
-"""Norm of a text's vector among the features of a turn; in a round's state the norm is 1. Measured: with 1 to 3, QMIX's
-weights for some states go to 0 in up to half of the seeds and stay there (the hint game), and VDN takes several times
-as many updates; with 8, QMIX ends in another local optimum of the climbing game than pymarl does in a quarter of them.
+"""Norm of a text's vector among the features of a turn; in a round's state the norm is 1.
+
+Measured with norms 1 to 3: QMIX's weights for some states go to 0 in up to half of the seeds and stay there (the hint
+game), and VDN takes several times as many updates. With norm 8, QMIX ends in another local optimum of the climbing game
+than pymarl does, in a quarter of the seeds.
 """
 _WORDS = re.compile(r"\w+|[^\w\s]+")
 _INDICES = 4
-"""Number of indices that a word changes. With several, two words that collide at one index differ at the others."""
+"""Number of vector indices that a word changes. Two words that collide at one index still differ at other indices."""
 
 
 @lru_cache(maxsize=8192)
-def hashed(text: str, dimensions: int) -> np.ndarray:
-    """Return a float32 vector of norm 1 (0 for a text without words). Callers must not write to it: it is cached.
+def hashed_text_features(text: str, dimensions: int) -> np.ndarray:
+    """Return the features of a text: a float32 vector of norm 1, or zeros for a text without words.
 
-    The sum of a signed pattern for each word and each pair of neighbouring words, upper and lower case alike (feature
-    hashing, arXiv 0902.2206). Nothing is learnt, so equal texts always have equal vectors.
+    The vector is the sum of a signed pattern for each word and each pair of neighbouring words, in lower case (feature
+    hashing, arXiv 0902.2206). Hashing learns nothing, so equal texts always have equal vectors. Callers must not write
+    to the vector, since the vector is cached.
     """
     words = _WORDS.findall(text.lower())
     sums = [0.0] * dimensions
     for token in (*words, *map("\n".join, pairwise(words))):
-        for index, sign in _pattern(token, dimensions):
+        for index, sign in _signed_feature_indices_of_word(token, dimensions):
             sums[index] += sign
     vector = np.array(sums)
     return (vector / max(np.linalg.norm(vector), 1e-9)).astype(np.float32)
 
 
 @lru_cache(maxsize=65536)
-def _pattern(token: str, dimensions: int) -> tuple[tuple[int, float], ...]:
-    digest = blake2b(token.encode(), digest_size=4 * _INDICES).digest()
-    numbers = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, len(digest), 4)]
+def _signed_feature_indices_of_word(word: str, dimensions: int) -> tuple[tuple[int, float], ...]:
+    """Return the vector indices that a word changes, each with the sign of the change."""
+    digest = blake2b(word.encode(), digest_size=4 * _INDICES).digest()
+    # Each 4-byte number of the hash gives one index; its lowest bit gives the sign.
+    numbers = struct.unpack(f"<{_INDICES}I", digest)
     return tuple([((number >> 1) % dimensions, 1.0 if number & 1 else -1.0) for number in numbers])
 
 
@@ -71,36 +78,39 @@ def action_text(turn: Turn) -> str:
 
 
 class TurnKind(NamedTuple):
-    """Kind of turns that share the input layers of a network."""
+    """Kind of turn: turns of one role with one size of features, which share the input layers of a network."""
 
     role: str
     hidden: int
-    """Size of their hidden states; 0 if hashed texts are their features."""
+    """Size of the turns' hidden states; 0 if hashed texts are the features of the turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureLayout:
-    """Seats and roles, fixed by the first step, since they decide the sizes of networks."""
+    """Agents, roles and number of text features of the first step, which determine the sizes of the networks."""
 
     seats: tuple[str, ...]
+    """Agents that are not rule-based, in the order of their first seats."""
     roles: tuple[str, ...]
     dimensions: int
     """Number of features of a hashed text."""
 
     @property
-    def position_size(self) -> int:
+    def position_feature_count(self) -> int:
         """Number of features of a turn's seat and position."""
         return len(self.seats) + POSITION
 
     @property
-    def state_size(self) -> int:
-        """Number of features of a round: observations, earlier turns, present agents with their roles, and the
-        graph."""
+    def round_state_feature_count(self) -> int:
+        """Number of features of a round's state.
+
+        The state consists of the mean observation, the mean of earlier turns, an indicator for each pair of agent and
+        role, and `Round.graph_features`.
+        """
         return 2 * self.dimensions + len(self.seats) * len(self.roles) + GRAPH_FEATURES
 
-    def size(self, kind: TurnKind) -> int:
-        """Return the number of features of a turn's prompt without its position, which is also that of its
-        completion."""
+    def completion_feature_count(self, kind: TurnKind) -> int:
+        """Return the number of features of a turn's completion, and of its prompt without seat and position."""
         return kind.hidden or self.dimensions
 
 
@@ -110,30 +120,30 @@ _STATE_KEYS = {"prompts": "asked", "completions": "said"}
 
 @dataclass(frozen=True, slots=True)
 class RoundTensors:
-    """The rounds of one step or of several."""
+    """The rounds of one or several steps as tensors: training data of the networks."""
 
     prompts: tuple[Tensor, ...]
-    """For each kind, [turns of that kind, size + position]: features of the prompt, and of seat and position."""
+    """For each kind of turn, [turns of the kind, size + position]: features of the prompt, and of seat and position."""
     completions: tuple[Tensor, ...]
-    """For each kind, [turns of that kind, size]: features of the completion."""
+    """For each kind of turn, [turns of the kind, size]: features of the completion."""
     kind: Tensor
-    """[N] index of each turn's kind."""
+    """[N] index of each turn's kind in `prompts` and `completions`."""
     row: Tensor
     """[N] row of each turn in the tensors of its kind."""
     choices: Tensor
-    """[C, D] features of legal moves."""
+    """[C, D] features of the texts of legal moves."""
     options: Tensor
     """[N, K] rows in `choices` of each turn's legal moves; -1 pads turns with fewer than K moves."""
     turns: Tensor
-    """[M, A] index of the turn at each seat; -1 where there was no turn."""
+    """[M, A] index of the turn at each seat of each round; -1 where the agent had no turn."""
     state: Tensor
-    """[M, FeatureLayout.state_size] features of a round that do not depend on the seat."""
+    """[M, FeatureLayout.round_state_feature_count] features of each round that do not depend on the seat."""
     reward: Tensor
     """[M] the team's reward in each round, in float64."""
     more: Tensor
     """[M] True if the next row is a round of the same team and episode."""
     cut: Tensor
-    """[M] True for the last round of a truncated episode."""
+    """[M] True for the last round of a truncated episode, whose later rewards are unknown."""
 
     def state_dict(self) -> dict[str, Any]:
         return {_STATE_KEYS.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
@@ -141,28 +151,30 @@ class RoundTensors:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Return the record with the given `state_dict`."""
-        values: dict[str, Any] = {f.name: state[_STATE_KEYS.get(f.name, f.name)] for f in fields(cls)}
-        values |= {name: tuple(values[name]) for name in _STATE_KEYS}
+        values: dict[str, Any] = {}
+        for f in fields(cls):
+            value = state[_STATE_KEYS.get(f.name, f.name)]
+            values[f.name] = tuple(value) if f.name in _STATE_KEYS else value
         return cls(**values)
 
 
-def join(records: Sequence[RoundTensors]) -> RoundTensors:
-    """Return one record of the rounds of all records, concatenated. Later records may have more kinds of turns."""
+def concatenate_round_tensors(records: Sequence[RoundTensors]) -> RoundTensors:
+    """Return one record with the rounds of all `records`. Later records may have more kinds of turns."""
     if len(records) == 1:
         return records[0]
     kinds = len(records[-1].prompts)
     width = max(record.options.shape[1] for record in records)
-    prompts: list[list[Tensor]] = [[] for _ in range(kinds)]
-    completions: list[list[Tensor]] = [[] for _ in range(kinds)]
+    prompts: dict[int, list[Tensor]] = defaultdict(list)
+    completions: dict[int, list[Tensor]] = defaultdict(list)
     columns: dict[str, list[Tensor]] = {"row": [], "options": [], "turns": []}
-    # Indices of a record are shifted by the number of rows from the records before it.
+    # Indices of a later record are shifted, because its rows are appended to those of the earlier records.
     first_turn = first_choice = 0
     first_rows = [0] * kinds
     for record in records:
         columns["row"].append(record.row + torch.tensor(first_rows)[record.kind])
         options = functional.pad(record.options, (0, width - record.options.shape[1]), value=-1)
-        columns["options"].append(_shift(options, first_choice))
-        columns["turns"].append(_shift(record.turns, first_turn))
+        columns["options"].append(_shift_indices(options, first_choice))
+        columns["turns"].append(_shift_indices(record.turns, first_turn))
         for kind, (kind_prompts, kind_completions) in enumerate(zip(record.prompts, record.completions, strict=True)):
             prompts[kind].append(kind_prompts)
             completions[kind].append(kind_completions)
@@ -170,41 +182,48 @@ def join(records: Sequence[RoundTensors]) -> RoundTensors:
         first_turn += len(record.kind)
         first_choice += len(record.choices)
     for name in ("kind", "choices", "state", "reward", "more", "cut"):
-        columns[name] = [getattr(record, name) for record in records]
+        columns[name] = list(map(attrgetter(name), records))
     joined = {name: torch.cat(tensors) for name, tensors in columns.items()}
     return RoundTensors(
-        prompts=tuple(map(torch.cat, prompts)), completions=tuple(map(torch.cat, completions)), **joined
+        prompts=tuple(map(torch.cat, prompts.values())),
+        completions=tuple(map(torch.cat, completions.values())),
+        **joined,
     )
 
 
-def _shift(indices: Tensor, by: int) -> Tensor:
-    """Return `indices` increased by `by`, except the padding -1."""
-    return torch.where(indices >= 0, indices + by, indices)
+def _shift_indices(indices: Tensor, offset: int) -> Tensor:
+    """Return `indices` increased by `offset`, except the padding -1."""
+    return torch.where(indices >= 0, indices + offset, indices)
 
 
-class _TurnFacts(NamedTuple):
-    """Columns of facts on turns, [N] each."""
+class _TurnTableColumns(NamedTuple):
+    """Columns [N] of a table of turns."""
 
     round: Tensor
+    """Index of the turn's round among the encoded rounds."""
     seat: Tensor
+    """Index of the turn's agent in `FeatureLayout.seats`."""
     role: Tensor
+    """Index of the turn's role in `FeatureLayout.roles`."""
     nth: Tensor
+    """Number of earlier turns of the agent in the episode."""
     order: Tensor
-    """Index in the round, in playing order."""
+    """Index of the turn in its round, in playing order."""
     kind: Tensor
+    """Index of the turn's kind in `RoundEncoder.kinds`."""
     row: Tensor
-    """Index among the turns of the kind."""
-    situation: Tensor
-    """Index of the observation's text."""
-    decision: Tensor
-    """Index of the action's text."""
+    """Index of the turn among the turns of its kind."""
+    observation: Tensor
+    """Row of the observation's text in the table of texts."""
+    action: Tensor
+    """Row of the action's text in the table of texts."""
 
 
-class Encoder:
-    """Encodes rounds as tensors, and collects the kinds of turns that occur."""
+class RoundEncoder:
+    """Encoder of rounds as tensors. It collects the kinds of turns that occur in the run."""
 
     def __init__(self, layout: FeatureLayout, hidden: bool, kinds: Sequence[TurnKind] = ()) -> None:
-        """`hidden`: use the hidden states of a turn as features if there are any and its moves are not listed."""
+        """`hidden`: True to use the hidden states of turns with a reading and without a list of moves as features."""
         self.layout, self.kinds = layout, list(kinds)
         self._hidden = hidden
 
@@ -213,119 +232,120 @@ class Encoder:
     ) -> tuple[RoundTensors, list[Turn]]:
         """Return the record of `rounds`, sorted by team and then by time, and its turns, [N].
 
-        `options`: record the legal moves of turns.
+        `options`: True to record the legal moves of turns.
 
         Raises:
             ValueError: if an agent or a role is new.
         """
-        turns = list(chain.from_iterable(round_.turns for round_ in rounds))
-        moves = [list((turn.request.options or {}).values()) if options else [] for turn in turns]
-        index_of: dict[str, int] = {}
+        turns: list[Turn] = []
+        for round_ in rounds:
+            turns += round_.turns
+        text_rows: dict[str, int] = {}
         for turn in turns:
             for text in (observation_text(turn), action_text(turn)):
-                index_of.setdefault(text, len(index_of))
-        for text in chain.from_iterable(moves):
-            index_of.setdefault(text, len(index_of))
-        texts, hidden = self.texts(index_of), [self._states(turn, readings) for turn in turns]
-        facts = self._facts(rounds, hidden, index_of)
-        features = [self._features(kind, facts, hidden, texts) for kind in range(len(self.kinds))]
+                text_rows.setdefault(text, len(text_rows))
+        moves: list[list[int]] = []
+        for turn in turns:
+            move_texts = (turn.request.options or {}).values() if options else ()
+            moves.append([text_rows.setdefault(text, len(text_rows)) for text in move_texts])
+        most_moves = max(map(len, moves))
+        for row in moves:
+            row += [-1] * (most_moves - len(row))
+        texts = self.text_features(text_rows)
+        columns, hidden = self._turns_as_table_columns(rounds, readings, text_rows)
+        prompts: list[Tensor] = []
+        completions: list[Tensor] = []
+        for kind in range(len(self.kinds)):
+            kind_prompts, kind_completions = self._prompt_and_completion_features(kind, columns, hidden, texts)
+            prompts.append(kind_prompts)
+            completions.append(kind_completions)
+        seat_table = torch.full((len(rounds), len(self.layout.seats)), -1)
+        seat_table[columns.round, columns.seat] = torch.arange(len(turns))
         return RoundTensors(
-            prompts=tuple(prompts for prompts, _ in features),
-            completions=tuple(completions for _, completions in features),
-            kind=facts.kind,
-            row=facts.row,
+            prompts=tuple(prompts),
+            completions=tuple(completions),
+            kind=columns.kind,
+            row=columns.row,
             choices=TEXT_LENGTH * (texts if options else texts[:0]),
-            options=_padded([[index_of[text] for text in row] for row in moves]),
-            turns=self._seat_table(facts, len(rounds)),
-            state=self._state(rounds, facts, texts),
-            reward=torch.tensor([round_.reward for round_ in rounds], dtype=torch.float64),
+            options=torch.tensor(moves, dtype=torch.int64),
+            turns=seat_table,
+            state=self._round_state_features(rounds, columns, texts),
+            reward=torch.tensor(list(map(attrgetter("reward"), rounds)), dtype=torch.float64),
             more=torch.tensor([not round_.last for round_ in rounds]),
-            cut=torch.tensor([round_.truncated for round_ in rounds]),
+            cut=torch.tensor(list(map(attrgetter("truncated"), rounds))),
         ), turns
 
-    def texts(self, texts: Iterable[str]) -> Tensor:
+    def text_features(self, texts: Iterable[str]) -> Tensor:
         """Return the features of `texts`, [texts, D]."""
-        return torch.from_numpy(np.stack([hashed(text, self.layout.dimensions) for text in texts]))
+        return torch.from_numpy(np.stack([hashed_text_features(text, self.layout.dimensions) for text in texts]))
 
-    def _states(self, turn: Turn, readings: Mapping[TurnId, Reading]) -> Tensor | None:
-        """Return the hidden states [2, H] of a turn, or None if its texts are its features."""
-        if not self._hidden or turn.request.options or turn.id not in readings:
-            return None
-        return readings[turn.id].hidden
+    def _turns_as_table_columns(
+        self, rounds: Sequence[Round], readings: Mapping[TurnId, Reading], row_by_text: Mapping[str, int]
+    ) -> tuple[_TurnTableColumns, list[Tensor | None]]:
+        """Return the table of all turns, and the hidden states [2, H] of each turn (None: the turn has text features).
 
-    def _facts(
-        self, rounds: Sequence[Round], hidden: Sequence[Tensor | None], index_of: Mapping[str, int]
-    ) -> _TurnFacts:
-        facts: list[tuple[int, ...]] = []
-        states, count = iter(hidden), Counter[int]()
+        New kinds of turns are added to `kinds`.
+        """
+        table: list[tuple[int, ...]] = []
+        hidden: list[Tensor | None] = []
+        count = Counter[int]()
+        seats, roles = self.layout.seats, self.layout.roles
         for number, round_ in enumerate(rounds):
             for order, turn in enumerate(round_.turns):
-                kind, (seat, role) = self._kind(turn, next(states)), self._seat(turn)
-                texts = index_of[observation_text(turn)], index_of[action_text(turn)]
-                facts.append((number, seat, role, turn.nth, order, kind, count[kind], *texts))
+                if turn.agent not in seats or turn.role not in roles:
+                    raise ValueError(
+                        f"turn {turn.id}: {turn.agent!r} as {turn.role!r} was not at the table before; agents: "
+                        f"{', '.join(seats)}; roles: {', '.join(roles)}; networks have a place for each and no more"
+                    )
+                states: Tensor | None = None
+                if self._hidden and not turn.request.options and turn.id in readings:
+                    states = readings[turn.id].hidden
+                hidden.append(states)
+                turn_kind = TurnKind(turn.role, 0 if states is None else int(states.shape[1]))
+                if turn_kind not in self.kinds:
+                    self.kinds.append(turn_kind)
+                kind, seat, role = self.kinds.index(turn_kind), seats.index(turn.agent), roles.index(turn.role)
+                texts = row_by_text[observation_text(turn)], row_by_text[action_text(turn)]
+                table.append((number, seat, role, turn.nth, order, kind, count[kind], *texts))
                 count[kind] += 1
-        return _TurnFacts(*torch.tensor(facts).unbind(1))
+        return _TurnTableColumns(*torch.tensor(table).unbind(1)), hidden
 
-    def _kind(self, turn: Turn, hidden: Tensor | None) -> int:
-        kind = TurnKind(turn.role, 0 if hidden is None else int(hidden.shape[1]))
-        if kind not in self.kinds:
-            self.kinds.append(kind)
-        return self.kinds.index(kind)
-
-    def _seat(self, turn: Turn) -> tuple[int, int]:
-        """Return the indices of a turn's agent and role."""
-        seats, roles = self.layout.seats, self.layout.roles
-        if turn.agent not in seats or turn.role not in roles:
-            raise ValueError(
-                f"turn {turn.id}: {turn.agent!r} as {turn.role!r} was not at the table before; agents: "
-                f"{', '.join(seats)}; roles: {', '.join(roles)}; networks have a place for each and no more"
-            )
-        return seats.index(turn.agent), roles.index(turn.role)
-
-    def _features(
-        self, kind: int, facts: _TurnFacts, hidden: Sequence[Tensor | None], texts: Tensor
+    def _prompt_and_completion_features(
+        self,
+        kind_index: int,
+        columns: _TurnTableColumns,
+        hidden_states: Sequence[Tensor | None],
+        text_feature_table: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return the features of a kind's prompts (with seat and position) and of its completions."""
-        mask, size = facts.kind == kind, self.kinds[kind].hidden
-        seats = functional.one_hot(facts.seat[mask], len(self.layout.seats))
-        position = torch.cat([seats, torch.stack([facts.nth[mask], facts.order[mask]], 1).log1p()], 1)
+        mask, size = columns.kind == kind_index, self.kinds[kind_index].hidden
+        seats = functional.one_hot(columns.seat[mask], len(self.layout.seats))
+        position = torch.cat([seats, torch.stack([columns.nth[mask], columns.order[mask]], 1).log1p()], 1)
         if not size:
-            observed = TEXT_LENGTH * texts[facts.situation[mask]]
-            return torch.cat([observed, position], 1), TEXT_LENGTH * texts[facts.decision[mask]]
-        states = [state for state in compress(hidden, mask.tolist()) if state is not None]
-        # Models differ in the scale of their hidden states; the normalisation removes that.
+            observed = TEXT_LENGTH * text_feature_table[columns.observation[mask]]
+            return torch.cat([observed, position], 1), TEXT_LENGTH * text_feature_table[columns.action[mask]]
+        states = [state for state in compress(hidden_states, mask.tolist()) if state is not None]
+        # Hidden states are normalised, because models differ in their scale.
         stacked = torch.stack(states) if states else torch.zeros(0, 2, size)
         observed, done = functional.layer_norm(stacked, (size,)).unbind(1)
         return torch.cat([observed, position], 1), done
 
-    def _seat_table(self, facts: _TurnFacts, rounds: int) -> Tensor:
-        """Return the index of the turn at each seat, [M, A]."""
-        table = torch.full((rounds, len(self.layout.seats)), -1)
-        table[facts.round, facts.seat] = torch.arange(len(facts.round))
-        return table
-
-    def _state(self, rounds: Sequence[Round], facts: _TurnFacts, texts: Tensor) -> Tensor:
-        """Return the features of the rounds, [M, FeatureLayout.state_size]."""
-        layout, turns = self.layout, facts.round.bincount()[:, None]
+    def _round_state_features(
+        self, rounds: Sequence[Round], columns: _TurnTableColumns, text_feature_table: Tensor
+    ) -> Tensor:
+        """Return the features of the rounds, [M, FeatureLayout.round_state_feature_count]."""
+        layout, turns = self.layout, columns.round.bincount()[:, None]
         zeros = torch.zeros(len(rounds), layout.dimensions)
-        observed = zeros.index_add(0, facts.round, texts[facts.situation])
-        done = zeros.index_add(0, facts.round, texts[facts.decision])
+        observed = zeros.index_add(0, columns.round, text_feature_table[columns.observation])
+        done = zeros.index_add(0, columns.round, text_feature_table[columns.action])
         present = torch.zeros(len(rounds), len(layout.seats) * len(layout.roles))
-        present[facts.round, facts.seat * len(layout.roles) + facts.role] = 1.0
-        graph = torch.tensor([round_.graph_features for round_ in rounds])
-        return torch.cat([observed / turns, _past(rounds, observed + done, turns), present, graph], 1)
-
-
-def _past(rounds: Sequence[Round], sums: Tensor, turns: Tensor) -> Tensor:
-    """Return the mean over the team's turns in earlier rounds of the episode, [M, D]; 0 in its first round."""
-    first = [0 if round_.number else index for index, round_ in enumerate(rounds)]
-    start = torch.tensor(list(accumulate(first, max)))
-    before = torch.cat([torch.zeros(1, sums.shape[1] + 1), torch.cat([sums, turns], 1)]).double().cumsum(0)
-    past = (before[:-1] - before[start]).float()
-    return past[:, :-1] / past[:, -1:].clamp(min=1)
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Return the rows as one tensor [rows, longest row], padded with -1."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows], dtype=torch.int64)
+        present[columns.round, columns.seat * len(layout.roles) + columns.role] = 1.0
+        graph = torch.tensor(list(map(attrgetter("graph_features"), rounds)))
+        # The mean over the episode's earlier rounds is computed as a difference of cumulative sums.
+        first_rounds = [0 if round_.number else index for index, round_ in enumerate(rounds)]
+        start = torch.tensor(list(accumulate(first_rounds, max)))
+        sums = torch.cat([observed + done, turns], 1)
+        before = torch.cat([torch.zeros(1, layout.dimensions + 1), sums]).double().cumsum(0)
+        past = (before[:-1] - before[start]).float()
+        past_mean = past[:, :-1] / past[:, -1:].clamp(min=1)
+        return torch.cat([observed / turns, past_mean, present, graph], 1)

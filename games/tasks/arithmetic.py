@@ -5,38 +5,41 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import product, zip_longest
+from itertools import accumulate, product, zip_longest
 from math import prod
+from operator import sub
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from marl.core.seeds import seed_of
+from marl.core.seeds import hash_to_seed
 from marl.core.types import Problem
-from marl.games.tasks.base import GeneratedTask, ProblemDraft, range_within, wrong_answers
+from marl.games.tasks.base import GeneratedTask, LazyProblem, first_distinct_wrong_answers, validate_range_within
 
 Operator = Literal["+", "-", "*"]
-Style = Literal["plain", "expanded", "digits"]
+NumberStyle = Literal["plain", "expanded", "digits"]
 
 
-def spell(number: int, style: Style) -> str:
+def spell_number(number: int, style: NumberStyle) -> str:
     """Return `number` as text: `plain` 105; `digits` 1 0 5; `expanded` 100 5, one word for each digit but 0."""
-    digits = str(number)
     if style == "plain":
-        return digits
+        return str(number)
     if style == "digits":
-        return " ".join(digits)
-    zeros = range(len(digits) - 1, -1, -1)
-    return " ".join([digit + "0" * count for digit, count in zip(digits, zeros, strict=True) if digit != "0"]) or "0"
+        return " ".join(str(number))
+    words = [str(part) for part in reversed(_digit_place_values(number)) if part]
+    return " ".join(words) or "0"
 
 
-def parse_number(words: Sequence[str], style: Style) -> int | None:
-    """Return the number spelled by `words`, or None unless `spell` writes it in the same way."""
-    # Bounded, since models write the words, and int() raises ValueError for more than 4300 digits.
-    if not 0 < len(words) < 20 or not all(word.isascii() and word.isdecimal() and len(word) < 20 for word in words):
+def parse_number(words: Sequence[str], style: NumberStyle) -> int | None:
+    """Return the number spelled by `words`, or None unless `spell_number` writes the number in the same way."""
+    # Models write the words, and int() raises ValueError for more than 4300 digits, so the length is bounded.
+    if not 0 < len(words) < 20:
         return None
+    for word in words:
+        if not (word.isascii() and word.isdecimal() and len(word) < 20):
+            return None
     number = sum(map(int, words)) if style == "expanded" else int("".join(words))
-    return number if spell(number, style) == " ".join(words) else None
+    return number if spell_number(number, style) == " ".join(words) else None
 
 
 class ArithmeticTask(GeneratedTask):
@@ -46,46 +49,56 @@ class ArithmeticTask(GeneratedTask):
     """
 
     kind: str = "arithmetic"
-    operators: tuple[Operator, ...] = Field(("+",), min_length=1)
+    operators: tuple[Operator, ...] = Field(default=("+",), min_length=1)
     """Operators of the problems, each drawn with the same probability."""
-    digits: Annotated[tuple[int, int], range_within(1, 9)] | None = None
-    """Minimum and maximum number of digits of a number (default: 1 to 2, which is 0 to 99)."""
-    numbers: Annotated[tuple[int, int], range_within(0, 10**9 - 1)] | None = None
-    """Smallest and largest number; replaces `digits`."""
-    terms: int = Field(2, ge=2, le=8)
+    digits: Annotated[tuple[int, int], validate_range_within(1, 9)] | None = None
+    """Minimum and maximum number of digits of each number in a problem (default: 1 to 2 digits, which is 0 to 99)."""
+    numbers: Annotated[tuple[int, int], validate_range_within(0, 10**9 - 1)] | None = None
+    """Smallest and largest number in a problem; replaces `digits` (default: given by `digits`)."""
+    terms: int = Field(default=2, ge=2, le=8)
     """Number of terms in a problem."""
-    style: Style = "plain"
+    style: NumberStyle = "plain"
     """Spelling of a number: `plain` 105; `digits` 1 0 5; `expanded` 100 5, one word for each digit but 0."""
 
     @property
-    def range(self) -> tuple[int, int]:
-        """Smallest and largest number."""
+    def number_range(self) -> tuple[int, int]:
+        """Smallest and largest number in a problem, from `numbers` or `digits`."""
         if self.numbers:
             return self.numbers
         low, high = self.digits or (1, 2)
         return 10 ** (low - 1) if low > 1 else 0, 10**high - 1
 
     @property
-    def secret_facts(self) -> frozenset[str]:
+    def secret_fact_names(self) -> frozenset[str]:
         return frozenset({"value", "steps"})
 
     @property
-    def posing_instructions(self) -> str:
-        low, high = self.range
-        example = f" {self.operators[0]} ".join(spell(n, self.style) for n in (high, *[low] * (self.terms - 1)))
+    def problem_posing_instructions(self) -> str:
+        low, high = self.number_range
+        operands = [spell_number(high, self.style), *[spell_number(low, self.style)] * (self.terms - 1)]
+        example = f" {self.operators[0]} ".join(operands)
         return (
             f"{self.terms} numbers from {low} to {high} with {' or '.join(self.operators)} between them and nothing "
             f"else, such as {example!r}; the answer is worked out"
         )
 
-    def draw(self, rng: random.Random) -> ProblemDraft:
-        while True:
-            numbers = [rng.randint(*self.range) for _ in range(self.terms)]
-            problem = ArithmeticProblem(numbers, [rng.choice(self.operators) for _ in numbers[1:]])
-            if problem.value >= 0:
-                return self._draft(problem)
+    @property
+    def max_draws(self) -> int:
+        return 800_000 // self.terms
 
-    def parse_problem(self, text: str) -> ProblemDraft | None:
+    @property
+    def no_problem_fits_message(self) -> str:
+        return (
+            f"operators: {list(self.operators)} with terms: {self.terms} make negative results of numbers within "
+            f"{list(self.number_range)}; choose others"
+        )
+
+    def draw_problem(self, rng: random.Random) -> LazyProblem | None:
+        numbers = [rng.randint(*self.number_range) for _ in range(self.terms)]
+        problem = ArithmeticProblem(numbers, [rng.choice(self.operators) for _ in numbers[1:]])
+        return self._make_lazy_problem(problem) if problem.value >= 0 else None
+
+    def read_posed_problem(self, text: str) -> LazyProblem | None:
         operands: list[list[str]] = [[]]
         operators: list[str] = []
         for word in text.split():
@@ -96,7 +109,7 @@ class ArithmeticTask(GeneratedTask):
                 operands[-1].append(word)
         if len(operands) != self.terms:
             return None
-        low, high = self.range
+        low, high = self.number_range
         numbers = list[int]()
         for words in operands:
             number = parse_number(words, self.style)
@@ -104,15 +117,17 @@ class ArithmeticTask(GeneratedTask):
                 return None
             numbers.append(number)
         problem = ArithmeticProblem(numbers, operators)
-        return self._draft(problem) if problem.value >= 0 else None
+        return self._make_lazy_problem(problem) if problem.value >= 0 else None
 
-    def _draft(self, problem: ArithmeticProblem) -> ProblemDraft:
+    def _make_lazy_problem(self, problem: ArithmeticProblem) -> LazyProblem:
         digits = "".join(map(str, problem.numbers)).replace("0", "")
-        # Zeros cost nothing; every carry is one more step.
-        return ProblemDraft(problem.key, len(digits) + problem.carries, partial(self._write, problem))
+        # The difficulty is the number of calculation steps: one for each digit other than 0, and one for each carry.
+        return LazyProblem(
+            problem.order_independent_key, len(digits) + problem.carry_count, partial(self._build_problem, problem)
+        )
 
-    def _write(self, problem: ArithmeticProblem) -> Problem:
-        say = partial(spell, style=self.style)
+    def _build_problem(self, problem: ArithmeticProblem) -> Problem:
+        say = partial(spell_number, style=self.style)
         question = say(problem.numbers[0])
         for operator, number in zip(problem.operators, problem.numbers[1:], strict=True):
             question += f" {operator} {say(number)}"
@@ -122,21 +137,21 @@ class ArithmeticTask(GeneratedTask):
             "operators": problem.operators,
             "left": problem.numbers[0],
             "right": problem.numbers[-1],
-            "carry": problem.carries > 0,
-            "steps": [say(step) for step in problem.steps],
+            "carry": problem.carry_count > 0,
+            "steps": [say(step) for step in problem.intermediate_results],
         }
         answer = say(problem.value)
-        wrong = wrong_answers(map(say, problem.plausible_errors()), answer)
-        return Problem(problem.key, question, answer, wrong, facts)
+        wrong = first_distinct_wrong_answers(map(say, problem.plausible_wrong_answers()), answer)
+        return Problem(problem.order_independent_key, question, answer, wrong, facts)
 
 
 class ArithmeticProblem:
-    """Numbers with operators between them; products bind more strongly."""
+    """Numbers with operators between them; products are evaluated before sums and differences."""
 
     def __init__(self, numbers: list[int], operators: list[str]) -> None:
         self.numbers, self.operators = numbers, operators
+        # The calculation as a sum: a list of terms, each with its sign and its factors.
         self._terms: list[tuple[str, list[int]]] = [("+", [numbers[0]])]
-        # (sign, factors) of each term.
         for operator, number in zip(operators, numbers[1:], strict=True):
             if operator == "*":
                 self._terms[-1][1].append(number)
@@ -145,63 +160,63 @@ class ArithmeticProblem:
         self.value = sum(prod(factors) if sign == "+" else -prod(factors) for sign, factors in self._terms)
 
     @property
-    def key(self) -> str:
-        """Canonical name of the problem, equal for every order of factors and terms."""
+    def order_independent_key(self) -> str:
+        """Identifier of the problem, equal for every order of factors and terms."""
         terms = sorted((sign, sorted(factors)) for sign, factors in self._terms)
-        return "".join([sign + "*".join(map(str, factors)) for sign, factors in terms]).removeprefix("+")
+        key = ""
+        for sign, factors in terms:
+            key += sign + "*".join(map(str, factors))
+        return key.removeprefix("+")
 
     @property
-    def carries(self) -> int:
-        """Number of carries, borrows and products of digits past nine, evaluated from left to right."""
+    def carry_count(self) -> int:
+        """Number of carries, borrows and products of digits past nine in a calculation from left to right."""
         result, count = self.numbers[0], 0
         for operator, number in zip(self.operators, self.numbers[1:], strict=True):
-            count += _carries(result, operator, number)
+            if operator == "*":
+                for a, b in product(map(int, str(abs(result))), map(int, str(number))):
+                    count += a * b > 9
+            else:
+                for position in range(1, len(str(max(abs(result), number))) + 1):
+                    a, b = result % 10**position, number % 10**position
+                    count += a + b >= 10**position if operator == "+" else a < b
             result = {"+": result + number, "-": result - number, "*": result * number}[operator]
         return count
 
     @property
-    def steps(self) -> list[int]:
-        """Intermediate results. Sums: the sum of each decimal position, units first; differences: the result after each
-        position, the highest first; products: the products with each position of the last number; mixed: the terms."""
-        kinds = set(self.operators)
-        if kinds == {"+"}:
-            return self._position_sums()
-        if len(self.operators) == 1:
-            left, right = self.numbers
-            parts = _digit_values(right)
-            if kinds == {"*"}:
-                return [left * part for part in parts]
-            return [left - sum(parts[i:]) for i in range(len(parts) - 1, -1, -1)]
-        return [prod(factors) for _, factors in self._terms]
+    def intermediate_results(self) -> list[int]:
+        """Intermediate results.
 
-    def plausible_errors(self) -> Iterator[int]:
-        """Yield plausible wrong values: first a sum without its carries, then others in an order seeded by the key."""
+        Sums: the sum of the digits at each decimal position, units first. Differences: the result after subtracting
+        each digit of the second number, highest first: [43, 36] for 83 - 47. Products: the product of the first number
+        with each digit of the second, units first: [21, 60] for 3 * 27. Mixed: the value of each term.
+        """
+        if set(self.operators) == {"+"}:
+            return self._sums_by_decimal_position()
+        if len(self.operators) > 1:
+            return [prod(factors) for _, factors in self._terms]
+        left, right = self.numbers
+        if self.operators == ["*"]:
+            return [left * part for part in _digit_place_values(right)]
+        return list(accumulate(reversed(_digit_place_values(right)), sub, initial=left))[1:]
+
+    def plausible_wrong_answers(self) -> Iterator[int]:
+        """Yield plausible wrong answers: first a sum without its carries, then others in an order seeded by the key."""
         value = self.value
         if set(self.operators) == {"+"}:
-            yield sum(total % (10 * 10**position) for position, total in enumerate(self._position_sums()))
+            yield sum(total % (10 * 10**position) for position, total in enumerate(self._sums_by_decimal_position()))
         text = str(value)
         swapped_digits = int(text[:-2] + text[:-3:-1])
         errors = [value + 10, value - 10, value + 1, value - 1, swapped_digits]
-        random.Random(seed_of("slips", self.key)).shuffle(errors)
-        # The last three provide enough values where the result is 0.
+        random.Random(hash_to_seed("slips", self.order_independent_key)).shuffle(errors)
+        # Negative errors are dropped, so three more positive errors follow in case the right result is near 0.
         yield from filter(lambda error: error >= 0, (*errors, value + 2, value + 3, value + 4))
 
-    def _position_sums(self) -> list[int]:
-        """Return the sum of the numbers' units, of their tens, ..."""
-        return list(map(sum, zip_longest(*map(_digit_values, self.numbers), fillvalue=0)))
+    def _sums_by_decimal_position(self) -> list[int]:
+        """Return the sums of the numbers' units, of their tens and so on: [12, 60] for 47 + 25."""
+        return list(map(sum, zip_longest(*map(_digit_place_values, self.numbers), fillvalue=0)))
 
 
-def _carries(left: int, operator: str, right: int) -> int:
-    """Return the number of carries, borrows or products past nine of one operation."""
-    if operator == "*":
-        digit_pairs = product(map(int, str(abs(left))), map(int, str(right)))
-        return sum(a * b > 9 for a, b in digit_pairs)
-    bounds = [10**position for position in range(1, len(str(max(abs(left), right))) + 1)]
-    if operator == "+":
-        return sum(left % bound + right % bound >= bound for bound in bounds)
-    return sum(left % bound < right % bound for bound in bounds)
-
-
-def _digit_values(number: int) -> list[int]:
-    """Return the value of each digit, units first: 47 -> [7, 40]."""
+def _digit_place_values(number: int) -> list[int]:
+    """Return the value of each digit of `number`, units first: [7, 40] for 47."""
     return [int(digit) * 10**position for position, digit in enumerate(reversed(str(number)))]

@@ -11,28 +11,28 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from marl.core.types import Problem
-from marl.games.tasks.base import GeneratedTask, ProblemDraft, wrong_answers
+from marl.games.tasks.base import GeneratedTask, LazyProblem, first_distinct_wrong_answers
 
 
 class RecordsTask(GeneratedTask):
-    """Records `a3 b5 c7` and a question from one record for several: `c asks for a c` -> `a3 c7`.
+    """Questions about records `a3 b5 c7`, each for the values of some records: `c asks for a c` -> `a3 c7`.
 
-    The question does not contain the records. A game deals them out (`communication` with `evidence: split`), so that
-    the agent with the asking record needs messages from the other agents.
+    The question does not contain the records. A game deals one record to each agent (`communication` with `evidence:
+    split`), so that the agent with record c needs messages from the other agents.
     """
 
     kind: str = "records"
-    records: int = Field(3, ge=2, le=len(ascii_lowercase))
-    """Number of records, named a, b, c, ..."""
-    values: int = Field(10, ge=2, le=10_000)
+    records: int = Field(default=3, ge=2, le=len(ascii_lowercase))
+    """Number of records in a problem, named a, b, c, ..."""
+    values: int = Field(default=10, ge=2, le=10_000)
     """Number of possible values of a record: 0, 1, 2, ..."""
     needs: tuple[int, int] | None = None
-    """Minimum and maximum number of records in a question, with the asking one; drawn uniformly (default: 1 to
-    `records`)."""
+    """Minimum and maximum number of records in a question, including the record of the agent that asks. The number is
+    drawn uniformly (default: from 1 to `records`)."""
 
     @model_validator(mode="after")
-    def _check_needs(self) -> Self:
-        low, high = self.needs_range
+    def _check_needed_record_count(self) -> Self:
+        low, high = self.needed_record_count_range
         if not 1 <= low <= high <= self.records:
             raise ValueError(
                 f"needs: {[low, high]} is no range; choices: [low, high] with 1 <= low <= high <= {self.records}"
@@ -40,34 +40,39 @@ class RecordsTask(GeneratedTask):
         return self
 
     @property
-    def needs_range(self) -> tuple[int, int]:
-        """Minimum and maximum number of records in a question."""
+    def needed_record_count_range(self) -> tuple[int, int]:
+        """Minimum and maximum number of records in a question, from `needs` or its default."""
         return self.needs or (1, self.records)
 
     @property
-    def secret_facts(self) -> frozenset[str]:
+    def secret_fact_names(self) -> frozenset[str]:
         return frozenset({"evidence"})
 
-    def draw(self, rng: random.Random) -> ProblemDraft:
+    @property
+    def max_draws(self) -> int:
+        return 1_200_000 // self.records
+
+    def draw_problem(self, rng: random.Random) -> LazyProblem:
         names = ascii_lowercase[: self.records]
         values = [rng.randrange(self.values) for _ in names]
         respondent = rng.choice(names)
-        other_names = [name for name in names if name != respondent]
-        needs = sorted([respondent, *rng.sample(other_names, rng.randint(*self.needs_range) - 1)])
-        parts = {name: f"{name}{value}" for name, value in zip(names, values, strict=True)}
+        other_names = names.replace(respondent, "")
+        needs = sorted([respondent, *rng.sample(other_names, rng.randint(*self.needed_record_count_range) - 1)])
+        parts = dict(zip(names, map("{}{}".format, names, values), strict=True))
         evidence = {"parts": parts, "needs": needs, "respondent": respondent}
         question = f"{respondent} asks for {' '.join(needs)}"
         key = f"{question} : {' '.join(parts.values())}"
-        return ProblemDraft(key, len(needs), partial(_write, key, question, evidence, self.values))
+        return LazyProblem(key, len(needs), partial(_build_problem, key, question, evidence, self.values))
 
 
-def _write(key: str, question: str, evidence: dict[str, Any], values: int) -> Problem:
+def _build_problem(key: str, question: str, evidence: dict[str, Any], value_count: int) -> Problem:
     """Return the problem; each of its wrong answers has one wrong value."""
     right: Sequence[str] = [evidence["parts"][name] for name in evidence["needs"]]
     candidates = list[str]()
     for offset in (1, 2, 3):
         for index, record in enumerate(right):
-            wrong_record = f"{record[0]}{(int(record[1:]) + offset) % values}"
-            candidates.append(" ".join([*right[:index], wrong_record, *right[index + 1 :]]))
+            candidate = list(right)
+            candidate[index] = f"{record[0]}{(int(record[1:]) + offset) % value_count}"
+            candidates.append(" ".join(candidate))
     answer = " ".join(right)
-    return Problem(key, question, answer, wrong_answers(candidates, answer), {"evidence": evidence})
+    return Problem(key, question, answer, first_distinct_wrong_answers(candidates, answer), {"evidence": evidence})

@@ -1,4 +1,4 @@
-"""Blackboard of a team: the facts about each agent's turns, for expressions and templates."""
+"""Blackboard of a team: the facts about each agent's turns that expressions and templates can use."""
 
 from __future__ import annotations
 
@@ -8,32 +8,44 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from marl.core.errors import EpisodeWithoutOutcomeError
 from marl.core.types import Problem
-from marl.games.base import finite
-from marl.games.team.expressions import UnreadableScore
+from marl.games.base import validate_reward
+from marl.games.team.expressions import ScoreOfUnreadableMove
 from marl.games.team.stages import Stage, TeamSeats
-from marl.text.origins import NO_ORIGINS, MarkedText, Origin, Origins, WatchedDict, WatchedList, with_origins
+from marl.protocols.programs import ProgramAnswer, ProgramCallerResult, parse_program_answer
+from marl.text.origins import (
+    NO_ORIGINS,
+    OriginRecordingDict,
+    OriginRecordingList,
+    Origins,
+    TextOrigin,
+    TextWithOrigins,
+    add_origins_if_unmarked,
+)
 
 Facts = dict[str, Any]
 """Facts of one agent: `move` (text), `readable` (0 or 1), `score` (the move as a number; yes is 1), `spoke` (number of
-turns), `index`, `posed` (1 if the move poses a problem), every check of a verifier, `of` (the agent discussed in the
-turn), `before` (the same facts one turn earlier)."""
+turns), `index`, `posed` (1 if the move poses a problem), one score per check of a verifier, `of` (the partner in the
+turn), `before` (the same facts one turn earlier), `failed` of a program (0 or 1), `reported` of a caller (rewards)."""
 _MAX_SCORE = 1e6
-"""Bound on numbers written by a model, so that no reward overflows."""
+"""Largest absolute value of a number that a model wrote, so that no reward overflows."""
 _FACTS_OF_MOVE: tuple[str, ...] = ("move", "readable", "score", "posed")
-"""Facts derived from an agent's own move."""
+"""Names of the facts that are derived from an agent's own move."""
 _SCORES = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 _PROBLEM_FIELDS = {"question": "question", "given": "facts"}
-_ANSWER_FIELDS = {"answer": "answer", "wrong": "wrong"}
+"""Name in expressions -> field of the problem. The names in `ANSWER_NAMES` are fields of the same name."""
+ANSWER_NAMES = ("answer", "wrong")
+"""Names in expressions that reveal the right answer of the problem: the answer itself, and plausible wrong answers."""
 
 
-def score_of(move: str) -> float:
-    """Return a move as a number in [-1e6, 1e6]: yes is 1, and text other than a number is 0.
+def parse_score(move: str) -> float:
+    """Return the fact `score` of a move: its number, clipped to [-1e6, 1e6]; yes is 1, and any other text is 0.
 
-    The score of an empty (unreadable) move is `UnreadableScore`.
+    The score of an empty (unreadable) move is an `ScoreOfUnreadableMove`.
     """
     if not move:
-        return UnreadableScore()
+        return ScoreOfUnreadableMove()
     try:
         score = _SCORES[move] if move in _SCORES else float(move)
     except ValueError:
@@ -41,76 +53,119 @@ def score_of(move: str) -> float:
     return min(max(score, -_MAX_SCORE), _MAX_SCORE) if not math.isnan(score) else 0.0
 
 
+class ProgramReportedRewards(dict[str, float]):
+    """Rewards that a program reported for one of the agents that answer its model calls: name -> reward."""
+
+    trial: bool = False
+    """True while a workflow is checked before play: every missing reward then counts as reported, with the value 1."""
+
+    def __missing__(self, name: str) -> float:
+        if self.trial:
+            return 1.0
+        raise EpisodeWithoutOutcomeError(f"a rule needs the reward {name!r}, which the program has not reported")
+
+
+def reported_rewards_all_one_for_checks() -> ProgramReportedRewards:
+    """Return rewards in which every name has the value 1, to check a workflow's expressions before play."""
+    rewards = ProgramReportedRewards()
+    rewards.trial = True
+    return rewards
+
+
 @dataclass(slots=True)
-class _TurnFacts:
-    """The facts of an agent after one of its turns, with their origins."""
+class TurnFacts:
+    """Facts of one agent after one of its turns, with the origins of these facts."""
 
     facts: Facts
     origins: dict[str, Origins] = field(default_factory=dict)
-    """Fact -> origins, for facts derived from moves."""
+    """Name of a fact -> moves from which the fact was derived; facts that depend on no move are missing."""
     previous_origins: dict[str, Origins] = field(default_factory=dict)
-    """Origins of the facts in `before`."""
+    """Origins of the facts in `before`, the same agent's facts one turn earlier."""
 
-    def view(self, marked: bool) -> Facts:
-        """Return the facts, with `marked` as values that carry their origins."""
-        if not marked or not self.origins:
+    def facts_for_expression(self, track_origins: bool) -> Facts:
+        """Return the facts of the turn; with `track_origins`, their values carry their origins."""
+        if not track_origins or not self.origins:
             return self.facts
-        facts = {**self.facts, "move": with_origins(self.facts["move"], self.origins["move"])}
+        facts = {**self.facts, "move": add_origins_if_unmarked(self.facts["move"], self.origins["move"])}
         if self.previous_origins:
-            facts["before"] = _TurnFacts(facts["before"], self.previous_origins).view(marked)
-        return WatchedDict(facts, self.origins)
+            facts["before"] = TurnFacts(facts["before"], self.previous_origins).facts_for_expression(track_origins)
+        return OriginRecordingDict(facts, self.origins)
 
 
 class Blackboard:
-    """The facts of one episode."""
+    """Facts of one episode about every agent, every stage and the current problem."""
 
-    RESERVED: ClassVar[frozenset[str]] = frozenset({*_PROBLEM_FIELDS, *_ANSWER_FIELDS, "split", "own", "it"})
-    """Names in expressions without a fixed agent."""
+    RESERVED: ClassVar[frozenset[str]] = frozenset({*_PROBLEM_FIELDS, *ANSWER_NAMES, "split", "own", "it"})
+    """Names that an expression may use besides those of agents and stages."""
 
     def __init__(self, seats: TeamSeats) -> None:
         self._seats = seats
         self._initial: dict[str, Facts] = {}
-        """Agent -> its facts before its first turn."""
+        """Agent -> facts of this agent before its first turn."""
         for agent, role in seats.role_of.items():
-            facts: Facts = {"move": "", "readable": 0.0, "score": score_of(""), "spoke": 0}
+            facts: Facts = {"move": "", "readable": 0.0, "score": parse_score(""), "spoke": 0}
             facts |= {"index": seats.index_of[agent], "posed": 0.0, **dict.fromkeys(seats.checks_of.get(role, ()), 0.0)}
-            stages = (stage for stage in seats.stages.values() if stage.role == role and stage.partner_role)
-            facts["of"] = next((seats.partner(stage, agent) for stage in stages), None)
+            stages = (stage for stage in seats.stages.values() if stage.role == role and stage.read_or_verified_role)
+            facts["of"] = next((seats.read_or_verified_agent(stage, agent) for stage in stages), None)
+            if role in seats.caller_roles:
+                facts["reported"] = ProgramReportedRewards()
+            if role in seats.program_roles:
+                facts["failed"] = 0.0
             self._initial[agent] = facts | {"before": facts}
 
     def reset(self, problem: Problem, split: str = "train") -> None:
-        """Clear the facts of all turns and start with a new problem."""
+        """Delete the facts of all turns, and begin an episode with `problem` of the given `split`."""
         self.split = split
         self.set_problem(problem)
-        self._latest: dict[str, _TurnFacts] = {agent: _TurnFacts({**facts}) for agent, facts in self._initial.items()}
-        self._by_stage: dict[str, dict[str, _TurnFacts]] = {label: {} for label in self._seats.stages}
+        self.latest = {agent: TurnFacts({**facts}) for agent, facts in self._initial.items()}
+        """Agent -> facts after its last turn."""
+        self._by_stage: dict[str, dict[str, TurnFacts]] = {label: {} for label in self._seats.stages}
 
-    def set_problem(self, problem: Problem, posed_at: int | None = None) -> None:
-        """Change the problem; `posed_at` is the index of the game's step with the posing move, None for a dealt one."""
+    def set_problem(self, problem: Problem, posing_step: int | None = None) -> None:
+        """Set the current problem. `posing_step` is the index of the step that posed it; None: the game dealt it."""
         self.problem = problem
-        self.problem_origins = NO_ORIGINS if posed_at is None else frozenset([Origin(posed_at, "posed")])
-        """The move that posed the problem; empty for a dealt problem."""
+        self.problem_origins = NO_ORIGINS if posing_step is None else frozenset([TextOrigin(posing_step, "posed")])
+        """TextOrigin of the problem: the move that posed it, or no origin for a dealt problem."""
 
-    def latest_facts(self, agent: str) -> Facts:
-        """Return the facts of the agent's last turn."""
-        return self._latest[agent].facts
+    def record_move(self, stage: Stage, agent: str, move: str, step_index: int = 0) -> Facts:
+        """Record the move of `agent` in `stage` ("" if unreadable), and return the facts of this turn.
 
-    def record(self, stage: Stage, agent: str, move: str, step: int = 0) -> Facts:
-        """Record and return the facts of a move in a stage; an unreadable move is "".
-
-        `step` is the index of the game's step with this move.
+        `step_index` is the index of the game's step with this move.
         """
-        previous = self._latest[agent]
-        # Only one earlier turn is stored, so facts do not grow with the episode.
+        previous = self.latest[agent]
+        # `before` has the facts of one earlier turn without their own `before`, so that facts do not grow.
         facts = {**self._initial[agent], "before": {**previous.facts, "before": None}}
         facts |= {"spoke": previous.facts["spoke"] + 1, "move": move, "readable": float(bool(move))}
-        facts |= {"score": score_of(move), "of": self._seats.partner(stage, agent)}
-        origins = dict.fromkeys(_FACTS_OF_MOVE, frozenset([Origin(step, "told")]))
-        self._latest[agent] = self._by_stage[stage.label][agent] = _TurnFacts(facts, origins, previous.origins)
+        facts |= {"score": parse_score(move), "of": self._seats.read_or_verified_agent(stage, agent)}
+        origins = dict.fromkeys(_FACTS_OF_MOVE, frozenset([TextOrigin(step_index, "told")]))
+        self.latest[agent] = self._by_stage[stage.name_in_expressions][agent] = TurnFacts(
+            facts, origins, previous.origins
+        )
         return facts
 
-    def record_verdict(self, agent: str, verdict: str, checks: tuple[str, ...], step: int = 0) -> None:
-        """Record the scores of an agent's last move. An unreadable verdict scores 0 on every check.
+    def record_program_answer(self, stage: Stage, program_agent: str, answer_text: str, step_index: int = 0) -> Facts:
+        """Record the answer of the program `program_agent`, with its callers' results, and return its facts.
+
+        An unreadable answer sets the fact `failed` to 1.
+        """
+        answer = parse_program_answer(answer_text) or ProgramAnswer(answer="", failed=True)
+        facts = self.record_move(stage, program_agent, answer.answer, step_index)
+        facts["failed"] = float(answer.failed)
+        for caller in self._seats.program_caller_by_role(stage, program_agent).values():
+            result, previous = answer.callers.get(caller) or ProgramCallerResult(), self.latest[caller]
+            move = result.move if result.calls else previous.facts["move"]
+            facts_of_caller = {**self._initial[caller], "before": {**previous.facts, "before": None}}
+            facts_of_caller |= {"spoke": previous.facts["spoke"] + result.calls, "move": move}
+            facts_of_caller |= {"readable": float(bool(move)), "score": parse_score(move)}
+            facts_of_caller["reported"] = ProgramReportedRewards(previous.facts["reported"] | result.reported)
+            origins = dict.fromkeys((*_FACTS_OF_MOVE, "reported"), frozenset([TextOrigin(step_index, "told")]))
+            self.latest[caller] = TurnFacts(facts_of_caller, origins, previous.origins)
+        return facts
+
+    def record_verdict(
+        self, judged_agent: str, verdict: str, check_names: tuple[str, ...], step_index: int = 0
+    ) -> None:
+        """Record a verifier's scores of the last move of `judged_agent`. An unreadable verdict scores 0 on every check.
 
         Raises ValueError if a readable verdict lacks a check, or if a score is no finite number.
         """
@@ -120,63 +175,65 @@ class Blackboard:
             parsed = None
         scores = parsed.get("scores") if isinstance(parsed, dict) else None
         if not isinstance(scores, dict):
-            scores = dict.fromkeys(checks, 0.0)
-        latest = self._latest[agent]
-        for check in checks:
+            scores = dict.fromkeys(check_names, 0.0)
+        latest = self.latest[judged_agent]
+        for check in check_names:
             if check not in scores:
-                raise ValueError(f"the verdict on {agent} has no check {check!r}; checks: {', '.join(scores)}")
-            latest.facts[check] = finite(scores[check], f"the verdict on {agent}: check {check!r}")
-            latest.origins[check] = frozenset([Origin(step, "told")])
-
-    def names(self, *, with_answer: bool = True) -> frozenset[str]:
-        """Return all names available to an expression; without `with_answer`, names that reveal it are left out."""
-        reserved = self.RESERVED if with_answer else self.RESERVED - _ANSWER_FIELDS.keys()
-        return reserved | self._seats.stages.keys() | self._seats.role_of.keys()
-
-    def agents(self) -> frozenset[str]:
-        """Return all names that stand for an agent, or for the agents of a stage, in an expression."""
-        return frozenset({*self._seats.stages, *self._seats.role_of, "own", "it"})
+                raise ValueError(f"the verdict on {judged_agent} has no check {check!r}; checks: {', '.join(scores)}")
+            latest.facts[check] = validate_reward(scores[check], f"the verdict on {judged_agent}: check {check!r}")
+            latest.origins[check] = frozenset([TextOrigin(step_index, "told")])
 
     def select_facts(
-        self, names: Iterable[str], agent: str | None = None, speaker: str | None = None, *, marked: bool = False
+        self,
+        names: Iterable[str],
+        own_agent: str | None = None,
+        it_agent: str | None = None,
+        *,
+        track_origins: bool = False,
     ) -> dict[str, Any]:
-        """Return the values of `names`; `own` stands for `agent`, and `it` for `speaker`.
+        """Return name -> facts or value for `names` of an expression; `own` is `own_agent`, and `it` is `it_agent`.
 
-        With `marked`, the values carry their origins: the moves (by index of step) from which they were derived.
+        With `track_origins`, the values carry their origins: the moves (by index of step) from which they were derived.
         """
-        agents = {"own": agent, "it": speaker}
-        return {name: self._value(name, agents.get(name), marked) for name in names}
+        values: dict[str, Any] = {}
+        for name in names:
+            owner = {"own": own_agent, "it": it_agent}.get(name)
+            if owner is not None:
+                # The stored fact `of` is a partner's name, but expressions get the partner's facts as `of`.
+                latest = self.latest[owner]
+                partner = self.latest.get(latest.facts["of"])
+                facts = {**latest.facts, "of": partner and partner.facts_for_expression(track_origins)}
+                values[name] = TurnFacts(facts, latest.origins, latest.previous_origins).facts_for_expression(
+                    track_origins
+                )
+            elif name in self._seats.stages:
+                values[name] = self._facts_of_stage_agents(self._seats.stages[name], track_origins)
+            elif name in self.latest:
+                values[name] = self.latest[name].facts_for_expression(track_origins)
+            elif name == "split":
+                values[name] = self.split
+            else:
+                value = getattr(self.problem, _PROBLEM_FIELDS.get(name, name))
+                values[name] = (
+                    add_origins_if_unmarked(value, self.problem_origins)
+                    if track_origins and self.problem_origins
+                    else value
+                )
+        return values
 
-    def _value(self, name: str, agent: str | None, marked: bool) -> Any:
-        """Return the value of a name; `agent` is the agent behind `own` or `it`, else None."""
-        if agent is not None:
-            # `own.of` and `it.of` are the partner's facts rather than the partner's name.
-            latest = self._latest[agent]
-            partner = self._latest.get(latest.facts["of"])
-            facts = {**latest.facts, "of": partner and partner.view(marked)}
-            return _TurnFacts(facts, latest.origins, latest.previous_origins).view(marked)
-        if name in self._seats.stages:
-            return self._stage_facts(self._seats.stages[name], marked)
-        if name in self._latest:
-            return self._latest[name].view(marked)
-        if name == "split":
-            return self.split
-        value = getattr(self.problem, (_PROBLEM_FIELDS | _ANSWER_FIELDS)[name])
-        return with_origins(value, self.problem_origins) if marked and self.problem_origins else value
-
-    def _stage_facts(self, stage: Stage, marked: bool) -> Facts:
-        """Return the facts of a stage: of its single agent, or for several agents a list per fact."""
-        recorded = self._by_stage[stage.label]
-        rows = [recorded.get(agent) or _TurnFacts(self._initial[agent]) for agent in self._seats.speakers(stage)]
-        views = [row.view(marked) for row in rows]
-        if len(rows) == 1:
+    def _facts_of_stage_agents(self, stage: Stage, track_origins: bool) -> Facts:
+        """Return the facts of the only agent of `stage` or, for several agents, fact -> list with a value per agent."""
+        recorded = self._by_stage[stage.name_in_expressions]
+        turns = [recorded.get(agent) or TurnFacts(self._initial[agent]) for agent in self._seats.stage_agents(stage)]
+        views = [turn.facts_for_expression(track_origins) for turn in turns]
+        if len(views) == 1:
             return views[0]
         columns: Facts = {}
         for fact in views[0]:
-            # `dict.__getitem__`, as a look-up in a `WatchedDict` would count as a look at the fact.
+            # `dict.__getitem__` avoids `OriginRecordingDict`, which would record this look-up as a use of the fact.
             column = [dict.__getitem__(view, fact) for view in views]
-            origins = [row.origins.get(fact) or NO_ORIGINS for row in rows]
-            # Texts carry their own marks; for other values the list notes a look at them.
-            watched = marked and any(origins) and not any(isinstance(value, MarkedText) for value in column)
-            columns[fact] = WatchedList(column, origins) if watched else column
+            origins = [turn.origins.get(fact) or NO_ORIGINS for turn in turns]
+            # Texts with origins record their use themselves; columns of other values need an `OriginRecordingList`.
+            watched = track_origins and any(origins) and not any(isinstance(value, TextWithOrigins) for value in column)
+            columns[fact] = OriginRecordingList(column, origins) if watched else column
         return columns

@@ -1,4 +1,4 @@
-"""Checks of the speakers of a workflow: their order, and whether role and engine support their stage."""
+"""Checks of a workflow's agents: the order of their turns, and whether role and engine support their stage."""
 
 from __future__ import annotations
 
@@ -9,50 +9,100 @@ from marl.core.config import choices_hint
 from marl.engines.reward_model.settings import RewardModelConfig
 from marl.engines.scripted import ScriptedConfig
 from marl.engines.workers.settings import Tools, Verifiers
-from marl.games.team.stages import Stage, TeamSeats, WorkflowStep, stages_with_predecessors, steps_with_paths
+from marl.games.team.stages import (
+    Stage,
+    TeamSeats,
+    WorkflowStep,
+    stages_with_possible_predecessors,
+    steps_with_setting_paths,
+)
 from marl.models.tiny import Tiny
-from marl.protocols import AgentSetup
+from marl.protocols import AgentRoleAndEngine
 
 
-def order_errors(steps: Sequence[WorkflowStep], seats: TeamSeats) -> Iterator[str]:
-    """Yield a message for each role heard or verified only where the role cannot have spoken yet."""
+def read_before_turn_errors(steps: Sequence[WorkflowStep], seats: TeamSeats) -> Iterator[str]:
+    """Yield an error message for each role that a stage reads or verifies before the role can have had a turn."""
     audible: dict[tuple[str, str], set[str]] = defaultdict(set)
-    """(label of a stage, name heard there) -> agents of this name with an earlier turn.
-
-    Several stages can share a label; an agent with an earlier turn in any of these stages is enough.
-    """
-    for stage, predecessors in stages_with_predecessors(steps):
+    """(label of a stage, name read there) -> agents of this name with a turn before any stage with this label."""
+    for stage, predecessors in stages_with_possible_predecessors(steps):
         earlier_speakers: set[str] = set()
         for predecessor in predecessors:
-            earlier_speakers.update(seats.speakers(predecessor))
+            earlier_speakers.update(seats.stage_agents(predecessor), seats.program_callers_in_stage(predecessor))
             if predecessor.tools:
-                earlier_speakers.update(seats.toolbox(predecessor, agent) for agent in seats.speakers(predecessor))
-        speakers = seats.speakers(stage)
-        # The only agent of a stage does not hear itself.
+                earlier_speakers.update(
+                    seats.agent_answering_tool_calls(predecessor, agent) for agent in seats.stage_agents(predecessor)
+                )
+        speakers = seats.stage_agents(stage)
+        # In a stage of a single agent, the agent does not hear itself.
         unheard = {*speakers} if len(speakers) == 1 else set()
         for name in stage.hears:
-            audible[stage.label, name] |= earlier_speakers.intersection(seats.named(name)) - unheard
+            audible[stage.name_in_expressions, name] |= (
+                earlier_speakers.intersection(seats.agents_by_role_or_name(name)) - unheard
+            )
         if stage.verifies:
-            audible[stage.label, stage.verifies] |= earlier_speakers.intersection(seats.named(stage.verifies))
+            audible[stage.name_in_expressions, stage.verifies] |= earlier_speakers.intersection(
+                seats.agents_by_role_or_name(stage.verifies)
+            )
     for (label, name), agents in audible.items():
         if not agents:
-            itself = {*seats.named(name)} <= {*seats.speakers(seats.stages[label])}
+            itself = {*seats.agents_by_role_or_name(name)} <= {*seats.stage_agents(seats.stages[label])}
             why = "speaks there itself, at the same time" if itself else "has not spoken by then"
             verb = "verifies" if seats.stages[label].verifies == name else "hears"
             yield f"stage {label!r}: {verb}: {name!r} {why}; choices: roles of earlier stages or of a loop's last round"
 
 
-def speaker_errors(
-    steps: Sequence[WorkflowStep], seats: TeamSeats, speakers: Mapping[str, AgentSetup]
+def _what_needs_example_moves(setup: AgentRoleAndEngine) -> str:
+    """Return the user of example moves in an agent's setup (for error messages), or "" if the setup needs none."""
+    # Tiny models and scripted policies play random moves, so they need example moves.
+    base = setup.model and (setup.model.shared_base() or setup.model)
+    if isinstance(base, Tiny) and (base.warm_up or base.vocabulary == "words"):
+        return "a tiny model learns words and answers from random play"
+    return f"{setup.engine.kind!r} plays" if isinstance(setup.engine, ScriptedConfig) else ""
+
+
+def _program_and_caller_errors(
+    path: str, stage: Stage, seats: TeamSeats, setup_by_agent: Mapping[str, AgentRoleAndEngine]
 ) -> Iterator[str]:
-    """Yield a message for each stage whose needs exceed its agents' role or engine; `speakers` maps agent -> setup."""
+    """Yield an error for a program in a stage without `callers`, for `callers` without a program, and for callers with
+    an unsuitable role or without examples."""
+    agent = seats.stage_agents(stage)[0]
+    engine = setup_by_agent[agent].engine
+    if engine.runs_programs and stage.callers is None:
+        yield f"{path}.callers: missing: engine {engine.kind!r} runs a program; name the roles that it asks"
+    if not engine.runs_programs and stage.callers is not None:
+        yield f"{path}.callers: the policy of {stage.role!r} runs no program; give it the engine `program`"
+    for role, caller in seats.program_caller_by_role(stage, agent).items():
+        setup = setup_by_agent[caller]
+        if not setup.role.answers_programs:
+            yield f"{path}.callers.{role}: role kind {setup.role.kind!r} makes prompts of its own; choices: caller"
+        settings = (stage.callers or {})[role]
+        if not settings.examples and (who := _what_needs_example_moves(setup)):
+            yield (
+                f"{path}.callers.{role}.examples: missing: {who}, which has nothing to say where any text is a move; "
+                'give examples of moves, such as ["{{ answer }}", "{{ wrong[0] }}"]'
+            )
+
+
+def role_and_engine_errors(
+    steps: Sequence[WorkflowStep], seats: TeamSeats, setup_by_agent: Mapping[str, AgentRoleAndEngine]
+) -> Iterator[str]:
+    """Yield an error message for each stage that needs something its agents' role or engine lacks.
+
+    `setup_by_agent` maps an agent to its role, engine and model.
+    """
     callers = set[str]()
-    for path, stage in steps_with_paths("stages", steps):
+    for path, stage in steps_with_setting_paths("stages", steps):
         if not isinstance(stage, Stage):
             continue
-        agent = seats.speakers(stage)[0]
-        yield from _example_problems(path, stage, speakers[agent])
-        engine = speakers[agent].engine
+        agent = seats.stage_agents(stage)[0]
+        setup = setup_by_agent[agent]
+        engine = setup.engine
+        if stage.legal is None and not stage.examples and (who := _what_needs_example_moves(setup)):
+            yield (
+                f"{path}.examples: missing: {who}, which has nothing to say where any text is a move; give examples of "
+                'moves, such as ["{{ answer }}", "{{ wrong[0] }}"], or `legal`'
+            )
+        yield from _program_and_caller_errors(path, stage, seats, setup_by_agent)
         if isinstance(engine, Verifiers | RewardModelConfig):
             checks = list(engine.checks) if isinstance(engine, Verifiers) else [engine.name]
             for name in stage.scores:
@@ -61,33 +111,19 @@ def speaker_errors(
                     yield f"{path}.scores: no check {name!r} in its engine {engine.kind!r}; {hint}"
         if stage.tools:
             callers.add(agent)
-            yield from _tool_problems(path, stage.tools, speakers[agent], speakers[seats.toolbox(stage, agent)])
+            if not setup.role.tools:
+                yield (
+                    f"{path}.tools: {stage.tools!r} answers calls, but its role knows of no tool to call; give the "
+                    "role `tools`"
+                )
+            answering = setup_by_agent[seats.agent_answering_tool_calls(stage, agent)].engine
+            for tool in setup.role.tools:
+                if isinstance(answering, Tools) and tool.name not in answering.tools:
+                    hint = choices_hint(tool.name, answering.tools)
+                    yield f"{path}.tools: {stage.tools!r} has no tool {tool.name!r}; {hint}"
     for agents in seats.agents_of.values():
-        if speakers[agents[0]].role.tools and agents[0] not in callers:
+        if setup_by_agent[agents[0]].role.tools and agents[0] not in callers:
             yield (
                 f"stages: the role of {agents[0]!r} has `tools`, but nobody answers its calls; name the role that does "
                 "in its stage, as `tools: ROLE`, and give that one the engine `tools`"
             )
-
-
-def _example_problems(path: str, stage: Stage, speaker: AgentSetup) -> Iterator[str]:
-    """Yield a message if random play in `stage` has no moves to choose from."""
-    base = speaker.model and (speaker.model.shared_base() or speaker.model)
-    learns = isinstance(base, Tiny) and (base.warm_up or base.vocabulary == "words")
-    if stage.legal is None and not stage.examples and (learns or isinstance(speaker.engine, ScriptedConfig)):
-        who = "a tiny model learns words and answers from random play" if learns else f"{speaker.engine.kind!r} plays"
-        yield (
-            f"{path}.examples: missing: {who}, which has nothing to say where any text is a move; give examples of "
-            'moves, such as ["{{ answer }}", "{{ wrong[0] }}"], or `legal`'
-        )
-
-
-def _tool_problems(path: str, toolbox: str, caller: AgentSetup, answering: AgentSetup) -> Iterator[str]:
-    """Yield a message for each tool of `caller` that `answering`, an agent of the role `toolbox`, does not have."""
-    if not caller.role.tools:
-        yield f"{path}.tools: {toolbox!r} answers calls, but its role knows of no tool to call; give the role `tools`"
-    engine = answering.engine
-    if isinstance(engine, Tools):
-        for tool in caller.role.tools:
-            if tool.name not in engine.tools:
-                yield f"{path}.tools: {toolbox!r} has no tool {tool.name!r}; {choices_hint(tool.name, engine.tools)}"

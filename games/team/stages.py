@@ -11,156 +11,174 @@ from marl.core.config import Config
 from marl.text.origins import NO_ORIGINS, Origins
 
 
+class ModelCallPatterns(Config):
+    """Patterns of the model calls that one caller answers for a program. In a pattern, `*` stands for any text."""
+
+    system: str | None = None
+    """Pattern of the first system message (default: any)."""
+    model: str | None = None
+    """Pattern of the model's name in the call (default: any)."""
+
+
+class ModelCallAnswerer(Config):
+    """Caller: a role that answers model calls of a stage's program, and has no stage of its own."""
+
+    match: ModelCallPatterns = ModelCallPatterns()
+    """Patterns of the model calls that this caller answers, unless a call names another caller."""
+    examples: tuple[str, ...] = ()
+    """Templates of example moves for random play and the warm-up of tiny models; they may use `answer` and `wrong`."""
+
+
 class Stage(Config):
-    """Turns of one role. All agents of a stage speak at once, without hearing each other."""
+    """Stage of a workflow: one turn of every agent of the stage. All its agents have one role and answer at once."""
 
     role: str
-    """Role of the speakers."""
+    """Role of the agents that take a turn in this stage."""
     name: str = ""
-    """Name of this stage in expressions (default: the role)."""
+    """Name of the stage in expressions (default: its role)."""
     n: int = Field(default=1, gt=0, le=1000)
-    """Number of agents, named `solver` or `solver_0`, `solver_1`, ..."""
+    """Number of agents of the stage; several agents are named `solver_0`, `solver_1`, ..."""
     each: str | None = None
-    """Partner role, such as `solver` for critics: each agent of the stage hears one agent of this role, its partner."""
+    """Partner role, such as `solver` for critics: each agent of the stage reads the turn of one agent of this role."""
     verifies: str | None = None
-    """Like `each`, for a verifier: its scores become facts of its partner."""
+    """Role whose agents the stage verifies. As with `each`, every agent of the stage has a partner of this role. The
+    scores in an agent's answer become facts of its partner."""
     scores: tuple[str, ...] = ()
-    """Names of the verifier's checks to use, such as `correct`."""
+    """Names of the verifier's checks whose scores become facts of the verified agent, such as `correct`."""
     hears: dict[str, str] = Field(default_factory=dict)
-    """Roles (or agents) whose turns are read here, or a mapping of these names to conditions, with `it` for the speaker
-    and `own` for the listener."""
+    """Roles (or agents) whose turns the stage's agents read; or a mapping role -> condition on which its turns are
+    read, where `own` is the reader and `it` is the agent whose turn is read."""
     tell: str = "{{ question }}"
-    """Text of the game's observation: a jinja2 template over `question`, `given` and earlier moves."""
+    """Observation of the stage's agents: a jinja2 template over `question`, `given` and earlier moves."""
     legal: tuple[str, ...] | None = None
-    """Legal moves, or null if any text is legal."""
+    """Legal moves in this stage (default: any text)."""
     examples: tuple[str, ...] = ()
-    """Templates of moves for random play and the warm-up of tiny models; they may use `answer` and `wrong`."""
+    """Templates of example moves for random play and the warm-up of tiny models; they may use `answer` and `wrong`."""
     tools: str | None = None
-    """Role to answer tool calls made in this stage."""
+    """Role whose agents answer the tool calls made in this stage (default: no tools)."""
     calls: int = Field(default=4, gt=0, le=1000)
-    """Maximum number of consecutive tool calls."""
+    """Maximum number of tool calls of one agent in one turn."""
+    callers: dict[str, ModelCallAnswerer] | None = None
+    """Role -> caller that answers model calls of the stage's program (default: no program plays in this stage)."""
     poses: bool = False
-    """True if the move here poses the problem for the following stages."""
+    """True if the move of this stage poses the problem on which the following stages work."""
     when: str | None = None
-    """Condition; if false, skip the stage. `split` is "train", "held_out", or "pool" for a problem posed earlier."""
+    """Condition on which the stage is played (default: always). In conditions, `split` is "train", "held_out" or, for a
+    problem posed earlier, "pool"."""
 
     @property
-    def label(self) -> str:
-        """Name of the stage in expressions."""
+    def name_in_expressions(self) -> str:
+        """Name of this stage in expressions: the setting `name`, or its role."""
         return self.name or self.role
 
     @property
-    def partner_role(self) -> str | None:
-        """Role with one agent per agent of this stage, or None."""
+    def read_or_verified_role(self) -> str | None:
+        """Role of the partners: each agent of the stage reads or verifies one agent of this role. None: no partners."""
         return self.verifies or self.each
 
     @field_validator("hears", mode="before", json_schema_input_type=str | list[str] | dict[str, str])
     @classmethod
-    def _add_conditions(cls, hears: Any) -> Any:
+    def _expand_hears_setting(cls, hears: Any) -> Any:
         if isinstance(hears, str):
             return {hears: "true"}
         return dict.fromkeys(hears, "true") if isinstance(hears, Sequence) else hears
 
     @field_validator("legal")
     @classmethod
-    def _check_legal(cls, legal: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _check_legal_moves_are_distinct(cls, legal: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if legal is not None and (not all(legal) or len({*legal}) < max(len(legal), 1)):
             raise ValueError("must be different texts, one at least and none of them empty; null: any text is a move")
         return legal
 
     @model_validator(mode="after")
-    def _check_partner(self) -> Stage:
+    def _check_read_or_verified_role(self) -> Stage:
         if self.verifies and self.each:
             raise ValueError(f"verifies: {self.verifies!r} and each: {self.each!r} exclude each other; set one of them")
-        if self.partner_role and self.n > 1:
+        if self.read_or_verified_role and self.n > 1:
             raise ValueError(f"n: {self.n} has no effect with each/verifies: there is one agent for each of theirs")
         if bool(self.scores) != bool(self.verifies):
             raise ValueError("scores and verifies belong together: the role to verify, and the checks that count")
         return self
 
 
-class Loop(Config):
-    """A repeated sequence of stages."""
+class StageLoop(Config):
+    """Loop of a workflow: a sequence of stages that is played for several rounds."""
 
     repeat: int = Field(gt=0, le=1000)
-    """Maximum number of rounds."""
+    """Maximum number of rounds of the loop."""
     until: str | None = None
-    """Condition to end the loop early, evaluated after each round."""
+    """Condition that ends the loop early, evaluated after each round (default: the loop never ends early)."""
     stages: tuple[WorkflowStep, ...] = Field(min_length=1)
-    """Stages of one round, in order."""
+    """Stages of one round of the loop, in order of play."""
 
 
-class KeepDecision(Config):
-    """Decision about a posed problem. If it is not kept, the following stages work on the dealt problem."""
+class KeepPosedProblemStep(Config):
+    """Step of a workflow that keeps or drops a posed problem; the dealt problem replaces a dropped problem."""
 
     keep: str
-    """Condition to keep the posed problem; a text without a problem is never kept."""
+    """Condition on which the posed problem is kept. A posing move that holds no problem is never kept."""
 
 
-def _discriminate(step: Any) -> str:
+def _step_kind_discriminator(step: Any) -> str:
     keys = step if isinstance(step, Mapping) else type(step).model_fields if isinstance(step, Config) else ()
     return "loop" if "repeat" in keys else "keep" if "keep" in keys else "stage"
 
 
 WorkflowStep = Annotated[
-    Annotated[Stage, Tag("stage")] | Annotated[Loop, Tag("loop")] | Annotated[KeepDecision, Tag("keep")],
-    Discriminator(_discriminate),
+    Annotated[Stage, Tag("stage")] | Annotated[StageLoop, Tag("loop")] | Annotated[KeepPosedProblemStep, Tag("keep")],
+    Discriminator(_step_kind_discriminator),
 ]
-Loop.model_rebuild()
-
-
-def iter_stages(steps: Sequence[Stage | Loop | KeepDecision]) -> Iterator[Stage]:
-    """Yield every stage once, in the order of the settings."""
-    for step in steps:
-        if isinstance(step, Loop):
-            yield from iter_stages(step.stages)
-        elif isinstance(step, Stage):
-            yield step
+StageLoop.model_rebuild()
 
 
 def iter_played_steps(
-    steps: Sequence[Stage | Loop | KeepDecision],
-    holds: Callable[[str], tuple[bool, Origins]],
-    gates: Origins = NO_ORIGINS,
-) -> Iterator[tuple[Stage | KeepDecision, Origins]]:
-    """Yield (step, origins) in the order of play, with the origins of all conditions that let the step be played.
+    steps: Sequence[Stage | StageLoop | KeepPosedProblemStep],
+    evaluate_condition: Callable[[str], tuple[bool, Origins]],
+    condition_origins: Origins = NO_ORIGINS,
+) -> Iterator[tuple[Stage | KeepPosedProblemStep, Origins]]:
+    """Yield (step, origins of the conditions that decided that the step is played) in the order of play.
 
-    `holds` evaluates a condition at the time it is reached, and returns its truth and its origins.
+    `evaluate_condition` returns a condition's truth value at this point of play, and the origins of its facts.
     """
     for step in steps:
-        if isinstance(step, Loop):
-            before = gates
+        if isinstance(step, StageLoop):
+            before = condition_origins
             for _ in range(step.repeat):
-                yield from iter_played_steps(step.stages, holds, before)
-                ended, origins = holds(step.until) if step.until else (False, NO_ORIGINS)
+                yield from iter_played_steps(step.stages, evaluate_condition, before)
+                ended, origins = evaluate_condition(step.until) if step.until else (False, NO_ORIGINS)
                 if ended:
                     break
-                # The next round is played only because the loop has not ended.
+                # Later rounds are played because the loop condition was false, so its origins are theirs, too.
                 before |= origins
-        elif isinstance(step, KeepDecision) or not step.when:
-            yield step, gates
+        elif isinstance(step, KeepPosedProblemStep) or not step.when:
+            yield step, condition_origins
         else:
-            reached, origins = holds(step.when)
+            reached, origins = evaluate_condition(step.when)
             if reached:
-                yield step, gates | origins
+                yield step, condition_origins | origins
 
 
-def steps_with_paths(field: str, steps: Sequence[WorkflowStep]) -> Iterator[tuple[str, WorkflowStep]]:
-    """Yield (path in the settings, step) for every step; a loop precedes its own steps."""
+def steps_with_setting_paths(field: str, steps: Sequence[WorkflowStep]) -> Iterator[tuple[str, WorkflowStep]]:
+    """Yield (path in the settings, such as `stages.0`, step) for every step; a loop precedes its own steps."""
     for index, step in enumerate(steps):
         yield f"{field}.{index}", step
-        if isinstance(step, Loop):
-            yield from steps_with_paths(f"{field}.{index}.stages", step.stages)
+        if isinstance(step, StageLoop):
+            yield from steps_with_setting_paths(f"{field}.{index}.stages", step.stages)
 
 
-def stages_with_predecessors(
+def stages_with_possible_predecessors(
     steps: Sequence[WorkflowStep], earlier: Sequence[Stage] = ()
 ) -> Iterator[tuple[Stage, Sequence[Stage]]]:
-    """Yield (stage, stages possibly played before it, including earlier rounds) in the order of the settings."""
+    """Yield (stage, all stages that can be played before it, also in earlier rounds) in the order of the settings.
+
+    Stages of loops are included; `earlier` are the stages before `steps`.
+    """
     for step in steps:
-        if isinstance(step, Loop):
-            inner = tuple(iter_stages(step.stages))
-            yield from stages_with_predecessors(step.stages, (*earlier, *inner) if step.repeat > 1 else earlier)
+        if isinstance(step, StageLoop):
+            inner = tuple(stage for stage, _ in stages_with_possible_predecessors(step.stages))
+            yield from stages_with_possible_predecessors(
+                step.stages, (*earlier, *inner) if step.repeat > 1 else earlier
+            )
             earlier = (*earlier, *inner)
         elif isinstance(step, Stage):
             yield step, earlier
@@ -168,51 +186,70 @@ def stages_with_predecessors(
 
 
 class TeamSeats:
-    """Agents of a workflow, in the order in which their roles first speak.
+    """Agents of a workflow, in the order in which their roles first take a turn.
 
-    A role's only agent has the name of the role; several agents are numbered. A role has the same agents in all stages.
+    The only agent of a role has the role's name; several agents are numbered. A role has the same agents in all stages.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.all_stages = tuple(stages)
-        self.stages = {stage.label: stage for stage in stages}
-        """Label -> stage (the last of stages with equal labels)."""
+        self.stages = {stage.name_in_expressions: stage for stage in stages}
+        """Label of a stage -> the last stage with this label."""
         counts: dict[str, int] = {}
         for stage in stages:
-            count = counts.get(stage.partner_role, 1) if stage.partner_role else stage.n
-            for role in filter(None, (stage.role, stage.tools)):
+            count = counts.get(stage.read_or_verified_role, 1) if stage.read_or_verified_role else stage.n
+            for role in filter(None, (stage.role, stage.tools, *(stage.callers or ()))):
                 counts[role] = max(counts.get(role, 1), count)
         self.agents_of: dict[str, tuple[str, ...]] = {}
-        """Role -> its agents."""
+        """Role -> agents of this role."""
         self.role_of: dict[str, str] = {}
-        """Agent -> its role."""
+        """Agent -> role of this agent."""
         self.index_of: dict[str, int] = {}
-        """Agent -> its index among the agents of its role."""
+        """Agent -> index of this agent among those of its role."""
         for role, count in counts.items():
             agents = (role,) if count == 1 else tuple(f"{role}_{index}" for index in range(count))
             self.agents_of[role] = agents
             self.role_of |= dict.fromkeys(agents, role)
-            self.index_of |= {agent: index for index, agent in enumerate(agents)}
+            self.index_of |= zip(agents, range(count), strict=True)
+        self.program_roles = frozenset(stage.role for stage in stages if stage.callers is not None)
+        """Roles of agents at whose seats programs run."""
+        self.caller_roles = frozenset(role for stage in stages for role in stage.callers or ())
+        """Roles that only answer the model calls of programs."""
         self.checks_of: dict[str, tuple[str, ...]] = {}
-        """Role -> checks of all its verifiers."""
+        """Role -> names of all checks by which verifiers score its agents."""
         for stage in stages:
             if stage.verifies:
                 checks = self.checks_of.get(stage.verifies, ())
                 self.checks_of[stage.verifies] = tuple(dict.fromkeys((*checks, *stage.scores)))
 
-    def speakers(self, stage: Stage) -> tuple[str, ...]:
-        """Return the agents of a stage."""
-        count = len(self.agents_of[stage.partner_role]) if stage.partner_role else stage.n
+    def stage_agents(self, stage: Stage) -> tuple[str, ...]:
+        """Return the agents that take a turn in `stage`."""
+        count = len(self.agents_of[stage.read_or_verified_role]) if stage.read_or_verified_role else stage.n
         return self.agents_of[stage.role][:count]
 
-    def named(self, name: str) -> tuple[str, ...]:
-        """Return the agents of the role `name`, or the agent `name` itself."""
+    def agents_by_role_or_name(self, name: str) -> tuple[str, ...]:
+        """Return the agents of the role `name`, or the agent `name` alone."""
         return self.agents_of.get(name) or (name,)
 
-    def partner(self, stage: Stage, agent: str) -> str | None:
-        """Return the partner of `agent` in the stage's partner role, or None without a partner role."""
-        return self.agents_of[stage.partner_role][self.index_of[agent]] if stage.partner_role else None
+    def read_or_verified_agent(self, stage: Stage, agent: str) -> str | None:
+        """Return the agent that `agent` reads or verifies in `stage`, or None if the stage has no partner role."""
+        role = stage.read_or_verified_role
+        return self.agents_of[role][self.index_of[agent]] if role else None
 
-    def toolbox(self, stage: Stage, agent: str) -> str:
-        """Return the agent to answer the tool calls of `agent`."""
-        return self.agents_of[stage.tools or ""][self.index_of[agent]]
+    def program_caller_by_role(self, stage: Stage, program_agent: str) -> dict[str, str]:
+        """Return role -> agent, for the agents that answer model calls of the program `program_agent`."""
+        return {role: self.agents_of[role][self.index_of[program_agent]] for role in stage.callers or ()}
+
+    def program_callers_in_stage(self, stage: Stage) -> tuple[str, ...]:
+        """Return the agents that answer model calls of the programs in `stage`."""
+        return tuple(
+            [
+                caller
+                for agent in self.stage_agents(stage)
+                for caller in self.program_caller_by_role(stage, agent).values()
+            ]
+        )
+
+    def agent_answering_tool_calls(self, stage: Stage, calling_agent: str) -> str:
+        """Return the agent that answers the tool calls of `calling_agent` in `stage`."""
+        return self.agents_of[stage.tools or ""][self.index_of[calling_agent]]

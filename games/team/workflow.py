@@ -1,4 +1,4 @@
-"""The workflow of a team as data: stages, rewards and measures, read by the game and by the checks of the settings."""
+"""Settings of a team's workflow: stages, rewards and measures."""
 
 from __future__ import annotations
 
@@ -10,47 +10,45 @@ from pydantic import Field, field_validator
 
 from marl.core.config import Config
 from marl.games.tasks.base import TaskGameConfig
-from marl.games.team.stages import TeamSeats, WorkflowStep, iter_stages, stages_with_predecessors
+from marl.games.team.stages import TeamSeats, WorkflowStep, stages_with_possible_predecessors
 
 
-class RewardComponent(Config):
-    """A named component of a role's reward."""
+class StageReward(Config):
+    """Component of a role's reward: the amount, and the stage after which it is paid."""
 
     value: str
-    """Expression for the payment, in which `own` is the paid agent."""
+    """Expression for the reward, in which `own` is the agent that gets it."""
     after: str | None = None
-    """Name of a stage, or None to pay once at the end. A turn in this stage pays its speaker or the agent discussed in
-    the turn (`each`, `verifies`), whichever has this role, and an agent discussed only if it has spoken since its last
-    such payment. If neither has this role, the turn pays all agents of the role with a turn so far."""
+    """Name of the stage after whose turns the component is paid (default: once at the end of the episode). A turn pays
+    its agent or the agent's partner (`each`, `verifies`), whichever has this role. A partner is paid only if it had a
+    turn since its last such payment. If neither has this role, a turn pays all agents of the role that had a turn."""
 
 
-class UnreadableHandling(Config):
-    """Consequences of an unreadable answer or an illegal move."""
+class UnreadableAnswerHandling(Config):
+    """Settings for unreadable answers and illegal moves: further attempts, and the cost of an empty move."""
 
     retry: int = Field(default=0, ge=0)
-    """Number of further attempts before the move counts as empty."""
+    """Number of further attempts after an unreadable answer, before the agent's move counts as empty."""
     penalty: float = Field(default=0.0, ge=0)
     """Cost of an empty move, paid as the reward component `unreadable`."""
 
 
-class Workflow(TaskGameConfig):
-    """Fields of the team game's settings."""
+class WorkflowConfig(TaskGameConfig):
+    """Settings of the team game. The subclass `TeamConfig` also checks them."""
 
     stages: tuple[WorkflowStep, ...] = Field(min_length=1)
-    """Turns in the order of play: stages, loops of stages (`repeat`), and decisions about posed problems (`keep`)."""
-    rewards: dict[str, dict[str, RewardComponent]] = Field(default_factory=dict)
-    """Role -> name of the component -> an expression, or `{value, after}`."""
+    """Steps in the order of play: stages, loops of stages (`repeat`), and decisions about posed problems (`keep`)."""
+    rewards: dict[str, dict[str, StageReward]] = Field(default_factory=dict)
+    """Role -> name of a reward component -> an expression, or `{value, after}`."""
     measures: dict[str, str] = Field(default_factory=dict)
-    """Name -> expression: measures of every episode in addition to its rewards, such as `success: solver.correct`."""
-    unreadable: UnreadableHandling = UnreadableHandling()
-    """Consequences of an unreadable answer or an illegal move."""
+    """Name -> expression of a measure of every episode, which is reported and not paid: `success: solver.correct`."""
+    unreadable: UnreadableAnswerHandling = UnreadableAnswerHandling()
+    """Further attempts after an unreadable answer or an illegal move, and the cost of an empty move."""
 
-    @field_validator(
-        "rewards", mode="before", json_schema_input_type=dict[str, dict[str, RewardComponent | str | float]]
-    )
+    @field_validator("rewards", mode="before", json_schema_input_type=dict[str, dict[str, StageReward | str | float]])
     @classmethod
-    def _expand_payments(cls, rewards: Any) -> Any:
-        """Replace each bare expression by `{value: expression}`; malformed settings are left to pydantic's messages."""
+    def _expand_bare_expressions(cls, rewards: Any) -> Any:
+        """Replace each bare expression by `{value: expression}`, and leave malformed settings to pydantic."""
         if not isinstance(rewards, Mapping):
             return rewards
         expanded: dict[Any, Any] = {}
@@ -65,26 +63,26 @@ class Workflow(TaskGameConfig):
 
     @cached_property
     def team_seats(self) -> TeamSeats:
-        """Agents of the workflow, by role and by stage."""
-        return TeamSeats(tuple(iter_stages(self.stages)))
+        """Agents of the workflow, by their roles and stages."""
+        return TeamSeats([stage for stage, _ in stages_with_possible_predecessors(self.stages)])
 
-    def default_seats(self) -> Mapping[str, str]:
+    def default_role_of_agent(self) -> Mapping[str, str]:
         return self.team_seats.role_of
 
     def measure_names(self) -> Collection[str]:
         return self.measures
 
-    def posed_problem_agents(self) -> Collection[str]:
+    def agents_working_on_posed_problems(self) -> Collection[str]:
         agents: set[str] = set()
-        for stage, predecessors in stages_with_predecessors(self.stages):
+        for stage, predecessors in stages_with_possible_predecessors(self.stages):
             if any(earlier.poses and earlier.role != stage.role for earlier in predecessors):
-                agents.update(self.team_seats.speakers(stage))
+                agents.update(self.team_seats.stage_agents(stage))
         return agents
 
-    def answer_hints(self) -> Mapping[str, str]:
+    def answer_format_by_agent(self) -> Mapping[str, str]:
         hints: dict[str, str] = {}
         for stage in self.team_seats.all_stages:
             if stage.poses:
-                hint = f"a problem: {self.task.posing_instructions}"
-                hints |= dict.fromkeys(self.team_seats.speakers(stage), hint)
+                hint = f"a problem: {self.task.problem_posing_instructions}"
+                hints |= dict.fromkeys(self.team_seats.stage_agents(stage), hint)
         return hints

@@ -15,21 +15,24 @@ _INTEGRATION = re.compile(
 
 
 def is_same_antiderivative(gold: Formula, answer: Formula, question: str) -> bool:
-    """Return True if two formulas with the same constant of integration differ by a number: the answer is accepted.
+    """Return True if `answer` is an antiderivative like `gold`: both contain one constant and differ by a number only.
 
-    Without a question, only a capital C counts as a constant of integration.
+    If the question is empty, only a capital C is a constant of integration.
     """
     constants = added_constants(gold, question)
     if len(constants) != 1 or constants != added_constants(answer, question):
         return False
     if not (_INTEGRATION.search(question) if question.strip() else constants == {"C"}):
         return False
-    # In y = x + C, the formula is the last operand, and y must be the same in both.
-    left_sides = [tree.operands[:-1] if tree.head == "relation" else () for tree in (gold, answer)]
-    right, stated = (tree.operands[-1] if tree.head == "relation" else tree for tree in (gold, answer))
-    if left_sides[0] != left_sides[1] or not (is_scalar(right) and is_scalar(stated)) or variables(right) <= constants:
+    # In an equation such as y = x + C, the antiderivative is the last operand, and the names (y) must be equal.
+    *gold_sides, right = gold.operands if gold.head == "relation" else (gold,)
+    *answer_sides, stated = answer.operands if answer.head == "relation" else (answer,)
+    if gold_sides != answer_sides or not (is_scalar(right) and is_scalar(stated)) or variables(right) <= constants:
         return False
-    # Here, so that `marl check` does not load mpmath.
+    # Imported here, so that `marl check` does not load python-flint.
     from marl.games.verifiers.symbolic import differs_by_constant
 
-    return differs_by_constant(right, stated) and not holds_copied_formula(stated, right, question, differs_by_constant)
+    def has_constant_shift(left: Formula, other: Formula) -> bool:
+        return bool(differs_by_constant(left, other))
+
+    return has_constant_shift(right, stated) and not holds_copied_formula(stated, right, question, has_constant_shift)

@@ -1,79 +1,54 @@
-r"""Parser of formulas in LaTeX or plain text. Nothing is evaluated: 2+3 stays a sum.
-
-Heads of trees, with operands: `number`; `symbol`; `text`; `sum`, `negative`, `product`, `quotient`, `power` (base,
-exponent), `root` (radicand, index), `call` (arguments; `name` is the function), `plus_minus` and `minus_plus` (two
-terms), `measured` (a formula; `name` is its unit), `sequence` (items; `name` is its two brackets), `list` (items
-without brackets; `name` is "," or "and" or "or"), `relation` (sides; `name` is its signs), `union`, `intersection`,
-`difference`, `matrix` (rows, each a `sequence`).
-"""
+r"""Parser of formulas in LaTeX or plain text. Nothing is evaluated: 2+3 stays a sum."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 
+from marl.games.verifiers.formula_trees import MIXED, Formula, number_formula
 from marl.games.verifiers.latex_notation import normalize_notation
-from marl.games.verifiers.tokens import Token, UnreadableError, tokenize
+from marl.games.verifiers.quantities import is_exactly_written
+from marl.games.verifiers.tokens import Token, UnreadableFormulaError, tokenize
 
 MAX_LENGTH, MAX_DEPTH = 1000, 24
 """Maximum length (in characters) and nesting depth of a formula; anything larger is no answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Formula:
-    """A formula as a tree: its outermost operation (`head`) and the operands."""
-
-    head: str
-    operands: tuple[Formula, ...] = ()
-    name: str = ""
-    value: Fraction = Fraction(0)
-    """Value of a number, else 0."""
-
-    def walk(self) -> Iterator[Formula]:
-        """Yield this tree and all its subtrees, parents first."""
-        yield self
-        for part in self.operands:
-            yield from part.walk()
-
-
-def number_formula(value: int | Fraction) -> Formula:
-    """Return the tree of the number `value`."""
-    return Formula("number", value=Fraction(value))
-
-
 @lru_cache(1024)
-def read_formula(text: str, variables: frozenset[str] | None = None) -> Formula:
-    """Return the tree of the formula `text`; raise UnreadableError for any other text.
+def read_formula(
+    text: str, variables: frozenset[str] | None = None, functions: frozenset[str] = frozenset()
+) -> Formula:
+    """Return the tree of the formula `text`; raise UnreadableFormulaError for any other text.
 
-    A word is a product of variables if all its letters are in `variables`, else text. With None, which suits a right
-    answer, words of up to three letters are products.
+    A word is a product of variables if all its letters are in `variables`, else text. If `variables` is None, words of
+    up to three letters are products: right answers are read in this way. A letter in `functions` before a bracket is an
+    unknown function, else a factor.
     """
     if len(text) > MAX_LENGTH:
-        raise UnreadableError("too long")
-    parser = _Parser(tokenize(normalize_notation(text)), variables)
-    tree = parser.items()
+        raise UnreadableFormulaError("too long")
+    parser = _Parser(tokenize(normalize_notation(text)), variables, functions)
+    tree = parser.read_formula_list()
     if parser.next.kind != "stop":
         parser.fail()
     return tree
 
-
-# --- grammar ---------------------------------------------------------------------------------------------------------
 
 _RELATIONS = ("=", "<", ">", "le", "ge", "ne", "in", "notin", "approx", ":")
 _SETS = {"cup": "union", "cap": "intersection", "setminus": "difference"}
 _INVERTIBLE = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh"])
 TRIGONOMETRIC = _INVERTIBLE | {f"arc{name}" for name in _INVERTIBLE}
 FUNCTIONS = TRIGONOMETRIC | {"log", "ln", "lg", "exp", "max", "min", "abs", "floor", "ceil"}
-"""Names of functions applied to the formula after them."""
-_PLAIN_WORDS = FUNCTIONS | {"sqrt", "pi", "infty", "infinity"}
+"""Names of functions. A function is applied to the formula that follows its name."""
+MATRIX_FUNCTIONS = frozenset(["det", "tr"])
+"""Functions of a matrix whose value is a number. Nothing but laws of matrices is known of them."""
+VECTOR_OPERATORS = frozenset(["gradient", "divergence", "curl", "laplacian"])
+"""Differential operators, which are linear in the formula after them."""
+_PLAIN_WORDS = FUNCTIONS | {"det", "sqrt", "pi", "infty", "infinity"}
 _GREEK = """
     alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi psi omega Gamma Delta
-    Theta Lambda Sigma Phi Psi Omega ell
+    Theta Lambda Sigma Phi Psi Omega ell nabla
 """
 _SYMBOLS = frozenset(_GREEK.split()) | {"infty", "emptyset", "R"}
-_ENVIRONMENTS = frozenset(["matrix", "pmatrix", "bmatrix", "Bmatrix", "array"])
+_ENVIRONMENTS = frozenset(["matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array"])
 _CLOSING = {"(": ")]", "[": ")]", "\\{": ("\\}",), "{": "}", "langle": ("rangle",), "begingroup": ("endgroup",)}
 _ROUNDED = {"lfloor": ("rfloor", "floor"), "lceil": ("rceil", "ceil")}
 
@@ -82,14 +57,14 @@ class _Parser:
     """Recursive-descent parser, from the weakest binding (a list of solutions) to the strongest (a number).
 
     Attributes:
-        depth: current nesting of atoms.
-        sets: number of open set braces, within which a bar is "such that".
-        bars: number of open absolute values, within which a bar closes.
+        depth: number of atoms that are being read, one within the other.
+        sets: number of open set braces, within which a bar means "such that".
+        bars: number of open absolute values, within which a bar closes the innermost value.
         chained: number of operations so far that deepen the tree without brackets.
     """
 
-    def __init__(self, tokens: list[Token], variables: frozenset[str] | None) -> None:
-        self.tokens, self.variables = tokens, variables
+    def __init__(self, tokens: list[Token], variables: frozenset[str] | None, functions: frozenset[str]) -> None:
+        self.tokens, self.variables, self.functions = tokens, variables, functions
         self.position = self.depth = self.sets = self.bars = self.chained = 0
 
     @property
@@ -104,165 +79,181 @@ class _Parser:
         return ""
 
     def expect(self, *texts: str) -> str:
-        """Consume and return the next token; raise UnreadableError if it is none of `texts`."""
+        """Consume and return the next token; raise UnreadableFormulaError if it is none of `texts`."""
         return self.take(*texts) or self.fail()
 
-    def nested(self, head: str, *parts: Formula, name: str = "") -> Formula:
-        """Return a tree around the one before it; raise UnreadableError if a chain such as x!!!! is too long."""
+    def nested_formula(self, head: str, *parts: Formula, name: str = "") -> Formula:
+        """Return the operation `head` on `parts`; raise UnreadableFormulaError if a chain such as x!!!! is too long."""
         self.chained += 1
         if self.chained > 2 * MAX_DEPTH:
-            raise UnreadableError("too deep")
+            raise UnreadableFormulaError("too deep")
         return Formula(head, parts, name)
 
     def fail(self) -> str:
-        raise UnreadableError(f"unexpected {self.next.text!r}")
+        raise UnreadableFormulaError(f"unexpected {self.next.text!r}")
 
-    def items(self) -> Formula:
-        """Read formulas between commas, "and" or "or"."""
-        items, separators = [self.relation()], set[str]()
-        while separator := self.separator():
-            separators.add(separator)
-            items.append(self.relation())
-        if len(items) == 1:
-            return items[0]
-        words = separators - {","}
+    def read_formula_list(self) -> Formula:
+        """Read formulas between commas, "and" or "or"; a single formula is no list."""
+        items, words = [self.read_relation()], set[str]()
+        while True:
+            comma = self.take(",", ";")
+            word = self.take("or", "and")  # "or" and "and" may also follow a comma, as in "1, 2, and 3"
+            if not comma and not word:
+                break
+            words |= {word} - {""}
+            items.append(self.read_relation())
         if len(words) > 1:
-            raise UnreadableError("both 'and' and 'or'")
-        return Formula("list", tuple(items), words.pop() if words else ",")
+            raise UnreadableFormulaError("both 'and' and 'or'")
+        return Formula("list", tuple(items), words.pop() if words else ",") if len(items) > 1 else items[0]
 
-    def separator(self) -> str:
-        """Read a comma, "and" or "or", or a comma before a word; return "" if none follows."""
-        comma = self.take(",", ";")
-        return self.take("or", "and") or comma.replace(";", ",")
-
-    def relation(self) -> Formula:
-        """Read a chain such as 1 < x <= 2."""
-        operands, relations = [self.union()], list[str]()
+    def read_relation(self) -> Formula:
+        """Read an equation, or a chain of inequalities such as 1 < x <= 2."""
+        operands, signs = [self.read_union()], []
         bars = ("|", "mid") if self.sets and not self.bars else ()
         while sign := self.take(*_RELATIONS, *bars):
-            relations.append({"approx": "=", "|": ":", "mid": ":"}.get(sign, sign))
-            operands.append(self.union())
-        return Formula("relation", tuple(operands), " ".join(relations)) if relations else operands[0]
+            signs.append({"approx": "=", "|": ":", "mid": ":"}.get(sign, sign))
+            operands.append(self.read_union())
+        return Formula("relation", tuple(operands), " ".join(signs)) if signs else operands[0]
 
-    def union(self) -> Formula:
-        """Read sums joined by operations on sets."""
-        left = self.sum()
+    def read_union(self) -> Formula:
+        """Read sums with the signs of union, intersection or set difference between them."""
+        left = self.read_sum()
         while sign := self.take(*_SETS):
-            left = self.nested(_SETS[sign], left, self.sum())
+            left = self.nested_formula(_SETS[sign], left, self.read_sum())
         return left
 
-    def sum(self) -> Formula:
-        """Read products with signs between them, and a unit after them."""
+    def read_sum(self) -> Formula:
+        """Parse a sum of products, and the unit behind the sum."""
         sign = self.take("+", "-", "pm", "mp")
-        left = self.added(None, sign) if sign else self.product()
+        left = self.read_added_term(None, sign) if sign else self.read_product()
         while sign := self.take("+", "-", "pm", "mp"):
-            left = self.added(left, sign)
-        if left.head != "text" and (unit := self.unit()):
-            return Formula("measured", (left,), unit)
-        return left
+            left = self.read_added_term(left, sign)
+        if left.head == "text":
+            return left
+        unit = list[str]()
+        while self.next_is_text() or (unit and self.next.text in ("^", "/") and self.next.kind == "sign"):
+            power = self.take("^")
+            unit.append(f"^{self.read_exponent().value}" if power else self.next.text)
+            self.position += not power
+        return Formula("measured", (left,), " ".join(unit)) if unit else left
 
-    def added(self, left: Formula | None, sign: str) -> Formula:
-        """Read a product after `sign` and return its sum with `left` (None: nothing precedes the sign)."""
-        right = self.product()
+    def read_added_term(self, left: Formula | None, sign: str) -> Formula:
+        """Read a product after `sign` and return its sum with `left`, which is None at the beginning of a sum."""
+        right = self.read_product()
         if sign in ("pm", "mp"):
-            return self.nested("plus_minus" if sign == "pm" else "minus_plus", left or number_formula(0), right)
+            return self.nested_formula("plus_minus" if sign == "pm" else "minus_plus", left or number_formula(0), right)
         term = Formula("negative", (right,)) if sign == "-" else right
         if left is None:
             return term
         return Formula("sum", (*left.operands, term) if left.head == "sum" else (left, term))
 
-    def unit(self) -> str:
-        """Read the words after a formula, the name of its unit."""
-        pieces = list[str]()
-        while self.is_text() or (pieces and self.next.text in ("^", "/") and self.next.kind == "sign"):
-            power = self.take("^")
-            pieces.append(f"^{self.exponent().value}" if power else self.next.text)
-            self.position += not power
-        return " ".join(pieces)
-
-    def product(self) -> Formula:
-        """Read factors with signs of multiplication and division, or none, between them."""
-        left = self.power()
+    def read_product(self) -> Formula:
+        """Read factors with signs of multiplication or division, or without a sign, between them."""
+        left = self.read_power()
         while True:
             if self.take("*"):
-                left = _multiplied(left, self.factor())
+                left = _multiply(left, self.read_factor())
+            elif self.take("cross"):
+                left = self.nested_formula("cross", left, self.read_power())
             elif self.take("/"):
-                left = self.nested("quotient", left, self.factor())
-            elif self.is_operand():
-                left = _multiplied(left, self.implicit_factor())
+                left = self.nested_formula("quotient", left, self.read_factor())
+            elif self.next_is_operand():
+                left = _multiply(left, self.read_implicit_factor())
             else:
                 return left
 
-    def implicit_factor(self) -> Formula:
-        """Read a factor without a sign before it. Two numbers side by side are no product."""
+    def read_implicit_factor(self) -> Formula:
+        """Read a factor without a sign before it: 2(3) is a product, but 2 3 is not."""
         bracket = self.next.text in ("(", "[")
-        factor = self.power()
-        if factor.head == "number" and not bracket:  # 2(3) is a product, 2 3 is none
-            raise UnreadableError("two numbers side by side")
+        factor = self.read_power()
+        if factor.head == "sequence" and factor.name == "[]" and factor.operands[0].head == "sum":
+            return factor.operands[0] if len(factor.operands) == 1 else factor
+        if factor.head == "number" and not bracket:
+            raise UnreadableFormulaError("two numbers side by side")
         return factor
 
-    def factor(self) -> Formula:
+    def read_factor(self) -> Formula:
         """Read a factor that may have a sign, as in 2 * -3."""
-        return Formula("negative", (self.power(),)) if self.take("-") else self.power()
+        return Formula("negative", (self.read_power(),)) if self.take("-") else self.read_power()
 
-    def power(self) -> Formula:
-        """Read an atom with its postfix signs and exponent."""
+    def read_power(self) -> Formula:
+        """Read an atom with the signs after it (factorial, degree, per cent, prime) and its exponent."""
         is_word = self.next.kind == "word"
-        base = self.postfix(self.atom())
+        base = self.read_atom()
+        while sign := self.take("!", "°", "%", "'"):
+            if sign == "!" and self.take("!"):
+                if self.next.text == "!":
+                    self.fail()
+                base = self.nested_formula("call", base, name="double factorial")
+            elif sign != "'":
+                head, name = ("call", "factorial") if sign == "!" else ("measured", sign)
+                base = self.nested_formula(head, base, name=name)
+            elif base.head == "symbol":
+                base = Formula("symbol", name=f"{base.name}'")
+            else:
+                self.fail()
         if not self.take("^"):
             return base
-        exponent = self.exponent()
+        self.split_word_before_power()
+        exponent = self.read_exponent()
         if self.next.text == "^":
-            raise UnreadableError("a tower of powers")
-        if is_word and base.head == "product":  # xe^2 is x times e^2
+            raise UnreadableFormulaError("a tower of powers")
+        if is_word and base.head == "product":  # the power in xe^2 belongs to the last letter: x times e^2
             return Formula("product", (*base.operands[:-1], Formula("power", (base.operands[-1], exponent))))
         return Formula("power", (base, exponent))
 
-    def exponent(self) -> Formula:
-        return Formula("negative", (self.argument(),)) if self.take("-") else self.argument()
+    def split_word_before_power(self) -> None:
+        """Split the next word if another power follows: e^xe^y is e^x times e^y."""
+        word, sign = (
+            self.tokens[self.position : self.position + 2] if self.position + 1 < len(self.tokens) else (self.next,) * 2
+        )
+        if word.kind == "word" and sign.text == "^" and len(word.text) > 1 and word.text not in _PLAIN_WORDS:
+            parts = [Token("word", word.text[0]), Token("word", word.text[1:])]
+            self.tokens[self.position : self.position + 1] = parts
 
-    def postfix(self, tree: Formula) -> Formula:
-        """Read factorials, degrees, per cent and primes after `tree`."""
-        while sign := self.take("!", "°", "%", "'"):
-            if sign == "'":
-                tree = Formula("symbol", name=f"{tree.name}'") if tree.head == "symbol" else Formula(self.fail())
-            else:
-                head, name = ("call", "factorial") if sign == "!" else ("measured", sign)
-                tree = self.nested(head, tree, name=name)
-        return tree
+    def read_exponent(self) -> Formula:
+        return Formula("negative", (self.read_argument(),)) if self.take("-") else self.read_argument()
 
-    def atom(self) -> Formula:
+    def read_atom(self) -> Formula:
         """Read a number, a variable, a command or a formula in brackets."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise UnreadableError("too deep")
-        tree = self.inner_atom()
+            raise UnreadableFormulaError("too deep")
+        if self.next_is_text():
+            words = list[str]()
+            while self.next_is_text():
+                words.append(self.next.text)
+                self.position += 1
+            tree = Formula("text", name=" ".join(" ".join(words).split()))
+        else:
+            token = self.next
+            self.position += 1
+            if token.kind == "number":
+                tree = Formula("number", value=token.value, name=MIXED if is_exactly_written(token.text) else "")
+            elif token.kind == "begin" and token.text in ("cases", "dcases"):
+                tree = self.read_cases(token.text)
+            elif token.kind == "begin" and token.text in _ENVIRONMENTS:
+                tree = self.read_matrix(token.text)
+            elif token.text in _CLOSING:
+                tree = self.read_bracketed(token.text)
+            elif token.text == "|" and not self.bars:
+                self.bars += 1
+                tree = Formula("call", (self.read_sum(),), "abs")
+                self.expect("|")
+                self.bars -= 1
+            elif token.kind == "command" or (token.kind == "word" and token.text in _PLAIN_WORDS):
+                tree = self.read_command(token.text)
+            elif token.kind == "word":
+                tree = self.read_letters(token.text)
+            else:
+                raise UnreadableFormulaError(f"unexpected {token.text!r}")
         self.depth -= 1
         return tree
 
-    def inner_atom(self) -> Formula:
-        token = self.next
-        if self.is_text():
-            return self.text()
-        self.position += 1
-        if token.kind == "number":
-            return Formula("number", value=token.value)
-        if token.kind == "begin" and token.text in _ENVIRONMENTS:
-            return self.matrix(token.text)
-        if token.text in _CLOSING:
-            return self.bracketed(token.text)
-        if token.text == "|" and not self.bars:
-            return self.absolute()
-        if token.kind == "command":
-            return self.command(token.text)
-        if token.kind == "word":
-            return self.command(token.text) if token.text in _PLAIN_WORDS else self.letters(token.text)
-        raise UnreadableError(f"unexpected {token.text!r}")
-
     # --- words
 
-    def is_text(self) -> bool:
-        """Return True if the next token is a word of text, not a product of variables."""
+    def next_is_text(self) -> bool:
+        """Return True if the next token is a word of prose, such as a unit, and no product of variables."""
         token = self.next
         if token.kind != "word":
             return token.kind == "text"
@@ -274,127 +265,148 @@ class _Parser:
             return len(token.text) >= 4
         return not set(token.text) <= self.variables | {"e", "i"}
 
-    def text(self) -> Formula:
-        """Read the words up to the next other token."""
-        words = list[str]()
-        while self.is_text():
-            words.append(self.next.text)
-            self.position += 1
-        return Formula("text", name=" ".join(" ".join(words).split()))
-
-    def letters(self, word: str) -> Formula:
-        """Read a variable, or a product of several."""
+    def read_letters(self, word: str) -> Formula:
+        """Return `word` as a variable, or as a product of one variable per letter."""
         if word in ("or", "and"):
             self.fail()
         *before, last = (Formula("symbol", name=letter) for letter in word)
-        last = self.symbol(last.name)
+        last = self.read_symbol(last.name)
         return Formula("product", (*before, last)) if before else last
 
-    def symbol(self, name: str) -> Formula:
-        """Read the index, if any, of the variable `name`."""
-        if not self.take("_"):
-            return Formula("symbol", name=name)
+    def read_symbol(self, name: str) -> Formula:
+        """Return the variable `name` with the index that may follow it, or the value of a function of that name."""
+        letter = name
+        if self.take("_"):
+            start = self.position
+            self.read_argument()
+            index = "".join([token.text for token in self.tokens[start : self.position]])
+            name = f"{name}_{index.strip('{}')}"
+        return (self.read_unknown_call(name) if letter in self.functions else None) or Formula("symbol", name=name)
+
+    def read_unknown_call(self, name: str) -> Formula | None:
+        r"""Read the argument of the function `name`, as in f(x), f'(x) and f^{-1}(x); None if no argument follows."""
         start = self.position
-        self.argument()
-        index = "".join([token.text for token in self.tokens[start : self.position]])
-        return Formula("symbol", name=f"{name}_{index.strip('{}')}")
+        while self.take("'"):
+            name += "'"
+        if self.take("^"):
+            power = self.read_exponent()
+            is_order = power.head == "negative" or self.tokens[start + 1].text == "("
+            name = f"{name}^{power}" if is_order else ""
+        if not name or self.next.text != "(":
+            self.position = start
+            return None
+        self.position += 1
+        # Bars are not absolute values inside of a call, because P(A|B) is a conditional probability.
+        sets, self.sets, bars, self.bars = self.sets, 1, self.bars, 0
+        inner = self.read_formula_list()
+        self.expect(")")
+        self.sets, self.bars = sets, bars
+        return Formula("call", inner.operands if inner.head == "list" and inner.name == "," else (inner,), name)
 
-    # --- operands
-
-    def is_operand(self) -> bool:
-        """Return True if an operand comes next, which makes a product with the operand before it."""
+    def next_is_operand(self) -> bool:
+        """Return True if the next token begins a formula: without a sign between them, two formulas are a product."""
         token = self.next
         if token.kind == "sign":
             return token.text in ("(", "[", "{") or (token.text == "|" and not self.bars and not self.sets)
         if token.kind == "command":
             return token.text in _SYMBOLS or token.text in FUNCTIONS or token.text in _OPERANDS
         return token.kind in ("number", "begin") or (
-            token.kind == "word" and not self.is_text() and token.text not in ("or", "and")
+            token.kind == "word" and not self.next_is_text() and token.text not in ("or", "and")
         )
 
-    def argument(self) -> Formula:
+    def read_argument(self) -> Formula:
         """Read the argument of a command: a group in braces, or one atom."""
         if not self.take("{"):
-            return self.atom()
-        inner = self.items()
+            return self.read_atom()
+        inner = self.read_formula_list()
         self.expect("}")
         return inner
 
-    def command(self, name: str) -> Formula:
-        """Read the arguments of the command `name`; raise UnreadableError for an integral, a limit and the like."""
+    def read_command(self, name: str) -> Formula:
+        """Read the arguments of the command `name`; raise UnreadableFormulaError for an integral, a limit and the
+        like."""
         if name in ("frac", "binom"):
-            parts = (self.argument(), self.argument())
+            parts = (self.read_argument(), self.read_argument())
             return Formula("quotient", parts) if name == "frac" else Formula("call", parts, "binom")
         if name == "sqrt":
-            return self.root()
+            index = number_formula(2)
+            if self.take("["):
+                index = self.read_sum()
+                self.expect("]")
+            return Formula("root", (self.read_argument(), index))
         if name in FUNCTIONS:
-            return self.call(name)
+            return self.read_call(name)
+        if name in MATRIX_FUNCTIONS | VECTOR_OPERATORS:
+            return Formula("call", (self.read_atom() if self.next.text == "(" else self.read_power(),), name)
         if name in _ROUNDED:
-            inner = self.sum()
+            inner = self.read_sum()
             self.expect(_ROUNDED[name][0])
             return Formula("call", (inner,), _ROUNDED[name][1])
+        if name == "overline" and self.next.kind != "number":
+            argument = self.read_argument()
+            if not argument.node_heads() <= {"symbol", "sum", "product", "negative"}:
+                self.fail()
+            return Formula("call", (argument,), "overline")
         if name == "mathbb":
-            return Formula("symbol", name=f"mathbb {self.argument().name}")
+            return Formula("symbol", name=f"mathbb {self.read_argument().name}")
         if name in _PLAIN_WORDS or name in _SYMBOLS:
-            return self.symbol({"infinity": "infty", "R": "reals"}.get(name, name))
-        raise UnreadableError(f"\\{name} is still to be worked out")
+            return self.read_symbol({"infinity": "infty", "R": "reals"}.get(name, name))
+        raise UnreadableFormulaError(f"\\{name} is still to be worked out")
 
-    def root(self) -> Formula:
-        index = number_formula(2)
-        if self.take("["):
-            index = self.sum()
-            self.expect("]")
-        return Formula("root", (self.argument(), index))
-
-    def call(self, name: str) -> Formula:
+    def read_call(self, name: str) -> Formula:
         r"""Read a function with its argument, as in \sin^2 x, \log_2(8) and \cos 2x."""
-        base = (self.argument(),) if self.take("_") else ()
-        power = self.exponent() if self.take("^") else None
-        argument = self.atom() if self.next.text in ("(", "{", "[") else self.bare_argument()
+        base = (self.read_argument(),) if self.take("_") else ()
+        power = self.read_exponent() if self.take("^") else None
+        if self.next.text in ("(", "{", "["):
+            argument = self.read_atom()
+        else:
+            # The argument of a function without brackets ends at the next sign, bracket or function.
+            argument = self.read_factor()
+            while self.next_is_operand() and self.next.text not in FUNCTIONS and self.next.text != "(":
+                argument = _multiply(argument, self.read_implicit_factor())
         arguments = argument.operands if argument.head == "sequence" else (argument,)
         if power == Formula("negative", (number_formula(1),)) or (power and power.value == -1):
             if name not in _INVERTIBLE:
-                raise UnreadableError("an inverse function")
+                raise UnreadableFormulaError("an inverse function")
             return Formula("call", arguments, f"arc{name}")
-        tree = _called(name, arguments + base)
+        arguments += base
+        if name == "exp":
+            tree = Formula("power", (Formula("symbol", name="e"), *arguments))
+        elif name == "lg":
+            tree = Formula("call", (*arguments, number_formula(10)), "log")
+        else:
+            tree = Formula("call", arguments, name)
         return Formula("power", (tree, power)) if power else tree
 
-    def bare_argument(self) -> Formula:
-        """Read the argument of a function that has no brackets: factors up to the next sign or function."""
-        argument = self.factor()
-        while self.is_operand() and self.next.text not in FUNCTIONS and self.next.text != "(":
-            argument = _multiplied(argument, self.implicit_factor())
-        return argument
-
-    # --- brackets
-
-    def bracketed(self, opening: str) -> Formula:
-        """Read a formula in brackets after the bracket `opening`."""
+    def read_bracketed(self, opening: str) -> Formula:
+        """Read a formula after the bracket `opening`: (x) is x, but (1, 2), [x] and {x} are sequences."""
+        first = self.position - 1
+        is_in_set = self.tokens[first - 1].text == "," if first > 1 else first == 1 and self.tokens[0].text == "{"
         self.sets += opening == "\\{"
-        # A bar within brackets cannot close an absolute value outside.
+        # A bar inside of brackets cannot close an absolute value that was opened outside.
         bars, self.bars = self.bars, 0
-        if opening == "\\{" and self.take("\\}"):
-            self.sets -= 1
+        if self.take("}" if opening == "{" else "\\}"):
+            self.sets -= opening == "\\{"
             return Formula("symbol", name="emptyset")
-        inner = self.items()
+        inner = self.read_formula_list()
         closing = self.expect(*_CLOSING[opening])
         self.sets -= opening == "\\{"
         self.bars = bars
-        return _in_brackets(inner, opening, closing)
+        is_group = opening == "{" and not is_in_set and inner.head != "list" and inner.name != "emptyset"
+        if opening == "begingroup" or is_group:
+            return inner
+        items = inner.operands if inner.head == "list" and inner.name == "," else (inner,)
+        if inner.head == "matrix" or ((opening, closing) == ("(", ")") and len(items) == 1):
+            return inner
+        if opening + closing in ("(]", "[)") and len(items) != 2:
+            raise UnreadableFormulaError("brackets that do not match")
+        return Formula("sequence", items, {"\\{": "{}", "{": "{}", "langle": "()"}.get(opening, opening + closing))
 
-    def absolute(self) -> Formula:
-        """Read an absolute value after its first bar."""
-        self.bars += 1
-        inner = self.sum()
-        self.expect("|")
-        self.bars -= 1
-        return Formula("call", (inner,), "abs")
-
-    def matrix(self, environment: str) -> Formula:
+    def read_matrix(self, environment: str) -> Formula:
         """Read the rows of a matrix up to the end of its environment."""
         rows, cells = list[Formula](), list[Formula]()
         while True:
-            cells.append(self.sum())
+            cells.append(self.read_sum())
             if self.take("&"):
                 continue
             rows.append(Formula("sequence", tuple(cells), "()"))
@@ -406,30 +418,31 @@ class _Parser:
         self.position += 1
         return Formula("matrix", tuple(rows))
 
+    def read_cases(self, environment: str) -> Formula:
+        """Read the rows of cases, each a value and its condition; rows without conditions are a list of equations."""
+        rows = list[Formula]()
+        while self.next.kind != "end":
+            row = [self.read_relation()]
+            self.take(",", ";")
+            if self.take("&"):
+                while self.next.kind in ("word", "text") and self.next.text.lower() in ("if", "for", "when"):
+                    self.position += 1
+                row.append(self.read_formula_list())
+                self.take(",", ";", ".")
+            rows.append(Formula("sequence", tuple(row), "()") if len(row) > 1 else row[0])
+            if not self.take("cr"):
+                break
+        if self.next.kind != "end" or self.next.text != environment or len({row.head for row in rows}) != 1:
+            self.fail()
+        self.position += 1
+        if rows[0].head == "sequence":
+            return Formula("cases", tuple(rows))
+        return Formula("list", tuple(rows), "and") if len(rows) > 1 else rows[0]
 
-_OPERANDS = frozenset(("frac", "binom", "sqrt", "begingroup", "mathbb", *_ROUNDED))
+
+_OPERANDS = frozenset(("frac", "binom", "sqrt", "begingroup", "mathbb", "overline", *_ROUNDED))
+_OPERANDS |= MATRIX_FUNCTIONS | VECTOR_OPERATORS
 
 
-def _multiplied(left: Formula, right: Formula) -> Formula:
+def _multiply(left: Formula, right: Formula) -> Formula:
     return Formula("product", (*left.operands, right) if left.head == "product" else (left, right))
-
-
-def _called(name: str, arguments: tuple[Formula, ...]) -> Formula:
-    """Return the function `name` of `arguments`, with exp as a power and lg as a logarithm to base 10."""
-    if name == "exp":
-        return Formula("power", (Formula("symbol", name="e"), *arguments))
-    if name == "lg":
-        return Formula("call", (*arguments, number_formula(10)), "log")
-    return Formula("call", arguments, name)
-
-
-def _in_brackets(inner: Formula, opening: str, closing: str) -> Formula:
-    """Return the formula `inner` in brackets: (x) is x, but (1, 2), [x] and {x} are sequences."""
-    if opening == "begingroup" or (opening == "{" and inner.head != "list"):
-        return inner
-    items = inner.operands if inner.head == "list" and inner.name == "," else (inner,)
-    if inner.head == "matrix" or ((opening, closing) == ("(", ")") and len(items) == 1):
-        return inner
-    if opening + closing in ("(]", "[)") and len(items) != 2:
-        raise UnreadableError("brackets that do not match")
-    return Formula("sequence", items, {"\\{": "{}", "{": "{}", "langle": "()"}.get(opening, opening + closing))

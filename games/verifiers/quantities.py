@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from marl.games.verifiers.answer_verifier import MAX_LENGTH
 from marl.games.verifiers.latex_notation import normalize_notation, without_text_commands
-from marl.games.verifiers.number_words import CHINESE_SCALES, SCALES, read_chinese, read_words
+from marl.games.verifiers.number_words import CHINESE_SCALES, SCALES, Quantity, read_chinese, read_words
 
 _GROUPED = (
     r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}|[0-9]{1,3}(?: [0-9]{3})+"
@@ -26,7 +26,7 @@ SCIENTIFIC = (
     r"|\+?(?P<bare>-?[0-9]{1,3})(?![0-9.])))"
 )
 """Pattern of a power of ten after a number."""
-_SIGN = r"(?P<sign>[-+]?)\s*(?P<money>(?:US)?\$|[€£¥₹]?)\s*(?P<inner>-?)"
+_SIGN = r"(?P<sign>[-+]?)\s*(?P<money>(?:US)?\$|(?:USD|EUR|GBP)(?=\s?\d)|[€£¥₹]?)\s*(?P<inner>-?)"
 _OVER = (
     r"(?:(?P<over>[0-9]+)\s*/\s*(?P<under>[0-9]+)|\\frac\s*\{\s*(?P<up>[-+]?[0-9]+)\s*\}\s*\{\s*(?P<down>[0-9]+)\s*\})"
 )
@@ -38,26 +38,19 @@ _DECIMAL = re.compile(
 )
 _SCALES = SCALES | CHINESE_SCALES
 _SCALE = re.compile(rf"\s*(?P<name>{'|'.join(_SCALES)})(?![a-z])|(?P<k>k)(?![\w/^*])", re.I)
-_GROUP = re.compile(r"^(?:\\begingroup |\{)([^{}\\]*)(?:\\endgroup |\})")
+_GROUP = re.compile(r"^(?:\\begingroup |\{)((?:[^{}\\]|\^\{[^{}\\]*\})*)(?:\\endgroup\b |\\endgroup\b|\})")
 _POWER_OF_TEN = re.compile(r"([-+]?)\s*10\s*\^")
 _PERIOD = re.compile(r"([0-9]*?)([0-9]+?)\2+")
 FUNCTION_VALUE = r"[fghpFGHPETSV](?:_\{?\w{1,3}\}?)?'{0,3}\s?\(-?[\w\s.,|<>='\\]{1,30}\)"
 """Pattern of the value of a function, such as f(2) or P(A). Sums in the brackets are factors: p(1 - p)."""
 _ASSIGNMENT = re.compile(rf"(?:{FUNCTION_VALUE}|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?)\s*(?:=|\\approx)\s*(?:\\approx\s*)?")
+_EXACT = re.compile(r"/|\\frac|\\overline|\(|[^\W\d_]{4}|分")
+"""Signs of a fraction, of repeating digits and of words in a number."""
 _BOLD = re.compile(r"\*\*([^*\n]{1,40})\*\*\s{0,3}(?=[^\W\d_])")
 """A number in bold face before a word."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """A number, and the text after it (a unit, say)."""
-
-    value: Fraction
-    following_text: str
-    terms: tuple[int, int] | None = None
-    """Numerator and denominator of a number written as a fraction, or None for any other notation."""
-
-
+@lru_cache(1024)
 def read_quantity(text: str) -> Quantity | None:
     """Return the number at the beginning of `text` with the text after it, or None without a number.
 
@@ -66,85 +59,82 @@ def read_quantity(text: str) -> Quantity | None:
     if len(text) > MAX_LENGTH:
         return None
     bold = _BOLD.match(text)
-    text = _bare(normalize_notation(f"{bold[1]} {text[bold.end() :]}" if bold else text))
+    text = normalize_notation(f"{bold[1]} {text[bold.end() :]}" if bold else text)
+    text = _GROUP.sub(r"\1 ", without_text_commands(text), count=1).strip()
+    text = re.sub(r"^(?:minus|negative)\s+(?=[0-9.\\$])", "-", text)
+    text = text[assignment.end() :] if (assignment := _ASSIGNMENT.match(text)) else text
+    if _POWER_OF_TEN.match(text):
+        text = _POWER_OF_TEN.sub(r"\g<1>1*10^", text, count=1)
     if worded := read_words(text) or read_chinese(text):
-        return _scaled(Quantity(*worded))
+        return _scaled_by_next_word(worded)
     return _read_fraction(text) or _read_decimal(text)
 
 
 def decimal_value(digits: str) -> Fraction:
     """Return the value of an unsigned number that matches `UNSIGNED_IN_GROUPS`: 0.8333..., 0.8(3), 1,234.5."""
     integer, _, decimals = re.sub(r"[,' _]", "", digits).partition(".")
-    fixed, repeated = _repetition(decimals)
+    fixed, repeated = decimals.rstrip("."), ""
+    if marked := re.fullmatch(r"([0-9]*)[^0-9]+([0-9]+)[)}]", decimals):
+        fixed, repeated = marked[1], marked[2]
+    elif decimals.endswith("...") and (match := _PERIOD.fullmatch(fixed)):
+        fixed, repeated = match[1], match[2]
     value = Fraction(int(integer or 0)) + Fraction(int(fixed or 0), 10 ** len(fixed))
     return value + Fraction(int(repeated), (10 ** len(repeated) - 1) * 10 ** len(fixed)) if repeated else value
 
 
-def repeats(digits: str) -> bool:
-    """Return True unless an ellipsis leaves the number unknown: 3.14159... repeats no digits, 0.8333... does."""
+def is_exactly_written(number: str) -> bool:
+    """Return True for 2 1/3, 0.(3) and two thirds, and False for decimals such as 0.75, which may be rounded."""
+    return bool(_EXACT.search(number))
+
+
+def has_known_value(digits: str) -> bool:
+    """Return True for 5 and 0.8333..., and False for 3.14159..., whose further digits are unknown."""
     return not digits.endswith("...") or bool(_PERIOD.fullmatch(digits.partition(".")[2].rstrip(".")))
 
 
-def _repetition(decimals: str) -> tuple[str, str]:
-    """Return the digits before the period and the digits of the period, which may be ""."""
-    if marked := re.fullmatch(r"([0-9]*)[^0-9]+([0-9]+)[)}]", decimals):
-        return marked[1], marked[2]
-    if decimals.endswith("...") and (match := _PERIOD.fullmatch(decimals.rstrip("."))):
-        return match[1], match[2]
-    return decimals.rstrip("."), ""
-
-
 def scientific_exponent(match: re.Match[str]) -> int:
-    """Return the power of ten of a match of `SCIENTIFIC`."""
+    """Return the exponent of the power of ten in a match of `SCIENTIFIC`: -3 for "e-3" and "* 10^{-3}"."""
     return int(match["e"] or match["braced"] or match["bracketed"] or match["bare"] or 0)
-
-
-def _bare(text: str) -> str:
-    """Return `text` without text commands, leading braces and assignment."""
-    text = _GROUP.sub(r"\1 ", without_text_commands(text), count=1).strip()
-    text = re.sub(r"^(?:minus|negative)\s+(?=[0-9.\\$])", "-", text)
-    text = text[assignment.end() :] if (assignment := _ASSIGNMENT.match(text)) else text
-    return _POWER_OF_TEN.sub(r"\g<1>1*10^", text, count=1) if _POWER_OF_TEN.match(text) else text
 
 
 def _read_fraction(text: str) -> Quantity | None:
     match = _FRACTION.fullmatch(text)
-    if match is None or not _has_one_sign(match):
+    if match is None:
         return None
     over, under = int(match["over"] or match["up"]), int(match["under"] or match["down"])
     if under == 0 or (match["whole"] and not 0 < over < under):
         return None
     if match["whole"]:
         integer = Fraction(re.sub(r"[^0-9]", "", match["whole"]))
-        return _signed(Quantity(integer + Fraction(over, under), match["rest"]), match)
-    return _signed(Quantity(Fraction(over, under), match["rest"], (over, under)), match)
+        return _with_sign_and_currency(Quantity(integer + Fraction(over, under), match["rest"]), match)
+    return _with_sign_and_currency(Quantity(Fraction(over, under), match["rest"], (over, under)), match)
 
 
 def _read_decimal(text: str) -> Quantity | None:
     match = _DECIMAL.fullmatch(text)
-    if match is None or not repeats(match["decimal"]) or not _has_one_sign(match):
+    if match is None or not has_known_value(match["decimal"]):
         return None
     value = decimal_value(match["decimal"]) * Fraction(10) ** scientific_exponent(match)
-    return _signed(Quantity(value, match["rest"]), match)
+    return _with_sign_and_currency(Quantity(value, match["rest"]), match)
 
 
-def _has_one_sign(match: re.Match[str]) -> bool:
-    """Return True if the number has at most one sign: "$-5" has one, "-$-5" has two."""
-    return not match["inner"] or bool(match["money"] and not match["sign"])
+def _with_sign_and_currency(quantity: Quantity, match: re.Match[str]) -> Quantity | None:
+    """Return `quantity` with the sign of `match`, and the currency as part of `following_text`.
 
-
-def _signed(quantity: Quantity, match: re.Match[str]) -> Quantity:
-    """Return `quantity` with the sign of `match`, and with its currency as part of the following text."""
-    quantity = _scaled(quantity)
+    None if the number has two signs: "$-5" has one, "-$-5" has two.
+    """
+    if match["inner"] and (match["sign"] or not match["money"]):
+        return None
+    quantity = _scaled_by_next_word(quantity)
     value = -quantity.value if "-" in (match["sign"], match["inner"]) else quantity.value
-    return replace(quantity, value=value, following_text=match["money"] + quantity.following_text)
+    return quantity._replace(value=value, following_text=match["money"] + quantity.following_text)
 
 
-def _scaled(quantity: Quantity) -> Quantity:
-    """Return `quantity` multiplied by a following "million" or "k"."""
+def _scaled_by_next_word(quantity: Quantity) -> Quantity:
+    """Return `quantity` multiplied by the scale word that begins its `following_text`, such as "million" or "k"."""
     scale = _SCALE.match(quantity.following_text)
     if scale is None:
-        return replace(quantity, following_text=quantity.following_text.strip())
+        return quantity._replace(following_text=quantity.following_text.strip())
     factor = 1000 if scale["k"] else _SCALES[scale["name"].lower()]
     following_text = quantity.following_text[scale.end() :].strip()
-    return replace(quantity, value=quantity.value * factor, following_text=following_text)
+    return quantity._replace(value=quantity.value * factor, following_text=following_text)

@@ -17,73 +17,100 @@ from marl.games.verifiers.closed_form import exact_value, is_scalar, variables
 from marl.games.verifiers.formulas import Formula, number_formula
 from marl.games.verifiers.plus_minus import sign_alternatives
 from marl.games.verifiers.symbolic import approximate
+from marl.games.verifiers.unknown_functions import is_unknown_call
 
 _INFINITY = Formula("symbol", name="infty")
-_ORDERS = {"<": "<", "le": "le", ">": "<", "ge": "le"}
+_MIRRORED = {">": "<", "ge": "le"}
 _FUNCTION_NAMES = frozenset("fghpFGHPETSV")
 
 
 @dataclass(frozen=True, slots=True)
 class RealSet:
-    """A set of real numbers. `ends`: every number at which membership may change."""
+    """A set of real numbers."""
 
     ends: frozenset[Fraction]
+    """All numbers at which membership in the set may change, such as the ends of an interval."""
     contains: Callable[[Fraction], bool]
+    """Function that returns True for the members of the set."""
 
 
-_LINE = RealSet(frozenset(), lambda _: True)
+ALL_REALS = RealSet(frozenset(), lambda _: True)
+"""Set of all real numbers."""
 _EMPTY = RealSet(frozenset(), lambda _: False)
 
 
 def is_same_set(left: RealSet, right: RealSet) -> bool:
     """Return True if two sets have the same members."""
     ends = sorted(left.ends | right.ends) or [Fraction(0)]
-    between = [(low + high) / 2 for low, high in pairwise(ends)]
-    return all(left.contains(x) == right.contains(x) for x in (*ends, *between, ends[0] - 1, ends[-1] + 1))
+    midpoints = [(low + high) / 2 for low, high in pairwise(ends)]
+    numbers = [*ends, *midpoints, ends[0] - 1, ends[-1] + 1]
+    return [*map(left.contains, numbers)] == [*map(right.contains, numbers)]
 
 
-def is_simple(members: RealSet) -> bool:
-    """Return True if membership changes at every end: "x > 1 or x > 2" is not simple, hence not accepted."""
-    ends = sorted(members.ends)
+def changes_at_every_endpoint(real_set: RealSet) -> bool:
+    """Return True if membership in the set changes at every end, unlike at the end 2 of "x > 1 or x > 2"."""
+    ends = sorted(real_set.ends)
     if not ends:
         return True
     midpoints = [(low + high) / 2 for low, high in pairwise(ends)]
     before, after = [ends[0] - 1, *midpoints], [*midpoints, ends[-1] + 1]
     for below, end, above in zip(before, ends, after, strict=True):
-        if members.contains(below) == members.contains(end) == members.contains(above):
+        if real_set.contains(below) == real_set.contains(end) == real_set.contains(above):
             return False
     return True
 
 
 def read_set(tree: Formula) -> RealSet | None:
-    """Return the set of real numbers described by `tree`, or None if `tree` describes none."""
-    reader = _READERS.get(tree.head)
-    return reader(tree) if reader else None
+    """Return the set of real numbers described by `tree`, or None if `tree` describes no such set."""
+    match tree.head:
+        case "symbol":
+            return {"reals": ALL_REALS, "emptyset": _EMPTY}.get(tree.name)
+        case "sequence" if tree.name == "{}":
+            condition = condition_of_set(tree)
+            return read_set(condition) if condition else _finite_set(tree.operands)
+        case "sequence" if len(tree.operands) == 2:
+            return _interval(tree.operands, tree.name[0] == "[", tree.name[1] == "]")
+        case "list":
+            return _solutions_of_conditions(tree)
+        case "relation":
+            return _solution_set(tree)
+        case "union" | "intersection" | "difference":
+            left, right = map(read_set, tree.operands)
+            return combine_sets(tree.head, left, right) if left and right else None
+        case "sum" if len(tree.operands) == 2 and tree.operands[1].head == "negative":
+            # Some answers write the difference of sets with a minus: \mathbb{R} - \{2\}.
+            return read_set(Formula("difference", (tree.operands[0], *tree.operands[1].operands)))
+    return None
 
 
 def assigned_name(tree: Formula) -> str:
-    """Return the name of an unknown, a function value or a length: x, f(x), AB; "" for any other formula."""
+    """Return the name of an unknown (x), a function value (f(x)) or a length (AB), or "" for any other formula."""
     first = tree.operands[0] if tree.operands else tree
     if tree.head == "symbol":
         return tree.name if variables(tree) else ""
     if tree.head == "text":
         return tree.name if re.fullmatch("[A-Z]{2,4}", tree.name) else ""
     if tree.head == "call" and tree.name == "abs":
-        return assigned_name(first) if assigned_name(first).isupper() else ""  # |AB|, a length
+        return assigned_name(first) if assigned_name(first).isupper() else ""  # |AB| is the length of AB
+    if tree.head == "sequence" and tree.name == "[]" and all(part.head == "symbol" for part in tree.operands):
+        return f"[{', '.join(part.name for part in tree.operands)}]" if len(tree.operands) == 2 else ""  # commutator
+    if tree.head == "power" and first.head == "symbol" and first.name.isupper():
+        mark = "T" if tree.operands[1].name == "T" else "-1" if exact_value(tree.operands[1]) == -1 else ""
+        return f"{first.name}^{mark}" if mark else ""  # A^T is a transposed matrix, and A^{-1} an inverse one
+    if is_unknown_call(tree):
+        return f"{tree.name}({', '.join(map(repr, tree.operands))})"
+    if tree.head == "product" and first.head == "text" and len(tree.operands) == 2 and " " not in first.name:
+        return f"{first.name}({tree.operands[1]})"  # Var(X)
     if tree.head != "product" or first.head != "symbol":
         return ""
     if len(tree.operands) == 2 and first.name in _FUNCTION_NAMES and first.name not in variables(tree.operands[1]):
         return f"{first.name}({tree.operands[1]})"
-    return "".join(part.name for part in tree.operands) if all(part.name.isupper() for part in tree.operands) else ""
+    letters = [part.name for part in tree.operands]
+    return "".join(letters) if all(map(str.isupper, letters)) else ""
 
 
-def has_condition(braces: Formula) -> bool:
-    r"""Return True if `braces` are a condition, as in \{x \mid x > 3\}, and no list of members."""
-    return _condition(braces) is not None
-
-
-def _condition(braces: Formula) -> Formula | None:
-    r"""Return the condition of \{x \mid x > 3\} or \{x \in R : x > 3, x \ne 4\}, or None for a list of members."""
+def condition_of_set(braces: Formula) -> Formula | None:
+    r"""Return the condition in \{x \mid x > 3\} or \{x \in R : x > 3, x \ne 4\}, or None for a list of members."""
     first, *conditions = braces.operands
     connective = "and"
     if first.head == "list" and not conditions:
@@ -98,37 +125,33 @@ def _condition(braces: Formula) -> Formula | None:
     return Formula("intersection", (domain, condition)) if bar else condition
 
 
-def _sequence(tree: Formula) -> RealSet | None:
-    if tree.name == "{}":
-        condition = _condition(tree)
-        return read_set(condition) if condition else _finite(tree.operands)
-    return _interval(tree.operands, tree.name[0] == "[", tree.name[1] == "]") if len(tree.operands) == 2 else None
-
-
-def _finite(members: tuple[Formula, ...]) -> RealSet | None:
+def _finite_set(elements: tuple[Formula, ...]) -> RealSet | None:
+    """Return the set of the listed `elements`, or None if one of them is infinite or no number."""
     numbers = set[Fraction]()
-    for member in members:
+    for member in elements:
         for alternative in sign_alternatives(member) or (member,):
-            number = _end(alternative)
+            number = _endpoint_value(alternative)
             if not isinstance(number, Fraction):
-                return None  # infinity, or no number
+                return None
             numbers.add(number)
     return RealSet(frozenset(numbers), numbers.__contains__)
 
 
-def _interval(ends: tuple[Formula, ...], closed_below: bool, closed_above: bool) -> RealSet | None:
-    low, high = map(_end, ends)
+def _interval(endpoints: tuple[Formula, ...], closed_below: bool, closed_above: bool) -> RealSet | None:
+    """Return the interval between two `endpoints`, or None if no interval has these ends, as in the point (2, 1)."""
+    low, high = map(_endpoint_value, endpoints)
     if low is None or high is None or low > high or (low == high and not (closed_below and closed_above)):
-        return None  # (2, 1) is a point
+        return None
     if (closed_below and low == -inf) or (closed_above and high == inf):
         return None
     return RealSet(
+        # Only finite bounds are end points of the set.
         frozenset(end for end in (low, high) if isinstance(end, Fraction)),
         lambda x: (low < x or (closed_below and low == x)) and (x < high or (closed_above and x == high)),
     )
 
 
-def _end(tree: Formula) -> Fraction | float | None:
+def _endpoint_value(tree: Formula) -> Fraction | float | None:
     """Return the value of an end of an interval (infinity as a float), or None if `tree` is no number."""
     sign, bare = (-1, tree.operands[0]) if tree.head == "negative" else (1, tree)
     if bare == _INFINITY:
@@ -139,98 +162,86 @@ def _end(tree: Formula) -> Fraction | float | None:
     return approximate(tree) if value is None else value
 
 
-def _relation(tree: Formula) -> RealSet | None:
-    r"""Read x > 3 and 1 < x <= 2 and x \in [0, 1] and x \ne 2."""
-    relations, operands = tree.name.split(), tree.operands
-    if relations[0] in ("in", "notin", "=", "ne"):
-        if len(relations) > 1 or not assigned_name(operands[0]):
+def _solution_set(relation: Formula) -> RealSet | None:
+    r"""Return the numbers that satisfy x > 3, 1 < x <= 2, x \in [0, 1] or x \ne 2, or None for other relations."""
+    signs, operands = relation.name.split(), relation.operands
+    if signs[0] in ("in", "notin", "=", "ne"):
+        if len(signs) > 1 or not assigned_name(operands[0]):
             return None
-        members = read_set(operands[1]) if relations[0] in ("in", "notin") else _finite(operands[1:])
-        if members is None or relations[0] in ("in", "="):
+        members = read_set(operands[1]) if signs[0] in ("in", "notin") else _finite_set(operands[1:])
+        if members is None or signs[0] in ("in", "="):
             return members
-        return _combined("difference", _LINE, members)
-    if all(sign in (">", "ge") for sign in relations):
-        relations, operands = relations[::-1], operands[::-1]
-    elif any(sign not in ("<", "le") for sign in relations):
+        return combine_sets("difference", ALL_REALS, members)
+    if {">", "ge"}.issuperset(signs):
+        signs, operands = [_MIRRORED[sign] for sign in reversed(signs)], operands[::-1]
+    elif not {"<", "le"}.issuperset(signs):
         return None
-    relations = [_ORDERS[sign] for sign in relations]
-    return _distance(relations, operands) or _between(relations, operands)
-
-
-def _distance(relations: list[str], operands: tuple[Formula, ...]) -> RealSet | None:
-    """Read an inequality with one absolute value: |x| < 2, |x - 1| >= 3."""
-    if len(operands) != 2:
-        return None
-    is_below = operands[0].head == "call" and operands[0].name == "abs"
-    distance, bound = operands if is_below else operands[::-1]
-    if distance.head != "call" or distance.name != "abs":
-        return None
-    centre, radius = _centre(distance.operands[0]), _end(bound)
-    if centre is None or not isinstance(radius, Fraction) or radius <= 0:
-        return None
-    # |x| > 2 is the complement of the closed interval, |x| >= 2 that of the open one.
-    closed = (relations[0] == "le") == is_below
-    ball = _interval((number_formula(centre - radius), number_formula(centre + radius)), closed, closed)
-    return ball if is_below or ball is None else _combined("difference", _LINE, ball)
-
-
-def _centre(tree: Formula) -> Fraction | None:
-    """Return the zero of x, x - 1 or x + 1, or None for any other formula."""
-    first, *terms = tree.operands if tree.head == "sum" else (tree,)
-    if first.head != "symbol" or not variables(first) or len(terms) > 1:
-        return None
-    if not terms:
-        return Fraction(0)
-    shift = _end(terms[0])
-    return -shift if isinstance(shift, Fraction) else None
-
-
-def _between(relations: list[str], operands: tuple[Formula, ...]) -> RealSet | None:
-    """Read an ascending chain with a name: 3 < x or x <= 3 or 1 < x < 2."""
+    if solutions := _solutions_of_distance(operands, closed=signs[0] == "le"):
+        return solutions
+    # An inequality with a single bound, such as x < 2 or x > 2, gets infinity as its other bound.
     if len(operands) == 2 and operands[0] != _INFINITY and assigned_name(operands[0]):
-        relations, operands = ["<", *relations], (Formula("negative", (_INFINITY,)), *operands)
+        signs, operands = ["<", *signs], (Formula("negative", (_INFINITY,)), *operands)
     elif len(operands) == 2:
-        relations, operands = [*relations, "<"], (*operands, _INFINITY)
+        signs, operands = [*signs, "<"], (*operands, _INFINITY)
     if len(operands) != 3 or not assigned_name(operands[1]):
         return None
-    return _interval((operands[0], operands[2]), relations[0] == "le", relations[1] == "le")
+    return _interval((operands[0], operands[2]), signs[0] == "le", signs[1] == "le")
 
 
-def _list(tree: Formula) -> RealSet | None:
-    """Read conditions: "x < 1 or x > 2" is a union, "x > 1 and x < 2" an intersection, "x ≠ 1, 2" means both."""
-    parts = tree.operands
-    if parts[0].head == "relation" and parts[0].name == "ne" and all(part.head != "relation" for part in parts[1:]):
-        name, first_excluded = parts[0].operands
-        parts = tuple(Formula("relation", (name, excluded), "ne") for excluded in (first_excluded, *parts[1:]))
+def _solutions_of_distance(sides: tuple[Formula, ...], *, closed: bool) -> RealSet | None:
+    """Return the solutions of an inequality that bounds an absolute value, such as |x| < 2 or 3 <= |x - 1|.
+
+    None is returned if the inequality has another form, or a bound that is no positive rational number.
+
+    Args:
+        sides: sides of the inequality, the smaller side first.
+        closed: True if both sides may be equal.
+    """
+    if len(sides) != 2:
+        return None
+    is_bounded_above = sides[0].head == "call" and sides[0].name == "abs"
+    distance, bound = sides if is_bounded_above else sides[::-1]
+    if distance.head != "call" or distance.name != "abs":
+        return None
+    inner = distance.operands[0]
+    variable, *terms = inner.operands if inner.head == "sum" else (inner,)
+    shift = _endpoint_value(terms[0]) if terms else Fraction(0)
+    radius = _endpoint_value(bound)
+    if variable.head != "symbol" or not variables(variable) or len(terms) > 1:
+        return None
+    if not isinstance(shift, Fraction) or not isinstance(radius, Fraction) or radius <= 0:
+        return None
+    # |x| > 2 is the complement of the closed interval, |x| >= 2 that of the open one.
+    ends = (number_formula(-shift - radius), number_formula(-shift + radius))
+    ball = _interval(ends, closed == is_bounded_above, closed == is_bounded_above)
+    return ball if is_bounded_above or ball is None else combine_sets("difference", ALL_REALS, ball)
+
+
+def _solutions_of_conditions(tree: Formula) -> RealSet | None:
+    """Return the numbers that satisfy a list of conditions, or None if the list consists of solutions.
+
+    "x < 1 or x > 2" is a union; "x > 1 and x < 2" and "x ≠ 1, 2" are intersections.
+    """
+    first, *others = tree.operands
+    if first.head == "relation" and first.name == "ne" and "relation" not in [other.head for other in others]:
+        name, first_excluded = first.operands
+        first, *others = [Formula("relation", (name, excluded), "ne") for excluded in (first_excluded, *others)]
     names = set[str]()
-    for part in parts:
-        # x = 1, x = 2 are two solutions, and x = 1 and x = 2 are, too.
-        if part.head != "relation" or (part.name == "=" and tree.name != "or"):
+    for condition in (first, *others):
+        # Lists such as "x = 1, x = 2" and "x = 1 and x = 2" are solutions and describe no interval.
+        if condition.head != "relation" or (condition.name == "=" and tree.name != "or"):
             return None
-        names.add(next(filter(None, map(assigned_name, part.operands)), ""))
+        names.add(next(filter(None, map(assigned_name, condition.operands)), ""))
     if len(names) > 1:
         return None
-    operation = "union" if tree.name == "or" else "intersection"
-    result = read_set(parts[0])
-    for part in parts[1:]:
-        members = read_set(part)
-        result = result and members and _combined(operation, result, members)
+    result = read_set(first)
+    for condition in others:
+        members = read_set(condition)
+        result = result and members and combine_sets("union" if tree.name == "or" else "intersection", result, members)
     return result
 
 
-def _combination(tree: Formula) -> RealSet | None:
-    left, right = map(read_set, tree.operands)
-    return _combined(tree.head, left, right) if left and right else None
-
-
-def _sum(tree: Formula) -> RealSet | None:
-    r"""Read \mathbb{R} - \{2\}."""
-    if len(tree.operands) != 2 or tree.operands[1].head != "negative":
-        return None
-    return _combination(Formula("difference", (tree.operands[0], *tree.operands[1].operands)))
-
-
-def _combined(operation: str, left: RealSet, right: RealSet) -> RealSet:
+def combine_sets(operation: str, left: RealSet, right: RealSet) -> RealSet:
     """Return the union, intersection or difference of two sets."""
     tests: dict[str, Callable[[Fraction], bool]] = {
         "union": lambda x: left.contains(x) or right.contains(x),
@@ -238,15 +249,3 @@ def _combined(operation: str, left: RealSet, right: RealSet) -> RealSet:
         "difference": lambda x: left.contains(x) and not right.contains(x),
     }
     return RealSet(left.ends | right.ends, tests[operation])
-
-
-_READERS: dict[str, Callable[[Formula], RealSet | None]] = {
-    "symbol": lambda tree: {"reals": _LINE, "emptyset": _EMPTY}.get(tree.name),
-    "sequence": _sequence,
-    "list": _list,
-    "relation": _relation,
-    "union": _combination,
-    "intersection": _combination,
-    "difference": _combination,
-    "sum": _sum,
-}

@@ -14,7 +14,7 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     """Check that `schema` is a JSON schema.
 
     Raises:
-        ValueError: naming the wrong part of it.
+        ValueError: if it is none; the message names the wrong part.
     """
     try:
         validator_for(schema).check_schema(schema)
@@ -26,7 +26,7 @@ def first_violation(value: object, schema: Mapping[str, Any]) -> ValidationError
     """Return the first violation of `schema` by `value`, or None if the value is valid.
 
     Raises:
-        RecursionError: if the schema refers to itself more deeply than the value is nested.
+        RecursionError: if the schema refers to itself without end, or the value is nested too deeply.
     """
     # An empty registry: references to other documents raise an error and are never fetched.
     validator = validator_for(schema)(schema, registry=Registry())

@@ -12,36 +12,34 @@ _KEPT_FORMS = ("<super>", "<sub>", "<fraction>", "<circle>")
 _ARTICLE = re.compile(r"(?<!\b[Nn][Oo] )(?:\b[Tt][Hh][Ee]|^An?|\ban?) (?=[\"'“‘(]?\w)")
 """An article before a word. The A of "vitamin A" is no article, and "no a dog" denies "a dog", unlike "no dog"."""
 _IGNORED = frozenset(".,;:!'\"…`、。")
-"""Punctuation without meaning, beside brackets and quotation marks."""
+"""Punctuation marks that are removed, in addition to brackets and quotation marks."""
 _HYPHEN = re.compile(r"(?<=[^\W\d_]{2})[-\u2010\u2011](?=[^\W\d_]{2})")
 """The hyphen of a compound word, unlike a minus."""
 _INITIALS = re.compile(r"(?<!\w)[^\W\d_]\.(?:(?: ?[^\W\d_]\.)+[^\W\d_]?|[^\W\d_])(?![\w.])")
-"""An abbreviation such as U.S.A. or J. R. R., the same without its full stops."""
+"""Abbreviation such as U.S.A. or J. R. R., whose full stops are removed for the comparison."""
 _QUOTES = str.maketrans("‘’“”", "''\"\"")
 _SYMBOL = re.compile(r"(?<!\w)\w$")
-"""A single letter: n! and n' differ from n."""
+"""Single letter before a mark. The marks of n! and n' are kept, because both differ from n."""
 
 
 def normalize_spelling(text: str, *, case: bool = False, punctuation: bool = True, articles: bool = True) -> str:
-    """Return `text` in normal form for comparison.
+    """Return `text` in normal form: two texts with the same normal form are accepted as equal.
 
     Args:
-        case: True if upper and lower case differ.
-        punctuation: True if punctuation counts. With False, marks next to a digit ("1,5", but not "May 4, 1776"), signs
-            and doubt ("Paris?") still count.
-        articles: True if a, an and the count.
+        case: False to convert the text to lower case.
+        punctuation: False to remove punctuation, except signs, question marks, and marks next to a digit: the comma of
+            "1,5" stays, that of "May 4, 1776" goes.
+        articles: False to remove a, an and the.
     """
-    text = " ".join(unicodedata.normalize("NFC", "".join(map(_compatible, text))).split())
+    signs = list(text)
+    for index, sign in enumerate(text):
+        # Full-width letters, ligatures and the like get their plain form.
+        if not sign.isascii() and not unicodedata.decomposition(sign).startswith(_KEPT_FORMS):
+            signs[index] = unicodedata.normalize("NFKC", sign)
+    text = " ".join(unicodedata.normalize("NFC", "".join(signs)).split())
     text = text if articles else _ARTICLE.sub(" ", text)
     text = text if punctuation else _without_punctuation(text)
     return " ".join((text if case else text.casefold()).split())
-
-
-def _compatible(sign: str) -> str:
-    """Return the plain form of a full-width letter, a ligature and the like; other characters are unchanged."""
-    if sign.isascii() or unicodedata.decomposition(sign).startswith(_KEPT_FORMS):
-        return sign
-    return unicodedata.normalize("NFKC", sign)
 
 
 def _without_punctuation(text: str) -> str:

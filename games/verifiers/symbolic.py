@@ -1,258 +1,317 @@
-"""Equality of formulas by values: two formulas are equal if they agree to 45 digits at random points.
+"""Equality of single formulas with three outcomes: equal, different, or unknown.
 
-The test is that of Schwartz (1980) and Zippel (1979). No formula is transformed, so that every verdict takes bounded
-time, which computer algebra cannot promise.
+Rational numbers are compared exactly. Other numbers are enclosed in intervals that shrink until they part, which proves
+a difference, or until they are below the smallest value that a difference could have (`zero_bounds`), which shows
+equality of algebraic numbers. Equality of other numbers must also follow from laws (`formal_points`). Formulas with
+variables are compared at random rational points (Schwartz 1980, Zippel 1979). Everything is bounded in bits and steps,
+so that no verdict depends on the load of the machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
 from random import Random
-from typing import Any
+from zlib import crc32
 
-from mpmath import MPContext
-from mpmath.libmp import ComplexResult
+from flint import arb
 
-from marl.games.verifiers.closed_form import exact_value, variables
-from marl.games.verifiers.formulas import Formula
+from marl.games.verifiers.closed_form import exact_value, is_scalar, variables
+from marl.games.verifiers.copied_formulas import in_canonical_order
+from marl.games.verifiers.enclosures import (
+    MAX_BITS,
+    UndefinedError,
+    contains_zero,
+    interval_of_formula,
+    is_below_power,
+    to_interval,
+)
+from marl.games.verifiers.formal_points import FormalPoint, NoAlgebraicLawError
+from marl.games.verifiers.formulas import Formula, number_formula
+from marl.games.verifiers.unknown_functions import with_symbols_for_unknown_calls
+from marl.games.verifiers.zero_bounds import ZeroBound
 
-_MP = MPContext()
-_MP.prec = 260
-"""Precision in bits: 78 digits."""
-_TOLERANCE = _MP.mpf(10) ** -45
-_MAX_BITS = 20_000
-"""Maximum size of a value's binary exponent: values lie between 2^-20000 and 2^20000."""
+_FIRST_PRECISION = 256
+"""Precision of the first intervals, in bits: most different formulas part there."""
 _POINTS = 12
+"""Number of random points at which two formulas are compared."""
+_POINTS_OF_BRANCHES = 60
+"""Number of points for functions with branches, which may differ between a few points only."""
+_WITH_BRANCHES = frozenset(["abs", "max", "min", "floor", "ceil"])
+_FORMAL_POINTS = 3
+"""Number of formal points at which formulas with transcendental values must agree."""
+_RANGES = ((0, 3), (-4, 0), (0, 3), (-4, 4), (0, 1), (-1, 0), (-1, 1), (-16, 16))
+"""Limits of the coordinates at point 0, 1, ...: |x| differs from x at the second point."""
 _MIN_DEFINED = 3
 """Minimum number of points at which both formulas must have a value."""
-_UNKNOWN_BASE = _MP.mpf("7.382905614382971526")
-r"""Base of \log without a base: neither e nor 10, so that \log equals neither \ln nor \log_{10}."""
 
 
-class UndefinedError(ArithmeticError):
-    """A formula has no value at a point."""
+class Comparison(Enum):
+    """Outcome of the comparison of two formulas."""
+
+    EQUAL = "equal"
+    """The formulas have the same value wherever they are compared."""
+    DIFFERENT = "different"
+    """The formulas differ at a point, or are never both defined at a point."""
+    UNKNOWN = "unknown"
+    """The formulas agree to the number of bits compared, which proves neither equality nor a difference."""
+
+    def __bool__(self) -> bool:
+        """Return True for `EQUAL` alone, so that an unknown outcome rejects an answer."""
+        return self is Comparison.EQUAL
 
 
-def evaluate(tree: Formula, point: Mapping[str, Any], real: bool) -> Any:
-    """Return the value of `tree` as a number of mpmath.
+def compare(gold: Formula, answer: Formula) -> Comparison:
+    """Return EQUAL if two formulas are equal at all points at which both have values."""
+    gold, answer = with_symbols_for_unknown_calls((gold, answer), _is_same_argument)
+    if variables(answer) - variables(gold):
+        return Comparison.DIFFERENT
+    if in_canonical_order(gold) == in_canonical_order(answer):
+        return Comparison.EQUAL
+    real = "i" not in gold.symbols() | answer.symbols()
+    names, seed = variables(gold), _seed_of_points(answer)
+    both = defined = 0
+    is_proven = True
+    has_branches = any(part.name in _WITH_BRANCHES for tree in (gold, answer) for part in tree.walk())
+    count = _POINTS_OF_BRANCHES if has_branches else _POINTS
+    for index in range(count if names else 1):
+        right, stated = _at_point(gold, names, index, seed), _at_point(answer, names, index, seed)
+        if not _is_defined(right, real):
+            continue
+        defined += 1
+        if not _is_defined(stated, real):
+            continue
+        # An unproven comparison takes the most bits, so the points after it are compared at lower precision.
+        at_point, is_certain = (_compare_values if is_proven else _compare_first_bits)(right, stated, real=real)
+        if at_point is Comparison.DIFFERENT or (at_point is Comparison.UNKNOWN and is_certain):
+            return at_point
+        both += 1
+        is_proven &= is_certain
+    # An answer that is undefined at most points would otherwise be equal to any right answer.
+    if both < (min(_MIN_DEFINED, defined) or 1) or 2 * both < defined:
+        return Comparison.DIFFERENT
+    if is_proven or _agrees_formally(lambda point: point.evaluate(difference(gold, answer)), seed, real=real):
+        return Comparison.EQUAL
+    is_same_text = in_canonical_order(_with_exact_parts(gold)) == in_canonical_order(_with_exact_parts(answer))
+    return Comparison.EQUAL if is_same_text else Comparison.UNKNOWN
 
-    Args:
-        point: value of each variable.
-        real: True if roots and logarithms of negative numbers have no value, except odd roots.
 
-    Raises:
-        UndefinedError: the formula has no finite value at `point`.
-    """
-    rational = exact_value(tree)
-    result = _quotient(*rational.as_integer_ratio()) if rational is not None else _operate(tree, point, real)
-    if not _MP.isfinite(result) or (result and abs(_MP.mag(result)) > _MAX_BITS):
-        raise UndefinedError("out of range")
-    if real and isinstance(result, _MP.mpc):
-        raise UndefinedError("not real")
-    return result
+def _with_exact_parts(tree: Formula) -> Formula:
+    """Return `tree` with a number for each part that has a rational value, such as 10^(-50)."""
+    value = exact_value(tree)
+    if value is not None:
+        return number_formula(value)
+    return Formula(tree.head, tuple(map(_with_exact_parts, tree.operands)), tree.name, tree.value)
+
+
+def _is_same_argument(left: Formula, right: Formula) -> bool:
+    """Return True if two arguments of an unknown function are equal; other than scalars they must be alike."""
+    is_alike = in_canonical_order(left) == in_canonical_order(right)
+    return is_alike or (is_scalar(left) and is_scalar(right) and is_equal(left, right) and is_equal(right, left))
 
 
 def is_equal(gold: Formula, answer: Formula) -> bool:
-    """Return True if two formulas are equal at all points at which both have values."""
-    if variables(answer) - variables(gold):
-        return False
-    real = not any(part == Formula("symbol", name="i") for tree in (gold, answer) for part in tree.walk())
-    names = variables(gold)
-    both = defined = 0
-    for index in range(_POINTS if names else 1):
-        right, stated = _value_at(gold, names, index, real), _value_at(answer, names, index, real)
-        defined += right is not None
-        if right is None or stated is None:
-            continue
-        if abs(right - stated) > _TOLERANCE * max(abs(right), abs(stated), _TOLERANCE):
-            return False
-        both += 1
-    # An answer without values at most points of the right answer would be equal to everything.
-    return both >= (min(_MIN_DEFINED, defined) or 1) and 2 * both >= defined
+    """Return True if two formulas are shown to be equal."""
+    return compare(gold, answer) is Comparison.EQUAL
 
 
-def differs_by_constant(gold: Formula, answer: Formula) -> bool:
-    """Return True if two formulas differ by a constant at all points at which both have values."""
+def differs_by_constant(gold: Formula, answer: Formula) -> Comparison:
+    """Return EQUAL if two formulas differ by a constant at all points at which both have values."""
+    gold, answer = with_symbols_for_unknown_calls((gold, answer), _is_same_argument)
     names = variables(gold)
     if variables(answer) != names:
-        return False
-    shifts, sizes, defined = list[Any](), list[Any](), 0
+        return Comparison.DIFFERENT
+    shifts, defined, seed = list[Formula](), 0, _seed_of_points(answer)
     for index in range(_POINTS):
-        right, stated = _value_at(gold, names, index, real=True), _value_at(answer, names, index, real=True)
-        defined += right is not None
-        if right is None or stated is None:
-            continue
-        shifts.append(right - stated)
-        sizes.append(max(abs(right), abs(stated), 1))
-        # The tolerance grows with the values, since a difference of large numbers loses digits.
-        if abs(shifts[-1] - shifts[0]) > _TOLERANCE * (sizes[-1] + sizes[0]):
-            return False
-    return len(shifts) >= _MIN_DEFINED and 2 * len(shifts) >= defined
+        right, stated = _at_point(gold, names, index, seed), _at_point(answer, names, index, seed)
+        defined += _is_defined(right, True)
+        if _is_defined(right, True) and _is_defined(stated, True):
+            shifts.append(difference(right, stated))
+    if len(shifts) < _MIN_DEFINED or 2 * len(shifts) < defined:
+        return Comparison.DIFFERENT
+    first = FormalPoint(0, seed)
+    gap = difference(gold, answer)
+    return _combined_outcome(
+        (_compare_values(shifts[0], other, real=True) for other in shifts[1:]),
+        lambda: _agrees_formally(lambda point: difference(point.evaluate(gap), first.evaluate(gap)), seed, real=True),
+    )
 
 
-def has_same_zeros(left: Formula, right: Formula) -> bool:
-    """Return True if the equations `left` = 0 and `right` = 0 have the same solutions.
+def has_same_zeros(left: Formula, right: Formula) -> Comparison:
+    """Return EQUAL if the equations `left` = 0 and `right` = 0 have the same solutions.
 
-    One must be a multiple of the other, by a number, or by a variable that is never zero in a solution, as x is in
-    xy = 12 and y = 12/x.
+    One side must be a multiple of the other, by a number, or by a variable that is never zero in a solution, as x is
+    in xy = 12 and y = 12/x.
     """
+    left, right = with_symbols_for_unknown_calls((left, right), _is_same_argument)
     if variables(left) != variables(right):
-        return False
-    if _is_multiple(left, right):
-        return True
+        return Comparison.DIFFERENT
+    outcome = is_multiple(left, right)
+    if outcome is not Comparison.DIFFERENT:
+        return outcome
     for name in variables(left):
         variable = Formula("symbol", name=name)
         left_product, right_product = Formula("product", (left, variable)), Formula("product", (right, variable))
-        if _is_multiple(left_product, right) or _is_multiple(left, right_product):
-            return not (_is_zero_at_zero(left, name) or _is_zero_at_zero(right, name))
-    return False
+        if is_multiple(left_product, right) or is_multiple(left, right_product):
+            is_zero = _is_zero_at_zero(left, name) or _is_zero_at_zero(right, name)
+            return Comparison.DIFFERENT if is_zero else Comparison.EQUAL
+    return Comparison.DIFFERENT
 
 
-def _is_multiple(left: Formula, right: Formula) -> bool:
-    """Return True if the ratio of two formulas is a constant."""
-    names = variables(left)
-    ratios = list[Any]()
+def is_multiple(left: Formula, right: Formula) -> Comparison:
+    """Return EQUAL if the ratio of two formulas is the same number at all points."""
+    names, seed = variables(left), _seed_of_points(right)
+    pairs = list[tuple[Formula, Formula]]()
     for index in range(_POINTS):
-        a, b = _value_at(left, names, index, real=True), _value_at(right, names, index, real=True)
-        if a is None or b is None:
-            continue
-        if bool(a) != bool(b):
-            return False  # a zero of only one of them
-        if a:
-            ratios.append(a / b)
-            if abs(ratios[-1] - ratios[0]) > _TOLERANCE * abs(ratios[-1]):
-                return False
-    return len(ratios) >= _MIN_DEFINED
+        pair = _at_point(left, names, index, seed), _at_point(right, names, index, seed)
+        if _is_defined(pair[0], True) and _is_defined(pair[1], True):
+            pairs.append(pair)
+    nonzero = next(((a, b) for a, b in pairs if _is_nonzero(a) and _is_nonzero(b)), None)
+    if len(pairs) < _MIN_DEFINED or nonzero is None:
+        return Comparison.DIFFERENT
+    first, second = nonzero
+    # Two formulas are proportional if left(p) * right(p0) = left(p0) * right(p) at every point p.
+    start = FormalPoint(0, seed)
+
+    def formal_defect(point: FormalPoint) -> Formula:
+        products = (point.evaluate(left), start.evaluate(right)), (start.evaluate(left), point.evaluate(right))
+        return difference(*(Formula("product", factors) for factors in products))
+
+    products = ((Formula("product", (a, second)), Formula("product", (first, b))) for a, b in pairs)
+    return _combined_outcome(
+        (_compare_values(*pair, real=True) for pair in products),
+        lambda: _agrees_formally(formal_defect, seed, real=True),
+    )
+
+
+def _is_nonzero(tree: Formula) -> bool:
+    return _compare_values(tree, number_formula(0), real=True)[0] is Comparison.DIFFERENT
 
 
 def _is_zero_at_zero(equation: Formula, name: str) -> bool:
     """Return True if `equation` is zero wherever the variable `name` is zero."""
-    point = dict.fromkeys(variables(equation), _MP.mpf("2.718")) | {name: _MP.mpf(0)}
+    point = dict.fromkeys(variables(equation), Fraction("2.718")) | {name: Fraction(0)}
+    number = substitute(equation, point)
+    return _is_defined(number, True) and bool(compare_numbers(number, number_formula(0), real=True))
+
+
+def compare_numbers(left: Formula, right: Formula, *, real: bool) -> Comparison:
+    """Return EQUAL if two formulas without variables have the same value."""
+    outcome, is_proven = _compare_values(left, right, real=real)
+    if outcome is Comparison.DIFFERENT or is_proven:
+        return outcome
+    is_same = _agrees_formally(lambda point: point.evaluate(difference(left, right)), _seed_of_points(right), real=real)
+    return Comparison.EQUAL if is_same else Comparison.UNKNOWN
+
+
+def _compare_values(left: Formula, right: Formula, *, real: bool) -> tuple[Comparison, bool]:
+    """Return (outcome of comparing two formulas without variables, True if this outcome is proven).
+
+    A difference is always proven; equality is proven for algebraic numbers. Other numbers are EQUAL, but not proven to
+    be, if they agree to as many bits as algebraic numbers of their size would need. Laws may give the proof.
+    """
+    if left == right:
+        return Comparison.EQUAL, True
+    tree = difference(left, right)
     try:
-        result = evaluate(equation, point, real=True)
-    except (ArithmeticError, ValueError):
-        return False
-    return abs(result) <= _TOLERANCE
+        value = interval_of_formula(tree, _FIRST_PRECISION, real=real)
+        if not contains_zero(value):
+            return Comparison.DIFFERENT, True
+        if value == 0:
+            return Comparison.EQUAL, True
+        bound = ZeroBound(tree, real=real)
+        if not bound.required_precision <= MAX_BITS:  # `not <=` includes NaN
+            value = interval_of_formula(tree, MAX_BITS, real=real)
+            return (Comparison.UNKNOWN, bound.proven) if contains_zero(value) else (Comparison.DIFFERENT, True)
+        value = interval_of_formula(tree, max(_FIRST_PRECISION, int(bound.required_precision)), real=real)
+    except UndefinedError:
+        return Comparison.UNKNOWN, False
+    if not contains_zero(value):
+        return Comparison.DIFFERENT, True
+    return Comparison.EQUAL if is_below_power(value, -bound.bound_bits) else Comparison.UNKNOWN, bound.proven
+
+
+def _compare_first_bits(left: Formula, right: Formula, *, real: bool) -> tuple[Comparison, bool]:
+    """Return DIFFERENT if two formulas without variables differ in their first bits, else UNKNOWN; and False."""
+    try:
+        value = interval_of_formula(difference(left, right), _FIRST_PRECISION, real=real)
+    except UndefinedError:
+        return Comparison.UNKNOWN, False
+    return Comparison.UNKNOWN if contains_zero(value) else Comparison.DIFFERENT, False
+
+
+def _agrees_formally(defect: Callable[[FormalPoint], Formula], seed_text: str, *, real: bool) -> bool:
+    """Return True if `defect`, a value that is zero for equal formulas, is proven to be zero at all formal points."""
+    for index in range(1, _FORMAL_POINTS + 1):
+        try:
+            tree = defect(FormalPoint(index, seed_text))
+        except NoAlgebraicLawError:
+            return False
+        outcome, is_proven = _compare_values(tree, number_formula(0), real=real)
+        if outcome is not Comparison.EQUAL or not is_proven:
+            return False
+    return True
+
+
+def _combined_outcome(outcomes: Iterable[tuple[Comparison, bool]], prove: Callable[[], bool]) -> Comparison:
+    """Return the first DIFFERENT or certain UNKNOWN; else EQUAL if the values or `prove` prove it, else UNKNOWN."""
+    is_proven = True
+    for outcome, is_certain in outcomes:
+        if outcome is Comparison.DIFFERENT or (outcome is Comparison.UNKNOWN and is_certain):
+            return outcome
+        is_proven &= is_certain
+    return Comparison.EQUAL if is_proven or prove() else Comparison.UNKNOWN
+
+
+@lru_cache(1024)
+def _seed_of_points(answer: Formula) -> str:
+    """Return the seed of the random points, derived from `answer`: no answer can be fitted to its own points."""
+    return str(crc32(repr(answer).encode()))
 
 
 def approximate(tree: Formula) -> Fraction | None:
-    """Return the value of a formula without variables, rounded to a multiple of 1e-40, or None if it has no value."""
-    result = _value_at(tree, frozenset(), 0, real=True)
-    return None if result is None else Fraction(int(_MP.nint(result * 10**40)), 10**40)
-
-
-@lru_cache(4096)
-def _value_at(tree: Formula, variables: frozenset[str], index: int, real: bool) -> Any:
-    """Return the value of `tree` at random point number `index`, or None if it is undefined there."""
-    random = Random(index)
-    draws = {name: random.uniform(-4, 4) if index % 2 else random.uniform(0, 3) for name in sorted(variables)}
-    if index % 3 == 2:  # every third point is made of integers, for (-1)^n and n!
-        draws = {name: random.randint(1, 12) for name in sorted(variables)}
+    """Return the value of a formula without variables, rounded to 40 decimals, or None if it has no real value."""
     try:
-        return evaluate(tree, {name: _MP.mpf(draw) for name, draw in draws.items()}, real)
-    except (ArithmeticError, ValueError, ComplexResult):
+        value = interval_of_formula(tree, _FIRST_PRECISION, real=True)
+    except UndefinedError:
         return None
+    if isinstance(value, Fraction):
+        return value
+    scaled = to_interval(value) * arb(10) ** 40  # `value` is real, because complex values are undefined here
+    mantissa, exponent = scaled.mid().man_exp()
+    return Fraction(round(Fraction(int(mantissa)) * Fraction(2) ** int(exponent)), 10**40)
 
 
-def _operate(tree: Formula, point: Mapping[str, Any], real: bool) -> Any:
-    """Return the value of the outermost operation of `tree`, applied to the values of its operands."""
-    if tree.head == "symbol":
-        if tree.name not in point and tree.name not in _CONSTANTS:
-            raise UndefinedError(f"{tree.name} has no value")
-        return point[tree.name] if tree.name in point else _CONSTANTS[tree.name]
-    if tree.head == "measured":
-        if tree.name not in _SCALES:
-            raise UndefinedError("units have no value")
-        return evaluate(tree.operands[0], point, real) * _SCALES[tree.name]
-    if tree.head == "sequence" and (tree.name != "[]" or len(tree.operands) != 1):
-        raise UndefinedError("a list has no value")
-    operation = _FUNCTIONS.get(tree.name) if tree.head == "call" else _OPERATIONS.get(tree.head)
-    if operation is None:
-        raise UndefinedError(f"{tree.head} {tree.name} has no value")
-    first, *rest = [evaluate(part, point, real) for part in tree.operands]
-    if real and tree.head == "power" and first < 0:
-        return _real_power(first, tree.operands[-1], *rest)
+def difference(left: Formula, right: Formula) -> Formula:
+    """Return the formula `left` minus `right`."""
+    return Formula("sum", (left, Formula("negative", (right,))))
+
+
+def _is_defined(tree: Formula, real: bool) -> bool:
+    """Return True if `tree`, a formula without variables, has a value."""
     try:
-        return operation(first, *rest)
-    except TypeError as error:  # a function of another number of arguments, or of complex numbers
-        raise UndefinedError(str(error)) from error
+        interval_of_formula(tree, _FIRST_PRECISION, real=real)
+    except UndefinedError:
+        return False
+    return True
 
 
-def _quotient(over: Any, under: Any) -> Any:
-    if under == 0:
-        raise UndefinedError("division by zero")
-    return _MP.mpf(over) / under if isinstance(over, int) else over / under
+def _at_point(tree: Formula, names: frozenset[str], point_index: int, seed: str) -> Formula:
+    """Return `tree` with the coordinates of random point number `point_index` for the variables `names`."""
+    random = Random(f"{seed} {point_index}")
+    low, high = _RANGES[point_index % len(_RANGES)]
+    # Coordinates have few bits, so that most values are exact rational numbers.
+    point = {name: Fraction(random.randint(1024 * low, 1024 * high), 1024) for name in sorted(names)}
+    if point_index % 3 == 2:  # every third point consists of integers, for (-1)^n and n!
+        point = {name: Fraction(random.randint(1, 12)) for name in sorted(names)}
+    return substitute(tree, point)
 
 
-def _power(base: Any, exponent: Any) -> Any:
-    if base == 0:
-        if _MP.re(exponent) <= 0:
-            raise UndefinedError("zero to a power that is not positive")
-        return base
-    if abs(exponent) * max(1, abs(_MP.mag(base))) > _MAX_BITS:
-        raise UndefinedError("out of range")
-    return base**exponent
-
-
-def _real_power(base: Any, exponent: Formula, evaluated: Any) -> Any:
-    """Return the power of a negative number, which is real for integers and fractions with odd denominators."""
-    if evaluated == _MP.nint(evaluated):
-        return _power(base, evaluated)
-    fraction = exact_value(exponent)
-    if fraction is None or fraction.denominator % 2 == 0:
-        raise UndefinedError("not real")
-    return _power(-base, evaluated) * (-1 if fraction.numerator % 2 else 1)
-
-
-def _root(radicand: Any, index: Any) -> Any:
-    if index != _MP.nint(index) or not 1 <= index <= 1000:  # larger indices are no answers
-        raise UndefinedError("no root")
-    if isinstance(radicand, _MP.mpf) and radicand < 0 and index % 2:
-        return -_MP.root(-radicand, int(index))
-    return _MP.root(radicand, int(index))
-
-
-def _logarithm(number: Any, base: Any = _UNKNOWN_BASE) -> Any:
-    if number == 0 or base in (0, 1):
-        raise UndefinedError("no logarithm")
-    return _MP.ln(number) / _MP.ln(base)
-
-
-def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with bounded arguments, since gamma functions take long for large arguments."""
-
-    def bounded(*arguments: Any) -> Any:
-        if any(abs(argument) > 1000 for argument in arguments):  # 1000! has 2568 digits
-            raise UndefinedError("out of range")
-        return function(*arguments)
-
-    return bounded
-
-
-_SCALES = {"°": _MP.pi / 180, "%": _MP.mpf(1) / 100}
-_CONSTANTS = {"pi": +_MP.pi, "e": +_MP.e, "i": _MP.mpc(0, 1)}
-_OPERATIONS: dict[str, Callable[..., Any]] = {
-    "sum": lambda *terms: _MP.fsum(terms),
-    "negative": lambda part: -part,
-    "product": lambda *factors: _MP.fprod(factors),
-    "quotient": _quotient,
-    "power": _power,
-    "root": _root,
-    "sequence": lambda part: part,
-}
-_NAMES = "sin cos tan cot sec csc sinh cosh tanh"
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(_MP, name) for name in _NAMES.split()},
-    **{f"arc{name}": getattr(_MP, f"a{name}") for name in _NAMES.split()},
-    "ln": lambda argument: _logarithm(argument, _MP.e),
-    "log": _logarithm,
-    "abs": abs,
-    "floor": _MP.floor,
-    "ceil": _MP.ceil,
-    "factorial": _bounded(_MP.factorial),
-    "binom": _bounded(_MP.binomial),
-    "max": max,
-    "min": min,
-}
+def substitute(tree: Formula, point: Mapping[str, Fraction]) -> Formula:
+    """Return `tree` with numbers for the variables in `point`."""
+    if tree.head == "symbol" and tree.name in point:
+        return number_formula(point[tree.name])
+    operands = tuple(substitute(operand, point) for operand in tree.operands)
+    return Formula(tree.head, operands, tree.name, tree.value)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
 from marl.core.types import Problem, Verdict, VerifierCase
+from marl.games.verifiers.answer_statements import find_statements
 from marl.games.verifiers.answer_verifier import AnswerVerifier, quote, reject, unwrap
-from marl.games.verifiers.choices import named_options, read_options
+from marl.games.verifiers.chemistry import is_letter_case_significant
+from marl.games.verifiers.choices import asserted_option, named_options, read_options
+from marl.games.verifiers.sentences import concluding_clauses, readings_of_sentence
 from marl.games.verifiers.spelling import normalize_spelling
 from marl.protocols import VerifierConfig
-from marl.text.json_text import last_json
+from marl.text.json_text import last_json_value
+from marl.text.word_count import count_words
 
+_BEFORE_OPTIONS = re.compile(r"\s\(?A[).:]\s")
 _MAX_MESSAGE = 80
 """Maximum length of a schema library's message in the reason of a verdict, in characters."""
 
@@ -23,21 +29,23 @@ class ExactVerifier(AnswerVerifier):
 
     kind: str = "exact"
     case: bool = False
-    """True if upper and lower case differ."""
+    """True if upper and lower case differ, as they always do if the question asks for a chemical or other symbol."""
     punctuation: bool = True
-    """True if punctuation counts. With false it is ignored, except signs and marks next to a digit: -5 is not 5, and C#
-    is not C."""
+    """True if punctuation counts. If false, punctuation is ignored, except signs and marks next to a digit: -5 is not
+    5, and C# is not C."""
     articles: bool = True
-    """True if a, an and the count."""
+    """True if the articles "a", "an" and "the" count. If false, articles are ignored."""
 
     def grade(self, answer: str, problem: Problem) -> Verdict:
-        gold = self._spell(unwrap(problem.answer))
+        options = {
+            "case": self.case or is_letter_case_significant(unwrap(problem.answer), problem.question),
+            "punctuation": self.punctuation,
+            "articles": self.articles,
+        }
+        gold = normalize_spelling(unwrap(problem.answer), **options)
         if not gold:
             return reject("the problem has no answer to compare with")
-        return Verdict(1.0) if self._spell(answer) == gold else reject(f"{quote(answer)} is wrong")
-
-    def _spell(self, text: str) -> str:
-        return normalize_spelling(text, case=self.case, punctuation=self.punctuation, articles=self.articles)
+        return Verdict(1.0) if normalize_spelling(answer, **options) == gold else reject(f"{quote(answer)} is wrong")
 
 
 class PatternVerifier(AnswerVerifier):
@@ -45,8 +53,8 @@ class PatternVerifier(AnswerVerifier):
 
     kind: str = "pattern"
     pattern: str | None = None
-    """Regular expression for the answer; `{answer}` in it is replaced by the right answer, literally (None: the pattern
-    of each problem, `facts.pattern`)."""
+    """Regular expression that must match the full answer. `{answer}` within it stands for the right answer, letter by
+    letter (default: the pattern in each problem's `facts.pattern`)."""
 
     @field_validator("pattern")
     @classmethod
@@ -79,6 +87,18 @@ class ChoiceVerifier(AnswerVerifier):
 
     kind: str = "choice"
 
+    def alternative_answers(self, text: str, answers: Sequence[str], problem: Problem) -> Iterable[str]:
+        """Return the option that the last sentence of `text` asserts ("Richtig ist C"), if no other does another."""
+        options = read_options(problem)
+        if "?" in text or find_statements(text) is not None:
+            return
+        question = _BEFORE_OPTIONS.split(problem.question)[0]
+        *before, last = (asserted_option(sentence, options, question) for sentence in concluding_clauses(text))
+        if last and {last, ""}.issuperset(before):
+            yield last
+        elif options.keys().isdisjoint(re.findall(r"\w+", text)):
+            yield from readings_of_sentence(text, question)
+
     def grade(self, answer: str, problem: Problem) -> Verdict:
         options = read_options(problem)
         named, right = named_options(answer, options), named_options(unwrap(problem.answer), options)
@@ -89,22 +109,25 @@ class ChoiceVerifier(AnswerVerifier):
         return Verdict(1.0) if named == right else reject(f"{quote(answer)} is wrong")
 
 
-# --- form alone ------------------------------------------------------------------------------------------------------
+# --- verifiers of the form of a text: patterns, length, JSON schema --------------------------------------------------
 
 
 class FormatVerifier(VerifierConfig):
-    """Scores the share of the required patterns with exactly one match in the text, 0 to 1."""
+    """Scores the share (0 to 1) of the required patterns that match the text exactly once."""
 
     kind: str = "format"
     example = 'requires: ["<think>.*</think>"]'
     checks_correctness: ClassVar[bool] = False
     requires: tuple[Annotated[str, AfterValidator(check_pattern)], ...] = Field(min_length=1)
-    """Regular expressions to be matched once by the text; a tag such as `<think>` is one."""
+    """Regular expressions that must match the text exactly once each, such as `<think>.*</think>`."""
 
     def __call__(self, case: VerifierCase) -> Verdict:
-        counts = {pattern: sum(1 for _ in re.finditer(pattern, case.text)) for pattern in self.requires}
-        faults = [f"{pattern}: {count} times" for pattern, count in counts.items() if count != 1]
-        return Verdict(1 - len(faults) / len(counts), "; ".join(faults))
+        faults = list[str]()
+        for pattern in dict.fromkeys(self.requires):
+            count = len(list(re.finditer(pattern, case.text)))
+            if count != 1:
+                faults.append(f"{pattern}: {count} times")
+        return Verdict(1 - len(faults) / len(set(self.requires)), "; ".join(faults))
 
 
 class LengthVerifier(VerifierConfig):
@@ -117,11 +140,11 @@ class LengthVerifier(VerifierConfig):
     example = "soft: 200, hard: 300"
     checks_correctness: ClassVar[bool] = False
     unit: Literal["words", "characters"] = "words"
-    """Unit of `soft` and `hard`."""
+    """Unit of the lengths `soft` and `hard`."""
     soft: PositiveInt
-    """Maximum length without a penalty."""
+    """Maximum length of a text without a penalty."""
     hard: PositiveInt
-    """Minimum length with the full penalty, a score of -1."""
+    """Minimum length of a text with the full penalty, a score of -1."""
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:
@@ -130,8 +153,8 @@ class LengthVerifier(VerifierConfig):
         return self
 
     def __call__(self, case: VerifierCase) -> Verdict:
-        length = len(case.text.split()) if self.unit == "words" else len(case.text)
-        # Equation 13 in one line: 0 up to `soft`, then linear, 1 from `hard` on.
+        length = count_words(case.text) if self.unit == "words" else len(case.text)
+        # Equation 13 of DAPO in one line: 0 up to `soft`, then linear, 1 from `hard` on.
         over = min(1.0, max(0.0, (length - self.soft) / (self.hard - self.soft)))
         return Verdict(-over if over else 0.0, f"{length} {self.unit}" if over else "")
 
@@ -146,7 +169,7 @@ class JsonSchemaVerifier(VerifierConfig):
     read: Literal["answer", "text"] = "answer"
     """Checked text: the answer parsed by the role, or the full text."""
     accepts: dict[str, Any] = Field(min_length=1)
-    """The JSON schema. References to other documents are not followed."""
+    """JSON schema that the checked text must satisfy. References to other documents are not followed."""
 
     @field_validator("accepts")
     @classmethod
@@ -161,7 +184,7 @@ class JsonSchemaVerifier(VerifierConfig):
         from marl.games.verifiers.schema_validation import first_violation
 
         try:
-            value = last_json((case.answer if self.read == "answer" else case.text) or "")
+            value = last_json_value((case.answer if self.read == "answer" else case.text) or "")
             violation = first_violation(value, self.accepts)
         except ValueError as error:
             return reject(f"no JSON: {error}")
@@ -170,5 +193,5 @@ class JsonSchemaVerifier(VerifierConfig):
         if violation is None:
             return Verdict(1.0)
         why = f"{violation.json_path}: {violation.message}"
-        # The library's message quotes the value, which may be long.
+        # The library's message quotes the model's value, so that it may be too long for a reason.
         return reject(why if len(why) <= _MAX_MESSAGE else f"breaks {violation.validator!r}")

@@ -11,24 +11,25 @@ from marl.games.verifiers.quantities import (
     UNSIGNED,
     UNSIGNED_IN_GROUPS,
     decimal_value,
-    repeats,
+    has_known_value,
     scientific_exponent,
 )
 
 
-class UnreadableError(ValueError):
+class UnreadableFormulaError(ValueError):
     """Error for a text that is no formula."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A number, a word, a command or a sign."""
+    """A number, word, LaTeX command or sign in the text of a formula."""
 
     kind: str
-    """One of number, text, word, command, begin, end, sign and stop."""
+    """Kind of the token: number, text, word, command, begin, end, sign or stop."""
     text: str
+    """The token as written; for a command its name, for `text` the words in braces."""
     value: Fraction = Fraction(0)
-    """Value of a number token, else 0."""
+    """Value of the token if it is a number, else 0."""
 
 
 _MIXED = re.compile(
@@ -40,47 +41,41 @@ _OTHER = re.compile(
     r"\\text\{(?P<text>[^{}]*)\}|\\begin\s*\{(?P<begin>[a-zA-Z]+)\*?\}(?:\s*\{[clr| ]*\})?"
     r"|\\end\s*\{(?P<end>[a-zA-Z]+)\*?\}|\\(?P<command>[A-Za-z]+)|(?P<word>[^\W\d_]+)|(?P<sign>\\[{}|]|\S)"
 )
-_SPACE = re.compile(r"\s*")
+_NOT_SPACE = re.compile(r"\S")
 _NESTING = {"(": 1, "[": 1, "\\{": 1, ")": -1, "]": -1, "\\}": -1}
 
 
 def tokenize(text: str) -> list[Token]:
-    """Return the tokens of normalized `text`, with a stop at the end; raise UnreadableError for anything unreadable."""
-    tokens, depth = list[Token](), 0
-    position = _end_of_space(text, 0)
-    while position < len(text):
-        # Within brackets a comma separates: (1,234) is a point. So does a space after an index.
+    """Return the tokens of a normalized formula, with a stop at the end.
+
+    Raises:
+        UnreadableFormulaError: for a character that occurs in no formula, and for a number with unknown digits.
+    """
+    tokens, depth, position = list[Token](), 0, 0
+    while next_sign := _NOT_SPACE.search(text, position):
+        position = next_sign.start()
+        # Digit groups (1,234) are read outside of brackets only: (1,234) is a point, and no groups follow _ or ^.
         grouped = depth == 0 and not (tokens and tokens[-1].text in ("_", "^"))
-        token, position = _number_token(text, position, grouped) or _other_token(text, position)
-        depth += _NESTING.get(token.text, 0) if token.kind == "sign" else 0
+        may_be_number = text[position] in "0123456789."
+        mixed = _MIXED.match(text, position) if may_be_number else None
+        number = (_NUMBER_IN_GROUPS if grouped else _NUMBER).match(text, position) if may_be_number else None
+        if mixed and 0 < int(mixed[2] or mixed[4]) < int(mixed[3] or mixed[5]):
+            # A mixed number such as 2 1/3 is one token.
+            match = mixed
+            value = int(mixed[1]) + Fraction(int(mixed[2] or mixed[4]), int(mixed[3] or mixed[5]))
+            token = Token("number", mixed[0], value)
+        elif number:
+            match = number
+            if not has_known_value(number[1]):
+                raise UnreadableFormulaError(f"{number[1]!r} does not say how it goes on")
+            value = decimal_value(number[1]) * Fraction(10) ** scientific_exponent(number)
+            token = Token("number", number[0], value)
+        else:
+            match = _OTHER.match(text, position)
+            if match is None or match.lastgroup is None:
+                raise UnreadableFormulaError(f"{text[position : position + 20]!r} is no formula")
+            token = Token(match.lastgroup, match[match.lastgroup])
+            depth += _NESTING.get(token.text, 0) if token.kind == "sign" else 0
         tokens.append(token)
-        position = _end_of_space(text, position)
+        position = match.end()
     return [*tokens, Token("stop", "the end")]
-
-
-def _end_of_space(text: str, position: int) -> int:
-    """Return the position of the first character from `position` on that is no white space."""
-    match = _SPACE.match(text, position)
-    return match.end() if match else position
-
-
-def _number_token(text: str, position: int, grouped: bool) -> tuple[Token, int] | None:
-    """Return the number at `position` and its end, or None without a number. `grouped`: commas may separate digits."""
-    mixed = _MIXED.match(text, position)  # 2 1/3
-    if mixed and 0 < int(mixed[2] or mixed[4]) < int(mixed[3] or mixed[5]):
-        value = int(mixed[1]) + Fraction(int(mixed[2] or mixed[4]), int(mixed[3] or mixed[5]))
-        return Token("number", mixed[0], value), mixed.end()
-    match = (_NUMBER_IN_GROUPS if grouped else _NUMBER).match(text, position)
-    if match is None:
-        return None
-    if not repeats(match[1]):
-        raise UnreadableError(f"{match[1]!r} does not say how it goes on")
-    return Token("number", match[0], decimal_value(match[1]) * Fraction(10) ** scientific_exponent(match)), match.end()
-
-
-def _other_token(text: str, position: int) -> tuple[Token, int]:
-    """Return the token at `position` that is no number, and its end."""
-    match = _OTHER.match(text, position)
-    if match is None or match.lastgroup is None:
-        raise UnreadableError(f"{text[position : position + 20]!r} is no formula")
-    return Token(match.lastgroup, match[match.lastgroup]), match.end()

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from marl.games.verifiers.formulas import Formula, number_formula
 
-_UNIT_VECTORS = ("i", "j", "k")
+_UNIT_VECTORS: tuple[str, ...] = ("i", "j", "k")
 
 
-def vector_components(tree: Formula, dimensions: int) -> tuple[Formula, ...]:
-    """Return the components of a sum of multiples of unit vectors, or () for any other formula, also for a + bi."""
-    lengths = dict[str, Formula]()
+def vector_components(tree: Formula, dimension_count: int) -> tuple[Formula, ...]:
+    """Return the components (2, -1, 4) of a sum such as 2i - j + 4k, or () for any other formula, also for a + bi."""
+    components = dict.fromkeys(_UNIT_VECTORS[:dimension_count], number_formula(0))
+    seen = set[str]()
     for term in tree.operands if tree.head == "sum" else (tree,):
         is_negative = term.head == "negative"
         inner = term.operands[0] if is_negative else term
-        factors = inner.operands if inner.head == "product" else (inner,)
-        names = [factor.name for factor in factors if factor.head == "symbol" and factor.name in _UNIT_VECTORS]
-        if len(names) != 1 or names[0] in lengths:
+        names, scalars = list[str](), list[Formula]()
+        for factor in inner.operands if inner.head == "product" else (inner,):
+            if factor.head == "symbol" and factor.name in _UNIT_VECTORS:
+                names.append(factor.name)
+            elif factor.name not in _UNIT_VECTORS:
+                scalars.append(factor)
+        if len(names) != 1 or names[0] in seen or names[0] not in components:
             return ()
-        scalars = tuple(factor for factor in factors if factor.name not in _UNIT_VECTORS)
-        length = Formula("product", scalars) if len(scalars) > 1 else next(iter(scalars), number_formula(1))
+        (name,) = names
+        component = Formula("product", tuple(scalars)) if len(scalars) > 1 else [*scalars, number_formula(1)][0]
         if is_negative:
-            length = number_formula(-length.value) if length.head == "number" else Formula("negative", (length,))
-        lengths[names[0]] = length
-    used = _UNIT_VECTORS[:dimensions]
-    if not lengths.keys() - {"i"} or not lengths.keys() <= {*used}:
-        return ()
-    return tuple(lengths.get(name, number_formula(0)) for name in used)
+            is_number = component.head == "number"
+            component = number_formula(-component.value) if is_number else Formula("negative", (component,))
+        components[name] = component
+        seen.add(name)
+    return tuple(components.values()) if seen - {"i"} else ()

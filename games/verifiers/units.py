@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -14,23 +14,24 @@ from marl.games.verifiers.latex_notation import normalize_notation, without_text
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of measurement as `factor` times a product of base units, each to a power; none for a pure number."""
+    """A unit of measurement: a factor times a product of base units, each to a power."""
 
     factor: Fraction
+    """Size of the unit in base units: 1000 for a kilometre."""
     powers: tuple[tuple[str, int], ...]
+    """Base units with their exponents, sorted by name; empty for a pure number."""
 
-    def raised(self, power: int) -> Unit:
-        """Return the unit to the power `power`."""
-        return Unit(self.factor**power, tuple((base, exponent * power) for base, exponent in self.powers))
-
-    def times(self, other: Unit) -> Unit:
-        """Return the product of this unit and `other`."""
+    def times(self, other: Unit, exponent: int) -> Unit:
+        """Return the product of this unit and `other` to the power `exponent`."""
         powers = Counter(dict(self.powers))
-        powers.update(dict(other.powers))
-        return Unit(self.factor * other.factor, tuple(sorted((base, n) for base, n in powers.items() if n)))
+        for base, power in other.powers:
+            powers[base] += power * exponent
+        nonzero = [(base, power) for base, power in powers.items() if power]
+        return Unit(self.factor * other.factor**exponent, tuple(sorted(nonzero)))
 
 
 PURE = Unit(Fraction(1), ())
+"""Unit of a number without a unit."""
 PERCENT = Unit(Fraction(1, 100), ())
 _SI = """
     m       metre,meter                     1
@@ -56,7 +57,7 @@ _SI = """
     eV      electronvolt                    1.602176634e-16 g m^2 s^-2
     cal     calorie                         4184            g m^2 s^-2
 """
-"""Units with SI prefixes: symbols, words, factor, base units (empty for a base unit)."""
+"""Units that take SI prefixes. Columns: symbols, words, factor, base units (empty for a base unit)."""
 _PREFIXES = """
     f femto 1e-15   p pico 1e-12   n nano 1e-9   µ micro 1e-6   u micro 1e-6   m milli 1e-3
     c centi 1e-2    d deci 1e-1    h hecto 1e2   k kilo 1e3     M mega 1e6     G giga 1e9     T tera 1e12
@@ -91,6 +92,18 @@ _NAMED = """
     s        604800             wk week weeks 周
     s        31557600           yr yrs year years 年
     month    1                  month months 月
+    bit      1                  bit bits
+    bit      8                  byte bytes
+    bit      8000               kB KB kilobyte kilobytes
+    bit      8000000            MB megabyte megabytes
+    bit      8000000000         GB gigabyte gigabytes
+    bit      8000000000000      TB terabyte terabytes
+    bit      1000               kb Kb kbit kilobit kilobits
+    bit      1000000            Mb Mbit megabit megabits
+    bit      1000000000         Gb Gbit gigabit gigabits
+    bit      8192               KiB kibibyte kibibytes
+    bit      8388608            MiB mebibyte mebibytes
+    bit      8589934592         GiB gibibyte gibibytes
     dollar   1                  $ us$ dollar dollars usd buck bucks
     dollar   1/100              ¢ cent cents
     euro     1                  € euro euros eur
@@ -103,11 +116,12 @@ _NAMED = """
     celsius  1                  °c ℃ celsius
     fahrenheit 1                °f fahrenheit
 """
-"""Units without prefixes: base units, factor, names in lower case."""
+"""Units without prefixes. Columns: base units, factor, names."""
 _REWRITES = tuple(
     (re.compile(pattern, re.I), replacement)
     for pattern, replacement in (
         (r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1/\2"),
+        (r"\\min\b\s*", "min"),
         (r"\\mu\s*", "u"),
         (r"\\Omega\s*", "Ω"),
         (r"\b(?:kmph|kph|kmh)\b", "km/h"),
@@ -118,6 +132,9 @@ _REWRITES = tuple(
         (r"\bdegrees?\s+(celsius|fahrenheit)\b", r"\1"),
         (r"\s+(?:per|an?)\s+", "/"),
         (r"\b(?:square|sq\.?)[\s-]+([a-z]+)", r"\1^2"),
+        (r"\bQuadrat([a-z]+)", r"\1^2"),
+        (r"\bKubik([a-z]+)", r"\1^3"),
+        (r"\b([a-z]+?)s? (?:carrés?|cuadrados?|quadrados?)\b", r"\1^2"),
         (r"\b(?:cubic|cu\.?)[\s-]+([a-z]+)", r"\1^3"),
         (r"\s+squared\b", "^2"),
         (r"\s+cubed\b", "^3"),
@@ -137,84 +154,92 @@ def read_unit(text: str) -> Unit | None:
     """
     if not text.strip() or len(text) > _MAX_LENGTH or text.count("(") != text.count(")"):
         return None
-    numerator, *denominators = _normalized(text).split("/")
-    unit = PURE if denominators and numerator.strip() == "1" else _product(numerator, 1)
+    numerator, *denominators = _normalized_unit_text(text).split("/")
+    unit = PURE if denominators and numerator.strip() == "1" else _product_of_units(numerator, 1)
     for denominator in denominators:
-        factor = _product(denominator, -1)
-        unit = unit and factor and unit.times(factor)
+        inverse = _product_of_units(denominator, -1)
+        unit = unit and inverse and unit.times(inverse, 1)
     return unit
 
 
 def single_units(text: str) -> Iterator[Unit]:
-    """Yield the units within `text`, each to its first power: metre and second for "m/s^2"."""
-    for name in _FACTOR.findall(_normalized(text)):
-        if unit := _unit_named(name[0]):
+    """Yield the units within the name of a unit, each to its first power: metre and second for "m/s^2"."""
+    for name, *_ in _FACTOR.findall(_normalized_unit_text(text)):
+        if unit := _find_unit(name):
             yield unit
 
 
-def _normalized(text: str) -> str:
-    """Return `text` with a slash for "per" and powers for "square" and "cubic"."""
+def _normalized_unit_text(text: str) -> str:
+    """Return `text` with a slash for "per" and exponents for "square" and "cubic": "m/s^2"."""
     text = without_text_commands(normalize_notation(text))
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return text.strip(" .")
 
 
-def _product(text: str, sign: int) -> Unit | None:
-    """Return the product of the units in `text`, each to the power of `sign`, or None if one is unknown."""
+def _product_of_units(text: str, sign: int) -> Unit | None:
+    """Return the product of the units in `text` to the power of `sign` (1 or -1), or None if one is unknown."""
     unit, factors, seen = PURE, _FACTOR.findall(text), set[object]()
     if not factors or _FACTOR.sub("", text).strip(" *.()"):
         return None
     for name, exponent, digit in factors:
-        named = _unit_named(name)
-        if named is None or named.powers in seen or (named == PERCENT and len(factors) > 1):
-            return None  # "cents cents"
+        named = _find_unit(name)
+        if named is None or named.powers in seen:
+            return None  # a repeated unit, as in "cents cents", is a slip and no square
+        if named == PERCENT and (len(factors) > 1 or exponent or digit):
+            return None  # 56%7 is an operation on numbers, so 7 is no exponent of the unit "%"
         seen.add(named.powers)
-        unit = unit.times(named.raised(sign * int(exponent or digit or 1)))
+        unit = unit.times(named, sign * int(exponent or digit or 1))
     return unit
 
 
-# --- the table of names ----------------------------------------------------------------------------------------------
+def _unit_of_bases(factor: str, bases: Sequence[str]) -> Unit:
+    """Return the unit in a table's row: `factor` times base units such as ["g", "m^2", "s^-3"]."""
+    powers = list[tuple[str, int]]()
+    for base in bases:
+        name, _, power = base.partition("^")
+        powers.append((name, int(power or 1)))
+    return Unit(Fraction(factor), tuple(sorted(powers)))
 
 
-def _powers(text: str) -> tuple[tuple[str, int], ...]:
-    """Return the sorted (base unit, power) pairs of a table's cell such as "g m^2 s^-3"."""
-    pairs = (base.partition("^") for base in text.split())
-    return tuple(sorted((base, int(power or 1)) for base, _, power in pairs))
-
-
-def _si_units() -> Iterator[tuple[str, Unit]]:
-    """Yield (name, unit) for all symbols and words of `_SI`, with and without prefixes."""
+def _units_by_name() -> dict[str, Unit]:
+    """Return the unit of each name in the tables, with and without prefixes."""
+    units = dict[str, Unit]()
     cells = _PREFIXES.split()
     prefixes = [("", "", "1"), *zip(cells[::3], cells[1::3], cells[2::3], strict=True)]
     for line in _SI.strip().splitlines():
         symbols, words, factor, *bases = line.split()
-        base = Unit(Fraction(factor), _powers(" ".join(bases) or symbols))
+        unit = _unit_of_bases(factor, bases or [symbols])
         for short, long, scale in prefixes:
-            unit = Unit(base.factor * Fraction(scale), base.powers)
-            for symbol in symbols.split(","):
-                yield short + symbol, unit
+            scaled = Unit(unit.factor * Fraction(scale), unit.powers)
+            units |= dict.fromkeys([short + symbol for symbol in symbols.split(",")], scaled)
             for word in words.split(","):
-                yield long + word, unit
-                yield long + word + "s", unit
+                units[long + word] = units[long + word + "s"] = scaled
+    for line in _NAMED.strip().splitlines():
+        base, factor, *names = line.split()
+        units |= dict.fromkeys(names, _unit_of_bases(factor, [base]))
+    return units | {"%": PERCENT, "percent": PERCENT, "unit": PURE, "units": PURE, "hertz": units["Hz"]}
 
 
-_UNITS = dict(_si_units())
-for _line in _NAMED.strip().splitlines():
-    _base, _scale, *_names = _line.split()
-    _UNITS |= dict.fromkeys(_names, Unit(Fraction(_scale), _powers(_base)))
-_UNITS |= {"%": PERCENT, "percent": PERCENT, "unit": PURE, "units": PURE, "hertz": _UNITS["Hz"]}
-# Reversed, so that of names that differ in case alone the first one in the tables is read.
-_IN_ANY_CASE = {name.lower(): unit for name, unit in reversed(_UNITS.items()) if len(name) > 1}
+def _units_in_any_case() -> dict[str, Unit]:
+    """Return the units whose names need no case, by name in lower case: MB and Mb, or MW and mW, need it."""
+    by_name = dict[str, set[Unit]]()
+    for name, unit in _UNITS.items():
+        if len(name) > 1:
+            by_name.setdefault(name.lower(), set()).add(unit)
+    return {name: units.pop() for name, units in by_name.items() if len(units) == 1}
 
 
-def _unit_named(name: str) -> Unit | None:
-    """Return the unit `name`, or None. Case distinguishes mPa from MPa; other names are found in any case."""
+_UNITS = _units_by_name()
+DEGREE = _UNITS["degree"]
+_IN_ANY_CASE = _units_in_any_case()
+
+
+def _find_unit(name: str) -> Unit | None:
+    """Return the unit `name`, or None if it is unknown. Case distinguishes mPa from MPa; other names have any case."""
     name = name.replace(" ", "")
     return _UNITS.get(name) or _IN_ANY_CASE.get(name.lower())
 
-
-# --- units in a question ---------------------------------------------------------------------------------------------
 
 _ASKS = re.compile(
     r"\b(?:in|how many|number of|what|which|nearest|measured in|units? of)\s+(?=(\S+(?:\s+\S+){0,4}))", re.I
@@ -223,37 +248,36 @@ _ASKS_IN_CHINESE = re.compile(r"(?:多少|几)\s*([^\W\d_a-zA-Z]{1,4})")
 _MONEY = re.compile(r"\\\$|US\$|(?<![\w}])\$[0-9][0-9,.]*(?=[\s,.?!;]|$)")
 _SYMBOL_BEFORE = re.compile(r"(?:[0-9}]\s*|/\s*|\(|\bin\s|\bper\s)$")
 _NO_UNITS = frozenset(["in", "second", "pm", "am", "as", "us"])
-"""Common words that are rarely units in a question: "second" is an ordinal, only "seconds" is a unit."""
+"""Words that are not read as units in a question: "second" is mostly an ordinal there, and only "seconds" a unit."""
 
 
 @lru_cache(256)
 def units_asked(question: str) -> frozenset[Unit]:
     """Return the units that a question asks for: "how many hours", "in km/h"."""
     text = without_text_commands(normalize_notation(question))
-    phrases = [_longest_unit(match[1].split()) for match in _ASKS.finditer(text)]
-    chinese = [_longest_unit(list(match[1]), "") for match in _ASKS_IN_CHINESE.finditer(text)]
-    return frozenset(unit for unit in phrases + chinese if unit)
-
-
-def _longest_unit(words: list[str], space: str = " ") -> Unit | None:
-    """Return the unit named by the longest prefix of `words`, or None without a unit."""
-    for count in range(len(words), 0, -1):
-        if unit := read_unit(space.join(words[:count]).rstrip("?!.,;:)")):
-            return unit
-    return None
+    units = set[Unit]()
+    for pattern in (_ASKS, _ASKS_IN_CHINESE):
+        for match in pattern.finditer(text):
+            # The longest phrase that is a unit wins. Chinese texts have no spaces, so they are split into characters.
+            words, space = (match[1].split(), " ") if pattern is _ASKS else (list(match[1]), "")
+            for count in range(len(words), 0, -1):
+                if unit := read_unit(space.join(words[:count]).rstrip("?!.,;:)")):
+                    units.add(unit)
+                    break
+    return frozenset(units)
 
 
 @lru_cache(256)
 def units_named(question: str) -> frozenset[Unit]:
-    """Return all units named in a question, each to its first power."""
-    text = _normalized(question)
+    """Return the units named in a question, each to its first power."""
+    text = _normalized_unit_text(question)
     units = {_UNITS["$"]} if _MONEY.search(question) else set[Unit]()
     for match in re.finditer(_NAME, text):
         before = text[max(0, match.start() - 8) : match.start()]
         # A short word such as "a" or "m" is a unit after a number or a slash only.
         is_symbol = len(match[0]) < 3 and match[0][0].isalpha()
         if match[0].lower() not in _NO_UNITS and (not is_symbol or _SYMBOL_BEFORE.search(before)):
-            units.update(filter(None, [_unit_named(match[0])]))
+            units.update(filter(None, [_find_unit(match[0])]))
     if re.search(r"\bangle", text, re.I):
         units.add(_UNITS["°"])
     return frozenset(units)

@@ -1,4 +1,4 @@
-"""Environments of Gymnasium as games with a single seat."""
+"""Environments of Gymnasium as games with one seat."""
 
 from __future__ import annotations
 
@@ -10,60 +10,62 @@ from gymnasium.spaces import Space
 from pettingzoo import AECEnv
 from pydantic import field_validator
 
-from marl.core.config import similar
-from marl.games.aec import AecGame, AecProperties, reseed
+from marl.core.config import did_you_mean
+from marl.games.aec import AecGame, GamePropertiesNotInPettingZoo, reseed_np_random
 from marl.games.isolated_random import IsolatedGlobalRandom
 from marl.games.wrappers.import_env import import_env_factory
 from marl.games.wrappers.pettingzoo import NumericEnvConfig
-from marl.games.wrappers.text_adapter import TemplateTextAdapter
+from marl.games.wrappers.text_adapter import TemplateEnvTextAdapter
 
 SEAT = "player_0"
 
 
 class GymnasiumConfig(NumericEnvConfig):
-    """An environment of Gymnasium with numbered actions, played by one seat, `player_0`."""
+    """Environment of Gymnasium with numbered actions, played by one seat, `player_0`."""
 
     kind: str = "gymnasium"
     example = "id: FrozenLake-v1, settings: {render_mode: ansi, is_slippery: false}"
     id: str
-    """Name of a registered environment, such as `CartPole-v1`, or the import path of a class of environments,
-    `my_package.my_module:MyEnv`, or of a function that makes one and is named env or make_env."""
+    """Name of a registered environment, such as `CartPole-v1`, or the import path of an environment class, such as
+    `my_package.my_module:MyEnv`, or of a function named env or make_env that returns an environment."""
 
     @field_validator("id")
     @classmethod
-    def _exists(cls, path: str) -> str:
+    def _check_environment_exists(cls, path: str) -> str:
         if ":" in path:
-            _maker(path)
+            _environment_factory(path)
             return path
+        if path.startswith(("GymV21Environment", "GymV26Environment")):
+            # These wrappers take the name of another environment, `module:Name`, and import the module.
+            raise ValueError(f"{path!r} makes an environment of another package; give its import path instead")
         try:
             gymnasium.spec(path)
         except gymnasium.error.Error as error:
-            advice = similar(path, gymnasium.registry) or "choices: names that `gymnasium.pprint_registry()` shows"
+            advice = did_you_mean(path, gymnasium.registry) or "choices: names that `gymnasium.pprint_registry()` shows"
             raise ValueError(f"no environment {path!r}: {error} {advice}") from error
         return path
 
     def build(self) -> GymnasiumGame:
-        env = SingleAgentEnv(self._make(), self.id)
-        words = TemplateTextAdapter(self.describe, self.actions)
-        words.check(env)
-        return GymnasiumGame(env, words, AecProperties(self.kind, self.illegal))
-
-    def _make(self) -> gymnasium.Env[Any, Any]:
         try:
             with IsolatedGlobalRandom():
                 if ":" in self.id:
-                    return _maker(self.id)(**self.settings)
-                return gymnasium.make(self.id, **self.settings)
+                    environment = _environment_factory(self.id)(**self.settings)
+                else:
+                    environment = gymnasium.make(self.id, **self.settings)
         except (TypeError, ImportError, gymnasium.error.Error) as error:
             raise ValueError(f"id: {self.id!r} with settings {self.settings}: {error}") from error
+        env = GymnasiumAecEnv(environment, self.id)
+        adapter = TemplateEnvTextAdapter(self.describe, self.actions)
+        adapter.check_observation_sizes(env)
+        return GymnasiumGame(env, adapter, GamePropertiesNotInPettingZoo(self.kind, self.illegal))
 
 
-def _maker(path: str) -> Callable[..., Any]:
+def _environment_factory(path: str) -> Callable[..., Any]:
     return import_env_factory(path, "id", lambda kind: issubclass(kind, gymnasium.Env))
 
 
-class SingleAgentEnv(AECEnv[str, Any, Any]):
-    """A Gymnasium environment with the AEC interface of PettingZoo."""
+class GymnasiumAecEnv(AECEnv[str, Any, Any]):
+    """Gymnasium environment with the AEC interface of PettingZoo and one agent."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str) -> None:
         self._env = env
@@ -76,10 +78,6 @@ class SingleAgentEnv(AECEnv[str, Any, Any]):
 
     def action_space(self, agent: str) -> Space[Any]:
         return self._env.action_space
-
-    def reseed(self, seed: int) -> None:
-        """Reseed the environment's random generators."""
-        reseed(vars(self._env.unwrapped), seed)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self._observation, info = self._env.reset(seed=seed, options=options)
@@ -108,12 +106,13 @@ class SingleAgentEnv(AECEnv[str, Any, Any]):
 
 
 class GymnasiumGame(AecGame):
-    """An environment of Gymnasium, whose moves are the names of its actions."""
+    """Game of an environment of Gymnasium, whose moves are the names of its actions."""
 
-    _env: SingleAgentEnv
+    _env: GymnasiumAecEnv
 
     def copy(self, seed: int | None = None) -> Self:
         other = super().copy(seed)
         if seed is not None:
-            other._env.reseed(seed)
+            # `AecGame.copy` reseeds only the wrapper, not the environment within.
+            reseed_np_random(vars(other._env._env.unwrapped), seed)
         return other

@@ -1,98 +1,130 @@
-"""PettingZoo environments as games, configured by an import path, a template of observations and action names."""
+"""PettingZoo environments as games: settings for the environment, the text of observations and names of actions."""
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
-from pettingzoo import AECEnv, ParallelEnv
+import pettingzoo
+from pettingzoo import AECEnv, EnvSpec, ParallelEnv
+from pettingzoo.env_registry.exceptions import PettingZooRegistryError
+from pettingzoo.env_registry.helpers import find_spec
 from pettingzoo.utils import parallel_to_aec
 from pydantic import Field, field_validator
 
 from marl.core.config import choices_hint
-from marl.games.aec import AecGame, AecProperties
+from marl.games.aec import AecGame, GamePropertiesNotInPettingZoo, possible_agents
 from marl.games.base import TextGameConfig
 from marl.games.isolated_random import IsolatedGlobalRandom
-from marl.games.wrappers.import_env import import_env_factory, import_optional
-from marl.games.wrappers.text_adapter import TemplateText, TemplateTextAdapter
+from marl.games.wrappers.import_env import import_env_factory, import_object, import_optional_package
+from marl.games.wrappers.text_adapter import TemplateEnvTextAdapter, TemplateText
 
 
 class NumericEnvConfig(TextGameConfig):
-    """Settings of environments with numeric observations and actions."""
+    """Base of the settings of environments with numeric observations and actions."""
 
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of the environment's constructor. With `render_mode: ansi`, an environment that can renders text."""
+    """Arguments of the environment's constructor. With `render_mode: ansi`, some environments render text."""
     describe: TemplateText | None = None
-    """jinja2 template of what an agent reads: `observation` (numbers as nested lists), `mask`, `legal` (names of the
-    legal moves), `agent`, `seat` (its number from 0), `name` (of the environment), `rendering` (with `render_mode:
-    ansi`). None: the rendering if there is one, or else up to 256 numbers in rows. A rendering is the same for all
-    agents: where it shows what is hidden from some, give a template."""
+    """jinja2 template of the text that an agent observes, with the variables `observation` (numbers as nested lists),
+    `mask` (1: legal action), `legal` (names of the legal moves), `agent`, `seat` (the agent's index), `name` (of the
+    environment) and `rendering` (text, with `render_mode: ansi`). Default: the rendering or, without a rendering, up to
+    256 numbers in rows. All agents read the same rendering, so a game with hidden information needs a template."""
     actions: tuple[str, ...] | TemplateText | None = None
-    """Names of the actions in their order, or a template of a name: `action` (number from 0), `number` (as text; of a
-    tuple all its numbers), `agent`, `seat`. None: known names of PettingZoo's classic games, or else numbers."""
+    """Names of the actions, ordered by action index; or a template of one name. The template may use `action` (the
+    index), `number` (the action as text; all numbers of a tuple), `agent` and `seat`. Default: the known names in
+    PettingZoo's classic games, else numbers."""
 
 
 class PettingZooConfig(NumericEnvConfig):
-    """An environment of PettingZoo, or one with its AEC or Parallel interface; its actions are numbered."""
+    """Environment of PettingZoo, or another one with its AEC or Parallel interface and numbered actions."""
 
     kind: str = "pettingzoo"
     example = "env: pettingzoo.classic.connect_four_v3"
     env: str
-    """A module of PettingZoo, such as `pettingzoo.classic.connect_four_v3`, or the import path of a class of
-    environments, `my_package.my_module:MyEnv`, or of a function that makes one and is named env, raw_env, parallel_env,
+    """Id in PettingZoo's registry, such as `classic/connect_four-v3`; or module of PettingZoo, such as
+    `pettingzoo.classic.connect_four_v3`; or the import path of an environment class, such as
+    `my_package.my_module:MyEnv`, or of a function that returns an environment and is named env, raw_env, parallel_env,
     make_env or load_environment."""
     payoffs: Literal["general", "zero_sum", "common"] = "general"
-    """`zero_sum`: the agents' rewards add up to 0. `common`: all agents get the same reward. Environments do not
-    declare this themselves, so it is set here and checked at the end of each episode. It decides who pays for an
-    illegal move."""
+    """`zero_sum`: the agents' rewards add up to 0; `common`: all agents get the same reward. The setting decides
+    who pays for an illegal move. The rewards are checked against the setting at the end of each episode."""
     hears: Literal["own", "all"] = "own"
-    """`all`: agents read the texts of each other's moves, for games of perfect information. `own`: agents read only
-    their observations of the environment."""
+    """`all`: agents also read each other's moves, for games of perfect information. `own`: agents read only their
+    observations of the environment."""
 
     @field_validator("env")
     @classmethod
-    def _exists(cls, path: str) -> str:
-        _maker(path)
-        return path
+    def _check_environment_exists(cls, import_path: str) -> str:
+        _environment_factory(import_path)
+        return import_path
+
+    def is_simultaneous(self) -> bool:
+        return self.build().is_parallel
 
     def build(self) -> AecGame:
-        env = environment(_maker(self.env), self.settings)
-        words = TemplateTextAdapter(self.describe, self.actions, self.hears)
-        words.check(env)
+        factory = _environment_factory(self.env)
+        try:
+            with IsolatedGlobalRandom():
+                env = factory(**self.settings)
+        except TypeError as error:
+            raise ValueError(f"settings: {self.settings} are not taken: {error}") from error
+        if isinstance(env, ParallelEnv):
+            env = parallel_to_aec(env)
+        if not isinstance(env, AECEnv):
+            raise ValueError(f"env: makes a {type(env).__name__}; choices: an AECEnv or a ParallelEnv of PettingZoo")
+        possible_agents(env)
+        adapter = TemplateEnvTextAdapter(self.describe, self.actions, self.hears)
+        adapter.check_observation_sizes(env)
         zero_sum, common = self.payoffs == "zero_sum", self.payoffs == "common"
-        return AecGame(env, words, AecProperties(self.kind, self.illegal, zero_sum, common))
+        return AecGame(env, adapter, GamePropertiesNotInPettingZoo(self.kind, self.illegal, zero_sum, common))
 
 
-def environment(maker: Any, settings: Mapping[str, Any]) -> AECEnv[str, Any, Any]:
-    """Return a new environment with the AEC interface.
-
-    Raises:
-        ValueError: if `maker` does not accept the settings, or returns no environment.
-    """
-    try:
-        with IsolatedGlobalRandom():
-            env = maker(**settings)
-    except TypeError as error:
-        raise ValueError(f"settings: {dict(settings)} are not taken: {error}") from error
-    if isinstance(env, ParallelEnv):
-        return parallel_to_aec(env)
-    if not isinstance(env, AECEnv):
-        raise ValueError(f"env: makes a {type(env).__name__}; choices: an AECEnv or a ParallelEnv of PettingZoo")
-    return env
-
-
-def _maker(path: str) -> Any:
-    """Return the function or class that creates the environment; raise ValueError if there is none."""
-    if ":" in path:
-        return import_env_factory(path, "env", lambda kind: issubclass(kind, AECEnv | ParallelEnv))
-    family, _, name = path.rpartition(".")
+def _environment_factory(name: str) -> Callable[..., Any]:
+    """Return the function or class that creates the environment `name`; raise ValueError if there is none."""
+    if ":" in name:
+        return import_env_factory(name, "env", lambda kind: issubclass(kind, AECEnv | ParallelEnv))
+    if "/" in name:
+        return _registered_factory(name)
+    family, _, module_name = name.rpartition(".")
     if not family.startswith("pettingzoo."):
-        raise ValueError(f"env: {path!r}; choices: pettingzoo.FAMILY.NAME, or an import path 'package.module:name'")
-    folder = import_optional(family, "pettingzoo")
-    # Versioned modules are environments; the others are helpers of the family.
+        raise ValueError(
+            f"env: {name!r}; choices: an id FAMILY/NAME-vN of PettingZoo's registry, pettingzoo.FAMILY.NAME, or an "
+            "import path 'package.module:name'"
+        )
+    folder = import_optional_package(family, "pettingzoo")
+    # A PettingZoo module with a version in its name (`rps_v2`) is an environment; any other module is a helper.
     environments = [module.name for module in pkgutil.iter_modules(folder.__path__) if "_v" in module.name]
-    if name not in environments:
-        raise ValueError(f"env: {family} has no {name!r}; {choices_hint(name, environments)}")
-    module = vars(import_optional(path, "pettingzoo"))
+    if module_name not in environments:
+        raise ValueError(f"env: {family} has no {module_name!r}; {choices_hint(module_name, environments)}")
+    module = vars(import_optional_package(name, "pettingzoo"))
     return module["env"] if "env" in module else module["parallel_env"]
+
+
+def _registered_factory(env_id: str) -> Callable[..., Any]:
+    """Return the function that creates the environment with the id `env_id` in PettingZoo's registry.
+
+    An id without a version stands for the latest version, as in `pettingzoo.make`. Raises ValueError if PettingZoo
+    knows no such id.
+    """
+    found: EnvSpec | None = None
+    for registered in (pettingzoo.parallel_registry, pettingzoo.aec_registry):
+        with suppress(PettingZooRegistryError):
+            found = find_spec(registered, env_id)
+    if found is None:
+        ids = sorted({*pettingzoo.aec_registry, *pettingzoo.parallel_registry})
+        raise ValueError(f"env: PettingZoo's registry has no {env_id!r}; {choices_hint(env_id, ids)}")
+    factory = found.entry_point
+    if isinstance(factory, str):
+        module, _, attribute = factory.partition(":")
+        if module.startswith("pettingzoo."):
+            factory = vars(import_optional_package(module, "pettingzoo"))[attribute]
+        else:
+            factory = import_object(factory, "env")
+    if factory is None:
+        raise ValueError(f"env: {env_id!r} stands in PettingZoo's registry without the function that creates it")
+    cycles = {} if found.max_cycles is None else {"max_cycles": found.max_cycles}
+    return partial(factory, **found.kwargs, **cycles)

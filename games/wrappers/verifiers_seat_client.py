@@ -1,4 +1,4 @@
-"""Client through which an environment of `verifiers` gets the answers of a game's seat instead of a model's."""
+"""Client for environments of the package `verifiers` that returns a game seat's answers instead of a model's."""
 
 from __future__ import annotations
 
@@ -17,43 +17,35 @@ from marl.games.wrappers.chat_text import parse_tool_call
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """Request of the environment for a completion, with the future for its answer."""
+    """Request of an environment for a completion, with the future that receives the answer."""
 
     messages: Sequence[Any]
     tools: Sequence[Any]
     answer: asyncio.Future[str]
 
 
-class SeatClient(Client[None, Any, Any, Any]):
+class QueueingSeatClient(Client[None, Any, Any, Any]):
     """Client without an endpoint that queues requests until the game answers them."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        self._requests: deque[CompletionRequest] = deque()
-        self._news = asyncio.Event()
+        # Requests without an answer, oldest first, and an event that is set while there is at least one.
+        self.requests: deque[CompletionRequest] = deque()
+        self.has_request = asyncio.Event()
 
-    @property
-    def pending_request(self) -> CompletionRequest | None:
-        """Oldest request without an answer, or None."""
-        return self._requests[0] if self._requests else None
+    def answer_request(self, answer_text: str) -> None:
+        """Answer the oldest request with `answer_text`."""
+        self.requests.popleft().answer.set_result(answer_text)
+        if not self.requests:
+            self.has_request.clear()
 
-    async def wait(self) -> None:
-        """Wait until there is a request."""
-        await self._news.wait()
-
-    def answer(self, text: str) -> None:
-        """Answer the oldest request with `text`."""
-        self._requests.popleft().answer.set_result(text)
-        if not self._requests:
-            self._news.clear()
-
-    def drop_requests(self) -> None:
+    def drop_unanswered_requests(self) -> None:
         """Discard all requests without an answer."""
-        self._requests.clear()
-        self._news.clear()
+        self.requests.clear()
+        self.has_request.clear()
 
     def setup_client(self, config: Any) -> None:
-        """Do nothing: there is nothing to connect to."""
+        """Do nothing, because there is no endpoint to connect to."""
 
     async def to_native_tool(self, tool: Any) -> Any:
         return tool
@@ -65,12 +57,12 @@ class SeatClient(Client[None, Any, Any, Any]):
         self, prompt: Any, model: str, sampling_args: Any, tools: list[Any] | None = None, **kwargs: Any
     ) -> Any:
         request = CompletionRequest(prompt, tools or (), asyncio.get_running_loop().create_future())
-        self._requests.append(request)
-        self._news.set()
+        self.requests.append(request)
+        self.has_request.set()
         return await request.answer, [tool.name for tool in request.tools]
 
     async def raise_from_native_response(self, response: Any) -> None:
-        """Do nothing: any text is an answer."""
+        """Do nothing, because any text of the seat is a valid response."""
 
     async def from_native_response(self, response: Any) -> Response:
         text, tools = response
@@ -81,4 +73,4 @@ class SeatClient(Client[None, Any, Any, Any]):
         return Response(id="", created=0, model="policy", message=message)
 
     async def close(self) -> None:
-        self.drop_requests()
+        self.drop_unanswered_requests()

@@ -1,1 +1,1 @@
-"""The same loop in other places: the parts of a run as processes of a Ray cluster."""
+"""Distributed runs: simulators and learners of a run as processes of a Ray cluster."""

@@ -1,4 +1,4 @@
-"""One of several processes that train a policy together. Ray runs it as an actor; a test may run it without Ray."""
+"""One of the processes that train a policy together. Ray runs it as an actor; a test may run it without Ray."""
 
 from __future__ import annotations
 
@@ -15,108 +15,125 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from marl.core.types import Metrics, Reading, Sample, TokenFigures, Turn, TurnId
-from marl.protocols import DataParallel, Learner, LearnerConfig, LearnerContext, ReportsTokens
-from marl.training.placement import use_threads
+from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
+from marl.protocols import DataParallel, Learner, LearnerBuildArguments, LearnerConfig, ReportsTokenStatistics
+from marl.training.placement import set_torch_threads
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 _GET_ADDRESS = 0x8915
-"""SIOCGIFADDR of Linux."""
+"""Linux's ioctl request SIOCGIFADDR: the address of a network interface."""
 
 
 @dataclass(frozen=True, slots=True)
-class LearnerSpec:
-    """Specification of a learner for a group of processes."""
+class LearnerProcessSettings:
+    """Settings from which each process of a group builds the learner."""
 
     settings: LearnerConfig
-    context: LearnerContext
+    context: LearnerBuildArguments
     world_size: int
-    """Number of processes."""
+    """Number of processes of the group."""
     data_parallel: DataParallel
     threads: int | None
-    """Number of torch's threads in each process, or None for torch's default."""
+    """Number of torch's threads in each process (default: torch's own)."""
     deadline_s: float
-    """Maximum wait of one process for the others, in seconds."""
+    """Maximum time that one process waits for the others, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerUpdate:
-    """Results of one update, from the process of rank 0 to the run."""
+class WorkerUpdateResult:
+    """Results of one update that the process of rank 0 returns to the run."""
 
     metrics: Metrics
-    needs: frozenset[str]
-    """Fields of `Reading` to be read for the next update."""
+    needed_reading_fields: frozenset[str]
+    """Fields of `Reading` to read before the next update."""
     state: dict[str, Any]
-    """State after the update; empty if not requested."""
-    tokens: dict[TurnId, TokenFigures]
-    """Figures of the samples' tokens; empty if not requested, or if the learner does not report them."""
+    """Learner's state after the update; empty if not requested."""
+    tokens: dict[TurnId, TokenLogprobsAndEntropies]
+    """Turn -> its tokens' log-probabilities and entropies; empty if not requested or not reported by the learner."""
 
 
 class LearnerWorker:
-    """Share of a learner in one process. All workers of a group receive the same calls in the same order."""
+    """One process of a data-parallel learner. All workers of a group receive the same calls in the same order."""
 
     def __init__(self) -> None:
         self._rank, self._membership = 0, ExitStack()
         self._learner: Learner | None = None
 
-    def alive(self) -> str:
-        """Return host name and process id, as a sign of life."""
+    def ping(self) -> str:
+        """Return the worker's host name and process id, as a sign of life."""
         return f"{socket.gethostname()}, process {os.getpid()}"
 
     def rendezvous_address(self) -> str:
-        """Return an address of this process for the rest of the cluster, with a free port."""
-        host = _own_address()
+        """Return an address with a free port, at which the other workers can reach this process."""
+        host = _own_cluster_address()
         with socket.socket() as listener:
             listener.bind((host, 0))
             return f"tcp://{host}:{listener.getsockname()[1]}"
 
-    def join(self, spec: LearnerSpec, address: str, rank: int) -> frozenset[str]:
-        """Join the group at `address` and build the learner; return its needs."""
-        # Imported here, not at the top: `alive` answers before torch is loaded, and ends the wait for room.
-        from marl.models.torch_process_group import ProcessGroupMember, join_process_group
+    def join_group_and_list_needed_fields(
+        self, process_settings: LearnerProcessSettings, rendezvous_address: str, rank: int
+    ) -> frozenset[str]:
+        """Join the process group at `rendezvous_address` and build the learner; return the learner's needs."""
+        # This module is imported late: `ping`, which shows that Ray found room, must answer before torch is loaded.
+        from marl.models.torch_process_group import ProcessGroupJoinSettings, join_process_group
 
         self._rank = rank
-        use_threads(spec.threads)
-        # By default gloo uses the interface behind the machine's name, which other machines may not reach.
-        if interface := _interface(_own_address()):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        member = ProcessGroupMember(rank, spec.world_size, address, spec.data_parallel, spec.deadline_s)
+        set_torch_threads(process_settings.threads)
+        # gloo uses the interface of the host name by default, which other machines may not reach; so it is set here.
+        own_address = _own_cluster_address()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            for _, interface in socket.if_nameindex():
+                with suppress(OSError):  # the ioctl fails for an interface without an IPv4 address
+                    answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", interface.encode()))
+                    if socket.inet_ntoa(answer[20:24]) == own_address:
+                        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+                        break
+        member = ProcessGroupJoinSettings(
+            rank,
+            process_settings.world_size,
+            rendezvous_address,
+            process_settings.data_parallel,
+            process_settings.deadline_s,
+        )
         group = self._membership.enter_context(join_process_group(member))
-        self._learner = spec.settings.build(replace(spec.context, data_parallel=group))
-        return self._learner.needs
+        self._learner = process_settings.settings.build(replace(process_settings.context, data_parallel=group))
+        return self._learner.needed_reading_fields
 
     @property
     def learner(self) -> Learner:
-        """Return the learner, after `join`."""
+        """The learner, which exists after `join_group_and_list_needed_fields`."""
         assert self._learner is not None
         return self._learner
 
-    def read(self, turns: Sequence[Turn], fields: frozenset[str]) -> list[Reading]:
-        """Return the readings of `turns` in the process of rank 0, none in others."""
-        return self.learner.read(turns, fields)
+    def read(self, turns: Sequence[Turn], reading_fields: frozenset[str]) -> list[Reading]:
+        """Return the reading of each turn in the process of rank 0, and an empty list in others."""
+        return self.learner.read(turns, reading_fields)
 
-    def update(self, samples: Sequence[Sample], return_state: bool, return_tokens: bool) -> WorkerUpdate | None:
-        """Update the weights; return the results in the process of rank 0, None in others."""
-        learner, figures = self.learner, dict[TurnId, TokenFigures]()
-        if isinstance(learner, ReportsTokens):
-            learner.token_figures = figures if return_tokens else None
+    def update(
+        self, samples: Sequence[Sample], return_state: bool, return_token_figures: bool
+    ) -> WorkerUpdateResult | None:
+        """Update the weights on `samples`; return the results in the process of rank 0, and None in others."""
+        learner, figures = self.learner, dict[TurnId, TokenLogprobsAndEntropies]()
+        if isinstance(learner, ReportsTokenStatistics):
+            learner.token_figures = figures if return_token_figures else None
         metrics = learner.update(samples)
-        # Called in every rank: a learner with shards gathers its state from all of them.
+        # Every rank calls `state_dict`, because a sharded learner collects its state from all processes.
         state = learner.state_dict() if return_state else {}
-        return None if self._rank else WorkerUpdate(metrics, learner.needs, state, figures)
+        return None if self._rank else WorkerUpdateResult(metrics, learner.needed_reading_fields, state, figures)
 
     def publish(self) -> dict[str, Tensor]:
-        """Return the weights by name in the process of rank 0, none in others."""
+        """Return the weights by name in the process of rank 0, and an empty dict in others."""
         weights = self.learner.publish()
         assert isinstance(weights, Iterable)
-        # On the CPU: the receiving process may see no GPU. The iterator runs in every rank, as shards are gathered.
+        # The run may see no GPU, so weights are sent from the CPU. Every rank iterates, because shards are gathered.
         return {name: tensor.cpu() for name, tensor in weights if not self._rank}
 
     def save(self) -> dict[str, bytes]:
-        """Return the files of a Hugging Face folder by relative path in the process of rank 0, none in others."""
+        """Return relative path -> content of the saved Hugging Face folder in the process of rank 0, else an empty
+        dict."""
         files: dict[str, bytes] = {}
         with tempfile.TemporaryDirectory() as folder:
             home = Path(folder)
@@ -127,28 +144,17 @@ class LearnerWorker:
         return files
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the learner's state in the process of rank 0, an empty one in others."""
+        """Return the learner's state in the process of rank 0, and an empty dict in others."""
         state = self.learner.state_dict()
         return {} if self._rank else state
 
-    def load_state(self, state: Mapping[str, Any]) -> frozenset[str]:
-        """Restore the learner's state; return the needs of the next update."""
+    def load_state_and_list_needed_fields(self, state: Mapping[str, Any]) -> frozenset[str]:
+        """Restore the learner's state; return the learner's needs for the next update."""
         self.learner.load_state_dict(state)
-        return self.learner.needs
+        return self.learner.needed_reading_fields
 
 
-def _own_address() -> str:
-    """Return the address under which Ray's other machines reach this machine."""
+def _own_cluster_address() -> str:
+    """Return the address at which other machines of the Ray cluster reach this machine."""
     node_id = ray.get_runtime_context().get_node_id()
     return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id)
-
-
-def _interface(address: str) -> str:
-    """Return the name of the network interface with this IPv4 address, or "" if there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # interfaces without an IPv4 address
-                answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", name.encode()))
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
-    return ""

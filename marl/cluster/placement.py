@@ -1,4 +1,5 @@
-"""Placement of a run by its scenario's `cluster`: all in this process, several simulators here, or actors of Ray."""
+"""Placement of a run by `cluster` of its scenario: in this process, with one or several simulators, or in Ray
+actors."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
 from marl.training.placement import (
     LocalPlacement,
+    ModelSources,
     Placement,
-    Sources,
     build_simulator,
     sharded_simulator,
 )
@@ -20,7 +21,7 @@ from marl.training.placement import (
 
 @contextmanager
 def open_placement(scenario: Scenario) -> Iterator[Placement]:
-    """Yield the placement of a run. Its processes end with this context.
+    """Yield the placement of a run's simulators and learners. Their processes end with the context.
 
     Raises:
         ScenarioError: if Ray is missing, too old or cannot be reached, or if the cluster is too small.
@@ -31,12 +32,12 @@ def open_placement(scenario: Scenario) -> Iterator[Placement]:
     elif settings.kind == "local":
         yield ShardedPlacement(settings.simulators)
     else:
-        if problems := list(settings.missing()):
+        if problems := list(settings.ray_requirement_errors()):
             raise ScenarioError(f"cluster.{problems[0]}")
-        # Ray is an optional dependency, and must be imported after the environment variables set by `connected`.
-        from marl.cluster.connection import connected
+        # Ray is optional, and must be imported after `ray_connection` has set environment variables.
+        from marl.cluster.connection import ray_connection
 
-        with connected(settings):
+        with ray_connection(settings):
             from marl.cluster.ray_placement import RayPlacement
 
             placement = RayPlacement(settings)
@@ -47,11 +48,11 @@ def open_placement(scenario: Scenario) -> Iterator[Placement]:
 
 
 class ShardedPlacement(LocalPlacement):
-    """Placement in this process, with several simulators that have engines of their own."""
+    """Placement in this process with several simulators, each with engines of its own."""
 
     def __init__(self, simulators: int) -> None:
         self._simulators = simulators
 
-    def simulator(self, scenario: Scenario, sources: Sources) -> ShardedSimulator:
+    def build_simulator(self, scenario: Scenario, sources: ModelSources) -> ShardedSimulator:
         shards = [SimulatorShard(build_simulator(scenario, sources)) for _ in range(self._simulators)]
         return sharded_simulator(scenario, LocalShardGroup(shards))

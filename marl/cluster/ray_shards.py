@@ -1,7 +1,7 @@
-"""Simulator shards as actors of Ray: each is given jobs, watched, and replaced when it dies or hangs.
+"""Simulator shards as Ray actors, which are given jobs, watched, and replaced if they die or hang.
 
-A thread with an event loop manages the actors, so that they play on while the run learns. Every wait has a deadline and
-a message with the name and the activity of the process.
+A thread with an event loop manages the actors, so that they play on while the run learns. Every wait has a deadline,
+and an error message that names the process and its activity.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import concurrent.futures
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,39 +19,51 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from marl.cluster.gpu_weights import GpuBufferPool
-from marl.cluster.simulator_process import Reply, SimulatorProcess, SimulatorSetup
-from marl.cluster.simulator_slot import OpenBatch, SimulatorSlot
+from marl.cluster.simulator_process import ExecuteAndPlayReply, SimulatorProcess, SimulatorProcessSettings
+from marl.cluster.simulator_slot import RestartableSimulator, UnfinishedJobBatch
 from marl.cluster.weight_transfer import PublishedWeights
 from marl.core.errors import EngineError
 from marl.core.types import Metrics, Ticket
-from marl.rollout.base import ProcessStatus
+from marl.rollout.base import ProcessActivity
 from marl.rollout.shards import (
-    CancelJobs,
-    EndStep,
-    JobBatch,
-    LoadWeights,
-    RestoreUsage,
-    Result,
-    SetPolicy,
+    AddOrRemovePolicyCommand,
+    BroadcastCommand,
+    CancelJobsCommand,
+    LoadWeightsCommand,
+    ReportStepMetricsCommand,
+    RestoreUsageCommand,
     ShardCommand,
     ShardGroup,
-    ShardReport,
-    Sleep,
+    ShardJobResult,
+    ShardStepReport,
+    SleepCommand,
+    StartJobsCommand,
 )
 from marl.scenario.cluster import ClusterConfig
 
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+cluster/simulators | processes | simulators that play (`cluster: {kind: ray}`)
+cluster/restarts | processes | lost and replaced in this step
+cluster/idle | share | of the step's time in which a simulator had nothing to play, mean over simulators
+cluster/SIMULATOR/idle | share | the same of one simulator: `simulator_0`, `simulator_1` and so on
+cluster/published_bytes | bytes | of new weights that the step before put into the object store
+cluster/publish_s | s | that this took the run itself
+"""
+
 _TURN_S = 0.5
-"""Maximum time of one call of `SimulatorProcess.work`, in seconds. New commands wait for its end."""
+"""Maximum duration of one call of `SimulatorProcess.execute_and_play`, in seconds; new commands wait for the call's
+end."""
 _END_S = 10.0
-"""Maximum wait for the end of all tasks at `close`, in seconds."""
+"""Maximum time that `close` waits for the end of all tasks, in seconds."""
 
 
-class _Lost(Exception):  # noqa: N818 (says what happened)
-    """A process died, or gave no sign of life within its deadline."""
+class _SimulatorProcessLost(Exception):  # noqa: N818 (says what happened)
+    """A simulator's process died, or gave no sign of life within its deadline."""
 
 
-class _Failed(Exception):  # noqa: N818 (says what happened)
-    """Code of ours raised in a process: the run ends with this error, as with one process."""
+class _SimulatorProcessRaised(Exception):  # noqa: N818 (says what happened)
+    """Exception that code of marl raised in a simulator's process; it ends the run, as it would in one process."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(str(cause))
@@ -60,51 +71,51 @@ class _Failed(Exception):  # noqa: N818 (says what happened)
 
 
 class RayShardGroup(ShardGroup):
-    """Shards in Ray actors. The public methods belong to the run's thread, all others to the thread of the event loop.
+    """Group of simulator shards in Ray actors.
 
-    The base class documents its methods.
+    Public methods are called in the run's thread, private ones in the thread of the event loop.
     """
 
-    def __init__(self, settings: ClusterConfig, setup: SimulatorSetup) -> None:
+    def __init__(self, settings: ClusterConfig, setup: SimulatorProcessSettings) -> None:
         super().__init__(settings.simulators)
         self._settings, self._setup = settings, ray.put(setup)
-        self._sleeps = any(policy.engine.sleeps for policy in setup.scenario.policies.values())
+        self._sleeps = any(policy.engine.can_sleep for policy in setup.scenario.policies.values())
         self._actor = ray.remote(SimulatorProcess).options(
             num_cpus=settings.cpus, num_gpus=settings.gpus, scheduling_strategy="SPREAD", max_restarts=0
         )
-        # No SimpleQueue: a signal at the end of a timed wait, such as the watchdog's, can make it wait for ever.
-        self._done: queue.Queue[tuple[Ticket, Result] | None] = queue.Queue()
+        # `queue.Queue` is used, because a SimpleQueue could wait for ever if a signal ends a timed wait.
+        self._done: queue.Queue[tuple[Ticket, ShardJobResult] | None] = queue.Queue()
         self._failure: BaseException | None = None
         self._notes: list[str] = []
-        self._weights: dict[str, LoadWeights] = {}
-        """Policy -> its newest weights, for new processes."""
-        self._added: dict[str, SetPolicy] = {}
-        """Name -> added policy, for new processes."""
-        self._restored: RestoreUsage | None = None
-        """Usage of all shards together, for new processes."""
+        self._weights: dict[str, LoadWeightsCommand] = {}
+        """Policy -> command with its newest weights, for new processes."""
+        self._added: dict[str, AddOrRemovePolicyCommand] = {}
+        """Added policy -> the command that added it, for new processes."""
+        self._restored: RestoreUsageCommand | None = None
+        """Command with the restored usage of engines, for new processes."""
         self._buffers = GpuBufferPool()
-        self._late: list[ShardReport] = []
-        """Reports sent after their step had ended."""
+        self._late: list[ShardStepReport] = []
+        """Reports that came after the end of their step."""
         self._published_bytes = self._published_s = 0.0
         self._restarts = 0
         self._step_began = time.monotonic()
-        self._slots = [SimulatorSlot(number) for number in range(self.size)]
+        self._slots = [RestartableSimulator(number) for number in range(self.size)]
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         for slot in self._slots:
-            asyncio.run_coroutine_threadsafe(self._serve(slot), self._loop)
+            asyncio.run_coroutine_threadsafe(self._keep_simulator_running(slot), self._loop)
 
-    # Called by the run, in its own thread.
+    # --- methods called in the run's thread -----------------------------------------------------------------------
 
-    def submit(self, shard: int, batch: JobBatch) -> None:
-        self._call_soon(self._begin, shard, batch)
+    def submit(self, shard_index: int, batch: StartJobsCommand) -> None:
+        self._loop.call_soon_threadsafe(self._assign_job_batch, shard_index, batch)
 
     def step(self, wait_s: float) -> None:
         timeout_s = max(wait_s, 1e-4)
         with suppress(queue.Empty):
             while self._failure is None:
-                # Sleep for the first result alone, then take all others that are there.
+                # `step` waits for its first result only. Further results are taken if they are ready.
                 if finished := self._done.get(timeout=timeout_s):
                     ticket, result = finished
                     self.results[ticket] = result
@@ -112,32 +123,32 @@ class RayShardGroup(ShardGroup):
         if self._failure is not None:
             raise self._failure
 
-    def send(self, command: CancelJobs | LoadWeights | RestoreUsage | SetPolicy) -> None:
+    def send_command(self, command: BroadcastCommand) -> None:
         match command:
-            case CancelJobs(tickets):
-                self._call_soon(self._cancel, tickets)
-            case LoadWeights():
+            case CancelJobsCommand(tickets):
+                self._loop.call_soon_threadsafe(self._cancel_jobs, tickets)
+            case LoadWeightsCommand():
                 began = time.perf_counter()
-                # The copy is made here, in the run's thread: the learner may change its weights after this call.
+                # Weights are copied before this method returns, because the learner may change them afterwards.
                 publication = PublishedWeights(command.weights, self._buffers, ray.put)
                 self._published_bytes += publication.stored_bytes
-                self._call_soon(self._broadcast, replace(command, weights=publication))
+                self._loop.call_soon_threadsafe(self._broadcast_command, replace(command, weights=publication))
                 self._published_s += time.perf_counter() - began
-            case RestoreUsage(spent) if not spent:
+            case RestoreUsageCommand(spent) if not spent:
                 pass
             case _:
-                self._call_soon(self._broadcast, command)
+                self._loop.call_soon_threadsafe(self._broadcast_command, command)
 
-    def reports(self, command: EndStep | Sleep) -> list[ShardReport]:
-        """Execute a command in all shards and return the reports of those without jobs.
+    def collect_reports(self, command: ReportStepMetricsCommand | SleepCommand) -> list[ShardStepReport]:
+        """Execute a command in all shards; return the reports of the shards without open jobs.
 
-        Shards that play ahead are not waited for: they report on the step later, and would stay awake anyway.
+        Shards that play ahead are not waited for: their reports come later, and their engines stay awake.
         """
-        if isinstance(command, Sleep) and not self._sleeps:
+        if isinstance(command, SleepCommand) and not self._sleeps:
             return []
         return asyncio.run_coroutine_threadsafe(self._gather_reports(command), self._loop).result()
 
-    def metrics(self) -> Metrics:
+    def metrics_of_processes(self) -> Metrics:
         now = time.monotonic()
         elapsed = max(now - self._step_began, 1e-9)
         idle = [1 - min(slot.busy_s / elapsed, 1.0) for slot in self._slots]
@@ -155,220 +166,224 @@ class RayShardGroup(ShardGroup):
         self._published_bytes = self._published_s = 0.0
         return metrics
 
-    def take_notes(self) -> list[str]:
+    def take_lost_shard_messages(self) -> list[str]:
         notes, self._notes = self._notes, []
         return notes
 
-    def status(self) -> list[ProcessStatus]:
+    def process_activities(self) -> list[ProcessActivity]:
         return [
-            ProcessStatus(slot.name, slot.location, slot.activity, slot.since, slot.open_jobs, slot.restarts)
+            ProcessActivity(slot.name, slot.location, slot.activity, slot.since, slot.open_job_count, slot.restarts)
             for slot in self._slots
         ]
 
     def close(self) -> None:
-        """End all processes."""
+        """End the processes of all simulators."""
         with suppress(concurrent.futures.TimeoutError):
-            asyncio.run_coroutine_threadsafe(_cancel_tasks(), self._loop).result(_END_S)
+            asyncio.run_coroutine_threadsafe(_cancel_other_asyncio_tasks(), self._loop).result(_END_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_END_S)
         for slot in self._slots:
-            slot.kill()
+            slot.kill_process()
 
-    def _call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
-        self._loop.call_soon_threadsafe(call, *arguments)
+    # --- methods called in the thread of the event loop -----------------------------------------------------------
 
-    # Called in the thread of the event loop.
+    def _assign_job_batch(self, shard_index: int, batch: StartJobsCommand) -> None:
+        """Give a batch of jobs to the shard's process, or to a stand-in if it has no process."""
+        slot = self._slots[shard_index]
+        player = self._next_slot_with_process(slot) if slot.vacant else slot
+        player.queue_job_batch(UnfinishedJobBatch(batch, set(batch.jobs)))
 
-    def _begin(self, shard: int, batch: JobBatch) -> None:
-        slot = self._slots[shard]
-        player = self._stand_in(slot) if slot.vacant else slot
-        player.begin(OpenBatch(batch, set(batch.jobs)))
-
-    def _stand_in(self, slot: SimulatorSlot) -> SimulatorSlot:
-        """Return the next simulator with a process, which does the jobs of the vacant `slot`."""
+    def _next_slot_with_process(self, slot: RestartableSimulator) -> RestartableSimulator:
+        """Return the next simulator that has a process, to do the jobs of the vacant `slot`."""
         for offset in range(1, self.size):
             other = self._slots[(slot.number + offset) % self.size]
             if not other.vacant:
                 return other
         return slot
 
-    def _cancel(self, tickets: frozenset[Ticket]) -> None:
+    def _cancel_jobs(self, tickets: frozenset[Ticket]) -> None:
         for slot in self._slots:
             affected = [opened for opened in slot.open if tickets & opened.open_jobs]
             for opened in affected:
                 opened.cancelled |= tickets & opened.open_jobs
                 opened.open_jobs -= tickets
             if affected:
-                slot.drop_finished()
-                slot.put(CancelJobs(tickets))
+                slot.drop_finished_batches()
+                slot.queue_command(CancelJobsCommand(tickets))
 
-    def _broadcast(self, command: LoadWeights | RestoreUsage | SetPolicy) -> None:
-        """Send a command to all processes, and store it for new ones."""
+    def _broadcast_command(self, command: LoadWeightsCommand | RestoreUsageCommand | AddOrRemovePolicyCommand) -> None:
+        """Send a command to all processes, and store it for processes that start later."""
         match command:
-            case LoadWeights(policy):
+            case LoadWeightsCommand(policy):
                 self._weights[policy] = command
-            case RestoreUsage():
+            case RestoreUsageCommand():
                 self._restored = command
-            case SetPolicy(name, player):
+            case AddOrRemovePolicyCommand(name, player):
                 self._added.pop(name, None)
                 if player:
                     self._added[name] = command
         for slot in self._slots:
-            slot.put(command)
+            slot.queue_command(command)
 
-    async def _gather_reports(self, command: EndStep | Sleep) -> list[ShardReport]:
+    async def _gather_reports(self, command: ReportStepMetricsCommand | SleepCommand) -> list[ShardStepReport]:
         present = [slot for slot in self._slots if not slot.vacant]
         for slot in present:
             if not slot.open:
                 slot.report = self._loop.create_future()
-            if not slot.open or isinstance(command, EndStep):
-                slot.put(command)
+            if not slot.open or isinstance(command, ReportStepMetricsCommand):
+                slot.queue_command(command)
         reports = await asyncio.gather(*[slot.report for slot in present if slot.report])
-        if isinstance(command, EndStep):
+        if isinstance(command, ReportStepMetricsCommand):
             late, self._late = self._late, []
             reports = [*late, *reports]
         return reports
 
-    async def _serve(self, slot: SimulatorSlot) -> None:
-        """Run one simulator, in one process after another."""
+    async def _keep_simulator_running(self, slot: RestartableSimulator) -> None:
+        """Run one simulator until the run ends; a lost process is killed and replaced.
+
+        After `cluster.tries` losses in a row without a result, the run ends with an error.
+        """
         try:
             while True:
                 try:
                     await self._start_process(slot)
                     while True:
-                        await self._work(slot)
-                except _Lost as error:
-                    self._lose(slot, error)
-        except _Failed as error:
-            self._fail(error.cause)
+                        await self._send_commands_and_deliver_results(slot)
+                except _SimulatorProcessLost as error:
+                    slot.kill_process()
+                    slot.losses, slot.restarts = slot.losses + 1, slot.restarts + 1
+                    self._restarts += 1
+                    message = f"{slot.name} ({slot.location or 'not started'}) {error}"
+                    if slot.losses >= self._settings.tries:
+                        in_a_row = f"that was process {slot.losses} in a row without a result (cluster.tries)"
+                        raise EngineError(f"{message}; {in_a_row}") from error
+                    repeated = f"{slot.open_job_count} unfinished episodes are played again"
+                    self._notes.append(f"{message}; it is replaced, and {repeated}")
+                    slot.deliver_report(ShardStepReport())
+        except _SimulatorProcessRaised as error:
+            self._end_run_with_error(error.cause)
         except EngineError as error:
-            self._fail(error)
+            self._end_run_with_error(error)
 
-    async def _start_process(self, slot: SimulatorSlot) -> None:
+    async def _start_process(self, slot: RestartableSimulator) -> None:
         """Start a process, build its simulator, and queue commands for all unfinished batches."""
         slot.process, slot.location = self._actor.remote(), ""
         patience_s = self._settings.room_s if slot.restarts else self._settings.start_s
-        vacate = self._loop.call_later(patience_s, self._vacate, slot)
+        vacate = self._loop.call_later(patience_s, self._reassign_jobs_until_process_starts, slot)
         try:
-            host, process_id = await self._call(slot, "waiting for room", slot.process.location.remote(), None)
+            host, process_id = await self._await_process_call(
+                slot, "waiting for room", slot.process.hostname_and_pid.remote(), None
+            )
         finally:
             vacate.cancel()
         slot.location = f"{host}, process {process_id}"
-        built = slot.process.build.remote(self._setup)
-        slot.gpus = await self._call(slot, "loading weights", built, self._settings.start_s)
-        # These replace the queue: they cover every earlier command, so none is sent twice. Batches come last, as they
-        # need the weights and the added policies.
+        built = slot.process.build_and_list_gpu_uuids.remote(self._setup)
+        slot.gpus = await self._await_process_call(slot, "loading weights", built, self._settings.start_s)
+        # A new process gets the current weights and the added policies in place of the old queue of commands.
+        # Batches of jobs come last in the queue, because they need these weights and policies.
         slot.commands = [*self._weights.values()]
         if self._restored:
             slot.commands.append(self._restored)
         slot.commands += self._added.values()
-        slot.commands += [opened.without_cancelled() for opened in slot.open]
-        # The report of the step that is ending went with the old process.
-        slot.answer(ShardReport())
+        slot.commands += [opened.without_cancelled_jobs() for opened in slot.open]
+        # A `step` that waits for a report of the lost process gets an empty report instead.
+        slot.deliver_report(ShardStepReport())
         if slot.vacant or slot.losses:
             self._notes.append(f"{slot.name} is there again ({slot.location})")
         slot.vacant = False
 
-    async def _work(self, slot: SimulatorSlot) -> None:
-        """Let a process execute its commands and play for a while; collect the results."""
+    async def _send_commands_and_deliver_results(self, slot: RestartableSimulator) -> None:
+        """Let a process execute its commands and play for up to `_TURN_S`; deliver its results and reports."""
         while not slot.commands and not slot.open:
-            slot.set_activity("idle")
+            slot.set_process_activity("idle")
             slot.wake.clear()
             await slot.wake.wait()
         commands, slot.commands = slot.commands, []
-        activity = f"playing {slot.open_jobs} episodes" if slot.open else "taking orders"
+        activity = f"playing {slot.open_job_count} episodes" if slot.open else "taking orders"
         payloads: list[ShardCommand] = []
         for command in commands:
-            if isinstance(command, LoadWeights):
+            if isinstance(command, LoadWeightsCommand):
                 publication: PublishedWeights = command.weights
                 stored_bytes = publication.stored_bytes
-                payloads.append(replace(command, weights=publication.payload_for(slot.gpus)))
+                payloads.append(replace(command, weights=publication.weights_payload_for(slot.gpus)))
                 self._published_bytes += publication.stored_bytes - stored_bytes
             else:
                 payloads.append(command)
-        # `commands` holds shared GPU buffers in use until the reply says that the process has read them.
-        reply: Reply = await self._call(
-            slot, activity, slot.process.work.remote(payloads, _TURN_S), self._settings.deadline_s
+        # `commands` keeps shared GPU buffers alive until the process has replied, and so has read them.
+        reply: ExecuteAndPlayReply = await self._await_process_call(
+            slot, activity, slot.process.execute_and_play.remote(payloads, _TURN_S), self._settings.deadline_s
         )
         slot.busy_s += reply.busy_s
         for report in reply.reports:
             if slot.report:
-                slot.answer(report)
+                slot.deliver_report(report)
             else:
                 self._late.append(report)
-        self._take_results(slot, reply.results)
-
-    def _take_results(self, slot: SimulatorSlot, results: Iterable[tuple[Ticket, Result]]) -> None:
-        """Deliver each result once: a batch played again repeats results of its lost process."""
-        for ticket, result in results:
+        for ticket, result in reply.results:
             for opened in slot.open:
+                # A new process repeats the results of a lost one. Each job's result is delivered only once.
                 if ticket in opened.open_jobs:
                     opened.open_jobs.discard(ticket)
                     slot.losses = 0
                     self._done.put((ticket, result))
-        slot.drop_finished()
+        slot.drop_finished_batches()
 
-    async def _call(self, slot: SimulatorSlot, activity: str, reference: Any, limit_s: float | None) -> Any:
-        """Return the result of a call of a process.
+    async def _await_process_call(
+        self, slot: RestartableSimulator, activity: str, pending_call: Any, limit_s: float | None
+    ) -> Any:
+        """Return the result of a pending Ray call of the slot's process.
 
         Raises:
-            _Failed: if code of ours raised there.
-            _Lost: if the process is dead, or does not reply within `limit_s`.
+            _SimulatorProcessRaised: if code of marl raised an exception there.
+            _SimulatorProcessLost: if the process has died, or does not reply within `limit_s`.
         """
-        slot.set_activity(activity)
+        slot.set_process_activity(activity)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(reference.future()), limit_s)
+            return await asyncio.wait_for(asyncio.wrap_future(pending_call.future()), limit_s)
         except RayTaskError as error:
             if isinstance(error.cause, RayError):
-                raise _Lost(f"lost its connection while {activity}: {_first_line(error.cause)}") from None
-            raise _Failed(error.cause) from None
+                raise _SimulatorProcessLost(
+                    f"lost its connection while {activity}: {_first_message_line(error.cause)}"
+                ) from None
+            raise _SimulatorProcessRaised(error.cause) from None
         except TimeoutError:
-            raise _Lost(f"gave no sign of life for {limit_s:g} s while {activity} (cluster.deadline_s)") from None
+            raise _SimulatorProcessLost(
+                f"gave no sign of life for {limit_s:g} s while {activity} (cluster.deadline_s)"
+            ) from None
         except RayError as error:
-            raise _Lost(f"died while {activity}: {_first_line(error)}") from None
+            raise _SimulatorProcessLost(f"died while {activity}: {_first_message_line(error)}") from None
 
-    def _lose(self, slot: SimulatorSlot, error: _Lost) -> None:
-        """Give up a process.
-
-        Raises:
-            EngineError: after `cluster.tries` losses in a row without a result.
-        """
-        slot.kill()
-        slot.losses, slot.restarts, self._restarts = slot.losses + 1, slot.restarts + 1, self._restarts + 1
-        message = f"{slot.name} ({slot.location or 'not started'}) {error}"
-        if slot.losses >= self._settings.tries:
-            raise EngineError(f"{message}; that was process {slot.losses} in a row without a result (cluster.tries)")
-        self._notes.append(f"{message}; it is replaced, and {slot.open_jobs} unfinished episodes are played again")
-        slot.answer(ShardReport())
-
-    def _vacate(self, slot: SimulatorSlot) -> None:
-        """Hand a simulator's jobs to another one until there is room for its process."""
+    def _reassign_jobs_until_process_starts(self, slot: RestartableSimulator) -> None:
+        """Give a simulator's jobs to another simulator, until there is room for its process."""
         slot.vacant = True
         if all(other.vacant for other in self._slots):
-            self._fail(EngineError("no simulator is left, and there is no room for another (cluster.room_s)"))
+            self._end_run_with_error(
+                EngineError("no simulator is left, and there is no room for another (cluster.room_s)")
+            )
             return
-        stand_in = self._stand_in(slot)
+        stand_in = self._next_slot_with_process(slot)
         for opened in slot.open:
-            stand_in.begin(opened)
+            stand_in.queue_job_batch(opened)
         slot.open = []
-        slot.answer(ShardReport())
+        slot.deliver_report(ShardStepReport())
         waited = f"there was no room for it for {self._settings.room_s:g} s (cluster.room_s)"
         self._notes.append(f"{slot.name}: {waited}; {stand_in.name} does its work until there is")
 
-    def _fail(self, error: BaseException) -> None:
+    def _end_run_with_error(self, error: BaseException) -> None:
+        """End the run with `error`, which its thread raises at its next wait."""
         self._failure = error
         for slot in self._slots:
-            slot.answer(ShardReport())
-        self._done.put(None)  # wakes `wait`
+            slot.deliver_report(ShardStepReport())
+        self._done.put(None)  # any item, even None, wakes the run's thread in `step`
 
 
-async def _cancel_tasks() -> None:
-    """End all other tasks of this event loop."""
+async def _cancel_other_asyncio_tasks() -> None:
+    """Cancel all other tasks of the running event loop, and wait for their end."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _first_line(error: BaseException) -> str:
+def _first_message_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""A simulator shard in a process of its own, an actor of Ray, and the messages between the actor and the run."""
+"""Simulator shard in a Ray actor, and the messages between the actor and the run."""
 
 from __future__ import annotations
 
@@ -9,67 +9,66 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from marl.core.types import Ticket
-from marl.rollout.shards import LoadWeights, Result, ShardCommand, ShardReport, SimulatorShard
+from marl.rollout.shards import LoadWeightsCommand, ShardCommand, ShardJobResult, ShardStepReport, SimulatorShard
 from marl.scenario.schema import Scenario
-from marl.training.placement import Sources, build_simulator, use_threads
+from marl.training.placement import ModelSources, build_simulator, set_torch_threads
 
 _GATHER_S = 0.1
-"""Time over which finished episodes are gathered into one reply while others are in flight, in seconds."""
+"""Time after which finished episodes are sent in a reply while others are in flight, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatorSetup:
+class SimulatorProcessSettings:
     """Settings from which a process builds its simulator."""
 
     scenario: Scenario
-    sources: Sources
+    sources: ModelSources
     threads: int
-    """Number of torch's threads."""
+    """Number of torch's threads in the process."""
 
 
 @dataclass(slots=True)
-class Reply:
-    """Reply of a process to commands."""
+class ExecuteAndPlayReply:
+    """Reply of a simulator's process to one call of `execute_and_play`."""
 
-    results: list[tuple[Ticket, Result]] = field(default_factory=list)
-    reports: list[ShardReport] = field(default_factory=list)
-    """Reports of the commands `EndStep` and `Sleep`, in order."""
+    results: list[tuple[Ticket, ShardJobResult]] = field(default_factory=list)
+    reports: list[ShardStepReport] = field(default_factory=list)
+    """Reports of the commands `ReportStepMetricsCommand` and `SleepCommand`, in order."""
     busy_s: float = 0.0
-    """Working time in seconds."""
+    """Duration of the work done in this call, in seconds."""
 
 
 class SimulatorProcess:
-    """Actor with one simulator shard. Each call of `work` plays for a short time."""
+    """Ray actor with one simulator shard. Each call of `execute_and_play` plays for a short time."""
 
     def __init__(self) -> None:
         self._shard: SimulatorShard | None = None
 
-    def location(self) -> tuple[str, int]:
-        """Return the host name and the process id."""
+    def hostname_and_pid(self) -> tuple[str, int]:
+        """Return the process's host name and id."""
         return socket.gethostname(), os.getpid()
 
-    def build(self, setup: SimulatorSetup) -> frozenset[str]:
+    def build_and_list_gpu_uuids(self, settings: SimulatorProcessSettings) -> frozenset[str]:
         """Load the weights and build the simulator; return the UUIDs of the GPUs in use by this process."""
-        # Imported here, not at the top: this takes seconds, which must not count as a wait for room (`cluster.room_s`).
-        # Nor later: the first new weights should not have to wait for the import of torch.
-        from marl.cluster.gpu_weights import gpus_in_use
-        from marl.cluster.weight_transfer import load_weights
+        # Torch is imported late: it takes seconds, which would count as waiting for room if it were imported above.
+        from marl.cluster.gpu_weights import used_gpu_uuids
+        from marl.cluster.weight_transfer import fetch_and_load_weights
 
-        self._load_weights = load_weights
-        use_threads(setup.threads)
-        self._shard = SimulatorShard(build_simulator(setup.scenario, setup.sources))
-        return gpus_in_use()
+        self._load_weights = fetch_and_load_weights
+        set_torch_threads(settings.threads)
+        self._shard = SimulatorShard(build_simulator(settings.scenario, settings.sources))
+        return used_gpu_uuids()
 
-    def work(self, commands: Sequence[ShardCommand], limit_s: float) -> Reply:
-        """Execute commands, then play for up to `limit_s`; return earlier if no job is left."""
-        shard, began, reply = self._shard, time.monotonic(), Reply()
+    def execute_and_play(self, commands: Sequence[ShardCommand], limit_s: float) -> ExecuteAndPlayReply:
+        """Execute commands, then play for up to `limit_s` seconds, or until no job is left."""
+        shard, began, reply = self._shard, time.monotonic(), ExecuteAndPlayReply()
         assert shard is not None
         for command in commands:
-            if isinstance(command, LoadWeights):
+            if isinstance(command, LoadWeightsCommand):
                 self._load_weights(shard, command)
-            elif report := shard.handle(command):
+            elif report := shard.execute(command):
                 reply.reports.append(report)
-        while shard.open_jobs and (elapsed_s := time.monotonic() - began) < limit_s:
+        while shard.open_job_count and (elapsed_s := time.monotonic() - began) < limit_s:
             if reply.results and elapsed_s > _GATHER_S:
                 break
             reply.results += shard.step(limit_s - elapsed_s)

@@ -1,4 +1,4 @@
-"""One simulator of a run on Ray: its current process, its queue of commands and its unfinished batches."""
+"""State of one simulator of a run on Ray: current process, queued commands, unfinished batches."""
 
 from __future__ import annotations
 
@@ -12,88 +12,94 @@ import ray
 from ray.exceptions import RayError
 
 from marl.core.types import Ticket
-from marl.rollout.shards import JobBatch, ShardCommand, ShardReport
+from marl.rollout.shards import ShardCommand, ShardStepReport, StartJobsCommand
 
 
 @dataclass(slots=True)
-class OpenBatch:
-    """A batch with unfinished jobs."""
+class UnfinishedJobBatch:
+    """Batch of jobs of which some have no result yet."""
 
-    batch: JobBatch
+    batch: StartJobsCommand
     open_jobs: set[Ticket]
-    """Jobs without a result."""
+    """Tickets of the jobs without a result."""
     cancelled: set[Ticket] = field(default_factory=set)
+    """Tickets of cancelled jobs."""
 
-    def without_cancelled(self) -> JobBatch:
-        """Return the batch for another process, with its finished jobs: equal batches give equal bits."""
+    def without_cancelled_jobs(self) -> StartJobsCommand:
+        """Return the batch without cancelled jobs. Finished jobs stay, because a repetition gives identical
+        results only with the same jobs."""
         jobs = {ticket: job for ticket, job in self.batch.jobs.items() if ticket not in self.cancelled}
-        return JobBatch(self.batch.setup, jobs)
+        return StartJobsCommand(self.batch.setup, jobs)
 
 
 @dataclass(slots=True)
-class SimulatorSlot:
-    """One simulator of a run, through all of its successive processes."""
+class RestartableSimulator:
+    """State of one simulator, kept over its successive processes."""
 
     number: int
     process: Any = None
-    """Ray's handle of the actor."""
+    """Ray's handle of the current actor."""
     location: str = ""
-    """Host name and process id."""
+    """Host name and process id of the current process, or "" before the process has started."""
     gpus: frozenset[str] = frozenset()
-    """UUIDs of the GPUs in use by the process."""
+    """UUIDs of the GPUs that the process uses."""
     activity: str = "starting"
+    """Activity of the process, for messages."""
     since: float = field(default_factory=time.time)
-    """Time at which the activity began, in seconds since 1970."""
+    """Start of the activity, in seconds since 1970."""
     vacant: bool = False
-    """True while there is no room for a process. Another simulator then does its jobs."""
+    """True while there is no room for a process, so that another simulator does the jobs."""
     commands: list[ShardCommand] = field(default_factory=list)
-    """Commands to be sent with the next call."""
-    open: list[OpenBatch] = field(default_factory=list)
+    """Commands to send with the next call of the process."""
+    open: list[UnfinishedJobBatch] = field(default_factory=list)
+    """Batches with unfinished jobs."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    report: asyncio.Future[ShardReport] | None = None
-    """Report awaited by the end of a step."""
+    """Event that is set when a command is queued."""
+    report: asyncio.Future[ShardStepReport] | None = None
+    """Future of the report for which the end of a step waits. None: no step waits for this simulator."""
     busy_s: float = 0.0
-    """Working time since the last step ended, in seconds."""
+    """Working time of the processes since the end of the last step, in seconds."""
     restarts: int = 0
+    """Number of processes lost so far."""
     losses: int = 0
-    """Number of processes lost in a row, without a result in between."""
+    """Number of processes lost since the last result."""
 
     @property
     def name(self) -> str:
-        """Return the simulator's name in messages."""
+        """Name of the simulator in messages."""
         return f"simulator {self.number}"
 
     @property
-    def open_jobs(self) -> int:
-        """Return the number of its jobs without a result."""
+    def open_job_count(self) -> int:
+        """Number of jobs without a result."""
         return sum(len(opened.open_jobs) for opened in list(self.open))
 
-    def set_activity(self, activity: str) -> None:
+    def set_process_activity(self, activity: str) -> None:
         if activity != self.activity:
             self.activity, self.since = activity, time.time()
 
-    def put(self, command: ShardCommand) -> None:
+    def queue_command(self, command: ShardCommand) -> None:
         """Queue a command for the process."""
         self.commands.append(command)
         self.wake.set()
 
-    def begin(self, opened: OpenBatch) -> None:
+    def queue_job_batch(self, batch: UnfinishedJobBatch) -> None:
         """Queue a batch for the process."""
-        self.open.append(opened)
-        self.put(opened.without_cancelled())
+        self.open.append(batch)
+        self.queue_command(batch.without_cancelled_jobs())
 
-    def drop_finished(self) -> None:
-        """Remove batches whose jobs all have a result."""
+    def drop_finished_batches(self) -> None:
+        """Drop the batches whose jobs all have a result."""
         self.open = [opened for opened in self.open if opened.open_jobs]
 
-    def answer(self, report: ShardReport) -> None:
-        """Complete the future `report`, if a step waits for it."""
+    def deliver_report(self, report: ShardStepReport) -> None:
+        """Give `report` to the step that waits for this simulator's report, if a step waits."""
         if self.report and not self.report.done():
             self.report.set_result(report)
         self.report = None
 
-    def kill(self) -> None:
-        """Kill the process, if there is one."""
+    def kill_process(self) -> None:
+        """Kill the current process, if there is one."""
         if self.process is not None:
             with suppress(RayError, ValueError):
                 ray.kill(self.process, no_restart=True)

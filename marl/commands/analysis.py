@@ -9,24 +9,24 @@ import typer
 
 from marl.commands.terminal import RunPath, echo
 from marl.view.credit_explanation import explain_advantage
-from marl.view.curves import plot as draw_curves
+from marl.view.curves import plot_curves
 from marl.view.run_comparison import compare_runs
 
 app = typer.Typer()
 _Runs = Annotated[list[Path], typer.Argument(help="Runs to compare.", show_default=False)]
 
 
-@app.command()
-def why(
+@app.command(name="why")
+def explain_turn_advantage(
     run: RunPath,
-    turn: Annotated[str, typer.Argument(help="EPISODE:INDEX, such as 000039.0.1:2", show_default=False)],
+    turn: Annotated[str, typer.Argument(help="EPISODE:INDEX, such as 000040.0.1:2", show_default=False)],
 ) -> None:
     """Explain the advantage of a recorded turn: rewards, assign, peers, tokens. Read-only."""
     echo(explain_advantage(run, turn))
 
 
-@app.command()
-def plot(
+@app.command(name="plot")
+def plot_metrics(
     runs: _Runs,
     metric: Annotated[
         list[str] | None, typer.Option(help="Metric to draw; repeat it. Default: success, returns, losses, ...")
@@ -38,11 +38,11 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="PNG; default: curves.png in the first run.")] = None,
 ) -> None:
     """Draw learning curves of one or more runs."""
-    echo(draw_curves(runs, metric or [], out, by, band))
+    echo(plot_curves(runs, metric or [], out, by, band))
 
 
-@app.command()
-def compare(
+@app.command(name="compare")
+def print_run_comparison(
     runs: _Runs,
     metric: Annotated[
         list[str] | None, typer.Option(help="Metric to print; repeat it. Default: success, exact figures, returns.")

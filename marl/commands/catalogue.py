@@ -10,12 +10,12 @@ import typer
 
 from marl.commands.terminal import echo
 from marl.core.config import choices_hint
-from marl.core.plugins import GROUPS, find_plugin, import_check, known_kinds
+from marl.core.plugins import GROUPS, add_import_folder, find_plugin, import_check, known_kinds
 from marl.evaluation.suite import Suite
 from marl.models.tiny import Tiny
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
-from marl.view.settings_reference import describe as settings_text
+from marl.view.settings_reference import describe_plugin_or_setting as settings_text
 
 app = typer.Typer()
 
@@ -34,8 +34,8 @@ def list_plugins(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '
             echo(f"{group:<11} {name:<20} {line}")
 
 
-@app.command()
-def describe(
+@app.command(name="describe")
+def describe_settings(
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -44,13 +44,15 @@ def describe(
     ] = None,
 ) -> None:
     """Print every setting of a plug-in or a section: its type, default and meaning, with an example."""
-    # Typing an import path is consent to that import.
+    # The user typed the import path, which is consent to import it, also from the working folder.
     import_check.set(None)
+    if any(":" in word for word in words or ()):
+        add_import_folder(Path.cwd())
     echo(settings_text(words or []))
 
 
-@app.command()
-def schema(file: Annotated[str, typer.Argument(help="scenario or suite")] = "scenario") -> None:
+@app.command(name="schema")
+def print_json_schema(file: Annotated[str, typer.Argument(help="scenario or suite")] = "scenario") -> None:
     """Print the JSON Schema of scenario files or of suites, for editors.
 
     The schema of the shipped scenarios is scenarios/.schema.json.
@@ -61,8 +63,8 @@ def schema(file: Annotated[str, typer.Argument(help="scenario or suite")] = "sce
     echo(json.dumps(settings[file].model_json_schema(), indent=1))
 
 
-@app.command()
-def tiny(
+@app.command(name="tiny")
+def create_tiny_model(
     out: Annotated[Path, typer.Option(help="The folder to create.")],
     hidden: Annotated[int, typer.Option(min=2)] = 64,
     layers: Annotated[int, typer.Option(min=1)] = 2,
@@ -74,7 +76,6 @@ def tiny(
         raise ScenarioError(f"--out {out}: exists already")
     fields = {"architecture": architecture, "hidden": hidden, "layers": layers, "seed": seed, "vocabulary": "bytes"}
     settings = Tiny.model_validate(fields)
-    # Loads torch, which takes seconds: only after every setting is validated.
-    from marl.models.tiny_build import build_tiny
+    from marl.models.tiny_build import build_tiny_model  # imported after the validation, because the import loads torch
 
-    echo(f"{out}: {build_tiny(settings, out, ()):,} parameters")
+    echo(f"{out}: {build_tiny_model(settings, out, ()):,} parameters")

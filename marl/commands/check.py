@@ -9,21 +9,24 @@ from typing import Annotated
 
 import typer
 
-from marl.commands.consent import format_reaches
+from marl.commands.consent import format_external_accesses
 from marl.commands.options import with_options
-from marl.commands.terminal import Overrides, ScenarioFile, echo, print_notes
-from marl.evaluation.dry_run import DryRun, dry_run
-from marl.evaluation.grader_check import check_graders
-from marl.evaluation.model_facts import config_of
-from marl.memory.device import DeviceMemory, device_memory
-from marl.memory.preflight import preflight
+from marl.commands.terminal import Overrides, ScenarioFile, echo
+from marl.evaluation.dry_run import play_dry_run
+from marl.evaluation.dry_run_findings import scenario_errors, scenario_warnings
+from marl.evaluation.grader_check import check_graders_and_count_verdicts, verdict_remarks_on_gold_answers
+from marl.evaluation.model_facts import find_config_file
+from marl.memory.device import device_memory
+from marl.memory.preflight import estimate_memory_fit
 from marl.models.pretrained import Pretrained
-from marl.scenario.load import load, problem_list
+from marl.scenario.credit_checks import credit_notes
+from marl.scenario.load import format_problem_list, load
+from marl.scenario.role_defaults import verdict_tag_notes
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import ScenarioError
 from marl.view.memory_table import memory_table
-from marl.view.placement import placement_lines
-from marl.view.run_plan import render_plan
+from marl.view.placement import process_placement_lines
+from marl.view.run_plan import format_bytes, memory_warnings, render_plan
 
 app = typer.Typer()
 
@@ -44,76 +47,64 @@ class CheckOptions:
         typer.Option(help="With --device: config.json of a model that is not on this machine, [MODEL=]FILE."),
     ] = None
 
-    def memory(self) -> DeviceMemory | None:
-        """Return the memory of the device, or None if no device was named.
 
-        Raises:
-            ValueError: if the device is not on this machine, or other options exclude `--device`.
-        """
-        if self.device is None:
-            if self.model_config:
-                raise ValueError("--model-config: has an effect with --device alone")
-            return None
-        if self.quick:
-            raise ValueError("--device: the lengths of prompts are known from random play, which --quick leaves out")
-        return device_memory(self.device)
-
-
-@app.command()
+@app.command(name="check")
 @with_options(CheckOptions)
-def check(scenario: ScenarioFile, overrides: Overrides = None, *, options: CheckOptions) -> None:
+def check_scenario_file(scenario: ScenarioFile, overrides: Overrides = None, *, options: CheckOptions) -> None:
     """Check a scenario without loading a weight: its settings, and a few random episodes through its real prompts."""
-    memory = options.memory()
+    if options.device is None and options.model_config:
+        raise ValueError("--model-config: has an effect with --device alone")
+    if options.device is not None and options.quick:
+        raise ValueError("--device: the lengths of prompts are known from random play, which --quick leaves out")
+    memory = None if options.device is None else device_memory(options.device)
     checked = load(scenario, overrides or ())
-    # Sizes of models matter only for memory, so the hub is asked only with --device.
-    configs = _model_configs(checked, options.model_config or ()) if memory else {}
-    random_play = None if options.quick else _play_at_random(scenario, checked, configs)
+    # The hub is asked for the sizes of models only with --device, because only the memory estimate needs them.
+    configs = _model_config_files(checked, options.model_config or ()) if memory else {}
+    try:
+        random_play = None if options.quick else play_dry_run(checked, configs)
+    except ValueError as error:
+        raise ScenarioError(f"{scenario}: {error}") from error
+    if random_play and (problems := list(scenario_errors(random_play))):
+        raise ScenarioError(f"{scenario}: found in random play:\n{format_problem_list(problems)}")
     learning = [name for name, policy in checked.policies.items() if policy.learner]
     games = f"game {checked.game.kind}" if checked.game else f"games {', '.join(checked.games)}"
-    echo(f"{scenario}: fine; {games}, trains {', '.join(learning)}")
-    print_notes(checked)
-    for note in random_play.notes() if random_play else ():
+    warnings = list(scenario_warnings(random_play)) if random_play else []
+    estimate = estimate_memory_fit(random_play, memory) if random_play and memory else None
+    if estimate and not estimate.fits_device:
+        needed, available = format_bytes(estimate.peak_bytes), format_bytes(estimate.device.usable_bytes)
+        warnings.append(f"memory: about {needed}, more than the {available} that {options.device} leaves to the run")
+    elif random_play and not estimate:
+        warnings += memory_warnings(random_play)
+    verdict = f"valid, but read {len(warnings)} warning{'s' * (len(warnings) > 1)}" if warnings else "fine"
+    echo(f"{scenario}: {verdict}; {games}, trains {', '.join(learning)}")
+    for warning in warnings:
+        echo(f"WARNING {warning}")
+    for note in (*credit_notes(checked), *verdict_tag_notes(checked), *verdict_remarks_on_gold_answers(checked)):
         echo(f"note: {note}")
-    if lines := format_reaches():
+    if lines := format_external_accesses():
         echo(f"It reaches beyond its own text:\n{lines}")
     if options.graders:
-        echo(f"{scenario}: graders: {check_graders(checked)} verdicts as they must be")
+        echo(f"{scenario}: graders: {check_graders_and_count_verdicts(checked)} verdicts as they must be")
     if checked.cluster:
-        echo("\n" + "\n".join(placement_lines(checked, checked.cluster)))
+        echo("\n" + "\n".join(process_placement_lines(checked, checked.cluster)))
     if random_play:
         echo(f"\n{render_plan(random_play, full_prompts=options.prompts)}")
-    if random_play and memory:
-        estimate = preflight(random_play, memory)
+    if estimate:
         echo(f"\n{memory_table(estimate)}")
-        if not estimate.fits:
+        if not estimate.fits_device:
             raise typer.Exit(1)
 
 
-def _play_at_random(file: Path, scenario: Scenario, configs: dict[str, Path]) -> DryRun:
-    """Play a few random episodes of `scenario`.
+def _model_config_files(scenario: Scenario, config_options: Iterable[str]) -> dict[str, Path]:
+    """Return model -> its config.json from `config_options` ("[MODEL=]FILE"). The key "" stands for every model.
 
-    Raises:
-        ScenarioError: if an episode fails, or shows that the scenario cannot be trained.
-    """
-    try:
-        run = dry_run(scenario, configs)
-    except ValueError as error:
-        raise ScenarioError(f"{file}: {error}") from error
-    if problems := list(run.problems()):
-        raise ScenarioError(f"{file}: found in random play:\n{problem_list(problems)}")
-    return run
-
-
-def _model_configs(scenario: Scenario, entries: Iterable[str]) -> dict[str, Path]:
-    """Return model -> config.json from `entries` ("[MODEL=]FILE"); the key "" stands for every model.
-
-    Settings of other models that are not on this machine are downloaded from the hub, without weights.
+    The settings of other models that are not on this machine are downloaded from the hub, without weights.
 
     Raises:
         ValueError: if a file does not exist, or the settings of a model are not available.
     """
     configs: dict[str, Path] = {}
-    for entry in entries:
+    for entry in config_options:
         model_name, _, file = entry.rpartition("=")
         configs[model_name] = Path(file)
     for path in configs.values():
@@ -121,11 +112,13 @@ def _model_configs(scenario: Scenario, entries: Iterable[str]) -> dict[str, Path
             raise ValueError(f"--model-config: there is no file {str(path)!r}")
     for name, policy in scenario.policies.items():
         model = policy.model and (policy.model.shared_base() or policy.model)
-        if not isinstance(model, Pretrained) or config_of(model, configs):
+        if not isinstance(model, Pretrained) or find_config_file(model, configs):
             continue
-        from marl.models.hub import cache_config_and_tokenizer  # takes long to import
+        from marl.models.hub import (
+            download_config_and_tokenizer,
+        )  # The import is here, because the module loads slowly.
 
-        if why := cache_config_and_tokenizer(model.path):
+        if why := download_config_and_tokenizer(model.path):
             raise ValueError(
                 f"policies.{name}.model: {model.path}: {why}; to know its sizes, give its config.json: --model-config "
                 f"FILE, or --model-config {model.path}=FILE where several models are not here"

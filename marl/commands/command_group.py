@@ -12,7 +12,10 @@ from typer.core import TyperCommand, TyperGroup
 
 _GROUP = "marl.commands"
 COMMANDS = {
-    "new": ("new", "Write a commented scenario that runs at once: self-play, a team, or one role of a team."),
+    "new": (
+        "new",
+        "Write a commented scenario that runs at once: self-play, a team, one role of a team, or a program.",
+    ),
     "train": ("train", "Train the policies of a scenario that have a learner."),
     "rerun": ("train", "Repeat a failed update from its recorded batch and learner."),
     "eval": ("eval.app", "Measure runs, scenarios, models and scripted players."),
@@ -50,15 +53,17 @@ COMMANDS = {
         "catalogue",
         "Make a tiny language model with random weights and a byte tokenizer, as a Hugging Face folder.",
     ),
-    "status": ("status", "Print the current activity of each part of a run, or the last one of a run that died."),
+    "status": (
+        "status",
+        "Print the state of a run and the current activity of each part, or the last one of a run that died.",
+    ),
     "top": (
         "top",
         "Watch a run: progress, speed, roles, policies, alarms, the last recorded episode. Read-only; q leaves.",
     ),
     "credit": ("credit", "Assign credit to a run's recorded episodes again, by other rules, and compare rules."),
 }
-"""Command -> module of `marl.commands`, and the line of `marl --help`: the first paragraph of the command's own help (a
-test compares them)."""
+"""Command -> its module in `marl.commands`, and its line in `marl --help`: the first paragraph of its own help."""
 
 
 class CommandGroup(TyperGroup):
@@ -75,11 +80,11 @@ class CommandGroup(TyperGroup):
         self._lists_commands = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # `--trust` belongs to the group, but is accepted after the command as well.
+        # `--trust` is an option of the command group, but users may also type it after the command's name.
         return super().parse_args(ctx, sorted(args, key=lambda word: word != "--trust"))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        # The list of commands shows their help lines; importing every module for it would take seconds.
+        # The list of commands takes its help lines from `COMMANDS`, because importing every module takes seconds.
         self._lists_commands = True
         super().format_help(ctx, formatter)
         self._lists_commands = False
@@ -95,13 +100,21 @@ class CommandGroup(TyperGroup):
                 return self.commands[cmd_name]
             module = import_module(f"marl.commands.{COMMANDS[cmd_name][0]}")
             group = typer.main.get_group(module.app)
-            # A module's application holds one or more commands, or is itself the command with its subcommands.
+            # The `app` of a command's module holds several commands, or is one command with subcommands.
             command = group.commands.get(cmd_name, group)
             command.name = cmd_name
             return command
-        if not entry_points(group=_GROUP, name=cmd_name):
+        points = {point.value: point for point in entry_points(group=_GROUP, name=cmd_name)}
+        if not points:
             return None
-        loaded = _load_entry_point(cmd_name)
+        [point, *others] = points.values()
+        try:
+            loaded = point.load()
+        except (ModuleNotFoundError, AttributeError) as error:
+            loaded = _failing_command(cmd_name, str(error))
+        if others:
+            choices = ", ".join(sorted(points))
+            loaded = _failing_command(cmd_name, f"two installed packages claim this name; choices: {choices}")
         app = loaded if isinstance(loaded, typer.Typer) else typer.Typer(add_completion=False)
         if app is not loaded:
             app.command(name=cmd_name)(loaded)
@@ -109,7 +122,7 @@ class CommandGroup(TyperGroup):
 
 
 class DefaultCommandGroup(TyperGroup):
-    """Group of subcommands. The first declared one runs if the first word names no subcommand."""
+    """Group of subcommands. If the first word names no subcommand, the first declared subcommand runs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, *ctx.help_option_names):
@@ -117,21 +130,11 @@ class DefaultCommandGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def _load_entry_point(name: str) -> Any:
-    """Return the object of the entry point `name`, or a command that raises the reason why it cannot be loaded."""
-    points = {point.value: point for point in entry_points(group=_GROUP, name=name)}
-    if len(points) > 1:
-        return _unusable(name, f"two installed packages claim this name; choices: {', '.join(sorted(points))}")
-    [point] = points.values()
-    try:
-        return point.load()
-    except (ModuleNotFoundError, AttributeError) as error:
-        return _unusable(name, str(error))
+def _failing_command(name: str, problem: str) -> Callable[[], None]:
+    """Return a command that only raises ValueError: `problem` makes the entry point `name` unusable."""
 
-
-def _unusable(name: str, problem: str) -> Callable[[], None]:
-    def command() -> None:
+    def raise_unusable_command_error() -> None:
         raise ValueError(f"command {name!r} is unusable: {problem}")
 
-    command.__doc__ = f"Unusable: {problem}."
-    return command
+    raise_unusable_command_error.__doc__ = f"Unusable: {problem}."
+    return raise_unusable_command_error

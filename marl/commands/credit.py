@@ -10,7 +10,12 @@ import typer
 from marl.commands.command_group import DefaultCommandGroup
 from marl.commands.terminal import echo
 from marl.training.recompute_credit import CreditRecomputation
-from marl.view.credit_table import check_table_suffix, comparison_table, credit_table, write_credit_table
+from marl.view.credit_table import (
+    check_table_suffix,
+    credit_agreement_table,
+    credit_summary_by_agent,
+    write_credit_table,
+)
 
 app = typer.Typer(
     cls=DefaultCommandGroup,
@@ -24,8 +29,8 @@ _RULE = "A kind (shapley), two (flow/role_average), YAML ({kind: flow, decay: .5
 _RULES = f"{_RULE}; two or more, or one to compare with the run's own."
 
 
-@app.command()
-def judge(
+@app.command(name="judge")
+def assign_credit(
     run: _RunPath,
     rule: Annotated[str | None, typer.Option("--with", help=f"{_RULE}; default: the run's own.")] = None,
     step: _Step = None,
@@ -37,24 +42,22 @@ def judge(
     recomputation = CreditRecomputation(run, step)
     credit = recomputation(rule)
     episodes = recomputation.trajectories
-    echo("\n".join([_title(run, recomputation), *recomputation.notes, "", credit_table(credit, episodes)]))
+    title = f"{run}: step {recomputation.step}, {len(episodes)} episodes"
+    echo("\n".join([title, *recomputation.notes, "", credit_summary_by_agent(credit, episodes)]))
     if out is not None:
         echo(f"{out}: {write_credit_table(out, credit, episodes)} turns")
 
 
-@app.command()
-def compare(
+@app.command(name="compare")
+def compare_rules(
     run: _RunPath,
     rules: Annotated[list[str], typer.Option("--with", help=_RULES, show_default=False)],
     step: _Step = None,
 ) -> None:
     """Print the agreement of rules on a recorded step, by role, and the cost of each rule."""
     recomputation = CreditRecomputation(run, step)
-    # A single rule is compared with the run's own, which is None.
+    # None stands for the run's own rule, with which a single rule is compared.
     assignments = [recomputation(rule) for rule in ([None, *rules] if len(rules) == 1 else rules)]
-    table = comparison_table(assignments, recomputation.trajectories)
-    echo("\n".join([_title(run, recomputation), *recomputation.notes, "", table]))
-
-
-def _title(run: Path, recomputation: CreditRecomputation) -> str:
-    return f"{run}: step {recomputation.step}, {len(recomputation.trajectories)} episodes"
+    title = f"{run}: step {recomputation.step}, {len(recomputation.trajectories)} episodes"
+    table = credit_agreement_table(assignments, recomputation.trajectories)
+    echo("\n".join([title, *recomputation.notes, "", table]))

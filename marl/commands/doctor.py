@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from marl.commands.machine_findings import check_scenario, machine_findings
+from marl.commands.machine_findings import check_machine, check_scenario
 from marl.commands.self_test import self_test
 from marl.commands.terminal import Overrides, echo
 
@@ -16,8 +16,8 @@ app = typer.Typer()
 _MARKS = {"ok": "ok    ", "absent": "absent", "wrong": "WRONG "}
 
 
-@app.command()
-def doctor(
+@app.command(name="doctor")
+def diagnose_machine(
     scenario: Annotated[
         Path | None, typer.Argument(help="A scenario (YAML) that is to run here.", show_default=False)
     ] = None,
@@ -31,11 +31,11 @@ def doctor(
     if something is wrong.
     """
     findings = chain(
-        machine_findings(),
+        check_machine(),
         [check_scenario(scenario, overrides or ())] if scenario else (),
         () if quick else self_test(),
     )
-    # Findings are generated one by one: each is printed before the next check, which may take long.
+    # `findings` is a generator, so each finding is printed before the next check, which may take long.
     any_wrong = False
     for finding in findings:
         echo(f"{_MARKS[finding.state]}  {finding.topic}: {finding.text}")

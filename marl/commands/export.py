@@ -13,7 +13,7 @@ from marl.commands.options import with_options
 from marl.commands.terminal import RunPath, echo
 from marl.export.model_export import ModelExportOptions, export_model
 from marl.export.saved_policy import find_saved_policy
-from marl.export.upload import expect_shareable_base, requested_upload
+from marl.export.upload import check_base_model_is_loadable_by_others, requested_upload
 from marl.scenario.load import ScenarioError
 
 app = typer.Typer()
@@ -60,8 +60,8 @@ def export_policy(
     source = find_saved_policy(run, policy, "best" if options.best else options.step or "latest")
     upload = requested_upload(options.push, private=options.private, kind="model")
     if upload is not None:
-        # Before anything is written: an adapter on a local base is useless to anybody who downloads it.
-        expect_shareable_base(upload.repository, source, options.merge)
+        # An adapter on a local base is useless to others, so its upload is refused before any file is written.
+        check_base_model_is_loadable_by_others(upload.repository, source, options.merge)
     settings = ModelExportOptions(options.merge, options.role, options.gguf, options.push)
     written = export_model(source, options.out, settings)
     echo(f"{options.out}: policy {written.policy} of {run}, step {written.step}")
@@ -71,7 +71,7 @@ def export_policy(
     if options.gguf:
         echo(f"{options.out / f'{written.policy}.gguf'}: the same model, for llama.cpp")
     if upload is not None:
-        echo(upload.send(options.out))
+        echo(upload.upload_to_hub(options.out))
     if written.loader:
         package = "transformers" if written.adapter is None else "peft"
         path = json.dumps(str(options.out))

@@ -12,7 +12,7 @@ import typer
 
 from marl.commands.options import with_options
 from marl.commands.terminal import RunPath, echo
-from marl.export.chat_rows import DataFormat, PairCriterion, PairRule
+from marl.export.chat_rows import DataFormat, PairCriterion, PreferencePairRule
 from marl.export.data_export import DataExportOptions, export_data
 from marl.export.turn_selection import TurnSelection
 from marl.export.upload import requested_upload
@@ -23,7 +23,7 @@ _STEPS = re.compile(r"(?P<first>\d+)?(?P<to>-)?(?P<last>\d+)?")
 
 
 @dataclass(frozen=True)
-class DataOptions:
+class ExportDataOptions:
     """Options of `marl export-data`."""
 
     out: Annotated[Path, typer.Option(help="The folder to create.")]
@@ -48,14 +48,14 @@ class DataOptions:
 
 
 @app.command(name="export-data")
-@with_options(DataOptions)
-def export_recorded(run: RunPath, options: DataOptions) -> None:
+@with_options(ExportDataOptions)
+def export_recorded(run: RunPath, options: ExportDataOptions) -> None:
     """Write recorded episodes as a data set: Parquet, or rows for TRL, verl and OpenAI's fine-tuning."""
-    pairs = PairRule(options.by, options.min_margin)
-    if options.format != "trl-dpo" and pairs != PairRule():
+    pairs = PreferencePairRule(options.by, options.min_margin)
+    if options.format != "trl-dpo" and pairs != PreferencePairRule():
         raise ScenarioError(f"--by and --min-margin make pairs, and --format {options.format} has none; give trl-dpo")
     upload = requested_upload(options.push, private=options.private, kind="dataset")
-    first, last = _step_range(options.steps)
+    first, last = _parse_step_range(options.steps)
     roles, policies = tuple(options.role or ()), tuple(options.policy or ())
     minima = options.min_return, options.min_advantage
     selection = TurnSelection(roles, policies, first, last, *minima, options.readable)
@@ -65,15 +65,15 @@ def export_recorded(run: RunPath, options: DataOptions) -> None:
     if report.without_answer:
         echo("note: no verifier read a right answer, so ground_truth is empty: give verl a reward function of your own")
     if upload is not None:
-        echo(upload.send(options.out))
+        echo(upload.upload_to_hub(options.out))
     if options.format != "openai":
-        # `load_dataset` takes a bare name such as "parquet" for one of its own builders.
+        # `load_dataset` takes a bare folder name such as "parquet" for one of its own builders, but not "./parquet".
         path = options.out if options.out.is_absolute() else f"./{options.out}"
         echo(f"from datasets import load_dataset; load_dataset({json.dumps(str(path))})")
 
 
-def _step_range(steps: str | None) -> tuple[int | None, int | None]:
-    """Return the first and the last step of the range `steps`, each None if the range has no such bound.
+def _parse_step_range(steps: str | None) -> tuple[int | None, int | None]:
+    """Return the first and the last step of a range such as `10-40`. A missing bound is None.
 
     Raises:
         ScenarioError: if `steps` is no range.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -13,16 +12,16 @@ import typer
 from rich.console import Console
 
 from marl.commands.options import with_options
-from marl.commands.simulators import random_simulator, untrained_simulator
+from marl.commands.simulators import simulator_with_random_players, untrained_simulator
 from marl.commands.terminal import Overrides, ScenarioOrRun, is_run_folder
 from marl.core.config import choices_hint
 from marl.core.graph import write_trajectories
-from marl.core.seeds import seed_of
+from marl.core.seeds import hash_to_seed
 from marl.core.types import Deal
 from marl.engines.scripted import Human
-from marl.metrics.trajectory_metrics import summarize
+from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.protocols import RoleConfig
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, load
@@ -33,6 +32,7 @@ from marl.view.dialogue import DialogueSelection, episode_lines
 
 app = typer.Typer()
 _PERSON = "person"
+"""Name of the role and of the policy of the person at the terminal."""
 _MAX_SHOWN = 3
 """Maximum number of episodes that are shown in full."""
 
@@ -57,80 +57,82 @@ def play_game(scenario: ScenarioOrRun, options: PlayOptions, overrides: Override
     if is_run and overrides:
         raise ScenarioError(f"{scenario} is a run, which is played as it is: leave {overrides[0]!r} out")
     source = scenario if is_run else load(scenario, overrides or (), to_train=False, random_play=options.random)
-    settings, simulator = simulator_for(source, random=options.random)
+    settings, simulator = load_scenario_and_simulator(source, random=options.random)
     if options.game is not None:
         name, games = options.game, settings.games
         if name not in games:
             hint = choices_hint(name, games) if games else "this scenario has one game, without a name"
             raise ScenarioError(f"--game {name}: no such game; {hint}")
         settings = settings.model_copy(update={"games": {name: games[name]}})
-    play(settings, simulator, seat=options.seat, episodes=options.episodes, out=options.out, seed=options.seed)
+    play_and_print_episodes(
+        settings, simulator, seat=options.seat, episodes=options.episodes, out_file=options.out, seed=options.seed
+    )
 
 
-def simulator_for(scenario: Scenario | Path, *, random: bool) -> tuple[Scenario, RolloutSimulator]:
+def load_scenario_and_simulator(scenario: Scenario | Path, *, random: bool) -> tuple[Scenario, RolloutSimulator]:
     """Return a scenario and its simulator: with random players, a run's latest policies, or untrained policies.
 
-    `scenario` is the folder of a run if it is a path.
+    If `scenario` is a path, it is the folder of a run.
     """
     if random:
-        # Random players need no weights: a run's checkpoints may be missing.
+        # Random players need no weights, so a run without intact checkpoints can be played, too.
         settings = RunFolder(scenario).scenario() if isinstance(scenario, Path) else scenario
-        return settings, random_simulator(settings)
+        return settings, simulator_with_random_players(settings)
     return restore_simulator(scenario) if isinstance(scenario, Path) else (scenario, untrained_simulator(scenario))
 
 
-def play(
+def play_and_print_episodes(
     scenario: Scenario,
     simulator: RolloutSimulator,
     *,
     seat: str | None,
     episodes: int,
-    out: Path | None,
+    out_file: Path | None,
     seed: int | None = None,
 ) -> None:
-    """Play episodes and show them, several games in turn.
+    """Play episodes and print them. Several games are played in turn.
 
     Args:
-        seat: seat of the person at the terminal, or None.
-        out: file for the episodes, or None.
+        scenario: scenario with the games and their seats.
+        simulator: simulator of the scenario.
+        seat: seat of the person at the terminal, or None if no person plays.
+        episodes: number of episodes.
+        out_file: file to which the episodes are written, or None.
         seed: seed of deals and answers (default: the scenario's).
 
     Raises:
         ScenarioError: if `seat` is no seat of the game, or there are several games.
     """
-    views = scenario.by_game()
-    # The seed is that of the casting, which gives requests their random numbers; deals use the same one below.
+    views = scenario.scenario_by_game()
+    # The casting's seed also seeds the random numbers of requests and of the deals below.
     if seed is not None:
-        simulator = simulator.variant(RoleCasting(simulator.casting.roles, seed))
+        simulator = simulator.variant(RoleRequestBuilder(simulator.casting.roles, seed))
     if seat is not None:
-        simulator = _with_person(views, simulator, seat)
+        if len(views) > 1:
+            raise ScenarioError(f"--as {seat}: in which of {', '.join(views)}? Name it: --game NAME")
+        view = next(iter(views.values()))
+        if seat not in view.seats:
+            raise ScenarioError(f"--as {seat}: no such seat; {choices_hint(seat, view.seats)}")
+        # The person gets a copy of the seat's role with a policy whose answers are typed in the terminal.
+        person: RoleConfig = view.roles[view.seats[seat]].model_copy(update={"policy": _PERSON})
+        casting = RoleRequestBuilder({**simulator.casting.roles, _PERSON: person}, simulator.casting.seed)
+        simulator = simulator.variant(casting, {_PERSON: Human().build(None)})
     deals = []
     for index, (game, view) in zip(range(episodes), cycle(views.items()), strict=False):
         seats = {agent: _PERSON if agent == seat else role for agent, role in view.seats.items()}
         name = f"play.{index}"
-        deals.append(Deal(name, name, seed_of(simulator.casting.seed, name), seats, "eval", game=game))
+        deals.append(Deal(name, name, hash_to_seed(simulator.casting.seed, name), seats, "eval", game=game))
+    simulator.call_notes = {}
     trajectories = simulator.play(deals)
     console = Console()
     for trajectory in trajectories[:_MAX_SHOWN]:
-        for line in episode_lines(trajectory, DialogueSelection(), {}):
+        for line in episode_lines(trajectory, DialogueSelection(), {}, simulator.call_notes):
             console.print(line, soft_wrap=True)
     if len(trajectories) > _MAX_SHOWN:
         turns = fmean(len(trajectory.turns) for trajectory in trajectories)
         print_literally(console, f"{len(trajectories)} episodes, {turns:.2f} turns each")
-        for name, value in summarize(trajectories).items():
+        for name, value in summarize_trajectories(trajectories).items():
             print_literally(console, f"  {name:<40} {value:.4f}")
-    if out is not None:
-        write_trajectories(out, trajectories)
-        print_literally(console, f"{out}: {len(trajectories)} episodes")
-
-
-def _with_person(views: Mapping[str, Scenario], simulator: RolloutSimulator, seat: str) -> RolloutSimulator:
-    """Return `simulator` with one more role, which reads the answers of `seat` from the terminal."""
-    if len(views) > 1:
-        raise ScenarioError(f"--as {seat}: in which of {', '.join(views)}? Name it: --game NAME")
-    scenario = next(iter(views.values()))
-    if seat not in scenario.seats:
-        raise ScenarioError(f"--as {seat}: no such seat; {choices_hint(seat, scenario.seats)}")
-    role: RoleConfig = scenario.roles[scenario.seats[seat]].model_copy(update={"policy": _PERSON})
-    casting = RoleCasting({**simulator.casting.roles, _PERSON: role}, simulator.casting.seed)
-    return simulator.variant(casting, {_PERSON: Human().build(None)})
+    if out_file is not None:
+        write_trajectories(out_file, trajectories)
+        print_literally(console, f"{out_file}: {len(trajectories)} episodes")

@@ -8,20 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from marl.commands.machine_findings import Finding
+from marl.commands.machine_findings import MachineCheckResult
 from marl.core.errors import RunError
 from marl.core.types import Metrics
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
-from marl.scenario.schema import Scenario
 from marl.training.build import build
 from marl.training.loop import TrainingLoop
 from marl.training.stop_request import StopRequest
-from marl.view.console import Monitor
+from marl.view.console import RunMonitor
 
 STEPS = 60
 _MAX_NASHCONV_RATIO = 0.8
-"""Maximum ratio of the last NashConv to the first: in so few steps the run mostly learns the answer format."""
+"""Maximum ratio of the last NashConv to the first. It is high, because few steps mostly teach the answer format."""
 _WARM_UP = {"steps": 200, "lr": 1.0e-2}
 _SCENARIO: dict[str, Any] = {
     "game": {"kind": "kuhn_poker", "illegal": {"then": "forfeit", "penalty": 3}},
@@ -51,53 +50,50 @@ _SCENARIO: dict[str, Any] = {
 }
 
 
-def scenario(steps: int = STEPS) -> Scenario:
-    """Return the scenario of `make demo`, self-play in Kuhn poker, with `steps` training steps."""
-    changes = {
-        "schedule": _SCENARIO["schedule"] | {"steps": steps},
-        "evaluate": {"every": steps, "nashconv": True},
-        "checkpoint": {"every": steps},
-    }
-    return validate(_SCENARIO | changes, "self-test")
-
-
-class _Recorder(Monitor):
+class _MetricsRecorder(RunMonitor):
     """Monitor that stores the metrics of every step and shows nothing."""
 
     def __init__(self) -> None:
         self.rows: list[Metrics] = []
 
-    def log(self, step: int, metrics: Metrics) -> None:
+    def log_metrics(self, step: int, metrics: Metrics) -> None:
         self.rows.append(metrics)
 
 
-def self_test(steps: int = STEPS) -> Iterator[Finding]:
-    """Train for `steps` steps; yield a finding about learning and one about speed.
+def self_test(steps: int = STEPS) -> Iterator[MachineCheckResult]:
+    """Train for `steps` steps, then yield a finding about learning and a finding about speed.
 
-    A failed run yields a single finding with the error.
+    If training fails, the only finding states the error.
     """
-    recorder, started = _Recorder(), time.perf_counter()
+    changes = {
+        "schedule": _SCENARIO["schedule"] | {"steps": steps},
+        "evaluate": {"every": steps, "nashconv": True},
+        "checkpoint": {"every": steps},
+    }
+    recorder, started = _MetricsRecorder(), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="marl-doctor-") as folder:
         try:
-            tested, run = scenario(steps), RunFolder(Path(folder) / "run")
+            tested, run = validate(_SCENARIO | changes, "self-test"), RunFolder(Path(folder) / "run")
             run.create(tested)
             TrainingLoop(build(tested), run, [recorder])(StopRequest())
         except (RunError, ValueError, RuntimeError, OSError) as error:
-            yield Finding("self-test", "wrong", f"training failed: {type(error).__name__}: {error}")
+            yield MachineCheckResult("self-test", "wrong", f"training failed: {type(error).__name__}: {error}")
             return
     rows, seconds = recorder.rows, time.perf_counter() - started
     nashconv = [row["eval/nashconv"] for row in rows if "eval/nashconv" in row]
     text = f"NashConv of Kuhn poker {nashconv[0]:.3f} -> {nashconv[-1]:.3f} in {steps} steps"
     if nashconv[-1] <= _MAX_NASHCONV_RATIO * nashconv[0]:
-        yield Finding("self-test", "ok", text)
+        yield MachineCheckResult("self-test", "ok", text)
     else:
-        yield Finding("self-test", "wrong", f"{text}: it did not learn", "please report this, with the lines above")
-    # The second half alone, without the costs of starting up.
-    steady = rows[len(rows) // 2 :]
-    steady_s = sum(row["time/step"] for row in steady)
-    episodes = sum(row["episode/count"] for row in steady) / steady_s
-    shares = []
-    for stage in ("play", "learn"):
-        stage_s = sum(row.get(f"time/{stage}", 0.0) for row in steady)
-        shares.append(f"{stage_s / steady_s:.0%} {stage}")
-    yield Finding("speed", "ok", f"{episodes:,.0f} episodes a second ({', '.join(shares)}); {seconds:.0f} s in all")
+        yield MachineCheckResult(
+            "self-test", "wrong", f"{text}: it did not learn", "please report this, with the lines above"
+        )
+    # Speed is that of the second half of the steps, because the first steps include the costs of starting up.
+    totals = dict.fromkeys(("time/step", "time/play", "time/learn", "episode/count"), 0.0)
+    for row in rows[len(rows) // 2 :]:
+        for name in totals:
+            totals[name] += row.get(name, 0.0)
+    steady_s = totals["time/step"]
+    episodes = totals["episode/count"] / steady_s
+    shares = f"{totals['time/play'] / steady_s:.0%} play, {totals['time/learn'] / steady_s:.0%} learn"
+    yield MachineCheckResult("speed", "ok", f"{episodes:,.0f} episodes a second ({shares}); {seconds:.0f} s in all")

@@ -34,23 +34,22 @@ class ShowOptions:
     ] = None
 
 
-@app.command()
+@app.command(name="show")
 @with_options(ShowOptions)
-def show(run: RunPath, options: ShowOptions) -> None:
+def show_recorded_episodes(run: RunPath, options: ShowOptions) -> None:
     """Show recorded dialogues: prompt, answer, action and reward of each turn. Read-only."""
     order = "played" if options.best is None else "best" if options.best else "worst"
     selection = DialogueSelection(
         options.step, options.role, options.unreadable, order, options.episodes, options.whole
     )
     if options.graph is not None:
-        # matplotlib takes a second to load.
-        from marl.view.graph_picture import check_picture_suffix, draw_graph
+        from marl.view.graph_picture import check_picture_suffix, draw_graph  # The import loads matplotlib.
 
         check_picture_suffix(options.graph)
         draw_graph(select_episodes(run, selection)[0], options.graph)
         typer.echo(options.graph)
         return
-    # Long lines are left to the terminal: wrapped text could not be copied as it was said.
+    # Long lines are not wrapped, so that a text can be copied from the terminal unchanged.
     console = Console()
     for line in dialogue_lines(run, selection):
         console.print(line, soft_wrap=True)

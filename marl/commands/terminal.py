@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from marl.core.config import choices_hint
-from marl.host.outside import escape_for_terminal
-from marl.scenario.credit_checks import credit_notes
-from marl.scenario.schema import Scenario
+from marl.core.config import did_you_mean
+from marl.host.untrusted_text import escape_for_terminal
 from marl.scenario.yaml_text import ScenarioError
 
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (YAML).", show_default=False)]
@@ -23,22 +21,17 @@ def is_run_folder(target: Path) -> bool:
     """Return True if `target` is a folder, and False if it is a file.
 
     Raises:
-        ScenarioError: if `target` does not exist; names similar runs and scenarios beside it.
+        ScenarioError: if `target` does not exist; the message names similar runs and scenarios beside it.
     """
-    # Click's own check of paths knows no suggestions.
+    # Click could check that the path exists, but would not suggest similar names.
     if not target.exists():
         entries = target.parent.iterdir() if target.parent.is_dir() else ()
         choices = [path.name for path in entries if path.suffix == ".yaml" or (path / "scenario.yaml").is_file()]
-        raise ScenarioError(f"{target}: no run and no scenario; {choices_hint(target.name, choices)}")
+        hint = did_you_mean(target.name, choices)
+        raise ScenarioError(f"{target}: no run and no scenario; {hint}give a run's folder or a scenario (YAML)")
     return target.is_dir()
 
 
 def echo(text: object) -> None:
     """Print `text` with its terminal escape sequences made visible."""
     typer.echo(escape_for_terminal(str(text)))
-
-
-def print_notes(scenario: Scenario) -> None:
-    """Print notes on credit settings that are valid but rarely intended."""
-    for note in credit_notes(scenario):
-        echo(f"note: {note}")

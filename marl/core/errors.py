@@ -1,4 +1,4 @@
-"""Errors that end a run with a message for the user instead of a traceback."""
+"""Errors that end a run with a message to the user instead of a traceback."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from typing import Literal
 
 from marl.core.types import Sample, TurnId
 
-Blamed = Literal["loss", "gradient", "log-probability"]
-"""Kind of a value that was not finite."""
+NonFiniteQuantity = Literal["loss", "gradient", "log-probability"]
+"""Quantity of an update that was infinite or not a number."""
 _NO_MEMORY = re.compile("(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc|ALLOC_FAILED", re.I)
-"""Pattern of the messages with which libraries raise a plain RuntimeError or OSError when memory is used up."""
+"""Pattern of libraries' messages in a plain RuntimeError or OSError that mean a lack of memory."""
 
 
-class Notice(UserWarning):
+class UserNotice(UserWarning):
     """Warning to the user about the run's behaviour. The command line prints it as one line."""
 
 
 class RunError(Exception):
     """Error that ends a run. The message tells the user how to fix it; the command line shows no traceback."""
+
+
+class EpisodeWithoutOutcomeError(RunError):
+    """An episode has no valid outcome, for a cause outside the policies' answers. It is left out and counted."""
 
 
 class EndpointError(RunError):
@@ -33,55 +37,54 @@ class EngineError(RunError):
     """An engine in separate processes has died or hangs. The message names the engine's policies."""
 
 
-class FolderError(RunError):
+class RunFolderError(RunError):
     """A file in a run's folder cannot be written or read. The message names the file."""
 
 
-class OutOfMemory(RunError):  # noqa: N818 (says what happened)
-    """Memory of the machine or of an accelerator is used up. The message names settings that reduce memory use."""
+class OutOfMemoryRunError(RunError):
+    """Memory of the machine or of a GPU is used up. The message names settings that reduce memory use."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True if Python, torch or the operating system raised `error` because memory is used up."""
-    # torch's class is recognised by name, because this module does without torch.
+    # torch's OutOfMemoryError is recognised by its name, because this module must not import torch.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError | OSError) and _NO_MEMORY.search(str(error)) is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
-    """Context manager that converts errors of writing `path` into a `FolderError` with the path in the message."""
+class RaiseRunFolderErrorOnFailedWrite:
+    """Context manager that converts errors of writing `path` into a `RunFolderError` with the path in the message."""
 
     path: Path
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        # A full disk is an OSError in Python, a SafetensorError in safetensors (which this module does without) and a
-        # bare Exception in tokenizers.
+        # If the disk is full, Python raises OSError, safetensors SafetensorError, and tokenizers a bare Exception.
         if isinstance(error, OSError) or kind is Exception or (kind and kind.__name__ == "SafetensorError"):
-            raise FolderError(f"{self.path} cannot be written: {error}") from error
+            raise RunFolderError(f"{self.path} cannot be written: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class LogprobGap:
+class SamplerLearnerLogprobGap:
     """Difference between learner and sampler in the log-probabilities (nats) of sampled tokens."""
 
     max: float
-    """Maximum absolute difference."""
+    """Maximum absolute difference of the log-probabilities (nats)."""
     mean: float
-    """Mean absolute difference."""
+    """Mean absolute difference of the log-probabilities (nats)."""
     ratio: float
     """Mean ratio of the learner's probability to the sampler's."""
     worst: TurnId
-    """Turn with the maximum difference."""
+    """Turn with the maximum difference of log-probabilities."""
 
 
-class SamplerMismatch(RunError):  # noqa: N818 (says what a sampler is)
+class SamplerLogprobMismatchError(RunError):
     """Sampler and learner of a policy compute different probabilities. Raised before an update changes the weights."""
 
-    def __init__(self, policy: str, gap: LogprobGap, allowed: str, cause: str) -> None:
+    def __init__(self, policy: str, gap: SamplerLearnerLogprobGap, allowed: str, cause: str) -> None:
         super().__init__(policy, gap, allowed, cause)
         self.policy, self.gap, self.allowed, self.cause = policy, gap, allowed, cause
 
@@ -96,21 +99,19 @@ class SamplerMismatch(RunError):  # noqa: N818 (says what a sampler is)
 
 
 class NonFiniteError(RunError, ArithmeticError):
-    """Loss or gradient of a learner is not finite. Raised before an update changes the weights."""
+    """Loss, gradient or log-probability of a learner is not finite. Raised before an update changes the weights."""
 
-    def __init__(self, policy: str, quantity: Blamed, culprits: Sequence[Sample]) -> None:
+    def __init__(self, policy: str, quantity: NonFiniteQuantity, culprits: Sequence[Sample]) -> None:
         self.policy, self.quantity = policy, quantity
-        self.samples: tuple[TurnId, ...] = tuple(sample.id for sample in culprits)
-        turns = "; ".join(f"episode {s.id[0]!r}, turn {s.id[1]} (role {s.role!r})" for s in culprits[:5])
+        self.samples: tuple[TurnId, ...] = tuple([sample.id for sample in culprits])
+        turns: list[str] = []
+        for sample in culprits[:5]:
+            episode, turn = sample.id
+            turns.append(f"episode {episode!r}, turn {turn} (role {sample.role!r})")
+        location = "; ".join(turns) or "no single turn"
         more = f" and {len(culprits) - 5} more" if len(culprits) > 5 else ""
-        super().__init__(f"policy {policy!r}: the {quantity} is not finite at {turns or 'no single turn'}{more}")
+        super().__init__(f"policy {policy!r}: the {quantity} is not finite at {location}{more}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Learner processes send the error to the run. By default, pickle rebuilds an exception from its message alone.
-        return _unpickle_error, (self.policy, self.quantity, self.samples, str(self))
-
-
-def _unpickle_error(policy: str, quantity: Blamed, samples: tuple[TurnId, ...], message: str) -> NonFiniteError:
-    error = NonFiniteError(policy, quantity, ())
-    error.samples, error.args = samples, (message,)
-    return error
+        # A learner process pickles this error. By default pickle would call `__init__` with the message alone.
+        return NonFiniteError.__new__, (type(self), str(self)), vars(self)

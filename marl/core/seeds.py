@@ -1,10 +1,23 @@
-"""Seeds of all random numbers, derived from the run's seed and equal on all machines."""
+"""Seeds of random numbers: hashes of the run's seed and of the use of the numbers, equal on all machines."""
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 
+_STEP_OF_EPISODE = re.compile(r"\d{6,}(?=\.)")
+"""Number of the step at the beginning of a training episode's name, such as `000008.0.1`."""
 
-def seed_of(*parts: object) -> int:
-    """Return a 64-bit seed that is a hash of `parts`, such as run seed, purpose and deal."""
+
+def hash_to_seed(*parts: object) -> int:
+    """Return a 64-bit seed: the hash of `parts`, such as the run's seed, the purpose and the episode."""
     return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest(), "little")
+
+
+def episode_name_for_seeding(episode_name: str) -> str:
+    """Return an episode's name with its step counted from 0, to be hashed into seeds: `000007.0.1` for `000008.0.1`.
+
+    Steps in names were first counted from 0. With the first names in seeds, old scenarios draw the same numbers.
+    """
+    step = _STEP_OF_EPISODE.match(episode_name)
+    return f"{int(step[0]) - 1:06d}{episode_name[step.end() :]}" if step else episode_name

@@ -5,7 +5,7 @@ Recorded data is frozen, because trajectories are shared between engines, credit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict, TypeVar
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 FailFastTuple = Annotated[tuple[_Value, ...], FailFast()]
-"""Tuple of a record with possibly millions of items. Validation stops at the first invalid item."""
+"""Tuple in recorded data, with possibly millions of items. Validation stops at the first invalid item."""
 TurnId = tuple[str, int]
 """(episode id, index of the turn in the episode); unique in a run."""
 TOOL_CALL_PREFIX = "call "
@@ -26,15 +26,21 @@ TOOL_CALL_PREFIX = "call "
 Ticket = int
 """Identifier of one submitted request. Engines serve lower tickets first."""
 Metrics = dict[str, float]
+"""Name of a metric -> its value in a step."""
+MetricsByPolicy = dict[str, Metrics]
+"""Name of a policy -> its metrics of a step."""
 Finish = Literal["stop", "length", "overflow", "aborted"]
+"""Reason for which a completion ended. `length`: cut off at `max_tokens`. `overflow`: the prompt exceeds the context.
+"""
 EpisodeEnd = Literal["no", "terminated", "truncated"]
+"""End of an episode: still in progress, decided by the game's rules, or cut off."""
 EdgeKind = Literal["heard", "told", "posed", "gated", "tool", "self"]
-"""Kind of an edge of the trajectory graph: how an earlier turn (source) influenced a later one (reader).
+"""Kind of an edge of the trajectory graph: how an earlier turn (source) influenced a later turn (reader).
 
 `heard`: the prompt quotes the source. `told`: the game's observation depends on the source. `posed`: the source posed
 the problem that the reader works on. `tool`: the source is the result of a tool call. `self`: an earlier turn of the
-same agent. `gated`: the source is not in the prompt, but decided that the reader's agent moves, or whose turns it
-reads."""
+same agent. `gated`: the source is not in the prompt, but decided that the reader's agent moves or which turns it reads.
+"""
 Purpose = Literal["train", "eval", "credit"]
 """Stage of a run to which the tokens of a request are charged."""
 
@@ -43,13 +49,14 @@ class Observation(TypedDict):
     """Observation of an agent as text. Without an action mask, any text is a move."""
 
     text: str
-    """Text of the observation. A game marks the moves behind it with `marl.text.origins.MarkedText`, by the index of
-    the game's step. An unmarked text counts as made from all turns that the agent can read and has not read yet."""
+    """Text of the observation. A game marks parts made from earlier moves with `marl.text.origins.TextWithOrigins`, by
+    the index of the game's step. A text without marks counts as made from all turns that the agent may read and has not
+    read yet."""
     action_mask: NotRequired[Any]
 
 
 class Info(TypedDict):
-    """Facts about the agent to move, beside its observation."""
+    """Facts about the agent to move, in addition to its observation."""
 
     legal: tuple[str, ...] | None
     """Legal moves, or None if any text is a move."""
@@ -58,39 +65,43 @@ class Info(TypedDict):
     together: tuple[str, ...]
     """Agents whose observations are final now, so that their requests can be submitted at the same time."""
     state: str
-    """Information state: everything that this agent knows. Rule-based players answer from it. If it is a
-    `marl.text.origins.MarkedText`, the steps named by its marks become edges, although no prompt shows them."""
+    """Information state: everything that this agent knows, from which rule-based players answer. The steps in the marks
+    of a `marl.text.origins.TextWithOrigins` become edges of the turn, although no prompt shows them."""
     attempt: int
-    """Number of earlier answers to this observation that the game refused."""
+    """Number of earlier answers to this observation that the game refused as illegal."""
     problem: NotRequired[str]
-    """Key of the problem on which this agent works, if there is one."""
+    """Key of the problem on which this agent works, if there is a problem."""
     examples: NotRequired[tuple[str, ...]]
-    """Example moves for games without a list of legal moves. The player `random` draws from them."""
+    """Example moves for games without a list of legal moves. The player `random` draws from the examples."""
     rules: NotRequired[str]
     """Rules of the game, in words."""
     gates: NotRequired[tuple[int, ...]]
-    """Indices of the game's steps whose moves decided that this agent moves now, or whose turns it reads."""
+    """Indices of the game's steps whose moves decided that this agent moves now, or which turns it reads."""
+    callers: NotRequired[Mapping[str, tuple[str, ...]]]
+    """Agents whose turns only the program at this seat asks for (inner turns) -> example moves of the agent."""
 
 
 class Message(NamedTuple):
-    """One chat message."""
+    """One message of a chat prompt, before the chat template turns it into tokens."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class SourceSpan(NamedTuple):
-    """Span of a request's messages that was made from an earlier turn."""
+class SpanFromEarlierTurn(NamedTuple):
+    """Span of characters in a request's messages that was made from an earlier turn."""
 
     source: TurnId
+    """Id of the turn from which the span was made."""
     kind: EdgeKind
+    """Kind of the edge from turn `source`."""
     message: int
-    """Index of the message in the request."""
+    """Index of the message that contains the span."""
     begin: int
-    """Offset of the span's first character in the message's content. If `begin` equals `end`, the earlier turn caused
-    text to be left out at this offset."""
+    """Offset of the span's first character in the message's content. If `begin` equals `end`, text was omitted at this
+    offset because of the earlier turn."""
     end: int
-    """Offset after the span's last character."""
+    """Offset after the span's last character in the message's content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,33 +109,35 @@ class Request:
     """Request to a policy for one completion."""
 
     policy: str
+    """Name of the policy that answers the request."""
     messages: FailFastTuple[Message]
     sampling: Sampling
     seed: int = 0
     """Seed of the random numbers with which tokens are sampled."""
     options: Mapping[str, str] | None = None
-    """Canonical text of each legal move, or None if any text is a move."""
+    """Legal move -> its canonical text, or None if any text is a move."""
     state: str = ""
     """Information state of the agent, from which scripted players choose their move."""
     continues: FailFastTuple[int] = ()
     """Token ids (prompt and completion of an earlier turn) to which the tokens of `messages` are appended unchanged."""
     forced: str | None = None
-    """Text that is scored, end token included, instead of sampling; None to sample."""
+    """Text whose log-probabilities are computed (end token included) instead of sampling, or None to sample."""
     examples: FailFastTuple[str] = ()
     """Example answers from which scripted players choose if any text is a move."""
     tools: FailFastTuple[str] = ()
     """JSON schemas (as in OpenAI's `tools`) of the role's tools, for chat templates that render tools."""
     answer_schema: str = ""
-    """JSON schema for constrained decoding (`sampling.structured`); empty to allow any JSON object."""
-    marks: FailFastTuple[SourceSpan] = ()
+    """JSON schema of answers, for constrained decoding (`sampling.structured`) and for roles that read a program's
+    answers as JSON; "" to allow any JSON object."""
+    marks: FailFastTuple[SpanFromEarlierTurn] = ()
     """Spans of `messages` that were made from earlier turns, sorted by message and offset."""
     purpose: Purpose = "train"
-    """Purpose of the answer. Exploring engines explore under `train` and never under `eval`."""
+    """Purpose of the answer. ε-greedy engines explore for `train` and never for `eval`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Cost of answers from remote endpoints. Instances can be added and subtracted."""
+class RemoteUsage:
+    """Tokens, requests and cost of answers from remote endpoints. Instances can be added and subtracted."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -135,8 +148,8 @@ class Usage:
     failed: int = 0
     """Number of requests that failed after all retries."""
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
+    def __add__(self, other: RemoteUsage) -> RemoteUsage:
+        return RemoteUsage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
             self.cost + other.cost,
@@ -144,8 +157,10 @@ class Usage:
             self.failed + other.failed,
         )
 
-    def __sub__(self, other: Usage) -> Usage:
-        return self + Usage(-other.prompt_tokens, -other.completion_tokens, -other.cost, -other.tries, -other.failed)
+    def __sub__(self, other: RemoteUsage) -> RemoteUsage:
+        return self + RemoteUsage(
+            -other.prompt_tokens, -other.completion_tokens, -other.cost, -other.tries, -other.failed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,44 +175,46 @@ class ImitationTarget:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Completion of a policy, token for token."""
+    """Completion of a policy with its tokens and their log-probabilities."""
 
     text: str
     prompt_ids: FailFastTuple[int]
+    """Token ids of the prompt."""
     token_ids: FailFastTuple[int]
-    """Sampled tokens, the end token included."""
+    """Ids of the sampled tokens, the end token included."""
     logprobs: FailFastTuple[float]
     """Log-probability (nats) of each token under the sampling distribution, with temperature, top-p and top-k
     applied."""
     finish: Finish
     versions: tuple[int, int] = (0, 0)
     """Versions of the weights that sampled the first and the last token."""
-    usage: Usage | None = None
-    """Cost of the completion, or None if the engine counts no cost."""
+    usage: RemoteUsage | None = None
+    """Tokens and cost of the completion, or None if the engine counts no cost."""
     imposed: FailFastTuple[int] = ()
-    """Positions of tokens that the engine inserted instead of sampling, such as the end of a thought at its limit."""
+    """Positions in `token_ids` that the engine inserted instead of sampling, such as the end of a thought at its limit.
+    """
     reason: str = ""
     """Error message of a failed request, for which `text` is empty."""
     mark_tokens: FailFastTuple[tuple[int, int]] = ()
     """Token span (first, end) in `prompt_ids` of each of the request's `marks`; empty if the engine does not know the
     prompt's tokens."""
     targets: FailFastTuple[ImitationTarget] = ()
-    """Distribution over completions that imitation learns instead of this completion, such as a search policy. Shares
-    sum to 1. If empty, imitation learns this completion."""
+    """Distribution over completions that imitation learns instead of this completion, such as a search policy. Its
+    probabilities sum to 1. If empty, imitation learns this completion."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Request that got no completion.
+class CompletionFailure:
+    """Answer to a request without a completion.
 
-    `overflow`: the prompt is longer than the model's context. `aborted`: the engine gave the request up. `unjudged`: a
-    worker process failed for a cause outside the answer, so the episode cannot be scored.
+    The prompt is longer than the model's context (`overflow`), the engine gave up (`aborted`), or a worker process
+    failed for a cause outside the answer (`unjudged`), so that the episode cannot be scored.
     """
 
     finish: Literal["overflow", "aborted", "unjudged"]
     reason: str
-    usage: Usage | None = None
-    """Cost of the attempts, or None if the engine counts no cost."""
+    usage: RemoteUsage | None = None
+    """Tokens and cost of the attempts, or None if the engine counts no cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +224,27 @@ class Turn:
     id: TurnId
     agent: str
     nth: int
-    """Number of the agent's earlier turns."""
+    """Number of earlier turns of this agent in the episode."""
     attempt: int
-    """Number of earlier answers to the same observation that the game refused."""
+    """Number of earlier answers to the same observation that the game refused as illegal."""
     role: str
     request: Request
     completion: Completion
     action: str | None
-    """Action parsed from the text, or None if the text names no legal action."""
+    """Action parsed from the completion's text, or None if the text names no legal action."""
     problem: str = ""
-    """Key of the problem on which the agent worked."""
+    """Key of the problem on which the agent worked; "" if there is no problem."""
+    spoofs: tuple[TurnId, ...] | None = None
+    """Turns of other agents in the prompt that imitate a verdict of this turn's role, or None if the role does not
+    judge."""
+    inner: bool = False
+    """True if a program asked for the turn before its own turn. No step of the game plays an inner turn, so the index
+    of a turn is not the index of a step."""
+
+
+def hashable_prompt(turn: Turn) -> Hashable:
+    """Return the token ids of a turn's prompt, or the prompt's messages if the turn has no tokens."""
+    return turn.completion.prompt_ids or turn.request.messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,28 +255,31 @@ class Reward:
     value: float
     turn: TurnId
     name: str = "outcome"
+    """Name of the reward component, such as `correct`."""
     cause: str = ""
     """Rule or expression of the game that paid the reward, for explanations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """Start of one episode. Deals with equal seed and options have equal start states."""
+    """Plan of one episode: its game, seed and roles. Deals with equal seed and options have equal start states."""
 
     episode: str
+    """Unique id of the episode in its run."""
     group: str
+    """Group of the episode: episodes of one group begin from the same state."""
     seed: int
     """Seed of the game."""
     seats: Mapping[str, str]
-    """Role of each agent."""
+    """Agent -> role."""
     purpose: Purpose = "train"
     branch: int = 0
-    """Index of the continuation if the episode is a fork; forks of one turn differ by their branch."""
+    """Number of the continuation if the episode is a fork, which distinguishes forks of one turn; else 0."""
     options: Mapping[str, Any] | None = None
-    """Options of the game's `reset`."""
+    """Options of the game's `reset`, or None for the default start."""
     policies: Mapping[str, str] = field(default_factory=dict)
-    """Policy of each role that another policy than the role's own plays in this episode. `actor@000120` names an added
-    policy; the suffix after `@` distinguishes versions or owners of policy `actor`."""
+    """Role -> policy that answers for the role in this episode, instead of the role's own policy. `actor@000120` names
+    an added policy; the suffix after `@` distinguishes versions or owners of policy `actor`."""
     game: str = ""
     """Name of the game in a run with several games; empty in a run with one game."""
 
@@ -258,28 +289,28 @@ class Fork:
     """Continuations of an earlier episode, from just before one of its turns."""
 
     trajectory: Trajectory
-    """Original episode. Passed by value, because it may have been played in another process or read from a file."""
+    """Original episode, which may have been played in another process or read from a file."""
     index: int
     """Index in `trajectory.turns` of the first turn that is played again."""
     action: str | None = None
-    """Move that is played at that turn ("" for an empty answer), or None to ask the turn's policy."""
+    """Move at turn `index` ("" for an empty answer), or None to ask the turn's policy."""
     scripted_moves: tuple[tuple[str, str | None], ...] = ()
-    """(agent, move) pairs: the agent plays this move at all of its remaining turns; None for an empty answer."""
+    """(agent, move) pairs: the agent plays this move at all of its remaining turns; None is an empty answer."""
     keeps_unchanged_answers: bool = False
-    """True to repeat an agent's recorded answer as long as its prompt is identical to the recorded one. An agent with a
-    changed prompt is always asked."""
+    """True to repeat an agent's recorded answer if its prompt is identical to the recorded prompt. The policy of an
+    agent with another prompt is asked in any case."""
     n: int = 1
-    """Number of continuations."""
+    """Number of continuations to play."""
     purpose: Purpose = "credit"
     """Purpose to which the tokens of the continuations are charged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Problem with all facts needed to grade an answer."""
+    """Problem of a task, with all facts needed to grade an answer."""
 
     key: str
-    """Unique name: two problems with equal keys are equal."""
+    """Unique name of the problem: two problems with equal keys are equal."""
     question: str
     answer: str = ""
     """Reference answer; empty if only unit tests or a judge can grade answers."""
@@ -291,53 +322,53 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class VerifierCase:
-    """Answer to be graded by a verifier."""
+    """Answer to be graded by a verifier, with its problem."""
 
     problem: Problem
     text: str
-    """Full text of the completion."""
+    """Full text of the completion, which contains the answer."""
     answer: str | None
     """Answer that the role parsed from `text`, or None if `text` was unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Score of a verifier for an answer."""
+    """Verdict of a verifier on an answer: a score with a reason."""
 
     score: float
-    """1 for a right answer, 0 for a wrong one; penalties go down to -1."""
+    """Score of the answer: 1 if right, 0 if wrong, and negative down to -1 for penalties."""
     why: str = ""
     """Reason for the score, for explanations."""
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """Result of an episode beside its rewards."""
+class EpisodeMeasuresAndNewStarts:
+    """Results of an episode other than its rewards."""
 
     measures: Mapping[str, float] = field(default_factory=dict)
-    """Named figures, such as `success`, that are logged but never paid as rewards."""
+    """Name of a measure, such as `success` -> its value in the episode, which is logged but never paid as a reward."""
     starts: FailFastTuple[Mapping[str, Any]] = ()
-    """`reset` options of new start states found in the episode, for an experience with a start pool."""
+    """`reset` options of new start states that the episode reached, for an experience with a start pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advantage:
-    """Advantage of a turn over its baseline."""
+    """Advantage of a turn over its baseline, with the numbers from which it was computed."""
 
     value: float
     tokens: FailFastTuple[float] = ()
-    """Advantage of each token, if the credit rule works by token; else empty."""
+    """Advantage of each token of the turn, if the credit rule computes one per token; else empty."""
     returns: FailFastTuple[float] = ()
-    """Value target of each token, if a critic learns; else empty."""
+    """Value target of each token of the turn, if a critic learns; else empty."""
     baseline: float | None = field(default=None, compare=False)
-    """Number that was subtracted from the turn's earnings, or None if no single number was."""
+    """Number that was subtracted from the turn's earnings, or None if it was no single number."""
     scale: float | None = field(default=None, compare=False)
-    """Factor by which that difference was multiplied, or None if no single factor was."""
+    """Factor by which the earnings minus the baseline were multiplied, or None if it was no single factor."""
 
 
 Credit = dict[TurnId, Advantage]
-"""Advantages of one step. A turn without an entry got no credit and is not trained on, unlike a turn with advantage
-0."""
+"""Advantage of each credited turn of a step. Turns without an entry are not trained on, unlike turns with advantage 0.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,26 +376,28 @@ class Reading:
     """Outputs of a learner's model for a recorded turn, computed without an update."""
 
     logprobs: tuple[float, ...]
+    """Log-probability (nats) of each token of the completion under the learner's weights."""
     values: tuple[float, ...] | None = None
     """Critic's value of the state before each token, or None if the learner has no critic."""
     next_value: float | None = None
     """Critic's value of the state after the last token, or None if the learner has no critic."""
     hidden: Any | None = None
-    """[2, H]: hidden states at the last prompt token and at the last completion token."""
+    """Hidden states [2, H] at the last prompt token and at the last completion token, or None if they were not asked
+    for."""
     reference: tuple[float, ...] | None = None
-    """Log-probabilities (nats) under the learner's reference model."""
+    """Log-probability (nats) of each token under the learner's reference model, or None without such a model."""
     rewards: tuple[float, ...] | None = None
     """Token rewards of the learner's implicit process reward model (PRIME), or None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class TokenFigures:
+class TokenLogprobsAndEntropies:
     """Log-probability and entropy of a turn's tokens, from the first forward pass of an update."""
 
     logprobs: tuple[float, ...]
-    """Log-probability (nats) of each token under the sampling distribution of the learner's weights in that pass."""
+    """Log-probability (nats) of each token under the sampling distribution of the learner's weights."""
     entropy: tuple[float, ...]
-    """Entropy (nats) of the full vocabulary at the sampling temperature, for each token."""
+    """Entropy (nats) over the full vocabulary at the sampling temperature, for each token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,25 +410,32 @@ class Sample:
     group: str
     """Group of the episode: episodes of one group began from the same state."""
     nth: int
+    """Number of earlier turns of the agent in the episode."""
     end: EpisodeEnd
-    """End of the episode, if this is the agent's last turn; else `no`."""
+    """End of the episode if this is the agent's last turn; else `no`."""
     prompt_ids: tuple[int, ...]
+    """Token ids of the prompt."""
     token_ids: tuple[int, ...]
+    """Token ids of the completion."""
     logprobs: tuple[float, ...]
+    """Log-probability (nats) of each completion token under the sampling distribution."""
     sampling: Sampling
     versions: tuple[int, int]
+    """Versions of the weights that sampled the first and the last token."""
     earned: float
     """Earnings of the turn by the assign rule, before the baseline is subtracted."""
     advantage: Advantage
     reading: Reading | None = None
+    """Reading of the turn before the update, or None if neither credit nor learner needs it."""
     paid: float = 0.0
     """Return of the agent: its total reward in the episode."""
     finish: Finish = "stop"
+    """Reason for which sampling of the completion ended."""
     imposed: tuple[int, ...] = ()
-    """Positions of tokens that were not sampled and are masked out of the loss."""
+    """Positions in `token_ids` that were not sampled and are masked out of the loss."""
     rewards: tuple[tuple[int, float], ...] = ()
-    """(turn index, value) of each reward that the agent got from this turn up to its next turn."""
+    """(turn index, reward) of each reward that the agent got between this turn and its next turn."""
     targets: tuple[ImitationTarget, ...] = ()
-    """Distribution over completions to imitate, copied from `Completion.targets`."""
+    """Distribution over completions that imitation learns, copied from `Completion.targets`; empty if there is none."""
     staleness: int = 0
-    """Age of the sample's first token in steps: 0 if the newest weights sampled it."""
+    """Number of steps by which the weights that sampled the first token are older than the newest weights."""

@@ -8,24 +8,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Mixture = NDArray[np.float64]
-"""Probability of each action; the sum is 1."""
+"""Mixed strategy: the probability of each action, with the sum 1."""
 
 
 class MatrixEquilibrium(NamedTuple):
-    """Nash equilibrium in mixed strategies: neither player gains by deviating."""
+    """Nash equilibrium of a two-player zero-sum matrix game in mixed strategies: no player gains by deviating."""
 
     row: Mixture
+    """Mixed strategy of the row player."""
     column: Mixture
+    """Mixed strategy of the column player."""
     value: float
     """Value of the game: expected payoff of the row player, and expected loss of the column player."""
 
 
 def nash_equilibrium(payoffs: ArrayLike) -> MatrixEquilibrium:
-    """Return a Nash equilibrium of the matrix game in which the row player gains `payoffs[i, j]` from the column
-    player.
+    """Return a Nash equilibrium of a matrix game. `payoffs[i, j]` is paid by the column player to the row player.
 
-    The row player's mixture maximises the minimum over columns of its expected payoff, a linear programme (von Neumann
-    1928; Dantzig 1951). Among several equilibria the solver deterministically returns one at a vertex.
+    A linear programme maximises the minimum over columns of the row player's expected payoff (von Neumann 1928; Dantzig
+    1951). If there are several equilibria, the solver returns an equilibrium at a vertex, always the same.
 
     Raises:
         ValueError: if `payoffs` is no matrix, has no row or column, or holds a number that is not finite.
@@ -35,19 +36,19 @@ def nash_equilibrium(payoffs: ArrayLike) -> MatrixEquilibrium:
         raise ValueError(f"payoffs: shape {matrix.shape}; a matrix with a row and a column at least is needed")
     if not np.isfinite(matrix).all():
         raise ValueError("payoffs: not all are finite numbers")
-    row, value = _maximin(matrix)
-    column, _ = _maximin(-matrix.T)
+    row, value = _maximin_strategy(matrix)
+    column, _ = _maximin_strategy(-matrix.T)
     return MatrixEquilibrium(row, column, value)
 
 
-def _maximin(matrix: NDArray[np.float64]) -> tuple[Mixture, float]:
-    """Return the maximin mixture of rows, and its minimum expected payoff over columns."""
+def _maximin_strategy(matrix: NDArray[np.float64]) -> tuple[Mixture, float]:
+    """Return the mixture of rows with the largest minimum expected payoff over columns, and this payoff."""
     from scipy.optimize import linprog
 
     rows, columns = matrix.shape
     # The solver's tolerances are absolute, so payoffs are scaled to [-1, 1].
     scale = float(np.abs(matrix).max()) or 1.0
-    # Variables of the programme: the mixture's probabilities, then the minimum expected payoff, which is maximised.
+    # The linear programme maximises its last variable, the minimum expected payoff; the others are the mixture.
     worst = np.eye(1, rows + 1, rows).ravel()
     solution = linprog(
         -worst,
@@ -58,9 +59,9 @@ def _maximin(matrix: NDArray[np.float64]) -> tuple[Mixture, float]:
         bounds=[(0.0, 1.0)] * rows + [(None, None)],
         method="highs-ds",
     )
-    # Every finite matrix game has an equilibrium, so a failure is the solver's.
+    # Every finite matrix game has an equilibrium, so a failure is a failure of the solver.
     if not solution.success:
         raise ArithmeticError(f"no equilibrium of a {rows} x {columns} matrix: {solution.message}")
-    # Probabilities may be negative, or miss the sum of 1, by the solver's tolerance.
+    # Within the solver's tolerance, probabilities may be negative, and their sum may differ from 1.
     mixture = np.clip(solution.x[:rows], 0.0, None)
     return mixture / mixture.sum(), float(solution.x[rows] * scale)

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from math import isfinite
 from typing import Any
 
 from marl.core.errors import RunError
 from marl.core.graph import Trajectory, branch_points
-from marl.core.types import Advantage, Credit, Metrics, Reading, TurnId
+from marl.core.types import Advantage, Credit, Metrics, TurnId
 from marl.core.watchdog import CallWatchdog
-from marl.credit_stage.diagnostics import RuleResult, agreement_by_role, nonzero_fraction, rule_diagnostics
-from marl.credit_stage.records import CreditRecord, RuleRecord, record_step
-from marl.credit_stage.token_penalties import TokenPenalties, TokenRewards
-from marl.protocols import Assign, Baseline, Evidence
+from marl.credit_stage.diagnostics import (
+    CreditRuleResult,
+    credit_rule_agreement_by_role,
+    credit_rule_diagnostics,
+    nonzero_advantage_metrics,
+)
+from marl.credit_stage.records import CreditRecord, CreditRuleSettingsRecord, build_credit_record
+from marl.credit_stage.token_penalties import TokenPenalties
+from marl.protocols import AssignRule, BaselineRule, Evidence
 from marl.scenario.schema import CreditConfig, CreditRule
 
-_REPORTED = ("sign_agreement", "correlation")
-"""Figures of `agreement` that become metrics for every compared rule."""
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+credit/ROLE/sign_agreement/NAME | share of turns | same sign as the rule NAME of `credit.compare`, of turns to which
+    either gives something other than 0
+credit/ROLE/correlation/NAME | -1 to 1 | Pearson's, with the advantages of the rule NAME of `credit.compare`
+credit/...@ROLE |  | any of the rule's own figures above (those not named `credit/ROLE/...`), of a rule in
+    `credit.roles.ROLE`
+"""
+
+_REPORTED_AGREEMENT_MEASURES = ("sign_agreement", "correlation")
+"""Measures of `credit_rule_agreement` that are reported as metrics for every compared rule."""
 
 
-class CreditError(RunError):
-    """The result of a credit rule cannot be used; the message names the rule."""
+class InvalidCreditError(RunError):
+    """Error that is raised if the result of a credit rule cannot be used. The message names the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,38 +46,50 @@ class StepCredit:
     """Earnings and advantages of every turn of a step."""
 
     earned: Credit
+    """Output of `assign` minus token penalties."""
     credit: Credit
+    """Advantages: the output of `baseline`."""
     metrics: Metrics
-    rule_results: list[tuple[RuleRecord, RuleResult]] = field(default_factory=list, compare=False, repr=False)
+    rule_results: list[tuple[CreditRuleSettingsRecord, CreditRuleResult]] = field(
+        default_factory=list, compare=False, repr=False
+    )
 
-    def to_record(self, trajectories: Sequence[Trajectory], policies: Mapping[str, str]) -> CreditRecord:
-        """Return the derivation of each turn's advantage; `policies` maps a role to its policy."""
-        return record_step(self.rule_results, policies, trajectories)
+    def to_credit_record(self, trajectories: Sequence[Trajectory], policy_by_role: Mapping[str, str]) -> CreditRecord:
+        """Return the derivation of each turn's advantage; `policy_by_role` maps a role to its policy."""
+        return build_credit_record(self.rule_results, policy_by_role, trajectories)
 
 
-class BuiltRule:
-    """One credit rule with its state: `assign`, then `baseline`, on scaled rewards minus token penalties."""
+class StatefulCreditRule:
+    """Credit rule with its state: `assign` and then `baseline`, on scaled rewards minus token penalties."""
 
     def __init__(self, field_name: str, settings: CreditRule, deadline_s: float) -> None:
-        """`field_name`: the rule's field in the scenario. `deadline_s`: time limit of the rule's own code a step."""
+        """`field_name`: the rule's field in the scenario. `deadline_s`: time limit of the rule's own code per step."""
         self._settings, self._deadline_s = settings, deadline_s
-        self.assign: Assign = settings.assign.build()
-        self.baseline: Baseline = settings.baseline.build()
+        self.assign: AssignRule = settings.assign.build()
+        self.baseline: BaselineRule = settings.baseline.build()
         self.penalties = TokenPenalties(settings.kl, settings.overlong)
-        self.needs = self.penalties.needs | self.assign.needs | self.baseline.needs
+        self.needed_reading_fields = (
+            self.penalties.needed_reading_fields
+            | self.assign.needed_reading_fields
+            | self.baseline.needed_reading_fields
+        )
         assign, baseline = settings.assign.model_dump(mode="json"), settings.baseline.model_dump(mode="json")
-        self.record = RuleRecord(field_name, assign, baseline, settings.scale)
-        # A plug-in without state is its own built object.
+        self.record = CreditRuleSettingsRecord(field_name, assign, baseline, settings.scale)
+        # A plug-in whose `build()` returns the settings object itself is stateless.
         self.may_have_state = (
-            self.assign is not settings.assign or self.baseline is not settings.baseline or self.penalties.adapts
+            self.assign is not settings.assign
+            or self.baseline is not settings.baseline
+            or self.penalties.has_adaptive_kl_coefficient
         )
 
-    def apply(self, evidence: Evidence, turns: Set[TurnId] | None = None) -> RuleResult:
-        """Return the credit of `turns` (None: all). `assign` reads full episodes; `baseline` compares these turns only.
+    def compute_credit(self, evidence: Evidence, credited_turns: Set[TurnId] | None = None) -> CreditRuleResult:
+        """Return the credit of `credited_turns` (None: all).
+
+        `assign` reads full episodes; `baseline` compares `credited_turns` only.
 
         Raises:
-            HangError: if the rule's own code exceeds the deadline; time spent on forks does not count.
-            CreditError: if the rule returns something other than finite advantages of this step's turns.
+            CallTimeoutError: if the rule's own code exceeds the deadline; time spent on forks does not count.
+            InvalidCreditError: if the rule returns something other than finite advantages of this step's turns.
         """
         settings, scale = self._settings, self._settings.scale
         with CallWatchdog(
@@ -69,161 +97,147 @@ class BuiltRule:
         ):
             if scale != 1:
                 evidence = evidence.transform_rewards(lambda trajectory: trajectory.with_scaled_rewards(scale))
-            token_rewards, penalties, metrics = self.penalties(evidence, turns)
+            token_rewards, penalties, metrics = self.penalties(evidence, credited_turns)
             with_token_rewards = replace(evidence, token_rewards=token_rewards)
             assign_evidence = with_token_rewards if settings.assign.uses_token_rewards else evidence
             assigned = self.assign(assign_evidence)
-            self._refuse_problems("assign", assigned, assign_evidence)
+            self._refuse_unusable_credit("assign", assigned, assign_evidence)
             metrics |= self.assign.metrics()
             if settings.baseline.uses_reward_names:
-                evidence = replace(evidence, earned_by_reward=self._earned_by_reward(evidence))
-            earned = assigned
-            if turns is not None:
-                earned = {turn: advantage for turn, advantage in assigned.items() if turn in turns}
-            if not settings.assign.uses_token_rewards:
-                earned = _with_token_rewards(earned, token_rewards)
+                # To credit each reward component apart, `assign` runs once per name, on the rewards of this name alone.
+                # `marl check` refuses stateful rules with such a baseline, because these runs would change their state.
+                names: dict[str, None] = {}
+                for trajectory in evidence.trajectories:
+                    for reward in trajectory.rewards:
+                        names[reward.name] = None
+                earned_by_reward: dict[str, Credit] = {}
+                for name in names:
+                    only_name = partial(Trajectory.keep_only_rewards_named, reward_name=name)
+                    earned_by_reward[name] = self.assign(evidence.transform_rewards(only_name))
+                evidence = replace(evidence, earned_by_reward=earned_by_reward)
+            earned: Credit = {}
+            for turn, advantage in assigned.items():
+                if credited_turns is None or turn in credited_turns:
+                    if turn in token_rewards and not settings.assign.uses_token_rewards:
+                        penalty = sum(token_rewards[turn])
+                        tokens = tuple([token + penalty for token in advantage.tokens])
+                        advantage = Advantage(advantage.value + penalty, tokens, advantage.returns)
+                    earned[turn] = advantage
             compared = self.baseline(evidence, earned)
-            # A third-party baseline may return the credit alone.
+            # A third-party baseline may return only the credit, without metrics.
             credit, baseline_metrics = compared if isinstance(compared, tuple) else (compared, {})
-            self._refuse_problems("baseline", credit, replace(evidence, token_rewards=token_rewards))
-            return RuleResult(
+            self._refuse_unusable_credit("baseline", credit, replace(evidence, token_rewards=token_rewards))
+            return CreditRuleResult(
                 evidence=evidence,
                 assigned=assigned,
                 earned=earned,
                 credit=credit,
                 metrics=metrics | baseline_metrics,
-                peers=settings.baseline.peers(evidence, earned),
-                reward_pools=[settings.assign.reward_pools(episode, evidence) for episode in evidence.trajectories],
+                peers=settings.baseline.compared_turn_groups(evidence, earned),
+                reward_pools=[
+                    settings.assign.agent_groups_with_shared_reward(episode, evidence)
+                    for episode in evidence.trajectories
+                ],
                 penalties=penalties,
             )
 
-    def _earned_by_reward(self, evidence: Evidence) -> dict[str, Credit]:
-        """Return, for each reward name, the earnings if only rewards of that name were paid.
-
-        The same `assign` runs once for each name. `marl check` refuses rules with a state here, because these extra
-        runs would change that state.
-        """
-        earned: dict[str, Credit] = {}
-        for trajectory in evidence.trajectories:
-            for reward in trajectory.rewards:
-                earned.setdefault(reward.name, {})
-        for name in earned:
-            earned[name] = self.assign(evidence.transform_rewards(lambda t, name=name: t.with_rewards_named(name)))
-        return earned
-
-    def _refuse_problems(self, half: str, credit: Credit, evidence: Evidence) -> None:
-        """Raises:
-        CreditError: if `credit`, the result of `half` of the rule, cannot be used.
-        """
-        for problem in _problems(credit, evidence):
-            kind = {"assign": self._settings.assign, "baseline": self._settings.baseline}[half].kind
-            raise CreditError(f"{self.record.field}.{half}: {kind!r} {problem}")
+    def _refuse_unusable_credit(self, assign_or_baseline: str, credit: object, evidence: Evidence) -> None:
+        """Raise InvalidCreditError if `credit`, the result of the rule's `assign` or `baseline`, cannot be used."""
+        kind = {"assign": self._settings.assign, "baseline": self._settings.baseline}[assign_or_baseline].kind
+        subject = f"{self.record.field}.{assign_or_baseline}: {kind!r}"
+        if not isinstance(credit, Mapping):
+            name = type(credit).__name__
+            raise InvalidCreditError(
+                f"{subject} returned {name}; it must return a mapping from the ids of turns to Advantage"
+            )
+        turns = evidence.turns()
+        for turn_id, advantage in credit.items():
+            if turn_id not in turns:
+                clause = (
+                    f"judged {turn_id!r}, which is the id of no turn of this step, such as {next(iter(turns), None)}"
+                )
+                raise InvalidCreditError(f"{subject} {clause}")
+            if not isinstance(advantage, Advantage):
+                clause = f"gave turn {turn_id} {advantage!r}; it must be an Advantage, such as Advantage(0.5)"
+                raise InvalidCreditError(f"{subject} {clause}")
+            numbers = advantage.value, *advantage.tokens, *advantage.returns
+            # Infinite numbers of a game or model pass, because the learner refuses them and names their source.
+            if not all(map(isfinite, numbers)) and _has_finite_inputs(evidence):
+                clause = f"gave turn {turn_id} {advantage.value:g}, though all rewards and readings are finite"
+                raise InvalidCreditError(f"{subject} {clause}")
 
     def state_dict(self) -> dict[str, Any]:
-        penalties = {"charges": self.penalties.state_dict()} if self.penalties.adapts else {}
+        penalties = {"charges": self.penalties.state_dict()} if self.penalties.has_adaptive_kl_coefficient else {}
         return {"assign": self.assign.state_dict(), "baseline": self.baseline.state_dict(), **penalties}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.assign.load_state_dict(state["assign"])
         self.baseline.load_state_dict(state["baseline"])
-        if self.penalties.adapts:
+        if self.penalties.has_adaptive_kl_coefficient:
             self.penalties.load_state_dict(state["charges"])
 
 
-def _problems(credit: object, evidence: Evidence) -> Iterator[str]:
-    """Yield each reason why the result of a rule cannot be used, as a clause that follows the rule's name."""
-    if not isinstance(credit, Mapping):
-        yield f"returned {type(credit).__name__}; it must return a mapping from the ids of turns to Advantage"
-        return
-    turns = {turn.id: turn for trajectory in evidence.trajectories for turn in trajectory.turns}
-    for turn_id, advantage in credit.items():
-        if turn_id not in turns:
-            yield f"judged {turn_id!r}, which is the id of no turn of this step, such as {next(iter(turns), None)}"
-        elif not isinstance(advantage, Advantage):
-            yield f"gave turn {turn_id} {advantage!r}; it must be an Advantage, such as Advantage(0.5)"
-        # Numbers of the game or of a model that are not finite pass: the learner refuses them and names their source.
-        elif not _finite(advantage.value, *advantage.tokens, *advantage.returns) and _has_finite_inputs(evidence):
-            yield f"gave turn {turn_id} {advantage.value:g}, though all rewards and readings are finite"
-
-
 def _has_finite_inputs(evidence: Evidence) -> bool:
-    rewards = [reward.value for trajectory in evidence.trajectories for reward in trajectory.rewards]
-    if not _finite(*rewards) or not all(_finite(*values) for values in evidence.token_rewards.values()):
-        return False
-    return all(map(_is_finite_reading, evidence.readings.values()))
+    """Return True if all rewards and readings that a rule can read are finite."""
+    columns: list[Sequence[float] | None] = [*evidence.token_rewards.values()]
+    for trajectory in evidence.trajectories:
+        columns.append([reward.value for reward in trajectory.rewards])
+    for reading in evidence.readings.values():
+        columns += [reading.logprobs, reading.values, reading.reference, reading.rewards, (reading.next_value or 0.0,)]
+    return all(map(isfinite, chain.from_iterable(filter(None, columns))))
 
 
-def _is_finite_reading(reading: Reading) -> bool:
-    columns = (reading.logprobs, reading.values, reading.reference, reading.rewards)
-    return _finite(reading.next_value or 0.0) and all(_finite(*(column or ())) for column in columns)
-
-
-def _finite(*numbers: float) -> bool:
-    return all(map(math.isfinite, numbers))
-
-
-def _with_token_rewards(earned: Credit, token_rewards: TokenRewards) -> Credit:
-    """Return `earned` with the sum of each turn's token rewards added to its value and to its tokens' numbers."""
-    credit = dict(earned)
-    for turn, advantage in earned.items():
-        if turn in token_rewards:
-            total = sum(token_rewards[turn])
-            tokens = tuple([token + total for token in advantage.tokens])
-            credit[turn] = Advantage(advantage.value + total, tokens, advantage.returns)
-    return credit
-
-
-class GameRules:
-    """The rules of one game: the default, one for each role that has its own, and rules that are only reported."""
+class GameCreditRules:
+    """Credit rules of one game: the default rule, the rules of single roles, and the rules that are only reported."""
 
     def __init__(self, settings: CreditConfig, deadline_s: float) -> None:
-        self._by_role: dict[str | None, BuiltRule] = {None: BuiltRule("credit", settings, deadline_s)}
+        self._by_role: dict[str | None, StatefulCreditRule] = {None: StatefulCreditRule("credit", settings, deadline_s)}
         """Role -> its rule; None -> the default rule of all other roles."""
         for role, rule in settings.roles.items():
-            self._by_role[role] = BuiltRule(f"credit.roles.{role}", rule, deadline_s)
-        self._compared = {
-            name: BuiltRule(f"credit.compare.{name}", rule, deadline_s) for name, rule in settings.compare.items()
-        }
+            self._by_role[role] = StatefulCreditRule(f"credit.roles.{role}", rule, deadline_s)
+        self._compared: dict[str, StatefulCreditRule] = {}
+        for name, rule in settings.compare.items():
+            self._compared[name] = StatefulCreditRule(f"credit.compare.{name}", rule, deadline_s)
         self.all = [*self._by_role.values(), *self._compared.values()]
 
-    def apply(self, evidence: Evidence, step: StepCredit, prefix: str) -> None:
-        """Add the credit of one game's episodes to `step`, and its metrics under names that begin with `prefix`."""
+    def add_game_credit(self, evidence: Evidence, step_credit: StepCredit, metric_prefix: str) -> None:
+        """Add the credit of one game's episodes to `step_credit`, and its metrics under names that begin with
+        `metric_prefix`."""
         credited = branch_points(evidence.trajectories)
-        results: dict[str | None, RuleResult] = {}
-        for role, turns in self._turns_by_role(evidence, credited).items():
-            results[role] = self._by_role[role].apply(evidence, turns)
-            step.rule_results.append((self._by_role[role].record, results[role]))
+        # Role with a rule of its own -> its turns; None -> turns of all other roles. A value of None means all turns.
+        turns_by_role: dict[str | None, Set[TurnId] | None] = {None: credited}
+        if len(self._by_role) > 1:
+            sets: dict[str | None, set[TurnId]] = {role: set() for role in self._by_role}
+            for trajectory in evidence.trajectories:
+                for turn in trajectory.turns:
+                    if credited is None or turn.id in credited:
+                        sets[turn.role if turn.role in sets else None].add(turn.id)
+            turns_by_role.update(sets)
+        results: dict[str | None, CreditRuleResult] = {}
+        for role, turns in turns_by_role.items():
+            results[role] = self._by_role[role].compute_credit(evidence, turns)
+            step_credit.rule_results.append((self._by_role[role].record, results[role]))
         credit: Credit = {}
         metrics: Metrics = {}
         for role, result in results.items():
-            step.earned.update(result.earned)
+            step_credit.earned.update(result.earned)
             credit.update(result.credit)
             suffix = f"@{role}" if role else ""
-            metrics.update({f"{name}{suffix}": value for name, value in result.metrics.items()})
+            for name, value in result.metrics.items():
+                metrics[name + suffix] = value
         for result in results.values():
-            metrics.update(rule_diagnostics(result))
-        metrics.update(nonzero_fraction(evidence, credit, credited))
-        # Compared rules run last, so that the episodes that they play change nothing of the credit that is learnt.
-        for name, rule in self._compared.items():
-            agreed = agreement_by_role(evidence.trajectories, credit, rule.apply(evidence).credit)
+            metrics.update(credit_rule_diagnostics(result))
+        metrics.update(nonzero_advantage_metrics(evidence, credit, credited))
+        # Rules that are only compared run last, so that their forks cannot change the credit used in training.
+        for compared_name, rule in self._compared.items():
+            agreed = credit_rule_agreement_by_role(evidence.trajectories, credit, rule.compute_credit(evidence).credit)
             for role, figures in agreed.items():
-                reported = [figure for figure in _REPORTED if figure in figures]
-                metrics.update({f"credit/{role}/{figure}/{name}": figures[figure] for figure in reported})
-        step.credit.update(credit)
-        step.metrics.update({prefix + name: value for name, value in metrics.items()})
-
-    def _turns_by_role(
-        self, evidence: Evidence, credited: Set[TurnId] | None
-    ) -> Mapping[str | None, Set[TurnId] | None]:
-        """Return the `credited` turns (None: all) of each role with a rule of its own, and under None all others."""
-        if len(self._by_role) == 1:
-            return {None: credited}
-        turns: dict[str | None, set[TurnId]] = {role: set() for role in self._by_role}
-        for trajectory in evidence.trajectories:
-            for turn in trajectory.turns:
-                if credited is None or turn.id in credited:
-                    turns[turn.role if turn.role in self._by_role else None].add(turn.id)
-        return turns
+                for figure in _REPORTED_AGREEMENT_MEASURES:
+                    if figure in figures:
+                        metrics[f"credit/{role}/{figure}/{compared_name}"] = figures[figure]
+        step_credit.credit.update(credit)
+        for name, value in metrics.items():
+            step_credit.metrics[metric_prefix + name] = value
 
     def state_dict(self) -> dict[str, Any]:
         roles = {role: rule.state_dict() for role, rule in self._by_role.items() if role is not None}
@@ -238,28 +252,30 @@ class GameRules:
 
 
 class CreditStage:
-    """All credit rules of a run, for each game apart: rules compare, average, whiten and fit within one game.
+    """All credit rules of a run, separately for each game: rules compare, average, whiten and fit within one game.
 
-    A reward of 1 has another meaning in another game, so no game's rewards enter the comparisons of another (SPIRAL's
-    role average, arXiv 2506.24119, is per game and role for the same reason).
+    A reward of 1 means something different in each game, so rewards of different games are never compared. SPIRAL's
+    role average (arXiv 2506.24119) is per game and role for the same reason.
     """
 
     def __init__(self, settings: CreditConfig, games: Sequence[str] = (), deadline_s: float = 600.0) -> None:
-        """`games`: names of several games; empty: there is one. `deadline_s`: time limit of a rule's own code, for
-        each step and game (forks that it plays do not count)."""
-        # The name of a single game is "": its episodes need no selection, and its metrics have no prefix.
-        self._rules = {game: GameRules(settings, deadline_s) for game in games or ("",)}
-        self._all = [rule for rules in self._rules.values() for rule in rules.all]
-        self.needs = frozenset[str]().union(*(rule.needs for rule in self._all))
-
-    @property
-    def may_have_state(self) -> bool:
-        """Return True if an object with a state may have been built, or a penalty's coefficient adapts."""
-        return any(rule.may_have_state for rule in self._all)
+        """`games`: names of the games if there are several; empty: there is one. `deadline_s`: time limit of a rule's
+        own code, for each step and game (time spent on forks does not count)."""
+        # A single game is named "": its metrics have no prefix, and its episodes are not selected by game.
+        self._rules = {game: GameCreditRules(settings, deadline_s) for game in games or ("",)}
+        self._all: list[StatefulCreditRule] = []
+        self.needed_reading_fields = frozenset[str]()
+        self.may_have_state = False
+        """True if a rule was built as an object of its own, or the coefficient of a penalty adapts."""
+        for rules in self._rules.values():
+            self._all += rules.all
+        for rule in self._all:
+            self.needed_reading_fields |= rule.needed_reading_fields
+            self.may_have_state = self.may_have_state or rule.may_have_state
 
     @property
     def has_state(self) -> bool:
-        """Return True if there is a state, so that the credit of a step depends on the steps before."""
+        """Return True if some rule has a state, so that the credit of a step depends on earlier steps."""
         return any(any(rule.state_dict().values()) for rule in self._all)
 
     def __call__(self, evidence: Evidence) -> StepCredit:
@@ -270,7 +286,7 @@ class CreditStage:
         """
         step = StepCredit({}, {}, {})
         if "" in self._rules:
-            self._rules[""].apply(evidence, step, "")
+            self._rules[""].add_game_credit(evidence, step, "")
             return step
         episodes: dict[str, list[Trajectory]] = {game: [] for game in self._rules}
         for trajectory in evidence.trajectories:
@@ -281,8 +297,8 @@ class CreditStage:
         for game, trajectories in episodes.items():
             if trajectories:
                 game_evidence = replace(evidence, trajectories=trajectories, game=game)
-                self._rules[game].apply(game_evidence, step, f"game/{game}/")
-        step.metrics.update(nonzero_fraction(evidence, step.credit, branch_points(evidence.trajectories)))
+                self._rules[game].add_game_credit(game_evidence, step, f"game/{game}/")
+        step.metrics.update(nonzero_advantage_metrics(evidence, step.credit, branch_points(evidence.trajectories)))
         return step
 
     def state_dict(self) -> dict[str, Any]:

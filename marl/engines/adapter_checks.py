@@ -1,4 +1,4 @@
-"""Checks of adapters on a common base, for the engines that hold several of them."""
+"""Checks for engines that hold several adapters on a common base."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from marl.protocols import ModelSource
 _Adapter = TypeVar("_Adapter")
 
 
-def adapter_of(policy: str, adapters: Mapping[str, _Adapter]) -> _Adapter:
-    """Return the adapter of `policy`.
+def get_policy_adapter(policy: str, adapters: Mapping[str, _Adapter]) -> _Adapter:
+    """Return the adapter of `policy` in `adapters`, the adapters of an engine by policy.
 
     Raises:
         ValueError: if the policy has no adapter in this engine.
@@ -24,18 +24,18 @@ def adapter_of(policy: str, adapters: Mapping[str, _Adapter]) -> _Adapter:
     return adapters[policy]
 
 
-def check_new_policy(policy: str, policies: Collection[str]) -> None:
-    """Check that `policy` is not among the engine's `policies`.
+def check_policy_is_new(policy: str, known_policies: Collection[str]) -> None:
+    """Check that `policy` is not among `known_policies`, the policies of an engine.
 
     Raises:
         ValueError: if the policy was added before.
     """
-    if policy in policies:
+    if policy in known_policies:
         raise ValueError(f"policy {policy!r} has an adapter here already; remove it first")
 
 
-def expect_adapter_on(base: PretrainedSource, policy: str, source: ModelSource | None) -> AdapterSource:
-    """Return `source`, the adapter of `policy`.
+def require_adapter_on_base(base: PretrainedSource, policy: str, source: ModelSource | None) -> AdapterSource:
+    """Return `source`, the source of `policy`, if `source` is an adapter on `base`.
 
     Raises:
         ValueError: if `source` is no adapter, or an adapter on another base.
@@ -46,6 +46,6 @@ def expect_adapter_on(base: PretrainedSource, policy: str, source: ModelSource |
     return source
 
 
-def lowest_free(used: Collection[int], first: int) -> int:
-    """Return the lowest integer from `first` on outside `used`."""
-    return next(number for number in count(first) if number not in used)
+def lowest_unused_integer(used_integers: Collection[int], first: int) -> int:
+    """Return the lowest integer of at least `first` that is not in `used_integers`."""
+    return next(number for number in count(first) if number not in used_integers)

@@ -1,4 +1,4 @@
-"""Engines without weights: scripted players, and people at the terminal. Never imports torch."""
+"""Engines without weights: scripted players, and people at the terminal. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import Field, field_validator
 
 from marl.core.errors import RunError
-from marl.core.types import Completion, Failure, Request, Ticket
-from marl.host.outside import escape_for_terminal
+from marl.core.types import Completion, CompletionFailure, Request, Ticket
+from marl.host.untrusted_text import escape_for_terminal
 from marl.protocols import Engine, EngineConfig, ModelSource, WeightlessEngine
 
 
 class ScriptedConfig(EngineConfig):
-    """Player defined by move probabilities. Games export equilibria and perfect players as subclasses."""
+    """Settings of a player with given move probabilities. Games export equilibria and perfect players as subclasses."""
 
     @abstractmethod
-    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
         """Return the probability of each legal move in the information state `state`."""
 
     def build(self, source: ModelSource | None) -> Engine:
@@ -32,8 +32,8 @@ class Random(ScriptedConfig):
 
     kind: str = "random"
 
-    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        return _uniform(moves)
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        return _uniform_probabilities(moves)
 
 
 class Always(ScriptedConfig):
@@ -42,10 +42,10 @@ class Always(ScriptedConfig):
     kind: str = "always"
     example = "move: pass"
     move: str
-    """The move."""
+    """Text of the move to play."""
 
-    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        return {self.move: 1.0} if self.move in moves else _uniform(moves)
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        return {self.move: 1.0} if self.move in moves else _uniform_probabilities(moves)
 
 
 class Tabular(ScriptedConfig):
@@ -53,52 +53,52 @@ class Tabular(ScriptedConfig):
 
     kind: str = "tabular"
     table: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """State -> move -> probability."""
+    """Information state -> move -> probability of the move."""
 
     @field_validator("table")
     @classmethod
-    def _sums_to_one(cls, table: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    def _check_probabilities(cls, table: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
         for state, row in table.items():
             if min(row.values(), default=0.0) < 0 or not math.isclose(math.fsum(row.values()), 1, abs_tol=1e-6):
                 raise ValueError(f"state {state!r}: {row} are no probabilities: they must sum to 1")
         return table
 
-    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        row = self.table.get(state) or _uniform(moves)
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        row = self.table.get(state) or _uniform_probabilities(moves)
         if unknown := set(row) - set(moves):
             raise ValueError(f"tabular: state {state!r} gives {sorted(unknown)}, but the legal moves are {list(moves)}")
         return row
 
 
-def _uniform(moves: tuple[str, ...]) -> Mapping[str, float]:
-    """Return equal probabilities. A move listed twice counts twice, so that repeated examples weigh more."""
+def _uniform_probabilities(moves: tuple[str, ...]) -> Mapping[str, float]:
+    """Return equal probabilities for all entries of `moves`. A move that is listed twice is twice as probable."""
     return {move: count / len(moves) for move, count in Counter(moves).items()}
 
 
 class ScriptedEngine(WeightlessEngine):
-    """Engine that answers at once. The move is drawn by inverse CDF from the request's seed."""
+    """Engine of scripted players. A move is drawn by inverse CDF from the request's seed."""
 
     reason = "is scripted: it has no weights to load"
 
     def __init__(self, script: ScriptedConfig) -> None:
         self._script = script
-        self._answers: list[tuple[Ticket, Completion | Failure]] = []
+        self._answers: list[tuple[Ticket, Completion | CompletionFailure]] = []
 
     def submit(self, ticket: Ticket, request: Request) -> None:
-        # An example listed twice is played twice as often, so `moves` keeps duplicates and `options` does not.
+        # `moves` keeps duplicates, because an example that is listed twice is played twice as often.
         moves = tuple(request.options or request.examples)
         options = request.options or {text: text for text in request.examples}
         if not options and request.forced is None:
             raise ValueError(
                 f"policy {request.policy!r}: a scripted player needs a finite list of legal moves, or examples of moves"
             )
-        probabilities = self._script.probabilities(request.state, moves) if moves else {}
+        probabilities = self._script.move_probabilities(request.state, moves) if moves else {}
         if request.forced is None:
-            move = _sample(request.seed, list(options), probabilities)
+            move = _draw_move(request.seed, list(options), probabilities)
         else:
             move = next((move for move, text in options.items() if text == request.forced), None)
         if move is None:
-            # The id behind the last move stands for a text that is no legal move.
+            # A text that is no legal move gets the first token id after those of the moves.
             text, token = request.forced or "", len(options)
         else:
             text, token = options[move], list(options).index(move)
@@ -106,7 +106,7 @@ class ScriptedEngine(WeightlessEngine):
         logprob = math.log(probability) if probability > 0 else -math.inf
         self._answers.append((ticket, Completion(text, (), (token,), (logprob,), "stop")))
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         answers, self._answers = self._answers, []
         return answers
 
@@ -115,8 +115,9 @@ class ScriptedEngine(WeightlessEngine):
         self._answers = [answer for answer in self._answers if answer[0] not in cancelled]
 
 
-def _sample(seed: int, moves: Sequence[str], probabilities: Mapping[str, float]) -> str:
-    """Return a move drawn by inverse CDF. The uniform number is scaled by the sum, which may differ from 1."""
+def _draw_move(seed: int, moves: Sequence[str], probabilities: Mapping[str, float]) -> str:
+    """Return one of `moves`, drawn by inverse CDF from `seed`."""
+    # The uniform number is scaled by the sum of the probabilities, which may differ from 1 by rounding.
     remaining = (seed % 2**53) / 2**53 * math.fsum(probabilities.values())
     chosen = moves[-1]
     for move in moves:
@@ -129,7 +130,7 @@ def _sample(seed: int, moves: Sequence[str], probabilities: Mapping[str, float])
     return chosen
 
 
-class InputEndedError(RunError):
+class TerminalInputEndedError(RunError):
     """The person at the terminal closed the input."""
 
 
@@ -143,43 +144,42 @@ class Human(EngineConfig):
 
 
 class TerminalEngine(WeightlessEngine):
-    """Engine that prints each prompt and waits for a legal answer."""
+    """Engine that prints each prompt and waits until a person at the terminal types a legal move."""
 
     reason = "is a person: it has no weights to load"
 
     def __init__(self) -> None:
-        self._open: list[tuple[Ticket, Request]] = []
+        self._open: dict[Ticket, Request] = {}
 
     def submit(self, ticket: Ticket, request: Request) -> None:
-        self._open.append((ticket, request))
+        self._open[ticket] = request
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
-        requests, self._open = self._open, []
-        return [(ticket, _ask_person(request)) for ticket, request in requests]
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
+        requests, self._open = self._open, {}
+        answers: list[tuple[Ticket, Completion | CompletionFailure]] = []
+        for ticket, request in requests.items():
+            for message in request.messages:
+                # A model's text may hold control sequences that the terminal would obey.
+                sys.stdout.write(f"{escape_for_terminal(message.content)}\n")
+            if request.options is None:
+                answers.append((ticket, Completion(_read_line("you: "), (), (), (), "stop")))
+                continue
+            texts: dict[str, str] = {}
+            for move, text in request.options.items():
+                texts[move.lower()] = texts[text.lower()] = text
+            question = f"your move ({', '.join(request.options)}): "
+            while (line := _read_line(question).lower()) not in texts:
+                sys.stdout.write(f"{line!r} is no legal move\n")
+            answers.append((ticket, Completion(texts[line], (), (), (), "stop")))
+        return answers
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        cancelled = set(tickets)
-        self._open = [entry for entry in self._open if entry[0] not in cancelled]
-
-
-def _ask_person(request: Request) -> Completion:
-    """Print the prompt; ask until the answer is a legal move, spelled as a move or as the text of the option."""
-    for message in request.messages:
-        # A model's text may hold control sequences, which the terminal would obey.
-        sys.stdout.write(f"{escape_for_terminal(message.content)}\n")
-    if request.options is None:
-        return Completion(_read_line("you: "), (), (), (), "stop")
-    texts: dict[str, str] = {}
-    for move, text in request.options.items():
-        texts[move.lower()] = texts[text.lower()] = text
-    question = f"your move ({', '.join(request.options)}): "
-    while (line := _read_line(question).lower()) not in texts:
-        sys.stdout.write(f"{line!r} is no legal move\n")
-    return Completion(texts[line], (), (), (), "stop")
+        for ticket in tickets:
+            self._open.pop(ticket, None)
 
 
 def _read_line(question: str) -> str:
     try:
         return input(escape_for_terminal(question)).strip()
     except EOFError as error:
-        raise InputEndedError("the input ended before the game did, so nobody speaks for this seat") from error
+        raise TerminalInputEndedError("the input ended before the game did, so nobody speaks for this seat") from error

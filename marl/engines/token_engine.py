@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from marl.core.types import Completion, Failure, Finish, Request, Ticket
+from marl.core.types import Completion, CompletionFailure, Finish, Request, Ticket
 from marl.engines.thinking_budget import ThinkingBudget
 from marl.models.chat_template import ChatTokenizer, Prompt
 from marl.models.token_spans import Range
@@ -14,8 +14,8 @@ from marl.protocols import SharedWeights, Weights
 
 
 @dataclass(slots=True)
-class TokenRequest:
-    """A submitted request, before its completion is finished."""
+class OpenTokenRequest:
+    """A request that an engine has accepted and not yet completed."""
 
     ticket: Ticket
     request: Request
@@ -25,82 +25,91 @@ class TokenRequest:
     thinking: ThinkingBudget | None = None
     """Budget of the completion's thoughts, or None if thoughts are unlimited."""
     mark_tokens: tuple[Range, ...] = ()
-    """Token ranges of the request's marks in the prompt."""
+    """For each marked span of the request's messages, the range of its tokens in the prompt."""
     version: int = 0
-    """Version of the weights at the first token."""
+    """Version of the weights that sample the first token."""
 
-    def finished(
-        self, text: str, ids: Iterable[int], logprobs: Iterable[float], finish: Finish, last_version: int
+    def to_completion(
+        self,
+        text: str,
+        completion_ids: Iterable[int],
+        logprobs: Iterable[float],
+        finish_reason: Finish,
+        last_weights_version: int,
     ) -> Completion:
-        """Return the completion. `last_version` is the version of the weights at the last token."""
+        """Return the completion of this request. `last_weights_version` sampled its last token."""
         return Completion(
             text,
             self.prompt.ids,
-            tuple(ids),
+            tuple(completion_ids),
             tuple(logprobs),
-            finish,
-            (self.version, last_version),
+            finish_reason,
+            (self.version, last_weights_version),
             imposed=tuple(self.thinking.imposed) if self.thinking else (),
             mark_tokens=self.mark_tokens,
         )
 
 
-def context_length(config: Any, max_context: int | None) -> int:
+def context_length(model_config: Any, max_context: int | None) -> int:
     """Return the maximum number of tokens of a prompt and its completion together.
+
+    `model_config` is the configuration of the model; `max_context` is the setting of the engine, or None for no limit.
 
     Raises:
         ValueError: if `max_context` exceeds the positions of the model.
     """
-    longest: int = config.get_text_config().max_position_embeddings
+    longest: int = model_config.get_text_config().max_position_embeddings
     if max_context is not None and max_context > longest:
         raise ValueError(f"max_context: {max_context} tokens, but the model was made for {longest}")
     return max_context or longest
 
 
-def end_tokens(declared: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the ids of the end tokens: those `declared` by the model (an id, a list, or None) and the tokenizer's."""
-    ids = declared if isinstance(declared, list) else [declared]
-    return frozenset(token for token in (*ids, tokenizer.eos_token_id) if token is not None)
+def end_token_ids(model_end_ids: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the ids of all end tokens: the model's `model_end_ids` (an id, a list or None) and the tokenizer's."""
+    ids = model_end_ids if isinstance(model_end_ids, list) else [model_end_ids]
+    return frozenset({*ids, tokenizer.eos_token_id} - {None})
 
 
-def overflow(prompt_tokens: int, forced_tokens: int, context: int) -> Failure | None:
-    """Return the failure of a request longer than the context, or None if the request fits."""
-    # A request that samples needs at least one free position.
-    if context - prompt_tokens >= max(forced_tokens, 1):
+def context_overflow_failure(prompt_tokens: int, forced_tokens: int, context_length: int) -> CompletionFailure | None:
+    """Return the failure of a request with more tokens than `context_length`, or None if the request fits."""
+    # The context must hold the forced text, or at least one sampled token.
+    if context_length - prompt_tokens >= max(forced_tokens, 1):
         return None
     tokens = f"{prompt_tokens} tokens of prompt" + (f" and {forced_tokens} of forced text" if forced_tokens else "")
-    return Failure("overflow", f"{tokens}; the context holds {context}")
+    return CompletionFailure("overflow", f"{tokens}; the context holds {context_length}")
 
 
-def completed_text(chat: ChatTokenizer, ids: tuple[int, ...], stop: tuple[str, ...]) -> str:
-    """Return the text of a completion, cut at the first stop text and with the template's thought opening."""
-    text = chat.thought_opening + chat.text(ids)
-    return chat.cut_at_stop(stop, text) if stop else text
+def decode_completion(chat: ChatTokenizer, completion_ids: tuple[int, ...], stop_texts: tuple[str, ...]) -> str:
+    """Return the text of a completion with the token ids `completion_ids`, cut at the first of the `stop_texts` texts.
+
+    The text begins with the opening of a thought, if the chat template writes one.
+    """
+    text = chat.thinking_prefix + chat.text(completion_ids)
+    return chat.truncate_at_stop_text(stop_texts, text) if stop_texts else text
 
 
-def check_version(policy: str, weights: Weights, version: int) -> None:
-    """Check the version of weights in shared memory.
+def check_shared_weights_version(policy: str, weights: Weights, version: int) -> None:
+    """Check that weights in shared memory have this `version`. Other weights carry no version.
 
     Raises:
-        ValueError: if the file holds another version.
+        ValueError: if the shared memory holds another version.
     """
     if isinstance(weights, SharedWeights) and weights.version != version:
         raise ValueError(f"{weights.file} holds version {weights.version} of {policy!r}, not version {version}")
 
 
-def check_idle(policy: str, requests: Iterable[Request]) -> None:
-    """Check before removal of `policy`. `requests` are all open requests of the engine.
+def check_no_open_requests(policy: str, requests: Iterable[Request]) -> None:
+    """Check that none of `requests`, the open requests of an engine, is for `policy`.
 
     Raises:
         ValueError: if requests of the policy are in flight.
     """
-    count = sum(request.policy == policy for request in requests)
-    if count:
+    if count := [request.policy for request in requests].count(policy):
         raise ValueError(f"policy {policy!r} has {count} requests in flight; cancel them before it is removed")
 
 
-def nan_error(policy: str, version: int) -> FloatingPointError:
-    """Return the error about weights with NaN logits."""
+def nan_logits_error(policy: str, version: int) -> FloatingPointError:
+    """Return the error about weights of `policy` that give NaN logits."""
     return FloatingPointError(
         f"version {version} of the weights of policy {policy!r} gives logits that are not numbers"
     )

@@ -1,4 +1,7 @@
-"""Base of engine weights with a single set of tensors, shared by policies until the first update."""
+"""Base class for the weights of an engine that holds one set of weights at a time.
+
+Several policies may share the initial weights. After an update, the weights belong to the updated policy alone.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,28 @@ from abc import ABC, abstractmethod
 from marl.protocols import ModelSource, Weights
 
 
-class WeightOwner(ABC):
-    """One set of weights. Several policies may share the source's weights; after an update only its policy may."""
+class SinglePolicyWeights(ABC):
+    """One set of weights in an engine: the initial weights, which all policies use, or one policy's updated weights."""
 
     def __init__(self, source: ModelSource) -> None:
         self.source = source
         """Source of the initial weights."""
         self.versions = [0]
-        """Version of the loaded weights, as the version of policy index 0."""
+        """List with the version of the loaded weights, as the index of every policy is 0."""
         self._owner: str | None = None
-        """Policy of the last update, or None while the source's weights are loaded."""
+        """Policy whose update is loaded, or None while the initial weights are loaded."""
         self._added: set[str] = set()
+        """Further policies that share the initial weights."""
 
     @abstractmethod
-    def _overwrite(self, weights: Weights, label: str) -> None:
-        """Copy `weights` in place, or raise ValueError and change nothing. `label` is their owner, for messages."""
+    def _overwrite_weights(self, weights: Weights, owner_in_errors: str) -> None:
+        """Copy `weights` into the engine's model, or raise ValueError and change nothing.
 
-    def load(self, policy: str, weights: Weights, version: int) -> None:
-        """Replace the weights in place.
+        `owner_in_errors` names the owner of `weights` in error messages.
+        """
+
+    def load_weights(self, policy: str, weights: Weights, version: int) -> None:
+        """Replace the engine's weights in place by an update of `policy`.
 
         Raises:
             ValueError: if names or shapes differ, or another policy uses the weights; nothing is changed then.
@@ -33,12 +40,12 @@ class WeightOwner(ABC):
         if users:
             names = ", ".join(map(repr, sorted(users)))
             raise ValueError(f"policy {policy!r} has weights of its own, but this engine holds those of {names}")
-        self._overwrite(weights, f"version {version} of policy {policy!r}")
+        self._overwrite_weights(weights, f"version {version} of policy {policy!r}")
         self._owner = policy
         self.versions[0] = version
 
-    def add(self, policy: str, source: ModelSource | None) -> None:
-        """Share the weights with a further policy.
+    def add_policy(self, policy: str, source: ModelSource | None) -> None:
+        """Add `policy`, which samples with the initial weights.
 
         Raises:
             ValueError: if `source` differs from the engine's source, or the weights were updated.
@@ -50,11 +57,11 @@ class WeightOwner(ABC):
             raise ValueError(f"policy {policy!r}: this engine holds weights that policy {self._owner!r} has learnt")
         self._added.add(policy)
 
-    def remove(self, policy: str) -> None:
-        """Unload `policy`. If the loaded weights are an update of this policy, restore the source's weights."""
+    def remove_policy(self, policy: str) -> None:
+        """Unload `policy`. If the loaded weights are an update of this policy, restore the initial weights."""
         self._added.discard(policy)
         if policy != self._owner:
             return
         self._owner = None
-        self._overwrite(self.source.model().state_dict().items(), f"the source of policy {policy!r}")
+        self._overwrite_weights(self.source.model().state_dict().items(), f"the source of policy {policy!r}")
         self.versions[0] = 0

@@ -1,4 +1,4 @@
-"""Figures of a tournament: what each player earns against each other one, ratings, and the equilibrium of the table."""
+"""Figures of a tournament: the score of each player against each other player, ratings, and the Nash equilibrium."""
 
 from __future__ import annotations
 
@@ -11,82 +11,94 @@ from typing import Any
 
 import numpy as np
 
-from marl.core.statistics import normal, wilson
+from marl.core.statistics import normal_interval, wilson_interval
 from marl.core.zero_sum import Mixture, nash_equilibrium
-from marl.evaluation.cross_play import Pair, PairEpisodes, Returns
-from marl.evaluation.elo import EloRating, elo_with_intervals
+from marl.evaluation.cross_play import PairEpisodes, PairReturns, PlayerPair
+from marl.evaluation.elo import EloRating, elo_ratings_with_intervals
 
 
 @dataclass(frozen=True, slots=True)
-class CrossScore:
+class PairScore:
     """Score of one player against another, over all seats, with 95 % intervals; a bound may be infinite."""
 
     mean: float
-    """Mean return."""
+    """Mean return of the player over all episodes, with the bounds `mean_low` and `mean_high` of its interval."""
     mean_low: float
     mean_high: float
     win: float
-    """Share of episodes in which it was paid more than the other, or than the mean of the other's seats."""
+    """Share of episodes in which the player earned more than the mean over the other player's seats."""
     win_low: float
     win_high: float
     draw: float
+    """Share of episodes with equal returns."""
     draw_low: float
     draw_high: float
     loss: float
+    """Share of episodes in which the player earned less than the mean over the other player's seats."""
     loss_low: float
     loss_high: float
 
     @classmethod
-    def of(cls, meeting: PairEpisodes) -> CrossScore:
-        """Return the figures of a pair's episodes.
+    def from_episodes(cls, pair_episodes: PairEpisodes) -> PairScore:
+        """Return the first player's score in a pair's episodes.
 
-        Episodes from one start may go alike, so the mean's interval is the normal one over starts, and those of shares
-        are Wilson's with as many trials as there are starts.
+        Episodes from one start may be alike. The mean's interval is therefore the normal interval over starts, and the
+        intervals of shares are Wilson's, with the number of starts as the number of trials.
         """
-        played = [episodes for episodes in meeting if episodes]
-        low, mean, high = normal([fmean(first for first, _ in episodes) for episodes in played])
-        outcomes = [_sign(returns) for episodes in played for returns in episodes]
-        shares = [bound for sign in (1, 0, -1) for bound in _share(outcomes.count(sign) / len(outcomes), len(played))]
+        start_means: list[float] = []
+        outcomes: list[int] = []
+        for episodes in pair_episodes:
+            if episodes:
+                start_means.append(fmean([first for first, _ in episodes]))
+                outcomes += map(_outcome_sign, episodes)
+        low, mean, high = normal_interval(start_means)
+        shares: list[float] = []
+        for outcome in (1, 0, -1):
+            share = outcomes.count(outcome) / len(outcomes)
+            share_low, share, share_high = wilson_interval(share * len(start_means), len(start_means))
+            shares += (share, share_low, share_high)
         return cls(mean, low, high, *shares)
 
 
-def _sign(returns: Returns) -> int:
-    first, second = returns
+def _outcome_sign(pair_returns: PairReturns) -> int:
+    """Return 1 if the first player of a pair won the episode, 0 for a draw, and -1 if it lost."""
+    first, second = pair_returns
     return (first > second) - (first < second)
 
 
-def _share(share: float, trials: int) -> tuple[float, float, float]:
-    low, rate, high = wilson(share * trials, trials)
-    return rate, low, high
-
-
 @dataclass(frozen=True)
-class CrossTable:
-    """A tournament's players and what came of all their meetings."""
+class CrossPlayTable:
+    """Results of a tournament: returns of all episodes, and scores and ratings computed from the returns."""
 
     names: Sequence[str]
-    meetings: Mapping[Pair, PairEpisodes]
+    """Names of the players."""
+    episodes_by_pair: Mapping[PlayerPair, PairEpisodes]
+    """Pair of players -> returns of the pair's episodes."""
     zero_sum: bool
+    """True if the game is zero-sum."""
     two_seats: bool
+    """True if the game has two contested seats."""
 
     @cached_property
-    def cells(self) -> list[list[CrossScore | None]]:
-        """Return row player -> column player -> score of the row player; None for what was not played."""
+    def score_matrix(self) -> list[list[PairScore | None]]:
+        """Score of each row's player against each column's player, or None for pairs that did not play."""
         numbers = range(len(self.names))
-        return [[self._cell(row, column) for column in numbers] for row in numbers]
-
-    def _cell(self, row: int, column: int) -> CrossScore | None:
-        meeting = self._meeting(row, column)
-        return CrossScore.of(meeting) if meeting is not None else None
-
-    def _meeting(self, row: int, column: int) -> PairEpisodes | None:
-        if (row, column) in self.meetings or not self.two_seats or (column, row) not in self.meetings:
-            return self.meetings.get((row, column))
-        return [[(second, first) for first, second in episodes] for episodes in self.meetings[column, row]]
+        cells: list[list[PairScore | None]] = []
+        for row in numbers:
+            cells.append([])
+            for column in numbers:
+                pair_episodes = self.episodes_by_pair.get((row, column))
+                # In a game of two seats, (column, row) was played in the same episodes as (row, column).
+                if pair_episodes is None and self.two_seats and (column, row) in self.episodes_by_pair:
+                    pair_episodes = []
+                    for episodes in self.episodes_by_pair[column, row]:
+                        pair_episodes.append([(second, first) for first, second in episodes])
+                cells[row].append(PairScore.from_episodes(pair_episodes) if pair_episodes is not None else None)
+        return cells
 
     @property
-    def unrated(self) -> str | None:
-        """Return the reason for missing ratings, or None if there are ratings."""
+    def no_ratings_reason(self) -> str | None:
+        """Reason for which the game allows no Elo ratings, or None if it allows them."""
         if not self.two_seats:
             return "no ratings: the game has more than two seats, so an episode does not compare two players"
         return (
@@ -95,37 +107,41 @@ class CrossTable:
 
     @cached_property
     def ratings(self) -> list[EloRating]:
-        """Return each player's Elo rating, with one drawn game added to each pair; empty if the game allows none."""
-        return [] if self.unrated else elo_with_intervals(self._points())
-
-    def _points(self) -> np.ndarray:
-        """Return the points of i against j in the episodes from start s, as [s, i, j]."""
-        points = np.zeros((max(map(len, self.meetings.values())), len(self.names), len(self.names)))
-        for (first, second), meeting in self.meetings.items():
-            for start, episodes in enumerate(meeting):
-                won = math.fsum((1 + _sign(returns)) / 2 for returns in episodes)
+        """Elo rating of each player, with one draw added to each pair; empty if the game is not two-player zero-sum."""
+        if self.no_ratings_reason:
+            return []
+        # points[s, i, j]: points that player i won against player j in the episodes from start s.
+        points = np.zeros((max(map(len, self.episodes_by_pair.values())), len(self.names), len(self.names)))
+        for (first, second), pair_episodes in self.episodes_by_pair.items():
+            for start, episodes in enumerate(pair_episodes):
+                won = math.fsum((1 + _outcome_sign(returns)) / 2 for returns in episodes)
                 points[start, first, second], points[start, second, first] = won, len(episodes) - won
-        return points
+        return elo_ratings_with_intervals(points)
 
     @cached_property
-    def equilibrium(self) -> Mixture | None:
-        """Return the players' probabilities in a Nash equilibrium of the mean scores (Balduzzi et al. 2018, arXiv
-        1806.02643), or None if the game is not zero-sum for two."""
-        if self.unrated:
+    def nash_mixture(self) -> Mixture | None:
+        """Probabilities of the players in a Nash equilibrium of the matrix of mean scores (Balduzzi et al. 2018, arXiv
+        1806.02643), or None if the game is not a two-player zero-sum game."""
+        if self.no_ratings_reason:
             return None
-        return nash_equilibrium([[cell.mean if cell else 0.0 for cell in row] for row in self.cells]).row
+        payoffs: list[list[float]] = []
+        for row in self.score_matrix:
+            payoffs.append([cell.mean if cell else 0.0 for cell in row])
+        return nash_equilibrium(payoffs).row
 
-    def figures(self) -> dict[str, Any]:
-        """Return the figures as JSON data; an infinite bound is null."""
-        names = list(CrossScore.__dataclass_fields__)
-        matrix = {name: [[_finite(cell, name) for cell in row] for row in self.cells] for name in names}
-        rated = {
-            "ratings": [asdict(rating) for rating in self.ratings],
-            "equilibrium": None if self.equilibrium is None else self.equilibrium.tolist(),
-        }
-        return {"players": list(self.names), "matrix": matrix, **({"unrated": self.unrated} if self.unrated else rated)}
-
-
-def _finite(cell: CrossScore | None, name: str) -> float | None:
-    value = asdict(cell)[name] if cell else math.nan
-    return value if math.isfinite(value) else None
+    def to_json_data(self) -> dict[str, Any]:
+        """Return scores, ratings and equilibrium as JSON data, in which an infinite bound is null."""
+        matrix: dict[str, list[list[float | None]]] = {}
+        for name in PairScore.__dataclass_fields__:
+            matrix[name] = []
+            for row in self.score_matrix:
+                matrix[name].append([])
+                for cell in row:
+                    score = asdict(cell)[name] if cell else math.nan
+                    matrix[name][-1].append(score if math.isfinite(score) else None)
+        figures: dict[str, Any] = {"players": list(self.names), "matrix": matrix}
+        if self.no_ratings_reason:
+            return figures | {"unrated": self.no_ratings_reason}
+        figures["ratings"] = list(map(asdict, self.ratings))
+        figures["equilibrium"] = None if self.nash_mixture is None else self.nash_mixture.tolist()
+        return figures

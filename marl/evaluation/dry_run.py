@@ -5,105 +5,123 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 
-from marl.core.config import choices_hint
+from marl.core.config import shorten
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
-from marl.core.types import Deal, Request, Turn
-from marl.core.watchdog import HangError
+from marl.core.seeds import hash_to_seed
+from marl.core.types import Completion, Deal, Problem, Request, Turn, VerifierCase
+from marl.core.watchdog import CallTimeoutError
 from marl.engines.reward_model.settings import RewardModelConfig
-from marl.engines.scripted import Random, ScriptedConfig
-from marl.engines.workers.settings import WorkerEngineConfig
-from marl.evaluation.held_out import summarize_play
-from marl.evaluation.model_facts import Configs, ModelFacts, facts_of
+from marl.engines.scripted import Random
+from marl.engines.workers.settings import Verifiers, WorkerEngineConfig, verifier_case_to_json
+from marl.evaluation.model_facts import ModelConfigFiles, ModelFacts, known_model_facts
 from marl.metrics.trajectory_metrics import trajectories_by_game
-from marl.models.tiny import Tiny
-from marl.protocols import Engine, PromptContext, RoleConfig
-from marl.rollout.casting import RoleCasting
-from marl.rollout.episode import GameError
+from marl.protocols import Engine, PromptContext
+from marl.rollout.casting import ProgramCallPrompt, RoleRequestBuilder
+from marl.rollout.game_errors import GameError
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.games import game_shares
 from marl.scenario.schema import Scenario
 
 EPISODES = 8
 """Maximum number of episodes per game."""
-ENOUGH_S = 3.0
-"""Time after which no further episode starts [s], once every role has had a turn. It is long enough for the shipped
-games to play all episodes: otherwise the size of a tiny model's vocabulary would depend on the machine's speed."""
+SOFT_TIME_LIMIT_S = 3.0
+"""Time after which no further episode starts [s], once every role has had a turn. The time suffices for all
+episodes of the shipped games: otherwise the size of a tiny model's vocabulary would depend on the machine's speed."""
 LIMIT_S = 10.0
 """Time limit of one episode [s]."""
+_MAX_GOLD_PROBLEMS = 3
+"""Maximum number of problems per game whose right answers the verifiers grade as a test."""
 _PLACEHOLDER_MOVE = "1"
 """Move of a role that may answer with any text, if the game gives no example answers."""
 
 
-class RandomCasting(RoleCasting):
-    """Roles whose requests always have an answer for random play, a placeholder if the game offers none."""
+class RandomPlayRequestBuilder(RoleRequestBuilder):
+    """Casting for random play: every request offers an answer to choose, a placeholder if the game offers none."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario.roles, scenario.schedule.seed)
-        engines = {name: policy.engine for name, policy in scenario.policies.items()}
-        self._verdicts = {
-            name: json.dumps({"scores": {engine.name: 0.5}})
-            for name, engine in engines.items()
-            if isinstance(engine, RewardModelConfig)
-        }
-        self._rule_policies = {name for name, engine in engines.items() if engine.is_rule_based}
+        self._verdicts: dict[str, str] = {}
+        self._rule_policies: set[str] = set()
+        for name, policy in scenario.policies.items():
+            if isinstance(policy.engine, RewardModelConfig):
+                self._verdicts[name] = json.dumps({"scores": {policy.engine.name: 0.5}})
+            if policy.engine.is_rule_based:
+                self._rule_policies.add(name)
         self.free_text_roles: set[str] = set()
         """Roles with a request that accepts any text and has no example answers."""
-        self.audible: set[tuple[str, str]] = set()
-        """(role, role of another agent whose turns the first role could hear)"""
-        self.count = 0
+        self.audible_roles: set[tuple[str, str]] = set()
+        """Pairs (reading role, read role) of different agents, where the first may read turns of the second."""
+        self.request_count = 0
         """Number of requests so far."""
-        self.end = math.inf
+        self.last_role = ""
+        """Role of the latest request."""
+        self.deadline_s = math.inf
         """Deadline for new requests (`time.monotonic()`)."""
 
-    def request(self, role: str, view: PromptContext, seed: int) -> Request:
+    def build_request(self, role_name: str, context: PromptContext, seed: int) -> Request:
         """Return the request for an agent's turn.
 
         Raises:
-            TimeoutError: if the deadline `end` is over.
+            TimeoutError: if the time `deadline_s` has passed.
         """
-        if time.monotonic() > self.end:
+        self._check_deadline()
+        request = super().build_request(role_name, context, seed)
+        heard_agents = {*context.info["hears"]} - {context.agent}
+        self.audible_roles |= {(role_name, turn.role) for turn in context.turns if turn.agent in heard_agents}
+        return self._with_placeholder_answer(role_name, request)
+
+    def build_call_request(
+        self, role_name: str, prompt: ProgramCallPrompt, example_moves: Sequence[str], seed: int
+    ) -> Request:
+        self._check_deadline()
+        request = super().build_call_request(role_name, prompt, example_moves, seed)
+        return self._with_placeholder_answer(role_name, request)
+
+    def _check_deadline(self) -> None:
+        if time.monotonic() > self.deadline_s:
             raise TimeoutError(f"an episode took longer than {LIMIT_S:g} s")
-        request = super().request(role, view, seed)
-        heard_agents = {*view.info["hears"]} - {view.agent}
-        self.audible |= {(role, turn.role) for turn in view.turns if turn.agent in heard_agents}
-        self.count += 1
+
+    def _with_placeholder_answer(self, role_name: str, request: Request) -> Request:
+        self.last_role = role_name
+        self.request_count += 1
         if verdict := self._verdicts.get(request.policy):
             return replace(request, examples=(verdict,))
         if request.options is None and not request.examples and request.policy not in self._rule_policies:
-            self.free_text_roles.add(role)
-            return replace(request, examples=(_placeholder_text(self.roles[role]),))
+            self.free_text_roles.add(role_name)
+            example = _PLACEHOLDER_MOVE
+            with suppress(ValueError):  # a role may be unable to phrase the placeholder, which is then used as it is
+                example = self.roles[role_name].role_for_request(request.seed).phrase(_PLACEHOLDER_MOVE)
+            return replace(request, examples=(example,))
         return request
-
-
-def _placeholder_text(role: RoleConfig) -> str:
-    try:
-        return role.phrase(_PLACEHOLDER_MOVE)
-    except ValueError:
-        return _PLACEHOLDER_MOVE
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """Random episodes of a scenario, with the problems and figures derived from them."""
+    """Random episodes of a scenario, with statistics and errors derived from the episodes."""
 
     scenario: Scenario
     episodes: Sequence[Trajectory]
     free_text_roles: frozenset[str]
     """Roles with a turn that accepts any text and has no example answers."""
-    unfinished: int | None
+    unfinished_requests: int | None
     """Number of requests in the episode that exceeded the time limit, or None if all episodes ended."""
-    audible: frozenset[tuple[str, str]] = frozenset()
-    """(role, role of another agent whose turns the first role could hear)"""
-    configs: Configs = field(default_factory=dict)
+    last_role: str = ""
+    """Role of the last request. After a timeout, the role whose answer may have been missing."""
+    audible_roles: frozenset[tuple[str, str]] = frozenset()
+    """Pairs (reading role, read role) of different agents, where the first may read turns of the second."""
+    configs: ModelConfigFiles = field(default_factory=dict)
+    """config.json files of models that are not on this machine."""
+    rejected_gold_errors: Sequence[str] = ()
+    """Error messages for verifier checks that rejected every right answer."""
 
     @cached_property
-    def turns(self) -> Mapping[str, Sequence[Turn]]:
+    def turns_by_role(self) -> Mapping[str, Sequence[Turn]]:
         """Role -> turns of the role, in the order of the roles' first turns."""
         turns: dict[str, list[Turn]] = {}
         for episode in self.episodes:
@@ -112,203 +130,106 @@ class DryRun:
         return turns
 
     @cached_property
-    def models(self) -> Mapping[str, ModelFacts]:
-        """Policy -> facts of its model that are known without the weights."""
-        return {
-            name: facts_of(policy.model, self.texts(name), self.configs)
-            for name, policy in self.scenario.policies.items()
-            if policy.model
-        }
+    def model_facts(self) -> Mapping[str, ModelFacts]:
+        """Policy -> facts of the policy's model that are known without loading weights."""
+        models: dict[str, ModelFacts] = {}
+        for name, policy in self.scenario.policies.items():
+            if policy.model:
+                models[name] = known_model_facts(policy.model, self.texts_for_vocabulary(name), self.configs)
+        return models
 
-    def texts(self, policy: str) -> set[str]:
+    def texts_for_vocabulary(self, policy: str) -> set[str]:
         """Return prompts, options and example answers of `policy` and of the policies with the same base model."""
-        policies = self.scenario.policies
-        bases = {name: config.model.shared_base() for name, config in policies.items() if config.model}
-        names = {name for name, base in bases.items() if name == policy or (base and base == bases[policy])}
+        names = {policy}
+        model = self.scenario.policies[policy].model
+        if base := model and model.shared_base():
+            for name, config in self.scenario.policies.items():
+                if config.model and config.model.shared_base() == base:
+                    names.add(name)
         texts: set[str] = set()
-        for turns in self.turns.values():
-            for request in (turn.request for turn in turns if turn.request.policy in names):
-                texts.update(message.content for message in request.messages)
-                texts.update((request.options or {}).values())
-                texts.update(request.examples)
+        for turns in self.turns_by_role.values():
+            for turn in turns:
+                if turn.request.policy in names:
+                    texts.update(message.content for message in turn.request.messages)
+                    texts.update((turn.request.options or {}).values())
+                    texts.update(turn.request.examples)
         return texts
 
     @property
-    def prompt_tokens(self) -> Mapping[str, Sequence[int]]:
-        """Role -> number of tokens of each of its prompts, without roles whose tokens cannot be counted."""
-        return self._token_counts[0]
+    def prompt_token_counts(self) -> Mapping[str, Sequence[int]]:
+        """Role -> number of tokens of each prompt. Roles whose tokens cannot be counted are missing."""
+        return self._prompt_token_counts_and_errors[0]
+
+    @property
+    def chat_template_errors(self) -> Sequence[str]:
+        """Error messages for roles with a prompt that the model's chat template refuses."""
+        return self._prompt_token_counts_and_errors[1]
 
     @cached_property
-    def _token_counts(self) -> tuple[Mapping[str, Sequence[int]], Sequence[str]]:
-        """`prompt_tokens`, and a message for each role with a prompt that the model's chat template refuses."""
+    def _prompt_token_counts_and_errors(self) -> tuple[Mapping[str, Sequence[int]], Sequence[str]]:
+        """The values of `prompt_token_counts` and `chat_template_errors`."""
         counts: dict[str, list[int]] = {}
-        refusals: list[str] = []
-        for role, turns in self.turns.items():
-            facts = self.models.get(turns[0].request.policy)
-            if facts and facts.count:
+        errors: list[str] = []
+        for role, turns in self.turns_by_role.items():
+            facts = self.model_facts.get(turns[0].request.policy)
+            if facts and facts.count_prompt_tokens:
                 try:
-                    counts[role] = [facts.count(turn.request) for turn in turns]
+                    counts[role] = [facts.count_prompt_tokens(turn.request) for turn in turns]
                 except ValueError as error:
-                    refusals.append(f"roles.{role}: {error}")
-        return counts, refusals
+                    errors.append(f"roles.{role}: {error}")
+        return counts, errors
 
-    def per_episode(self, role: str) -> float:
+    def legal_answer_tokens(self, role: str) -> Mapping[str, int]:
+        """Return answer -> its number of tokens, for the legal moves and example answers of `role`.
+
+        The result is empty if the tokens of the role's model cannot be counted.
+        """
+        turns, lengths = self.turns_by_role[role], dict[str, int]()
+        request = turns[0].request
+        count = self.model_facts[request.policy].count_prompt_tokens if role in self.prompt_token_counts else None
+        if count is None:
+            return lengths
+        *before, last = request.messages
+        for turn in turns:
+            for text in (*(turn.request.options or {}).values(), *turn.request.examples):
+                if text not in lengths:
+                    # The answer is appended to the last message, because a chat template may refuse another message.
+                    prolonged = (*before, last._replace(content=f"{last.content} {text}"))
+                    lengths[text] = count(replace(request, messages=prolonged)) - self.prompt_token_counts[role][0]
+        return lengths
+
+    def role_turns_per_episode(self, role: str) -> float:
         """Return the mean number of turns of `role` in an episode, each game weighted by its share of the deals."""
         mean = 0
         for game, share in (game_shares(self.scenario.games) or {"": 1.0}).items():
-            if game in self._by_game:
-                counts = [sum(turn.role == role for turn in episode.turns) for episode in self._by_game[game]]
+            if game in self.episodes_by_game:
+                counts = [count_turns_of_roles(episode, (role,)) for episode in self.episodes_by_game[game]]
                 mean += share * fmean(counts)
         return mean
 
     @cached_property
-    def _by_game(self) -> Mapping[str, Sequence[Trajectory]]:
+    def episodes_by_game(self) -> Mapping[str, Sequence[Trajectory]]:
+        """Game -> its random episodes."""
         return trajectories_by_game(self.episodes)
 
-    def expected(self, turn: Turn) -> str | None:
-        """Return the game's hint at the expected answer of `turn`, or None if rules and prompts already state it."""
-        game = next(episode.deal.game for episode in self.episodes if episode.id == turn.id[0])
-        return self.scenario.by_game()[game].game.answer_hints().get(turn.agent)
-
     @property
-    def episodes_a_step(self) -> int:
+    def episodes_per_step(self) -> int:
+        """Number of episodes of a training step."""
         schedule = self.scenario.schedule
         return schedule.groups * schedule.group_size
 
-    # --- problems and notes ------------------------------------------------------------------------------------------
 
-    def problems(self) -> Iterator[str]:
-        """Yield a message for each error that would end a run of the scenario or prevent learning."""
-        yield from self._missing_examples()
-        yield from self._unreadable_roles()
-        yield from self._too_many_minibatches()
-        yield from self._token_counts[1]
-
-    def notes(self) -> Iterator[str]:
-        """Yield a warning for each likely mistake in the scenario that does not prevent a run."""
-        scenario = self.scenario
-        if self.unfinished is not None:
-            yield f"an episode had not ended after {LIMIT_S:g} s and {self.unfinished:,} questions of random play"
-        for role in (role for role in scenario.roles if role not in self.turns and self.episodes):
-            yield f"roles.{role}: did not speak in {len(self.episodes)} random episodes"
-        yield from self._unused_hearing()
-        yield from self._missing_best_metric()
-        for role, counts in self.prompt_tokens.items():
-            settings = scenario.roles[role]
-            context, longest = self.models[settings.policy].context, max(counts) + settings.sampling.max_tokens
-            if context is not None and longest > context:
-                yield (
-                    f"roles.{role}: a prompt of {max(counts):,} tokens and an answer of up to "
-                    f"{settings.sampling.max_tokens:,} are more than the {context:,} that the model of "
-                    f"policies.{settings.policy} was made for"
-                )
-
-    def _missing_best_metric(self) -> Iterator[str]:
-        """Yield a note if no random episode has the held-out measure by which the best checkpoint is chosen."""
-        name, played = self.scenario.evaluate.best_by, self._by_game
-        for game, view in self.scenario.by_game().items():
-            scope = f"eval/{game}/held_out/" if game else "eval/held_out/"
-            if name and name.startswith(scope) and view.game.measure_names() is None and game in played:
-                figures = summarize_play(played[game])
-                if (short := name.removeprefix(scope)) not in figures and not short.startswith("role/"):
-                    choices = [figure for figure in figures if not figure.startswith("role/")]
-                    hint = choices_hint(short, choices)
-                    yield f"evaluate.keep_best: no random episode had a measure {short!r}; {hint}"
-
-    def _unused_hearing(self) -> Iterator[str]:
-        """Yield a note for each pair of roles where the first hears the second but uses none of its texts or facts."""
-        used = set[tuple[str, str]]()
-        for episode in self.episodes:
-            turns = {turn.id: turn for turn in episode.turns}
-            for source, reader, kinds in episode.graph.edges(data="kinds"):
-                # A `gated` edge alone decides who may speak; it puts no text into a prompt.
-                if {*kinds} - {"gated"}:
-                    used.add((turns[reader].role, turns[source].role))
-        for role, speaker in sorted(self.audible - used):
-            yield (
-                f"roles.{role}: hears role {speaker!r}, but no prompt in {len(self.episodes)} random episodes used its "
-                "words; show them in the `prompt`, as {% for turn in heard %}{{ turn.text }}{% endfor %}, or do not "
-                "let it hear them"
-            )
-
-    def _missing_examples(self) -> Iterator[str]:
-        """Yield a message for each role that needs example answers for random play or warm-up and has none."""
-        for role in sorted(self.free_text_roles):
-            policy = self.scenario.policies[self.scenario.roles[role].policy]
-            base = policy.model and (policy.model.shared_base() or policy.model)
-            if isinstance(base, Tiny) and (base.warm_up or base.vocabulary == "words"):
-                reason = "its tiny model learns words and answers from random play"
-            elif isinstance(policy.engine, ScriptedConfig):
-                reason = f"engine {policy.engine.kind!r} plays"
-            elif "random" in self.scenario.evaluate.against:
-                reason = "`random` of evaluate.against plays"
-            else:
-                continue
-            yield f"roles.{role}: any text is a move and the game gives no examples of moves, but {reason}"
-
-    def _unreadable_roles(self) -> Iterator[str]:
-        """Yield a message for each role that cannot parse the texts it should produce itself."""
-        for role, turns in self.turns.items():
-            if role not in self.free_text_roles and not any(turn.action for turn in turns):
-                text = turns[0].completion.text
-                yield f"roles.{role}: reads no move in what it is to say itself, such as {text!r}"
-
-    def _too_many_minibatches(self) -> Iterator[str]:
-        """Yield a message for each learner with more minibatches than samples in an update."""
-        if not self.episodes or self.scenario.experience.plays_groups:
-            return
-        for name, policy in self.scenario.policies.items():
-            roles = self.scenario.roles.items()
-            learning = [role for role, settings in roles if settings.policy == name and settings.trainable]
-            turn_count = max(sum(turn.role in learning for turn in episode.turns) for episode in self.episodes)
-            episode_count = self.episodes_a_step * policy.update_every
-            samples = turn_count * episode_count
-            minibatches = dict(policy.learner or ()).get("minibatches", 1)
-            if minibatches > max(samples, 1):
-                yield (
-                    f"policies.{name}.learner.minibatches: {minibatches}, but an update has about {samples} samples: "
-                    f"{episode_count} episodes with up to {turn_count} turns each"
-                )
-
-
-def dry_run(scenario: Scenario, configs: Configs | None = None) -> DryRun:
+def play_dry_run(scenario: Scenario, config_files: ModelConfigFiles | None = None) -> DryRun:
     """Play up to `EPISODES` random episodes of each game, at least one, within the time limits.
 
     Raises:
         ValueError: if a game or a role fails.
     """
-    casting, games = RandomCasting(scenario), {name: view.game for name, view in scenario.by_game().items()}
-    simulator = RolloutSimulator(games, casting, _engines(scenario), LIMIT_S, max_turns=scenario.schedule.max_turns)
-    began, unfinished = time.monotonic(), None
-    episodes: list[Trajectory] = []
-    for index in range(EPISODES):
-        name = f"dry_run.{index}"
-        seed = seed_of(scenario.schedule.seed, name)
-        deals: list[Deal] = []
-        for game, view in scenario.by_game().items():
-            deals.append(Deal(f"{name}{game and '.'}{game}", name, seed, view.seats, game=game))
-        before, casting.end = casting.count, time.monotonic() + LIMIT_S
-        try:
-            episodes += simulator.play(deals)
-        except (TimeoutError, HangError):
-            unfinished = casting.count - before
-            break
-        except (GameError, ValueError) as error:
-            raise ValueError(f"a random episode failed: {error}") from error
-        active_roles = set[str]()
-        for episode in episodes:
-            active_roles.update(turn.role for turn in episode.turns)
-        if time.monotonic() - began > (ENOUGH_S if active_roles >= scenario.roles.keys() else LIMIT_S):
-            break
-    if not episodes and unfinished is None:
-        raise ValueError(f"no random episode could be judged: {'; '.join(simulator.take_failure_messages())}")
-    return DryRun(
-        scenario, episodes, frozenset(casting.free_text_roles), unfinished, frozenset(casting.audible), configs or {}
+    casting, games = (
+        RandomPlayRequestBuilder(scenario),
+        {name: view.game for name, view in scenario.scenario_by_game().items()},
     )
-
-
-def _engines(scenario: Scenario) -> dict[str, Engine]:
-    """Return policy -> engine: rule-based engines are kept, reward models and all other policies play at random."""
+    # Rule-based engines keep answering in the dry run, except reward models. All other policies play at random.
     engines: dict[str, Engine] = {}
     for name, policy in scenario.policies.items():
         engine = policy.engine
@@ -317,4 +238,79 @@ def _engines(scenario: Scenario) -> dict[str, Engine]:
         elif isinstance(engine, WorkerEngineConfig):
             engine = engine.model_copy(update={"workers": 1})
         engines[name] = engine.build(None)
-    return engines
+    simulator = RolloutSimulator(games, casting, engines, LIMIT_S, max_turns=scenario.schedule.max_turns)
+    start_s, unfinished = time.monotonic(), None
+    episodes: list[Trajectory] = []
+    active_roles = set[str]()
+    for index in range(EPISODES):
+        name = f"dry_run.{index}"
+        seed = hash_to_seed(scenario.schedule.seed, name)
+        deals: list[Deal] = []
+        for game, view in scenario.scenario_by_game().items():
+            deals.append(Deal(f"{name}{game and '.'}{game}", name, seed, view.seats, game=game))
+        before, casting.deadline_s = casting.request_count, time.monotonic() + LIMIT_S
+        try:
+            played = simulator.play(deals)
+        except (TimeoutError, CallTimeoutError):
+            unfinished = casting.request_count - before
+            break
+        except (GameError, ValueError) as error:
+            raise ValueError(f"a random episode failed: {error}") from error
+        episodes += played
+        for episode in played:
+            active_roles.update(turn.role for turn in episode.turns)
+        if time.monotonic() - start_s > (SOFT_TIME_LIMIT_S if active_roles >= scenario.roles.keys() else LIMIT_S):
+            break
+    if not episodes and unfinished is None:
+        raise ValueError(f"no random episode could be judged: {'; '.join(simulator.take_failure_messages())}")
+    return DryRun(
+        scenario,
+        episodes,
+        frozenset(casting.free_text_roles),
+        unfinished,
+        casting.last_role,
+        frozenset(casting.audible_roles),
+        config_files or {},
+        _rejected_gold_answer_errors(scenario, simulator, episodes),
+    )
+
+
+def _rejected_gold_answer_errors(
+    scenario: Scenario, simulator: RolloutSimulator, episodes: Sequence[Trajectory]
+) -> list[str]:
+    """Return an error for each check that rejects the right answers of all problems tried.
+
+    A wrong setting, such as `numeric` for answers in words, would otherwise show as a run that never succeeds.
+    """
+    problems: list[Problem] = []
+    for view in scenario.scenario_by_game().values():
+        problems += [problem for problem in view.game.problems(_MAX_GOLD_PROBLEMS) if problem.answer]
+    errors: list[str] = []
+    for name, policy in scenario.policies.items():
+        turns = (turn for episode in episodes for turn in episode.turns if turn.request.policy == name)
+        turn = next(turns, None)
+        if turn is None or not problems or not isinstance(policy.engine, Verifiers):
+            continue
+        for check_name, check in policy.engine.checks.items():
+            if not check.checks_correctness:
+                continue
+            requests: list[Request] = []
+            for problem in problems:
+                case = VerifierCase(problem, check.phrase(problem.answer), problem.answer)
+                requests.append(replace(turn.request, state=verifier_case_to_json(case)))
+            reasons: list[str] = []
+            for answer in simulator.ask(requests, "eval"):
+                verdict = json.loads(answer.text) if isinstance(answer, Completion) else {}
+                if verdict.get("scores", {}).get(check_name, 1.0) <= 0:
+                    reasons.append(verdict["why"][check_name])
+            if len(reasons) == len(problems):
+                errors.append(
+                    f"policies.{name}.engine.checks.{check_name}: {check.kind!r} accepts none of the right answers of "
+                    f"{len(problems)} problems, such as {shorten(repr(problems[0].answer))}: {shorten(reasons[0])}"
+                )
+    return errors
+
+
+def count_turns_of_roles(trajectory: Trajectory, roles: Collection[str]) -> int:
+    """Return the number of turns of `roles` in an episode."""
+    return sum(turn.role in roles for turn in trajectory.turns)

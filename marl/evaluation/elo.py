@@ -1,4 +1,4 @@
-"""Ratings of players by pairs: Bradley-Terry strengths on Elo's scale, with intervals."""
+"""Ratings of players from games of two: Bradley-Terry strengths on Elo's scale, with intervals."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.csgraph import connected_components
 
-Points = NDArray[np.float64]
-"""[i, j]: points that player i won against player j; a win is 1 for the winner, a draw a half for both."""
-PER_NAT = 400 / np.log(10)
-"""Elo points of a factor e in the odds: a difference of 400 is odds of 10 to 1."""
-_CLOSE = 1e-10
-_MOST_STEPS = 200
+PointsMatrix = NDArray[np.float64]
+"""Points of player i against player j, as [i, j]. The winner of a game gets 1 point, and a draw gives both a half."""
+ELO_POINTS_PER_NAT = 400 / np.log(10)
+"""Elo points per nat of log-odds: a difference of 400 points means odds of 10 to 1."""
+_TOLERANCE = 1e-10
+"""Largest change of a strength in the last step of Newton's method [nats]."""
+_MAX_STEPS = 200
+"""Maximum number of steps of Newton's method."""
 _RESAMPLES = 1000
+"""Number of resamples of the bootstrap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,66 +29,83 @@ class EloRating:
     high: float
 
 
-def elo(points: ArrayLike, *, prior: float = 0.0) -> NDArray[np.float64]:
-    """Return the rating of each player, mean 0: the maximum-likelihood strengths of the model of Bradley and Terry.
+def elo_ratings(points_of_pairs: ArrayLike, *, prior_draws: float = 0.0) -> NDArray[np.float64]:
+    """Return the rating of each player, with mean 0: maximum-likelihood strengths in the model of Bradley and Terry.
 
-    It expects i to win 1 / (1 + 10^((r_j - r_i) / 400)) points a game against j (Bradley and Terry 1952; Elo 1978). A
-    draw counts as half a win for both. `prior`: draws that are added to each pair that has played, which keeps the
-    ratings of players that won or lost all their games finite.
+    The model expects player i to win 1 / (1 + 10^((r_j - r_i) / 400)) points a game against j (Bradley and Terry 1952;
+    Elo 1978).
+
+    Args:
+        points_of_pairs: points of player i against player j, as [i, j]; a draw counts as half a win for both.
+        prior_draws: number of draws added to each pair that has played. They keep the ratings of players finite that
+            won or lost all their games.
 
     Raises:
-        ValueError: if it is no square matrix of points, or no finite ratings are most likely (Ford 1957): some players
-            have won no point against the others.
+        ValueError: if `points_of_pairs` is no square matrix of points, or the most likely ratings are infinite, because
+            some players have won no point against the others (Ford 1957).
     """
-    won = np.array(points, dtype=np.float64)
-    if won.ndim != 2 or won.shape[0] != won.shape[1] or not (won >= 0).all():
-        raise ValueError(f"points: shape {won.shape}; a square matrix of numbers that are 0 or more is needed")
-    np.fill_diagonal(won, 0.0)
-    return PER_NAT * _strengths(won + _drawn(won, prior), np.zeros(len(won)))
+    points_won = np.array(points_of_pairs, dtype=np.float64)
+    if points_won.ndim != 2 or points_won.shape[0] != points_won.shape[1] or not (points_won >= 0).all():
+        raise ValueError(f"points: shape {points_won.shape}; a square matrix of numbers that are 0 or more is needed")
+    np.fill_diagonal(points_won, 0.0)
+    return ELO_POINTS_PER_NAT * _fit_bradley_terry_strengths(
+        points_won + _fictitious_draw_points(points_won, prior_draws), np.zeros(len(points_won))
+    )
 
 
-def elo_with_intervals(by_start: ArrayLike, *, prior: float = 1.0, seed: int = 0) -> list[EloRating]:
-    """Return a rating for each player, with bounds; `by_start[s, i, j]` are the points of i against j from start s.
+def elo_ratings_with_intervals(
+    points_by_start: ArrayLike, *, prior_draws: float = 1.0, seed: int = 0
+) -> list[EloRating]:
+    """Return a rating for each player, with the bounds of its 95 % interval.
 
-    The bounds are percentiles of the bootstrap over starts: all games that began alike are drawn together, so what a
-    start does to several pairs widens the intervals as it should (Efron 1979). `prior` as in `elo`, which see.
+    The bounds are percentiles of the bootstrap over starts (Efron 1979). All games from one start are drawn together,
+    so the intervals include a start's effect on several pairs.
+
+    Args:
+        points_by_start: points of player i against player j in the games from start s, as [s, i, j].
+        prior_draws: number of draws added to each pair that has played (see `elo_ratings`).
+        seed: seed of the bootstrap.
     """
-    won = np.asarray(by_start, dtype=np.float64)
-    starts, players, _ = won.shape
-    whole, draws = elo(won.sum(0), prior=prior), _drawn(won.sum(0), prior)
-    often = np.random.default_rng(seed).multinomial(starts, np.full(starts, 1 / starts), size=_RESAMPLES)
-    resampled = (often @ won.reshape(starts, -1)).reshape(-1, players, players)
-    again = [PER_NAT * _strengths(points + draws, whole / PER_NAT) for points in resampled]
-    low, high = np.quantile(again, (0.025, 0.975), axis=0)
-    return [EloRating(*map(float, bounds)) for bounds in zip(low, whole, high, strict=True)]
+    points_won = np.asarray(points_by_start, dtype=np.float64)
+    starts, players, _ = points_won.shape
+    ratings, draws = (
+        elo_ratings(points_won.sum(0), prior_draws=prior_draws),
+        _fictitious_draw_points(points_won.sum(0), prior_draws),
+    )
+    counts = np.random.default_rng(seed).multinomial(starts, np.full(starts, 1 / starts), size=_RESAMPLES)
+    resampled = (counts @ points_won.reshape(starts, -1)).reshape(-1, players, players)
+    resampled_ratings = [
+        ELO_POINTS_PER_NAT * _fit_bradley_terry_strengths(points + draws, ratings / ELO_POINTS_PER_NAT)
+        for points in resampled
+    ]
+    low, high = np.quantile(resampled_ratings, (0.025, 0.975), axis=0)
+    return [EloRating(*map(float, bounds)) for bounds in zip(low, ratings, high, strict=True)]
 
 
-def _drawn(won: Points, prior: float) -> Points:
-    """Return the points from `prior` fictitious draws of every pair that has played."""
-    return prior / 2 * (won + won.T > 0) * (1 - np.eye(len(won)))
+def _fictitious_draw_points(points_won: PointsMatrix, prior_draws: float) -> PointsMatrix:
+    """Return the points from `prior_draws` fictitious draws of every pair that has played."""
+    return prior_draws / 2 * (points_won + points_won.T > 0) * (1 - np.eye(len(points_won)))
 
 
-def _strengths(won: Points, guess: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the most likely strengths, in nats with mean 0, by Newton's method from a guess."""
-    _expect_connected(won)
-    games, strengths = won + won.T, guess
-    for _ in range(_MOST_STEPS):
-        expected = 1 / (1 + np.exp(strengths[None, :] - strengths[:, None]))
-        gradient = (won - games * expected).sum(1)
-        curvature = games * expected * (1 - expected)
-        # Only differences count: the matrix of ones, which is added, keeps the mean where it is.
-        step = np.linalg.solve(np.diag(curvature.sum(1)) - curvature + 1.0, gradient)
-        # The likelihood is nearly quadratic only within a nat.
-        strengths = strengths + step * min(1.0, 1.0 / max(np.abs(step).max(), _CLOSE))
-        if np.abs(step).max() < _CLOSE:
-            break
-    return strengths - strengths.mean()
-
-
-def _expect_connected(won: Points) -> None:
-    count, _ = connected_components(won > 0, directed=True, connection="strong")
+def _fit_bradley_terry_strengths(
+    points_won: PointsMatrix, initial_strengths_nats: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the most likely strengths [nats], with mean 0, by Newton's method from `initial_strengths_nats`."""
+    count, _ = connected_components(points_won > 0, directed=True, connection="strong")
     if count > 1:
         raise ValueError(
             f"points: {count} groups of players of which one won no point against the others: no finite ratings; "
             "give a prior"
         )
+    games, strengths = points_won + points_won.T, initial_strengths_nats
+    for _ in range(_MAX_STEPS):
+        expected = 1 / (1 + np.exp(strengths[None, :] - strengths[:, None]))
+        gradient = (points_won - games * expected).sum(1)
+        curvature = games * expected * (1 - expected)
+        # Only differences of strengths matter; the added ones fix their mean, so that the matrix is invertible.
+        step = np.linalg.solve(np.diag(curvature.sum(1)) - curvature + 1.0, gradient)
+        # Newton steps are cut to one nat, because the likelihood is nearly quadratic only within this distance.
+        strengths = strengths + step * min(1.0, 1.0 / max(np.abs(step).max(), _TOLERANCE))
+        if np.abs(step).max() < _TOLERANCE:
+            break
+    return strengths - strengths.mean()

@@ -10,8 +10,8 @@ from itertools import chain
 from statistics import fmean
 
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
-from marl.core.statistics import normal, wilson
+from marl.core.seeds import hash_to_seed
+from marl.core.statistics import normal_interval, wilson_interval
 from marl.core.types import Completion, Deal, Metrics, Request
 from marl.engines.scripted import Random
 from marl.evaluation.average_policy import AveragePolicy
@@ -20,39 +20,54 @@ from marl.evaluation.game_tree import (
     InformationState,
     Strategy,
     build_game_tree,
-    legal_mass,
+    expected_returns,
+    mean_legal_move_probability,
     nash_conv,
-    values,
 )
-from marl.evaluation.held_out import HeldOut
-from marl.metrics.trajectory_metrics import matching_metrics
+from marl.evaluation.held_out import HeldOutEvaluator
+from marl.metrics.trajectory_metrics import metric_names_in_all_games
 from marl.protocols import EngineConfig, GameConfig, RoleConfig
 from marl.rollout.base import BaseSimulator, EngineMap
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.episode import Episode
 from marl.runs.strategies import StrategyRow
 from marl.scenario.schema import Scenario
-from marl.search.play import SearchPlayer, SearchSeats
+from marl.search.play import SearchPlayer, SearchRoles
 from marl.search.settings import SearchSettings
 
-LEGAL_MASS = 0.98
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+eval/value/AGENT | reward | expected return of a seat if all seats play the policies; exact
+eval/optimal | probability | an optimal move, mean over positions in which some but not all moves are optimal; exact
+eval/legal_mass | probability | any legal move in its canonical text, mean; below 0.98 the exact figures do not
+    count
+eval/OPPONENT/mean | reward | mean return of the policies against an opponent, one seat after another
+eval/OPPONENT/win, draw, loss | share of episodes | return above, equal to, below 0
+eval/OPPONENT/episodes | episodes | played against it
+eval/OPPONENT/SEAT/... | as above | the same in one seat
+"""
+
+MIN_LEGAL_MASS = 0.98
 """Minimum mean probability of canonical legal moves for exact figures to be reliable."""
-EXACT = ("eval/nashconv", "eval/average/nashconv", "eval/optimal")
-"""Figures computed from move probabilities."""
+EXACT_METRICS = ("eval/nashconv", "eval/average/nashconv", "eval/optimal")
+"""Metrics computed from move probabilities instead of episodes."""
 
 
-def is_exact(name: str) -> bool:
+def is_computed_from_move_probabilities(metric: str) -> bool:
     """Return True if a metric was computed from move probabilities, such as eval/nashconv or eval/GAME/nashconv."""
-    return name in matching_metrics(EXACT, [name])
+    return metric in metric_names_in_all_games(EXACT_METRICS, [metric])
 
 
-def is_reliable(metrics: Mapping[str, float], name: str) -> bool:
-    """Return False if the metric `name` is an exact figure and the legal mass is too small for it to be valid."""
-    return not is_exact(name) or metrics.get(f"{name.rpartition('/')[0]}/legal_mass", 1.0) >= LEGAL_MASS
+def is_reliable_given_legal_mass(metrics_row: Mapping[str, float], metric: str) -> bool:
+    """Return True unless `metric` is exact and the probability of legal moves is below `MIN_LEGAL_MASS`."""
+    return (
+        not is_computed_from_move_probabilities(metric)
+        or metrics_row.get(f"{metric.rpartition('/')[0]}/legal_mass", 1.0) >= MIN_LEGAL_MASS
+    )
 
 
 def move_probabilities(simulator: BaseSimulator, requests: Sequence[Request]) -> list[dict[str, float]]:
-    """Return for each request: legal move -> probability that the policy answers with exactly its canonical text.
+    """Return, for each request, legal move -> probability that the policy answers with exactly its canonical text.
 
     Probabilities are under the role's sampling settings and include the end token. The remaining mass (up to 1) is on
     all other texts.
@@ -64,7 +79,7 @@ def move_probabilities(simulator: BaseSimulator, requests: Sequence[Request]) ->
             options.append((index, move))
             forced.append(replace(request, forced=text))
     probabilities: list[dict[str, float]] = [{} for _ in requests]
-    for (index, move), completion in zip(options, simulator.score(forced, "eval"), strict=True):
+    for (index, move), completion in zip(options, simulator.score_forced_texts(forced, "eval"), strict=True):
         is_scored = isinstance(completion, Completion)
         probabilities[index][move] = math.exp(math.fsum(completion.logprobs)) if is_scored else 0.0
     return probabilities
@@ -74,22 +89,21 @@ class Evaluator:
     """Evaluates all games of a scenario by the scenario's `evaluate` section."""
 
     def __init__(self, scenario: Scenario, simulator: BaseSimulator) -> None:
-        self._games = {
-            name: GameEvaluator(view, simulator.for_game(name) if name else simulator)
-            for name, view in scenario.by_game().items()
-        }
+        self._games: dict[str, GameEvaluator] = {}
+        for name, view in scenario.scenario_by_game().items():
+            self._games[name] = GameEvaluator(view, simulator.variant_for_game(name) if name else simulator)
 
     @property
-    def measures(self) -> bool:
-        """True if the scenario asks for any figures of any game."""
-        return any(game.measures for game in self._games.values())
+    def requests_any_metrics(self) -> bool:
+        """True if the scenario asks for metrics of any game."""
+        return any(game.requests_any_metrics for game in self._games.values())
 
     @property
-    def played(self) -> Sequence[Trajectory]:
+    def held_out_episodes(self) -> Sequence[Trajectory]:
         """Episodes of the last evaluation on held-out starts, empty if there is no such evaluation."""
-        return [trajectory for game in self._games.values() for trajectory in game.played]
+        return list(chain.from_iterable(game.held_out_episodes for game in self._games.values()))
 
-    def strategy_rows(self) -> list[StrategyRow]:
+    def move_probability_rows(self) -> list[StrategyRow]:
         """Return the move probabilities of the last evaluation for all games with a measured average policy."""
         rows: list[StrategyRow] = []
         for name, game in self._games.items():
@@ -97,8 +111,8 @@ class Evaluator:
                 rows.append(StrategyRow(name, situation.agent, situation.state, situation.attempt, dict(moves)))
         return rows
 
-    def take(self, step: int, rows: Iterable[StrategyRow]) -> None:
-        """Add the recorded strategies of an earlier evaluation to the average policy.
+    def add_recorded_strategies(self, step: int, rows: Iterable[StrategyRow]) -> None:
+        """Add the strategies recorded at the evaluation of training step `step` to the average policies of their games.
 
         Raises:
             ValueError: if the strategies belong to another game.
@@ -108,18 +122,20 @@ class Evaluator:
             strategies[row.game][InformationState(row.agent, row.state, row.attempt)] = row.moves
         for name, game in self._games.items():
             if game.average and name in strategies:
-                game.average.take(step, strategies[name])
+                game.average.add_evaluation(step, strategies[name])
 
     def __call__(self, step: int) -> Metrics:
+        """Return the metrics of all games after training step `step`."""
         metrics: Metrics = {}
         for name, game in self._games.items():
-            metrics |= of_game(name, game(step))
+            metrics |= insert_game_into_metric_names(name, game(step))
         return metrics
 
 
-def of_game(name: str, figures: Mapping[str, float]) -> Metrics:
-    """Return figures renamed to `eval/NAME/...` for a game with a name; unchanged if `name` is empty."""
-    return {figure.replace("eval/", f"eval/{name}/", 1) if name else figure: figures[figure] for figure in figures}
+def insert_game_into_metric_names(game: str, metrics: Mapping[str, float]) -> Metrics:
+    """Return metrics renamed from `eval/...` to `eval/GAME/...`, or unchanged if `game` is empty."""
+    prefix = f"eval/{game}/" if game else "eval/"
+    return {name.replace("eval/", prefix, 1): figure for name, figure in metrics.items()}
 
 
 class GameEvaluator:
@@ -136,186 +152,190 @@ class GameEvaluator:
         """Average policy so far, or None if it is not measured."""
         self.strategy: Strategy = {}
         """Move probabilities of the last evaluation; empty without a game tree."""
-        self._positions = optimal_positions(game, casting, seats) if self._settings.optimal else []
+        self._positions = positions_with_optimal_moves(game, casting, seats) if self._settings.optimal else []
         episodes, greedy = self._settings.held_out, self._settings.greedy
-        self._held_out = HeldOut(scenario, simulator, episodes, greedy=greedy) if episodes else None
+        self._held_out = HeldOutEvaluator(scenario, simulator, episodes, greedy=greedy) if episodes else None
 
     @property
-    def measures(self) -> bool:
-        """True if the scenario asks for any figures."""
+    def requests_any_metrics(self) -> bool:
+        """True if the scenario asks for any metrics of the game."""
         return bool(self._tree or self._positions or self._settings.against or self._held_out)
 
     @property
-    def played(self) -> Sequence[Trajectory]:
+    def held_out_episodes(self) -> Sequence[Trajectory]:
         """Episodes of the last evaluation on held-out starts, empty if there is no such evaluation."""
-        return self._held_out.played if self._held_out else ()
+        return self._held_out.episodes_of_last_call if self._held_out else ()
 
     def __call__(self, step: int) -> Metrics:
-        self.strategy = strategy_of(self._tree, self._simulator) if self._tree else {}
-        parts = [exact_figures(self._tree, self.strategy)] if self._tree else []
-        if self._positions:
-            parts.append(optimality(self._positions, self._simulator))
-        metrics = merged(parts)
+        """Return the metrics of the game after training step `step`."""
+        self.strategy = strategy_of_policies(self._tree, self._simulator) if self._tree else {}
+        metrics = move_probability_metrics(self._tree, self._positions, self._simulator, self.strategy)
         if self.average:
-            self.average.take(step, self.strategy)
+            self.average.add_evaluation(step, self.strategy)
             metrics |= self.average.metrics()
         for name, episodes in self._settings.against.items():
-            opponents = Opponents.scripted(self._scenario, name)
-            # The step is the seed, so that a resumed run plays the same matches.
+            opponents = OpponentPlayers.from_scripted_player(self._scenario, name)
+            # The step serves as the seed, so that a resumed run plays the same matches.
             results = play_match(self._scenario, self._simulator, opponents, episodes=episodes, seed=step)
             metrics |= results.metrics(f"eval/{name}")
         return metrics | (self._held_out() if self._held_out else {})
 
 
-def figures(tree: GameTree | None, questions: Sequence[OptimalPosition], simulator: BaseSimulator) -> Metrics:
-    """Return the figures computed without episodes: from the game tree, and from positions with optimal moves."""
-    parts = [exact(tree, simulator)] if tree else []
-    if questions:
-        parts.append(optimality(questions, simulator))
-    return merged(parts)
+def move_probability_metrics(
+    tree: GameTree | None,
+    positions: Sequence[PositionWithOptimalMoves],
+    simulator: BaseSimulator,
+    strategy: Strategy | None = None,
+) -> Metrics:
+    """Return metrics computed from move probabilities instead of episodes, for the simulator's policies.
 
-
-def merged(parts: Sequence[Metrics]) -> Metrics:
-    """Return the union of several sets of figures, with the smallest of their legal masses."""
+    Args:
+        tree: game tree for NashConv and values, or None without them.
+        positions: positions for the probability of an optimal move.
+        simulator: simulator with the policies.
+        strategy: the policies' move probabilities in the information states of `tree` (default: measured here).
+    """
     metrics: Metrics = {}
-    for figures in parts:
-        metrics |= figures
-    if parts:
-        metrics["eval/legal_mass"] = min(figures["eval/legal_mass"] for figures in parts)
+    if tree:
+        strategy = strategy or strategy_of_policies(tree, simulator)
+        metrics = {"eval/nashconv": nash_conv(tree, strategy), "eval/legal_mass": mean_legal_move_probability(strategy)}
+        for agent, value in expected_returns(tree, strategy).items():
+            metrics[f"eval/value/{agent}"] = value
+    if positions:
+        optimal = optimal_move_metrics(positions, simulator)
+        smallest_mass = min(optimal["eval/legal_mass"], metrics.get("eval/legal_mass", math.inf))
+        metrics |= optimal | {"eval/legal_mass": smallest_mass}
     return metrics
 
 
-def exact(tree: GameTree, simulator: BaseSimulator) -> Metrics:
-    """Return NashConv, values and the mean legal mass of the simulator's players."""
-    return exact_figures(tree, strategy_of(tree, simulator))
-
-
-def strategy_of(tree: GameTree, simulator: BaseSimulator) -> Strategy:
-    """Return the move probabilities of the simulator's players in every information state of the game."""
+def strategy_of_policies(tree: GameTree, simulator: BaseSimulator) -> Strategy:
+    """Return the move probabilities of the simulator's policies in every information state of the game."""
     return dict(zip(tree.requests, move_probabilities(simulator, list(tree.requests.values())), strict=True))
 
 
-def exact_figures(tree: GameTree, strategy: Strategy) -> Metrics:
-    """Return NashConv, values and the mean legal mass of `strategy`."""
-    returns = values(tree, strategy)
-    return {
-        "eval/nashconv": nash_conv(tree, strategy),
-        "eval/legal_mass": legal_mass(strategy),
-        **{f"eval/value/{agent}": value for agent, value in returns.items()},
-    }
-
-
 @dataclass(frozen=True, slots=True)
-class OptimalPosition:
-    """A position of a game with known optimal moves, as a request to the agent to move."""
+class PositionWithOptimalMoves:
+    """Position of a game with known optimal moves, as the request for the next move."""
 
     request: Request
+    """Request for a move of the agent to move."""
     optimal: tuple[str, ...]
+    """Optimal moves."""
 
 
-def open_positions(
-    game: GameConfig, casting: RoleCasting, seats: Mapping[str, str]
+def positions_with_suboptimal_moves(
+    game: GameConfig, request_builder: RoleRequestBuilder, seats: Mapping[str, str]
 ) -> Iterator[tuple[Episode, tuple[str, ...]]]:
-    """Yield (episode, optimal moves) for every position in which some, but not all, legal moves are optimal."""
-    for options, actions in game.positions():
+    """Yield (episode up to the position, optimal moves) for each position where some legal moves are not optimal."""
+    for options, actions in game.evaluation_positions():
         deal = Deal("position", "position", 0, seats, "eval", options=options)
-        episode = Episode(game.build(), deal, casting)
+        episode = Episode(game.build(), deal, request_builder)
         for action in actions:
             episode.force_action(action)
         info = episode.game.infos[episode.game.agent_selection]
-        best = game.optimal(info["state"])
+        best = game.optimal_moves(info["state"])
         if best and len(best) < len(info["legal"] or ()):
             yield episode, best
 
 
-def optimal_positions(game: GameConfig, casting: RoleCasting, seats: Mapping[str, str]) -> list[OptimalPosition]:
-    """Return the request and the optimal moves of every position of `open_positions`."""
-    positions: list[OptimalPosition] = []
-    for episode, optimal_moves in open_positions(game, casting, seats):
-        request = dict(episode.new_requests())[episode.game.agent_selection]
-        positions.append(OptimalPosition(request, optimal_moves))
+def positions_with_optimal_moves(
+    game: GameConfig, request_builder: RoleRequestBuilder, seats: Mapping[str, str]
+) -> list[PositionWithOptimalMoves]:
+    """Return the positions of `game` where some, but not all, legal moves are optimal."""
+    positions: list[PositionWithOptimalMoves] = []
+    for episode, optimal_moves in positions_with_suboptimal_moves(game, request_builder, seats):
+        request = dict(episode.take_new_requests())[episode.game.agent_selection]
+        positions.append(PositionWithOptimalMoves(request, optimal_moves))
     return positions
 
 
-def optimality(questions: Sequence[OptimalPosition], simulator: BaseSimulator) -> Metrics:
+def optimal_move_metrics(positions: Sequence[PositionWithOptimalMoves], simulator: BaseSimulator) -> Metrics:
     """Return the mean probability of an optimal move, and of any legal move, over positions."""
     optimal: list[float] = []
     legal: list[float] = []
-    probabilities = move_probabilities(simulator, [position.request for position in questions])
-    for position, moves in zip(questions, probabilities, strict=True):
+    probabilities = move_probabilities(simulator, [position.request for position in positions])
+    for position, moves in zip(positions, probabilities, strict=True):
         optimal.append(math.fsum(moves[move] for move in position.optimal))
         legal.append(math.fsum(moves.values()))
     return {"eval/optimal": fmean(optimal), "eval/legal_mass": fmean(legal)}
 
 
-def opponent(game: GameConfig, name: str) -> EngineConfig:
-    """Return the engine settings of the opponent `name`: `random`, or a player that the game exports.
+def opponent_engine_settings(game: GameConfig, opponent: str) -> EngineConfig:
+    """Return the engine settings of `opponent`: `random`, or a player that the game exports.
 
     Raises:
         ValueError: if there is no such opponent.
     """
-    opponents = {"random": Random(), **game.opponents()}
-    if name not in opponents:
-        raise ValueError(f"no opponent {name!r} for game {game.kind!r}; choices: {', '.join(sorted(opponents))}")
-    return opponents[name]
+    opponents = {"random": Random(), **game.reference_players()}
+    if opponent not in opponents:
+        raise ValueError(f"no opponent {opponent!r} for game {game.kind!r}; choices: {', '.join(sorted(opponents))}")
+    return opponents[opponent]
 
 
 @dataclass(frozen=True, slots=True)
-class Opponents:
-    """Players of the seats that are not measured: a role for each agent, and an engine for each role's policy.
-
-    An engine without weights may be given by its settings; the simulator then builds the engine in its own process.
-    """
+class OpponentPlayers:
+    """Players of the seats that are not measured: a role for each agent, and an engine for each role's policy."""
 
     roles: Mapping[str, RoleConfig]
+    """Agent -> role."""
     engines: EngineMap
+    """Policy -> engine, or the settings of an engine that the simulator builds in its own process."""
 
     @classmethod
-    def scripted(cls, scenario: Scenario, name: str) -> Opponents:
-        """Return opponents with the scripted player `name` in every seat, except seats that answer by rule."""
-        rules = {name: policy.engine for name, policy in scenario.policies.items() if policy.engine.is_rule_based}
-        roles = {agent: scenario.roles[role] for agent, role in scenario.seats.items()}
-        seated = {a: r if r.policy in rules else r.model_copy(update={"policy": name}) for a, r in roles.items()}
-        return cls(seated, {**rules, name: opponent(scenario.game, name)})
+    def from_scripted_player(cls, scenario: Scenario, player_name: str) -> OpponentPlayers:
+        """Return opponents with the scripted player `player_name` in every seat without a rule-based policy."""
+        engines: dict[str, EngineConfig] = {}
+        for policy, settings in scenario.policies.items():
+            if settings.engine.is_rule_based:
+                engines[policy] = settings.engine
+        roles: dict[str, RoleConfig] = {}
+        for agent, role_name in scenario.seats.items():
+            role = scenario.roles[role_name]
+            roles[agent] = role if role.policy in engines else role.model_copy(update={"policy": player_name})
+        return cls(roles, {**engines, player_name: opponent_engine_settings(scenario.game, player_name)})
 
 
 @dataclass(frozen=True, slots=True)
 class MatchReturns:
-    """Returns of the measured policies: seat -> one number per episode."""
+    """Returns of the measured policies in the episodes of a match."""
 
     returns: Mapping[str, Sequence[float]]
+    """Seat -> return in each episode in which the measured policies have this seat."""
 
-    def metrics(self, prefix: str) -> Metrics:
-        """Return figures over all seats as `PREFIX/...`, and of each seat with an episode as `PREFIX/SEAT/...`."""
-        groups = {prefix: list(chain.from_iterable(self.returns.values()))}
-        groups |= {f"{prefix}/{seat}": list(returns) for seat, returns in self.returns.items() if returns}
+    def metrics(self, name_prefix: str) -> Metrics:
+        """Return the score over all seats as `PREFIX/...`, and of each seat with an episode as `PREFIX/SEAT/...`."""
+        groups: dict[str, Sequence[float]] = {name_prefix: list(chain.from_iterable(self.returns.values()))}
+        for seat, returns in self.returns.items():
+            groups[f"{name_prefix}/{seat}"] = returns
         metrics: Metrics = {}
         for name, returns in groups.items():
-            for key, value in score(returns).items():
-                metrics[f"{name}/{key}"] = value
+            if returns or name == name_prefix:
+                metrics |= {f"{name}/{key}": figure for key, figure in win_draw_loss_metrics(returns).items()}
         return metrics
 
 
-def score(returns: Sequence[float]) -> Metrics:
-    """Return the mean and the win, draw and loss rates with 95 % intervals (normal; Wilson 1927)."""
-    n, (low, mean, high) = len(returns), normal(returns)
+def win_draw_loss_metrics(returns: Sequence[float]) -> Metrics:
+    """Return the mean return and the rates of wins, draws and losses, with 95 % intervals (normal; Wilson 1927)."""
+    if not returns:
+        return {"episodes": 0.0}
+    n, (low, mean, high) = len(returns), normal_interval(returns)
     metrics: Metrics = {"episodes": float(n), "mean": mean, "mean_low": low, "mean_high": high}
-    outcomes = [(value > 0) - (value < 0) for value in returns]
-    for kind, sign in (("win", 1), ("draw", 0), ("loss", -1)):
-        low, rate, high = wilson(outcomes.count(sign), n)
-        metrics |= {kind: rate, f"{kind}_low": low, f"{kind}_high": high}
+    signs = [(episode_return > 0) - (episode_return < 0) for episode_return in returns]
+    for outcome, sign in (("win", 1), ("draw", 0), ("loss", -1)):
+        low, rate, high = wilson_interval(signs.count(sign), n)
+        metrics |= {outcome: rate, f"{outcome}_low": low, f"{outcome}_high": high}
     return metrics
 
 
-def seating(scenario: Scenario) -> SearchSeats:
-    """Return the seats of a scenario, with the roles that can search for their moves: all that are not rule-based."""
-    return SearchSeats(frozenset(scenario.seats.values()) - scenario.rule_roles, scenario.seats)
+def searching_roles_and_seats(scenario: Scenario) -> SearchRoles:
+    """Return the roles whose moves a search chooses, all without a rule-based engine, and the seats of the scenario."""
+    return SearchRoles(frozenset(scenario.seats.values()) - scenario.rule_based_roles, scenario.seats)
 
 
 def play_match(
     scenario: Scenario,
     simulator: BaseSimulator,
-    opponents: Opponents,
+    opponents: OpponentPlayers,
     *,
     episodes: int,
     seed: int,
@@ -323,25 +343,30 @@ def play_match(
 ) -> MatchReturns:
     """Play the scenario's policies in one seat, a different one in each episode, and `opponents` in all other seats.
 
-    With `search`, the scenario's policies choose their moves by tree search, in which they play all seats.
+    Seats of rule-based policies are not measured. Episodes without a result (a dropped one, a missing verdict) are
+    left out. With `search`, the scenario's policies choose their moves by tree search, in which they play all seats.
     """
-    agents = list(scenario.seats)
-    # Roles and policies of an opponent may have the same names as the scenario's own.
-    roles = {f"opponent:{agent}": role for agent, role in opponents.roles.items()}
-    policies = {name: f"{role.policy}@opponent" for name, role in roles.items()}
+    roles, policies = dict(scenario.roles), dict[str, str]()
+    seats = [agent for agent, role in scenario.seats.items() if role not in scenario.rule_based_roles]
+    # Opponents may use the scenario's names, so "opponent" is added to the names of their roles and policies.
+    for agent, role in opponents.roles.items():
+        roles[f"opponent:{agent}"] = role
+        policies[f"opponent:{agent}"] = f"{role.policy}@opponent"
     engines = {f"{policy}@opponent": engine for policy, engine in opponents.engines.items()}
-    simulator = simulator.variant(RoleCasting({**scenario.roles, **roles}, simulator.casting.seed), engines)
-    simulator.tokens = Counter()  # matches have never counted among `step/eval_tokens`
-    player = SearchPlayer(simulator, search, seating(scenario)) if search else simulator
+    simulator = simulator.variant(RoleRequestBuilder(roles, simulator.casting.seed), engines)
+    simulator.tokens = Counter()  # tokens of matches do not count in `step/eval_tokens`
+    player = SearchPlayer(simulator, search, searching_roles_and_seats(scenario)) if search else simulator
     deals: list[Deal] = []
+    measured_seat: dict[str, str] = {}  # by episode
     for index in range(episodes):
-        name, measured = f"eval.{seed}.{index}", agents[index % len(agents)]
-        seats = {agent: role if agent == measured else f"opponent:{agent}" for agent, role in scenario.seats.items()}
-        # Every seat is measured from the same starts, so that no seat is favoured by a lucky start.
-        deal_seed = seed_of(simulator.casting.seed, "eval", seed, index // len(agents))
-        deals.append(Deal(name, name, deal_seed, seats, "eval", policies=policies))
-    returns: dict[str, list[float]] = {agent: [] for agent in agents}
-    for index, trajectory in enumerate(player.play(deals)):
-        agent = agents[index % len(agents)]
-        returns[agent].append(trajectory.returns.get(agent, 0.0))
+        name, measured = f"eval.{seed}.{index}", seats[index % len(seats)]
+        seating = {agent: f"opponent:{agent}" for agent in scenario.seats} | {measured: scenario.seats[measured]}
+        # All seats play from the same starts, so that no seat is favoured by a lucky start.
+        deal_seed = hash_to_seed(simulator.casting.seed, "eval", seed, index // len(seats))
+        deals.append(Deal(name, name, deal_seed, seating, "eval", policies=policies))
+        measured_seat[name] = measured
+    returns: dict[str, list[float]] = {seat: [] for seat in seats}
+    for trajectory in player.play(deals):
+        seat = measured_seat[trajectory.id]
+        returns[seat].append(trajectory.returns.get(seat, 0.0))
     return MatchReturns(returns)

@@ -5,78 +5,87 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from marl.core.types import Problem, VerifierCase
-from marl.engines.workers.pool import Job, JobResult
-from marl.engines.workers.settings import Verifiers, encode_case
+from marl.engines.workers.pool import PluginJob, PluginJobResult
+from marl.engines.workers.settings import Verifiers, verifier_case_to_json
 from marl.protocols import VerifierConfig
+from marl.protocols.tasks import UNKNOWN_REASON
 from marl.scenario.schema import Scenario
 
 _GIBBERISH = "zqx wvkj blorp ]]"
-_CANARIES = (("918273645", "zarquonbleen"), ("564738291", "frumiousbander"))
-"""Two gold answers that occur nowhere else, each as a number and as a word."""
+_CANARY_NUMBERS = ("918273645", "564738291")
+"""Two gold answers with a number that occurs nowhere else."""
+_CANARY_WORDS = ("zarquonbleen", "frumiousbander")
+"""Two gold answers with a word that occurs nowhere else."""
 _ODD_ANSWERS = ("", _GIBBERISH, "7", "918273646", "7.5 km", "not 7", "7 or 8", "A", "[1, 2]", "{}", "x" * 3000)
 _LEAK_NOTICE = "whoever hears the verifier reads it"
-_LEAK_LENGTH = 4
-"""Minimum length [characters] of a secret text with a digit to count as a leak: shorter ones may occur by chance."""
-_LEAK_LENGTH_WORDS = 12
-"""Minimum length [characters] of a secret text without a digit to count as a leak."""
+_MAX_NOTES = 3
+"""Maximum number of displayed remarks by one check."""
+_MIN_LEAK_LENGTH = 4
+"""Minimum length [characters] of a secret text with a digit to count as a leak; a shorter text may occur by chance."""
+_MIN_LEAK_LENGTH_WITHOUT_DIGIT = 12
+"""Minimum length [characters] of a secret text without a digit to count as a leak, because words recur by chance."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class GraderTrial:
     """One answer graded by one check."""
 
     field: str
-    """Path of the check in the scenario."""
+    """Dotted path of the check in the scenario."""
     check: VerifierConfig
-    what: str
+    answer_kind: str
     """Kind of answer: empty, gibberish, gold, or the gold answer of another problem."""
     case: VerifierCase
+    """Problem and answer to be graded."""
 
-    def complaint(self, outcome: JobResult) -> str:
-        """Return a message if the verdict is wrong, or "" if the verdict is as expected."""
-        score, why = (0.0, outcome.error) if outcome.error else outcome.value
-        if self.fair(score, outcome.error):
+    def wrong_verdict_error(self, verdict_result: PluginJobResult) -> str:
+        """Return an error if the verdict in `verdict_result` is wrong, or "" if it is as expected."""
+        score, why = (0.0, verdict_result.error) if verdict_result.error else verdict_result.value
+        if not self.check.checks_correctness:
+            expected = not verdict_result.error
+        elif self.answer_kind == "gold":
+            expected = score == 1
+        elif self.answer_kind in ("empty", "gibberish"):
+            expected = score <= 0
+        else:
+            # The gold answer of another problem must not get the full score, but may pass some tests.
+            expected = score < 1
+        if expected:
             return ""
-        verb = "fails on" if outcome.error else "rejects" if self.what == "gold" else "accepts"
+        verb = "fails on" if verdict_result.error else "rejects" if self.answer_kind == "gold" else "accepts"
         return (
-            f"{self.field}: {self.check.kind!r} {verb} {self.what} for problem {self.case.problem.key!r} "
+            f"{self.field}: {self.check.kind!r} {verb} {self.answer_kind} for problem {self.case.problem.key!r} "
             f"(gold {self.case.problem.answer!r}): answer {self.case.answer!r}, score {score:g}, why {why!r}"
         )
 
-    def leak(self, outcome: JobResult) -> str:
-        """Return a message if the verdict's reason contains a secret of the problem, or "" if it does not.
+    def leaked_secret_error(self, verdict_result: PluginJobResult) -> str:
+        """Return an error if the reason in `verdict_result` contains a secret of the problem, or else "".
 
         A secret is a text of the gold answer or the facts that is neither in the question nor in the graded answer.
         """
-        case, why = self.case, _reason(outcome)
+        case, why = self.case, _verdict_reason_or_error(verdict_result)
         public_text = f"{case.problem.question}\n{case.text}\n{case.answer}"
-        secret = next((text for text in _secrets(case.problem) if text in why and text not in public_text), "")
-        return secret and (
-            f"{self.field}: {self.check.kind!r} tells the right answer: why {why!r} holds {secret!r}, of the answer or "
-            f"the facts of problem {case.problem.key!r}, for answer {case.answer!r}; {_LEAK_NOTICE}"
-        )
-
-    def fair(self, score: float, error: str) -> bool:
-        """Return True if the verdict is as expected."""
-        if not self.check.checks_correctness:
-            return not error
-        if self.what == "gold":
-            return score == 1
-        # Another problem's gold answer may pass some of a check's tests, but not all.
-        return score <= 0 if self.what in ("empty", "gibberish") else score < 1
+        for text in map(str, (case.problem.answer, *_leaf_texts_and_numbers(case.problem.facts))):
+            minimum_length = _MIN_LEAK_LENGTH if any(map(str.isdigit, text)) else _MIN_LEAK_LENGTH_WITHOUT_DIGIT
+            if len(text) >= minimum_length and text in why and text not in public_text:
+                return (
+                    f"{self.field}: {self.check.kind!r} tells the right answer: why {why!r} holds {text!r}, of the "
+                    f"answer or the facts of problem {case.problem.key!r}, for answer {case.answer!r}; {_LEAK_NOTICE}"
+                )
+        return ""
 
 
-def check_graders(scenario: Scenario, problems: int = 5) -> int:
+def check_graders_and_count_verdicts(scenario: Scenario, problems_per_game: int = 5) -> int:
     """Grade empty, gibberish, gold and other problems' gold answers with every check of every `verifiers` policy.
 
     The reason of a verdict must not reveal the gold answer: for an odd answer the reason must not depend on it.
 
     Args:
-        problems: number of the game's problems to use.
+        scenario: scenario with the verifiers.
+        problems_per_game: number of problems used from each game.
 
     Returns:
         Number of verdicts, without those on odd answers; 0 if there are no verifiers or the game exports no problems.
@@ -84,121 +93,132 @@ def check_graders(scenario: Scenario, problems: int = 5) -> int:
     Raises:
         ValueError: with one line per check that accepts a wrong answer, rejects a right one, reveals it or crashes.
     """
-    count, complaints = 0, list[str]()
-    shown: list[Problem] = []
-    for view in scenario.by_game().values():
-        shown += view.game.problems(problems)
+    count, errors = 0, list[str]()
+    game_problems: list[Problem] = []
+    for view in scenario.scenario_by_game().values():
+        game_problems += view.game.problems(problems_per_game)
     for name, policy in scenario.policies.items():
         if isinstance(policy.engine, Verifiers):
             field = f"policies.{name}.engine.checks"
-            verdicts = _verdicts(policy.engine, list(_trials(field, policy.engine, shown)))
-            count += len(verdicts)
-            complaints += filter(None, (trial.complaint(result) or trial.leak(result) for trial, result in verdicts))
-            complaints += _dependent_reasons(policy.engine, list(_gold_pairs(field, policy.engine, shown)))
-    if complaints:
-        raise ValueError("\n".join(["graders that cannot be trusted:", *(f"  {line}" for line in complaints)]))
+            trials = list(_trials_with_known_verdict(field, policy.engine, game_problems))
+            for trial, result in _grade_trials(policy.engine, trials):
+                count += 1
+                if error := trial.wrong_verdict_error(result) or trial.leaked_secret_error(result):
+                    errors.append(error)
+            errors += _gold_dependent_reason_errors(field, policy.engine, game_problems)
+    if errors:
+        raise ValueError("\n  ".join(["graders that cannot be trusted:", *errors]))
     return count
 
 
-def _trials(field: str, engine: Verifiers, problems: Sequence[Problem]) -> Iterator[Trial]:
+def verdict_remarks_on_gold_answers(scenario: Scenario, problems_per_game: int = 200) -> list[str]:
+    """Return the remarks of all checks on the right answers of the first `problems_per_game` problems of each game.
+
+    At most three remarks of a check are returned, with the number of the others.
+    """
+    game_problems = [
+        problem for view in scenario.scenario_by_game().values() for problem in view.game.problems(problems_per_game)
+    ]
+    lines = list[str]()
+    for name, policy in scenario.policies.items():
+        checks = policy.engine.checks if isinstance(policy.engine, Verifiers) else {}
+        for check_name, check in checks.items():
+            notes = [note for problem in game_problems for note in check.notes_for_author(problem)]
+            others = len(notes) - _MAX_NOTES
+            field = f"policies.{name}.engine.checks.{check_name}"
+            lines += [f"{field}: {note}" for note in notes[:_MAX_NOTES]]
+            lines += [f"{field}: {others} more of such answers"] if others > 0 else []
+    return lines
+
+
+def _trials_with_known_verdict(
+    setting_path: str, engine: Verifiers, problems: Sequence[Problem]
+) -> Iterator[GraderTrial]:
     """Yield a trial of every check, problem and answer with a known verdict."""
     for name, check in engine.checks.items():
         for problem in problems:
-            for what, answer in _answers(problem, problems):
+            answers = {"empty": "", "gibberish": _GIBBERISH}
+            if problem.answer:
+                answers["gold"] = problem.answer
+            for other in problems:
+                if other.answer and other.answer.casefold() != problem.answer.casefold():
+                    answers[f"the gold of problem {other.key!r}"] = other.answer
+                    break
+            for answer_kind, answer in answers.items():
                 text = check.phrase(answer) if answer else ""
-                yield Trial(f"{field}.{name}", check, what, VerifierCase(problem, text, answer))
+                yield GraderTrial(f"{setting_path}.{name}", check, answer_kind, VerifierCase(problem, text, answer))
 
 
-def _gold_pairs(field: str, engine: Verifiers, problems: Sequence[Problem]) -> Iterator[tuple[Trial, Trial]]:
-    """Yield pairs of trials of the same odd answer, to two problems that differ only in their gold answer."""
-    problem = next((problem for problem in problems if problem.answer), None)
-    if problem is None:
-        return
-    golds = _other_golds(problem)
-    for name, check in engine.checks.items():
-        for answer in (*_ODD_ANSWERS, *problem.wrong):
-            cases = (VerifierCase(replace(problem, answer=gold), check.phrase(answer), answer) for gold in golds)
-            first, second = (Trial(f"{field}.{name}", check, "odd answer", case) for case in cases)
-            yield first, second
-
-
-def _other_golds(problem: Problem) -> tuple[str, ...]:
+def _alternative_gold_answers(problem: Problem) -> tuple[str, ...]:
     """Return two alternative gold answers of the same form: other options, or another number or word in the text."""
     gold = problem.answer
     options = next((items for items in problem.facts.values() if isinstance(items, list) and gold in items), [])
     if len(options) > 2:
         return tuple(options[:2])
+    pattern, canaries = r"[^\W\d_]+", _CANARY_WORDS
     if re.search(r"\d", gold):
-        return tuple(re.sub(r"\d+", number, gold, count=1) for number, _ in _CANARIES)
-    return tuple(re.sub(r"[^\W\d_]+", word, gold, count=1) for _, word in _CANARIES)
+        pattern, canaries = r"\d+", _CANARY_NUMBERS
+    return tuple([re.sub(pattern, canary, gold, count=1) for canary in canaries])
 
 
-def _dependent_reasons(engine: Verifiers, pairs: Sequence[tuple[Trial, Trial]]) -> list[str]:
-    """Return a message for each check that reveals the gold answer: its reason for a wrong answer depends on it."""
-    verdicts = _verdicts(engine, list(chain.from_iterable(pairs)))
-    complaints: dict[str, str] = {}
+def _gold_dependent_reason_errors(setting_path: str, engine: Verifiers, problems: Sequence[Problem]) -> list[str]:
+    """Return an error for each check that reveals the gold answer: its reason for a wrong answer depends on it.
+
+    The same odd answer is graded for two problems that differ only in their gold answer.
+    """
+    problem = next((problem for problem in problems if problem.answer), None)
+    if problem is None:
+        return []
+    trials: list[GraderTrial] = []
+    for name, check in engine.checks.items():
+        for answer in (*_ODD_ANSWERS, *problem.wrong):
+            for gold in _alternative_gold_answers(problem):
+                case = VerifierCase(replace(problem, answer=gold), check.phrase(answer), answer)
+                trials.append(GraderTrial(f"{setting_path}.{name}", check, "odd answer", case))
+    verdicts = _grade_trials(engine, trials)
+    errors: dict[str, str] = {}
     for (trial, outcome), (_, other_outcome) in zip(verdicts[::2], verdicts[1::2], strict=True):
         wrong = all(result.error or result.value[0] < 1 for result in (outcome, other_outcome))
-        if wrong and _reason(outcome) != _reason(other_outcome):
-            complaints.setdefault(
+        if wrong and _verdict_reason_or_error(outcome) != _verdict_reason_or_error(other_outcome):
+            errors.setdefault(
                 trial.field,
                 f"{trial.field}: {trial.check.kind!r} tells of the right answer: with another gold it says "
-                f"{_reason(other_outcome)!r}, not {_reason(outcome)!r}, of answer {trial.case.answer!r}; "
-                f"{_LEAK_NOTICE}",
+                f"{_verdict_reason_or_error(other_outcome)!r}, not {_verdict_reason_or_error(outcome)!r}, "
+                f"of answer {trial.case.answer!r}; {_LEAK_NOTICE}",
             )
-    return list(complaints.values())
+    return list(errors.values())
 
 
-def _reason(outcome: JobResult) -> str:
-    return outcome.error or outcome.value[1]
+def _verdict_reason_or_error(verdict_result: PluginJobResult) -> str:
+    """Return the reason of a verdict, or the error of a check that raised."""
+    return verdict_result.error or verdict_result.value[1].removeprefix(UNKNOWN_REASON)
 
 
-def _secrets(problem: Problem) -> list[str]:
-    """Return the texts and numbers of a problem's answer and facts that are too long to occur by chance."""
-    secrets: list[str] = []
-    for text in dict.fromkeys(str(leaf) for leaf in (problem.answer, *_leaves(problem.facts))):
-        has_digit = any(character.isdigit() for character in text)
-        if len(text) >= (_LEAK_LENGTH if has_digit else _LEAK_LENGTH_WORDS):
-            secrets.append(text)
-    return secrets
-
-
-def _leaves(value: Any) -> Iterator[Any]:
+def _leaf_texts_and_numbers(value: Any) -> Iterator[Any]:
     """Yield the texts and numbers in a JSON value."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _leaves(item)
+            yield from _leaf_texts_and_numbers(item)
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield value
 
 
-def _answers(problem: Problem, problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
-    """Yield (kind, answer) of each answer to `problem` with a known verdict."""
-    yield "empty", ""
-    yield "gibberish", _GIBBERISH
-    if problem.answer:
-        yield "gold", problem.answer
-    other = next((p for p in problems if p.answer and p.answer.casefold() != problem.answer.casefold()), None)
-    if other is not None:
-        yield f"the gold of problem {other.key!r}", other.answer
-
-
-def _verdicts(engine: Verifiers, trials: Sequence[Trial]) -> list[tuple[Trial, JobResult]]:
+def _grade_trials(engine: Verifiers, trials: Sequence[GraderTrial]) -> list[tuple[GraderTrial, PluginJobResult]]:
     """Return each trial with its result, graded in the engine's worker processes."""
-    pool = engine.pool()
+    pool = engine.create_worker_pool()
     names = {id(check): name for name, check in engine.checks.items()}
-    jobs: dict[Job, Trial] = {}
+    jobs: dict[PluginJob, GraderTrial] = {}
     for trial in trials:
-        jobs[Job(names[id(trial.check)], encode_case(trial.case), trial.check.timeout_s)] = trial
+        jobs[PluginJob(names[id(trial.check)], verifier_case_to_json(trial.case), trial.check.timeout_s)] = trial
     for job in jobs:
-        pool.put(job)
-    results: dict[Job, JobResult] = {}
+        pool.submit_job(job)
+    results: dict[PluginJob, PluginJobResult] = {}
     try:
-        # The pool answers every job or gives up at the job's own time limit, so this loop ends.
+        # The pool finishes every job, if need be by the job's time limit, so this loop ends.
         while len(results) < len(jobs):
-            results.update(pool.take(1.0))
+            results.update(pool.take_finished_jobs(1.0))
     finally:
         pool.close()
     return [(trial, results[job]) for job, trial in jobs.items()]

@@ -8,68 +8,78 @@ from itertools import chain
 from statistics import fmean
 
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
-from marl.core.statistics import interval
+from marl.core.seeds import hash_to_seed
+from marl.core.statistics import confidence_interval
 from marl.core.types import Deal, Metrics
-from marl.metrics.trajectory_metrics import game_measures, role_metrics
+from marl.metrics.trajectory_metrics import measure_values_by_name, role_metrics
 from marl.rollout.base import BaseSimulator
 from marl.scenario.schema import Scenario
 
-SAMPLED, GREEDY = "eval/held_out", "eval/held_out_greedy"
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+eval/held_out/MEASURE | the game's | mean of a measure on starts that training never deals
+eval/held_out/return/AGENT | reward | mean return of a seat there
+eval/held_out/role/ROLE/... | as `role/ROLE/...` | turns and indicators of collapse there (rewards left out)
+eval/held_out/episodes | episodes | played there
+eval/held_out_greedy/... | as `eval/held_out/...` | the same at temperature 0
+"""
+
+SAMPLED_PREFIX, GREEDY_PREFIX = "eval/held_out", "eval/held_out_greedy"
 """Metric scopes: sampling with the roles' own settings, and greedy decoding."""
 
 
 def held_out_deals(scenario: Scenario, seed: int, episodes: int) -> list[Deal]:
-    """Return up to `episodes` deals of held-out start states; the same `seed` gives the same deals."""
+    """Return a deal for each of up to `episodes` held-out start states. The same `seed` gives the same deals."""
     deals: list[Deal] = []
-    for index, start in enumerate(scenario.game.held_out(episodes)):
+    for index, start in enumerate(scenario.game.held_out_reset_options(episodes)):
         name = f"held_out.{index}"
-        deals.append(Deal(name, name, seed_of(seed, name), scenario.seats, "eval", options=start))
+        deals.append(Deal(name, name, hash_to_seed(seed, name), scenario.seats, "eval", options=start))
     return deals
 
 
-class HeldOut:
-    """Plays the same starts with the same seeds at every call, so that figures differ only by the weights."""
+class HeldOutEvaluator:
+    """Evaluation on held-out starts, with the same seeds at every call, so that metrics differ only by the weights."""
 
     def __init__(self, scenario: Scenario, simulator: BaseSimulator, episodes: int, *, greedy: bool = False) -> None:
         self._deals = held_out_deals(scenario, simulator.casting.seed, episodes)
-        self._simulators = {SAMPLED: simulator.variant(simulator.casting)}
+        self._simulators = {SAMPLED_PREFIX: simulator.variant(simulator.casting)}
         if greedy:
-            self._simulators[GREEDY] = simulator.greedy()
-        self.played: Sequence[Trajectory] = ()
+            self._simulators[GREEDY_PREFIX] = simulator.with_greedy_decoding()
+        self.episodes_of_last_call: Sequence[Trajectory] = ()
         """Episodes of the last call, sampled with the roles' own settings."""
 
     def __call__(self) -> Metrics:
-        """Return the game's measures with intervals, and mean returns and role metrics without intervals."""
-        played = {scope: simulator.play(self._deals) for scope, simulator in self._simulators.items()}
-        self.played = played[SAMPLED]
+        """Play all starts, and return the metrics of `summarize_episodes` under `SAMPLED_PREFIX` and
+        `GREEDY_PREFIX`."""
         metrics: Metrics = {}
-        for scope, trajectories in played.items():
-            for name, value in summarize_play(trajectories).items():
-                metrics[f"{scope}/{name}"] = value
+        for scope, simulator in self._simulators.items():
+            trajectories = simulator.play(self._deals)
+            if scope == SAMPLED_PREFIX:
+                self.episodes_of_last_call = trajectories
+            metrics |= {f"{scope}/{name}": value for name, value in summarize_episodes(trajectories).items()}
         return metrics
 
 
-def summarize_play(trajectories: Sequence[Trajectory]) -> Metrics:
-    """Return the figures of episodes: measures with 95 % intervals, mean returns and role metrics.
+def summarize_episodes(trajectories: Sequence[Trajectory]) -> Metrics:
+    """Return metrics of episodes: the game's measures with 95 % intervals, mean returns and role metrics.
 
     The mean of a measure is over the episodes that have it; a single value has no interval.
     """
     figures: Metrics = {"episodes": float(len(trajectories))}
-    for name, values in game_measures(trajectories).items():
-        figures |= with_bounds(name, interval(values))
-    return figures | mean_returns(trajectories, "return/") | role_metrics(trajectories)
+    for name, values in measure_values_by_name(trajectories).items():
+        figures |= metric_with_interval(name, confidence_interval(values))
+    return figures | mean_return_metrics(trajectories, "return/") | role_metrics(trajectories)
 
 
-def mean_returns(trajectories: Sequence[Trajectory], prefix: str) -> Metrics:
-    """Return `prefix` + agent -> mean return, for all agents in the order of their first episode."""
+def mean_return_metrics(trajectories: Sequence[Trajectory], name_prefix: str) -> Metrics:
+    """Return the mean return of every agent as `PREFIX` + AGENT, in the order of the agents' first episodes."""
     returns: Metrics = {}
     for agent in dict.fromkeys(chain.from_iterable(trajectory.deal.seats for trajectory in trajectories)):
-        returns[prefix + agent] = fmean(trajectory.returns.get(agent, 0.0) for trajectory in trajectories)
+        returns[name_prefix + agent] = fmean(trajectory.returns.get(agent, 0.0) for trajectory in trajectories)
     return returns
 
 
-def with_bounds(name: str, bounds: tuple[float, float, float]) -> Metrics:
-    """Return `name`, `name`_low and `name`_high of (low, mean, high), without the bounds if they are not finite."""
-    low, mean, high = bounds
+def metric_with_interval(name: str, low_mean_high: tuple[float, float, float]) -> Metrics:
+    """Return (low, mean, high) as the metrics NAME_low, NAME and NAME_high, without the bounds if they are infinite."""
+    low, mean, high = low_mean_high
     return {name: mean} | ({f"{name}_low": low, f"{name}_high": high} if math.isfinite(low) else {})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from marl.evaluation.game_tree import GameTree, InformationState, Strategy, own_reach
+from marl.evaluation.game_tree import GameTree, InformationState, Strategy, own_reach_probabilities
 
 
-def mixture(tree: GameTree, strategies: Sequence[Strategy], weights: Sequence[float]) -> Strategy:
+def mix_strategies(tree: GameTree, strategies: Sequence[Strategy], weights: Sequence[float]) -> Strategy:
     """Return the behaviour strategy equivalent to drawing one strategy per agent before the game and playing it.
 
     In each information state the strategies are averaged with their weight times their own reach probability (Kuhn
@@ -20,24 +20,28 @@ def mixture(tree: GameTree, strategies: Sequence[Strategy], weights: Sequence[fl
         strategies: at least one strategy.
         weights: one weight per strategy, at least 0; the weights are normalised to the sum 1.
     """
-    average = RunningMixture(tree)
+    average = RunningStrategyMixture(tree)
     for strategy, weight in zip(strategies, weights, strict=True):
-        average.add(strategy, weight)
-    return average.strategy()
+        average.add_strategy(strategy, weight)
+    return average.mean_strategy()
 
 
-class RunningMixture:
+class RunningStrategyMixture:
     """Mixture of all strategies added so far, in memory that does not grow with their number."""
 
     def __init__(self, tree: GameTree) -> None:
         self._tree = tree
-        zeros = {situation: dict.fromkeys(request.options or (), 0.0) for situation, request in tree.requests.items()}
-        self._reach_totals = dict.fromkeys(zeros, 0.0)
-        self._reach_weighted = {situation: dict(moves) for situation, moves in zeros.items()}
-        self._unweighted = zeros
+        self._reach_totals = dict.fromkeys(tree.requests, 0.0)
+        self._reach_weighted: dict[InformationState, dict[str, float]] = {}
+        """Information state -> move -> sum of weight * reach probability * probability."""
+        self._unweighted: dict[InformationState, dict[str, float]] = {}
+        """Information state -> move -> sum of weight * probability."""
+        for situation, request in tree.requests.items():
+            self._reach_weighted[situation] = dict.fromkeys(request.options or (), 0.0)
+            self._unweighted[situation] = dict.fromkeys(request.options or (), 0.0)
         self._total_weight = 0.0
 
-    def add(self, strategy: Strategy, weight: float = 1.0) -> None:
+    def add_strategy(self, strategy: Strategy, weight: float = 1.0) -> None:
         """Add `strategy` to the mixture.
 
         Raises:
@@ -45,7 +49,7 @@ class RunningMixture:
         """
         if not (math.isfinite(weight) and weight >= 0):
             raise ValueError(f"weight {weight}: a strategy's weight in a mixture is a number of at least 0")
-        reach = own_reach(self._tree, strategy)
+        reach = own_reach_probabilities(self._tree, strategy)
         self._total_weight += weight
         for situation, moves in self._reach_weighted.items():
             reach_weight = weight * reach[situation]
@@ -55,7 +59,7 @@ class RunningMixture:
                 moves[move] += reach_weight * probability
                 self._unweighted[situation][move] += weight * probability
 
-    def strategy(self) -> Strategy:
+    def mean_strategy(self) -> Strategy:
         """Return the mixture of the strategies added so far.
 
         Raises:
@@ -67,7 +71,7 @@ class RunningMixture:
         for situation, reach_weighted in self._reach_weighted.items():
             sums, total = reach_weighted, self._reach_totals[situation]
             if not total:
-                # No strategy reaches this state by its own moves: fall back to the plain weighted mean.
+                # If no strategy's own moves lead to this state, the strategies are averaged by their weights alone.
                 sums, total = self._unweighted[situation], self._total_weight
-            mixed[situation] = {move: value / total for move, value in sums.items()}
+            mixed[situation] = {move: weighted / total for move, weighted in sums.items()}
         return mixed

@@ -15,74 +15,98 @@ from safetensors import safe_open
 
 from marl.core.types import Request
 from marl.models.adapter import Adapter
-from marl.models.hf_folder import gguf_of, is_gguf
+from marl.models.hf_folder import find_gguf, is_gguf
 from marl.models.pretrained import Pretrained, TransformersModelConfig
 from marl.models.tiny import Tiny
 from marl.protocols import ModelConfig
 from marl.protocols.memory_estimates import AdapterSize, ModelSize
 from marl.runs.trained_model import Trained
+from marl.text.linear_patterns import compile_pattern
 
-Shapes = Mapping[str, tuple[int, ...]]
+WeightShapes = Mapping[str, tuple[int, ...]]
 """Name of a weight -> its shape."""
-Configs = Mapping[str, Path]
+ModelConfigFiles = Mapping[str, Path]
 """Path of a pretrained model (or "" for any model) -> config.json to read if the model is not on this machine."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_SPECIAL = 4
+_SPECIAL_TOKEN_COUNT = 4
 """Number of special tokens in a tiny model's vocabulary of words."""
-_NOT_LINEAR = re.compile(r"(^|\.)(embed\w*|wte|wpe|lm_head)$")
+_EMBEDDING_OR_HEAD_NAME = re.compile(r"(^|\.)(embed\w*|wte|wpe|lm_head)$")
+"""Name of an embedding or output layer, which PEFT's target `all-linear` leaves out."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts of a model; None stands for an unknown fact."""
+    """Facts of a model that are known without its weights. None stands for an unknown fact."""
 
     description: str
+    """Text that names the model: its path, its policy and run, or its kind."""
     weights: int | None
     """Number of weights; for an adapter, without the weights of its base model."""
-    shared: int | None
-    """Number of weights of an adapter's base model; 0 for a model without an adapter."""
+    base_weights: int | None
+    """Number of weights of the base model of an adapter; 0 for a model that is no adapter."""
     weight_bytes: int
     """Size of one weight [bytes]."""
     size: ModelSize | None
-    """Dimensions for the estimate of memory, including the adapter's."""
+    """Dimensions of the model and its adapter, for the estimate of memory."""
     context: int | None
     """Maximum length of a prompt and its answer together [tokens]."""
-    count: Callable[[Request], int] | None
-    """Return the number of tokens of a request's prompt; raise ValueError if the chat template refuses the prompt."""
+    count_prompt_tokens: Callable[[Request], int] | None
+    """Function that counts a request's prompt tokens, and raises ValueError if the chat template refuses the prompt."""
 
 
-def facts_of(model: ModelConfig, texts: Collection[str], configs: Configs | None = None) -> ModelFacts:
-    """Return the facts of a model. A tiny model's vocabulary is built from `texts`, the texts of its policies."""
+def known_model_facts(
+    model: ModelConfig, texts_for_vocabulary: Collection[str], config_files: ModelConfigFiles | None = None
+) -> ModelFacts:
+    """Return the facts of a model.
+
+    Args:
+        model: settings of the model.
+        texts_for_vocabulary: prompts and answers of its policies, from which a tiny model's vocabulary is built.
+        config_files: config.json files to read for models that are not on this machine.
+    """
     if isinstance(model, Adapter):
-        return _adapter_facts(model, texts, configs)
+        return _adapter_model_facts(model, texts_for_vocabulary, config_files)
     if isinstance(model, Tiny):
-        return _tiny_facts(model, texts)
-    file = config_of(model, configs)
-    config = _config(file) if file else {}
+        return _tiny_model_facts(model, texts_for_vocabulary)
+    match model:
+        case Pretrained():
+            description = model.path
+        case Trained():
+            description = f"{model.policy} of {model.run}"
+        case _:
+            description = model.kind
+    file = find_config_file(model, config_files)
+    config = _read_config(file) if file else {}
     width = _BYTES[model.dtype] if isinstance(model, TransformersModelConfig) else 4
-    shapes = _shapes(model, texts, configs)
+    shapes = _weight_shapes(model, texts_for_vocabulary, config_files)
+    context = config.get("max_position_embeddings")
     return ModelFacts(
-        description=_description(model),
-        weights=_size(shapes),
-        shared=0,
+        description=description,
+        weights=_weight_count(shapes),
+        base_weights=0,
         weight_bytes=width,
         size=_model_size(config, shapes, width),
-        context=_context(config),
-        count=_counter(file) if file else None,
+        context=context if isinstance(context, int) else None,
+        count_prompt_tokens=_token_counter(file) if file else None,
     )
 
 
-def _description(model: ModelConfig) -> str:
-    match model:
-        case Pretrained():
-            return model.path
-        case Trained():
-            return f"{model.policy} of {model.run}"
-    return model.kind
+def _tiny_model_facts(model: Tiny, texts_for_vocabulary: Collection[str]) -> ModelFacts:
+    """Return the facts of a tiny model with a vocabulary built from `texts_for_vocabulary`."""
+    width, shapes = _BYTES[model.dtype], _weight_shapes(model, texts_for_vocabulary)
+    # A tiny model's prompt consists of the messages' contents and one token that begins the answer.
+    if model.vocabulary == "bytes":
 
+        def count_tokens(request: Request) -> int:
+            return len(_joined_contents(request).encode()) + 1
+    else:
+        from marl.models.word_tokenizer import make_word_tokenizer
 
-def _tiny_facts(model: Tiny, texts: Collection[str]) -> ModelFacts:
-    width, shapes = _BYTES[model.dtype], _shapes(model, texts)
+        tokenizer = make_word_tokenizer({*texts_for_vocabulary, *(model.words or ())}, ["?"], "?")
+
+        def count_tokens(request: Request) -> int:
+            return len(tokenizer.encode(_joined_contents(request))) + 1
+
     config = {
         "num_hidden_layers": model.layers,
         "hidden_size": model.hidden,
@@ -90,95 +114,102 @@ def _tiny_facts(model: Tiny, texts: Collection[str]) -> ModelFacts:
         "num_attention_heads": model.heads,
         "num_key_value_heads": model.kv_heads,
         "head_dim": model.head_dim,
-        "vocab_size": _vocabulary(model, texts),
+        "vocab_size": _vocabulary_size(model, texts_for_vocabulary),
     }
     return ModelFacts(
         description=f"tiny {model.architecture}",
-        weights=_size(shapes),
-        shared=0,
+        weights=_weight_count(shapes),
+        base_weights=0,
         weight_bytes=width,
         size=_model_size(config, shapes, width),
         context=model.context,
-        count=_tiny_counter(model, texts),
+        count_prompt_tokens=count_tokens,
     )
 
 
-def _adapter_facts(adapter: Adapter, texts: Collection[str], configs: Configs | None) -> ModelFacts:
-    base, shapes = facts_of(adapter.base, texts, configs), _shapes(adapter.base, texts, configs)
+def _adapter_model_facts(
+    adapter: Adapter, texts_for_vocabulary: Collection[str], config_files: ModelConfigFiles | None
+) -> ModelFacts:
+    """Return the facts of an adapter, with the number of weights of its base model as `base_weights`."""
+    base, shapes = (
+        known_model_facts(adapter.base, texts_for_vocabulary, config_files),
+        _weight_shapes(adapter.base, texts_for_vocabulary, config_files),
+    )
     description = f"adapter of rank {adapter.rank} on {base.description}"
     if shapes is None:
-        return replace(base, description=description, weights=None, shared=base.weights)
-    layers = list(_adapted(adapter, shapes))
-    weights = sum(adapter.rank * sum(shape) + (shape[0] if adapter.use_dora else 0) for shape in layers)
-    adapter_size = AdapterSize(weights, adapter.rank, len(layers))
-    size = base.size and replace(base.size, adapter=adapter_size)
-    return replace(base, description=description, weights=weights, shared=base.weights, size=size)
-
-
-def _adapted(adapter: Adapter, shapes: Shapes) -> Iterator[tuple[int, ...]]:
-    """Yield the shape (outputs, inputs) of each layer with an adapter."""
+        return replace(base, description=description, weights=None, base_weights=base.weights)
+    weights = layers = 0
     for name, shape in shapes.items():
-        if len(shape) == 2 and _is_adapted(name.removesuffix(".weight"), adapter.targets):
-            yield shape
+        layer = name.removesuffix(".weight")
+        if adapter.targets == "all-linear":
+            is_adapted = not _EMBEDDING_OR_HEAD_NAME.search(layer)
+        elif isinstance(adapter.targets, str):
+            is_adapted = compile_pattern(adapter.targets).fullmatch(layer)
+        else:
+            is_adapted = any(f".{layer}".endswith(f".{target}") for target in adapter.targets)
+        if is_adapted and len(shape) == 2:
+            layers += 1
+            # LoRA's factors A [rank, inputs] and B [outputs, rank], and DoRA's magnitude for each output.
+            weights += adapter.rank * sum(shape) + (shape[0] if adapter.use_dora else 0)
+    size = base.size and replace(base.size, adapter=AdapterSize(weights, adapter.rank, layers))
+    return replace(base, description=description, weights=weights, base_weights=base.weights, size=size)
 
 
-def _is_adapted(layer: str, targets: str | tuple[str, ...]) -> bool:
-    if targets == "all-linear":
-        return not _NOT_LINEAR.search(layer)
-    if isinstance(targets, str):
-        return re.fullmatch(targets, layer) is not None
-    return any(layer == target or layer.endswith(f".{target}") for target in targets)
-
-
-def folder_of(model: ModelConfig) -> Path | None:
+def local_model_folder(model: ModelConfig) -> Path | None:
     """Return the folder of a model on this machine or in the hub's cache, or None if the model is not here."""
     if isinstance(model, Trained):
         with suppress(ValueError):
-            return model.folder(publishes=True)
+            return model.folder(is_language_model=True)
     if not isinstance(model, Pretrained):
         return None
     folder = Path(model.path).expanduser()
     if folder.is_dir():
         return folder
-    from marl.models.hub import cached_folder  # takes long to import
+    from marl.models.hub import cached_hub_folder  # imported late, because the import takes long
 
-    return cached_folder(model.path)
+    return cached_hub_folder(model.path)
 
 
-def config_of(model: ModelConfig, configs: Configs | None = None) -> Path | None:
-    """Return the config.json or GGUF file of a model on this machine, or else its entry in `configs`."""
-    if folder := folder_of(model):
-        with suppress(ValueError):  # several GGUF files, which the model's settings refuse
-            return folder / ((isinstance(model, Pretrained) and model.gguf_file) or gguf_of(folder) or "config.json")
-    known = configs or {}
+def find_config_file(model: ModelConfig, config_files: ModelConfigFiles | None = None) -> Path | None:
+    """Return the config.json or GGUF file of a model on this machine, or else its entry in `config_files`."""
+    if folder := local_model_folder(model):
+        # A folder with several GGUF files raises ValueError here, and is reported by the model's settings.
+        with suppress(ValueError):
+            return folder / ((isinstance(model, Pretrained) and model.gguf_file) or find_gguf(folder) or "config.json")
+    known = config_files or {}
     return known.get(model.path, known.get("")) if isinstance(model, Pretrained) else None
 
 
-# --- shapes ----------------------------------------------------------------------------------------------------------
-
-
-def _shapes(model: ModelConfig, texts: Collection[str], configs: Configs | None = None) -> Shapes | None:
+def _weight_shapes(
+    model: ModelConfig, texts_for_vocabulary: Collection[str], config_files: ModelConfigFiles | None = None
+) -> WeightShapes | None:
     """Return the shapes of a model's weights, or None if neither weights nor settings are on this machine."""
     if isinstance(model, Tiny):
-        return dict(tiny_shapes(model, _vocabulary(model, texts)))
-    folder, file = folder_of(model), config_of(model, configs)
-    packed = file is not None and _is_packed(file)
-    saved = _saved_shapes(folder) if folder and not packed else None
-    if saved or file is None or not _config(file):
-        return saved
-    # The import loads torch, so it happens only where no shapes are saved.
+        return dict(tiny_model_weight_shapes(model, _vocabulary_size(model, texts_for_vocabulary)))
+    folder, file = local_model_folder(model), find_config_file(model, config_files)
+    shapes: dict[str, tuple[int, ...]] = {}
+    if folder and not (file and _is_gguf_file(file)):
+        # The headers of safetensors files give the shapes without loading tensors.
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, framework="np") as weights:
+                for name in weights.keys():  # noqa: SIM118 (no mapping)
+                    shapes[name] = tuple(weights.get_slice(name).get_shape())
+    if shapes or file is None or not _read_config(file):
+        return shapes or None
+    # This import loads torch, so it is only made if no file gives the shapes.
     from marl.models.config_shapes import parameter_shapes
 
     return parameter_shapes(file)
 
 
-def tiny_shapes(model: Tiny, vocabulary: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def tiny_model_weight_shapes(model: Tiny, vocabulary_size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and the shape of each weight of a tiny model."""
     hidden, inner = model.hidden, model.intermediate or 3 * model.hidden
     width = model.head_dim or hidden // model.heads
     queries, values = model.heads * width, (model.kv_heads or model.heads) * width
-    yield "model.embed_tokens.weight", (vocabulary, hidden)
-    for layer in (f"model.layers.{index}" for index in range(model.layers)):
+    yield "model.embed_tokens.weight", (vocabulary_size, hidden)
+    for index in range(model.layers):
+        layer = f"model.layers.{index}"
         for name, rows in (("q_proj", queries), ("k_proj", values), ("v_proj", values)):
             yield f"{layer}.self_attn.{name}.weight", (rows, hidden)
         yield f"{layer}.self_attn.o_proj.weight", (hidden, queries)
@@ -191,44 +222,33 @@ def tiny_shapes(model: Tiny, vocabulary: int) -> Iterator[tuple[str, tuple[int, 
             yield f"{layer}.{name}.weight", (hidden,)
     yield "model.norm.weight", (hidden,)
     if not model.tied:
-        yield "lm_head.weight", (vocabulary, hidden)
+        yield "lm_head.weight", (vocabulary_size, hidden)
 
 
-def _size(shapes: Shapes | None) -> int | None:
+def _weight_count(shapes: WeightShapes | None) -> int | None:
+    """Return the number of weights of a model with these shapes, or None if they are unknown."""
     return None if shapes is None else sum(map(math.prod, shapes.values()))
 
 
-def _saved_shapes(folder: Path) -> Shapes | None:
-    """Return the shapes from the headers of a folder's safetensors files, or None if there are no such files."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="np") as file:
-            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    return shapes or None
-
-
-# --- a model's config.json -------------------------------------------------------------------------------------------
-
-
-def _is_packed(file: Path) -> bool:
+def _is_gguf_file(file: Path) -> bool:
     """Return True for a GGUF file, which holds settings, weights and tokenizer together."""
     return file.is_file() and is_gguf(file)
 
 
-def _config(file: Path) -> Mapping[str, Any]:
-    """Return the settings of a model's text part, empty if they cannot be read."""
+def _read_config(file: Path) -> Mapping[str, Any]:
+    """Return the settings of a model's text part, or an empty mapping if the settings cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
-        if _is_packed(file):
-            from marl.models.config_shapes import load_config
+        if _is_gguf_file(file):
+            from marl.models.config_shapes import load_model_config
 
-            return load_config(file).get_text_config().to_dict()
+            return load_model_config(file).get_text_config().to_dict()
         match json.loads(file.read_text(encoding="utf-8")):
             case {"text_config": dict(config)} | dict(config):
                 return config
     return {}
 
 
-def _model_size(config: Mapping[str, Any], shapes: Shapes | None, width: int) -> ModelSize | None:
+def _model_size(config: Mapping[str, Any], shapes: WeightShapes | None, width: int) -> ModelSize | None:
     """Return the dimensions of a transformer, or None if `config` lacks one of them or `shapes` are unknown."""
     match config:
         case {
@@ -239,7 +259,7 @@ def _model_size(config: Mapping[str, Any], shapes: Shapes | None, width: int) ->
         } if shapes:
             head = config.get("head_dim") or hidden // heads
             return ModelSize(
-                parameters=_size(shapes) or 0,
+                parameters=_weight_count(shapes) or 0,
                 weight_bytes=width,
                 layers=layers,
                 hidden_size=hidden,
@@ -253,45 +273,30 @@ def _model_size(config: Mapping[str, Any], shapes: Shapes | None, width: int) ->
     return None
 
 
-def _context(config: Mapping[str, Any]) -> int | None:
-    context = config.get("max_position_embeddings")
-    return context if isinstance(context, int) else None
-
-
-# --- tokens ----------------------------------------------------------------------------------------------------------
-
-
-def _vocabulary(model: Tiny, texts: Collection[str]) -> int:
+def _vocabulary_size(model: Tiny, texts_for_vocabulary: Collection[str]) -> int:
+    """Return the number of tokens of a tiny model whose vocabulary is bytes or the words of `texts_for_vocabulary`."""
     if model.vocabulary == "bytes":
-        return 256 + _SPECIAL - 1
-    from marl.models.word_tokenizer import words_of
+        return 256 + _SPECIAL_TOKEN_COUNT - 1
+    from marl.models.word_tokenizer import sorted_tokens
 
-    return _SPECIAL + len(words_of({*texts, *(model.words or ())}))
-
-
-def _tiny_counter(model: Tiny, texts: Collection[str]) -> Callable[[Request], int]:
-    """Return a counter of a tiny model's prompt tokens: its messages' contents and one answer mark."""
-    if model.vocabulary == "bytes":
-        return lambda request: len(_contents(request).encode()) + 1
-    from marl.models.word_tokenizer import word_tokenizer
-
-    tokenizer = word_tokenizer({*texts, *(model.words or ())}, ["?"], "?")
-    return lambda request: len(tokenizer.encode(_contents(request))) + 1
+    return _SPECIAL_TOKEN_COUNT + len(sorted_tokens({*texts_for_vocabulary, *(model.words or ())}))
 
 
-def _contents(request: Request) -> str:
+def _joined_contents(request: Request) -> str:
+    """Return the contents of a request's messages as one text."""
     return "\n".join(message.content for message in request.messages if message.content)
 
 
-def _counter(file: Path) -> Callable[[Request], int] | None:
-    """Return a counter of prompt tokens with the model's tokenizer and chat template, or None without a tokenizer.
+def _token_counter(file: Path) -> Callable[[Request], int] | None:
+    """Return a function that counts a request's prompt tokens by chat template and tokenizer, or None without these.
 
-    The tokenizer is in the GGUF file, or beside the config.json.
+    The tokenizer is in `file` itself (GGUF), or beside it (config.json).
     """
-    gguf_file = file.name if _is_packed(file) else None
+    gguf_file = file.name if _is_gguf_file(file) else None
     if not gguf_file and not (file.parent / "tokenizer.json").is_file():
         return None
-    from marl.models.tokenizer_files import load_chat_tokenizer  # loads transformers, without torch
+    # Imported late, because it loads transformers (but not torch).
+    from marl.models.tokenizer_files import load_chat_tokenizer
 
     chat = load_chat_tokenizer(file.parent, gguf_file)
     return lambda request: len(chat.prompt(request).ids)

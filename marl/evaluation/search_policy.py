@@ -6,53 +6,52 @@ import math
 from statistics import fmean
 
 from marl.core.types import Deal, Metrics
-from marl.evaluation.evaluate import open_positions, seating
-from marl.evaluation.game_tree import History, Strategy, build_game_tree, nash_conv, values
+from marl.evaluation.evaluate import positions_with_suboptimal_moves, searching_roles_and_seats
+from marl.evaluation.game_tree import InformationState, build_game_tree, expected_returns, nash_conv
 from marl.rollout.base import BaseSimulator
 from marl.rollout.episode import Episode
 from marl.scenario.schema import Scenario
 from marl.search.mcts import SearchResult
-from marl.search.play import SearchPlayer, target_policy
+from marl.search.play import SearchPlayer, search_policy_target
 from marl.search.settings import SearchSettings
 
 
-def exact_figures(scenario: Scenario, simulator: BaseSimulator, search: SearchSettings) -> Metrics:
-    """Return NashConv, values and the probability of an optimal move, as far as the game exports what they need.
+def exact_search_metrics(scenario: Scenario, simulator: BaseSimulator, search: SearchSettings) -> Metrics:
+    """Return NashConv, values and the probability of an optimal move of the scenario's policies with `search`.
 
-    The search runs once per information state, so other random numbers give other figures.
+    NashConv and values need a game that exports its starts, and the probability needs exported optimal moves. The
+    search runs once per information state, so other random numbers give other figures.
     """
     game, metrics = scenario.game, Metrics()
-    player = SearchPlayer(simulator, search, seating(scenario))
-    if game.starts() is not None:
+    player = SearchPlayer(simulator, search, searching_roles_and_seats(scenario))
+    if game.all_start_states() is not None:
         tree = build_game_tree(game, simulator.casting, scenario.seats)
-        episodes = [_replay(scenario, simulator, history) for history in tree.histories.values()]
-        policies = [_policy(result, search) for result in player.decide(episodes)]
-        strategy: Strategy = dict(zip(tree.histories, policies, strict=True))
-        returns = {f"eval/value/{agent}": value for agent, value in values(tree, strategy).items()}
-        metrics |= {"eval/nashconv": nash_conv(tree, strategy), **returns}
-    positions = list(open_positions(game, simulator.casting, scenario.seats))
+        episodes: list[Episode] = []
+        for start, actions in tree.histories.values():
+            deal = Deal("situation", "situation", 0, scenario.seats, "eval", options=start.options)
+            episode = Episode(game.build(), deal, simulator.casting)
+            for action in actions:
+                episode.force_action(action)
+            episodes.append(episode)
+        strategy: dict[InformationState, dict[str, float]] = {}
+        for situation, result in zip(tree.histories, player.search_next_moves(episodes), strict=True):
+            strategy[situation] = _move_probabilities(result, search)
+        metrics["eval/nashconv"] = nash_conv(tree, strategy)
+        for agent, value in expected_returns(tree, strategy).items():
+            metrics[f"eval/value/{agent}"] = value
+    positions = list(positions_with_suboptimal_moves(game, simulator.casting, scenario.seats))
     if positions:
         probabilities: list[float] = []
-        results = player.decide([episode for episode, _ in positions])
+        results = player.search_next_moves([episode for episode, _ in positions])
         for result, (_, optimal_moves) in zip(results, positions, strict=True):
-            policy = _policy(result, search)
-            probabilities.append(math.fsum(policy[move] for move in optimal_moves))
+            policy = _move_probabilities(result, search)
+            probabilities.append(math.fsum(map(policy.__getitem__, optimal_moves)))
         metrics["eval/optimal"] = fmean(probabilities)
     return metrics
 
 
-def _replay(scenario: Scenario, simulator: BaseSimulator, history: History) -> Episode:
-    """Return an episode after the actions of `history`."""
-    start, actions = history
-    deal = Deal("situation", "situation", 0, scenario.seats, "eval", options=start.options)
-    episode = Episode(scenario.game.build(), deal, simulator.casting)
-    for action in actions:
-        episode.force_action(action)
-    return episode
-
-
-def _policy(result: SearchResult, settings: SearchSettings) -> dict[str, float]:
-    """Return move -> probability of playing it after a search."""
+def _move_probabilities(result: SearchResult, settings: SearchSettings) -> dict[str, float]:
+    """Return move -> probability of playing the move after a search with `result`."""
     if settings.temperature == 0:
-        return {move: float(move == result.chosen) for move in result.moves}
-    return dict(zip(result.moves, target_policy(result, settings), strict=True))
+        return dict.fromkeys(result.moves, 0.0) | {result.chosen_move: 1.0}
+    return dict(zip(result.moves, search_policy_target(result, settings), strict=True))

@@ -15,14 +15,14 @@ from marl.scenario.schema import Episodes, PolicyConfig, Scenario
 
 MEASURED_POLICY = "measured"
 """Policy name in a test's own roles that stands for the measured policy."""
-_NO_LEARNER = {"learner": None, "update_every": 1, "alternate": None}
+_NO_LEARNING_SETTINGS = {"learner": None, "update_every": 1, "alternate": None}
 
 
 class SuiteSampling(Config):
     """Sampling settings that override the roles' settings; null keeps the role's setting."""
 
     temperature: float | None = Field(default=None, ge=0, le=100)
-    """Divisor of logits."""
+    """Temperature by which logits are divided."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Sample among the most likely tokens that together have this probability."""
     top_k: NonNegativeInt | None = None
@@ -31,11 +31,6 @@ class SuiteSampling(Config):
     """Maximum number of tokens of a completion."""
     thinking_tokens: NonNegativeInt | None = None
     """Maximum number of tokens of a thought."""
-
-    def applied_to(self, role: RoleConfig) -> RoleConfig:
-        """Return a copy of `role` with these sampling settings."""
-        sampling = role.sampling.model_copy(update=self.model_dump(exclude_none=True))
-        return role.model_copy(update={"sampling": sampling})
 
 
 class SuiteTest(Config):
@@ -58,8 +53,8 @@ class SuiteTest(Config):
     seats: dict[str, str] = Field(default_factory=dict)
     """Agent of the game -> name of one of `roles`."""
     roles: dict[str, Annotated[RoleConfig, PluginField("roles", RoleConfig)]] = Field(default_factory=dict)
-    """Roles with which every policy takes this test, so that all get the same prompts. With a task, the role `solver`
-    answers it."""
+    """Roles that the test gives to every measured policy, so that all get the same prompts. With a task, the role
+    `solver` answers it."""
     policies: dict[str, PolicyConfig] = Field(default_factory=dict)
     """Policies of the test's roles other than the policy `measured`."""
     against: str | None = None
@@ -79,7 +74,7 @@ class SuiteTest(Config):
     scenario counts. Empty: the role of the only measured seat; with several measured seats there is no maj@k."""
 
     @model_validator(mode="after")
-    def _check_effects(self) -> Self:
+    def _reject_settings_without_effect(self) -> Self:
         if self.task and self.game:
             raise ValueError(f"task: {self.task.kind!r} beside game: {self.game.kind!r}; give one of them")
         if self.seats and not (self.game and self.roles):
@@ -92,7 +87,7 @@ class SuiteTest(Config):
 
 
 class Suite(Config):
-    """Tests, their numbers of problems and of answers per problem, and the figures computed from them."""
+    """Tests on which policies are measured, with the numbers of problems, of samples per problem, and of k."""
 
     example = "tests: {sums: {task: arithmetic}}, samples: 8, k: [1, 4, 8]"
     tests: dict[str, SuiteTest] = Field(min_length=1)
@@ -116,14 +111,14 @@ class Suite(Config):
 
     @field_validator("tests")
     @classmethod
-    def _names(cls, tests: dict[str, SuiteTest]) -> dict[str, SuiteTest]:
+    def _check_test_names(cls, tests: dict[str, SuiteTest]) -> dict[str, SuiteTest]:
         for name in tests:
             if not name or not all(character.isalnum() or character in "_-" for character in name):
                 raise ValueError(f"{name!r} is no name of a test: use letters, digits, '_' and '-'")
         return tests
 
     @model_validator(mode="after")
-    def _check_samples(self) -> Self:
+    def _reject_useless_sample_counts(self) -> Self:
         if self.k and max(self.k) > self.samples:
             raise ValueError(
                 f"k: {max(self.k)} of samples: {self.samples}; choices: 1 to {self.samples}, or more samples"
@@ -136,103 +131,78 @@ class Suite(Config):
         return self
 
 
-def scenario_with_own_roles(name: str, test: SuiteTest, scenario: Scenario) -> dict[str, Any]:
-    """Return the data of a scenario without learners, in which the roles and policies of `scenario` take a test.
+def scenario_settings_with_own_roles(test_name: str, test: SuiteTest, scenario: Scenario) -> dict[str, Any]:
+    """Return the data of a scenario without learners, in which `scenario` plays a test with its own roles and policies.
 
     Raises:
         ScenarioError: if the test's task or game cannot replace a task or game of the scenario.
     """
-    scenario = _select_game(name, test, scenario)
+    # In a scenario with several games, the test uses the game of its own name, or else the only game that fits.
+    views = scenario.scenario_by_game()
+    if scenario.games and test_name not in views:
+        fitting: list[Scenario] = []
+        for view in views.values():
+            replaces_task = test.task is not None and "task" in type(view.game).model_fields
+            if view.game.kind == test.game.kind if test.game else replaces_task:
+                fitting.append(view)
+        if len(fitting) != 1:
+            raise ScenarioError(
+                f"tests.{test_name}: what is measured plays several games ({', '.join(views)}), of which "
+                f"{len(fitting) or 'none'} fit the test; give the test the name of one of them, or `roles` of its own"
+            )
+        scenario = fitting[0]
+    else:
+        scenario = views.get(test_name, scenario)
     data = scenario.model_dump(mode="json", include={"game", "seats", "roles", "policies", "schedule"})
-    data["schedule"].pop("mix")  # applies to scenarios with several games only
+    data["schedule"].pop("mix")  # `mix` needs several games, but a suite's test plays one
     for policy in data["policies"].values():
-        policy |= _NO_LEARNER
+        policy |= _NO_LEARNING_SETTINGS
     if test.task:
         if "task" not in data["game"]:
             raise ScenarioError(
-                f"tests.{name}.task: game {scenario.game.kind!r} of what is measured has no task that could be "
+                f"tests.{test_name}.task: game {scenario.game.kind!r} of what is measured has no task that could be "
                 "replaced; give the test `roles` of its own, or a `game`"
             )
         data["game"]["task"] = test.task.model_dump(mode="json")
     elif test.game:
         data["game"] = test.game.model_dump(mode="json")
-        data["seats"] = _seats_like(scenario.seats, test.game)
+        # A scenario with a single role can play any game: this role gets all seats.
+        if len(roles := set(scenario.seats.values())) == 1:
+            data["seats"] = dict.fromkeys(test.game.build().possible_agents, *roles)
     return data
 
 
-def _select_game(name: str, test: SuiteTest, scenario: Scenario) -> Scenario:
-    """Return `scenario` reduced to the game that the test plays or replaces.
-
-    Among several games this is the game with the test's name, or else the only game that fits the test.
-    """
-    views = scenario.by_game()
-    if not scenario.games or name in views:
-        return views.get(name, scenario)
-    fits = [view for view in views.values() if _fits(test, view.game)]
-    if len(fits) == 1:
-        return fits[0]
-    raise ScenarioError(
-        f"tests.{name}: what is measured plays several games ({', '.join(views)}), of which {len(fits) or 'none'} fit "
-        "the test; give the test the name of one of them, or `roles` of its own"
-    )
-
-
-def _fits(test: SuiteTest, game: GameConfig) -> bool:
-    """Return True if the test's game can replace `game`, or the test's task can replace the task of `game`."""
-    return game.kind == test.game.kind if test.game else bool(test.task) and "task" in type(game).model_fields
-
-
-def _seats_like(seats: Mapping[str, str], game: GameConfig) -> dict[str, str]:
-    """Return `seats`; if they have a single role, give this role to every agent of `game` instead."""
-    roles = set(seats.values())
-    return dict(seats) if len(roles) > 1 else dict.fromkeys(game.build().possible_agents, *roles)
-
-
-def scenario_with_test_roles(name: str, test: SuiteTest, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a scenario in which a policy with the settings `measured` takes a test in the test's roles.
+def scenario_settings_with_test_roles(test_name: str, test: SuiteTest, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a scenario in which a policy with the settings `measured` plays roles given by the test.
 
     Raises:
         ScenarioError: if the test has neither a task nor a game.
     """
-    # Unset fields stay unset: default prompts depend on whether the model knows language.
+    # Unset fields stay unset, because a role's default prompt depends on the model (`understands_instructions`).
     roles = {role: settings.model_dump(mode="json", exclude_unset=True) for role, settings in test.roles.items()}
-    partners = {policy: settings.model_dump(mode="json") | _NO_LEARNER for policy, settings in test.policies.items()}
+    partners = {
+        policy: settings.model_dump(mode="json") | _NO_LEARNING_SETTINGS for policy, settings in test.policies.items()
+    }
+    data: dict[str, Any] = {}
     if test.task:
-        data = _graded_solver(test.task, test.grader)
-        roles = {**data["roles"], **roles}
-        partners |= data["policies"]
-    elif test.game:
-        roles = roles or {"player": {"kind": "player", "policy": MEASURED_POLICY}}
-        data = {
-            "game": test.game.model_dump(mode="json"),
-            "seats": test.seats or _seats_for(test.game, next(iter(roles))),
-        }
-    else:
-        raise ScenarioError(f"tests.{name}: a bare model has no game of its own; give the test a task or a game")
-    policies = {**partners, MEASURED_POLICY: dict(measured)}
-    return data | {"roles": roles, "policies": policies, "schedule": {"steps": 1, "groups": 1, "group_size": 1}}
-
-
-def _seats_for(game: GameConfig, role: str) -> dict[str, str]:
-    """Return agent -> `role` for every agent, or nothing if the game has default seats."""
-    return {} if game.default_seats() else dict.fromkeys(game.build().possible_agents, role)
-
-
-def _graded_solver(task: TaskConfig, grader: VerifierConfig) -> dict[str, Any]:
-    """Return game, roles and policies of a workflow in which a verifier grades the answers of one solver."""
-    return {
-        "game": {
+        # One solver answers, and a verifier grades the answer.
+        data["game"] = {
             "kind": "team",
-            "task": task.model_dump(mode="json"),
+            "task": test.task.model_dump(mode="json"),
             "stages": [{"role": "solver"}, {"role": "grader", "verifies": "solver", "scores": ["correct"]}],
             "rewards": {"solver": {"correct": "own.correct"}},
             "measures": {"success": "solver.correct"},
-        },
-        "roles": {
-            "solver": {"kind": "solver", "policy": MEASURED_POLICY},
-            "grader": {"kind": "verifier", "policy": "grader"},
-        },
-        "policies": {
-            "grader": {"engine": {"kind": "verifiers", "checks": {"correct": grader.model_dump(mode="json")}}}
-        },
-    }
+        }
+        solver = {"kind": "solver", "policy": MEASURED_POLICY}
+        roles = {"solver": solver, "grader": {"kind": "verifier", "policy": "grader"}, **roles}
+        checks = {"correct": test.grader.model_dump(mode="json")}
+        partners["grader"] = {"engine": {"kind": "verifiers", "checks": checks}}
+    elif test.game:
+        roles = roles or {"player": {"kind": "player", "policy": MEASURED_POLICY}}
+        data = {"game": test.game.model_dump(mode="json"), "seats": test.seats}
+        if not test.seats and not test.game.default_role_of_agent():
+            data["seats"] = dict.fromkeys(test.game.build().possible_agents, next(iter(roles)))
+    else:
+        raise ScenarioError(f"tests.{test_name}: a bare model has no game of its own; give the test a task or a game")
+    policies = {**partners, MEASURED_POLICY: dict(measured)}
+    return data | {"roles": roles, "policies": policies, "schedule": {"steps": 1, "groups": 1, "group_size": 1}}

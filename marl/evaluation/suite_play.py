@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from marl.core.config import choices_hint
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
-from marl.core.statistics import interval, paired_bootstrap
-from marl.core.types import Deal, Metrics, Turn
-from marl.evaluation.evaluate import Opponents
-from marl.evaluation.held_out import with_bounds
+from marl.core.seeds import hash_to_seed
+from marl.core.statistics import confidence_interval, paired_bootstrap_interval
+from marl.core.types import Deal, Metrics
+from marl.evaluation.evaluate import OpponentPlayers
+from marl.evaluation.held_out import metric_with_interval
 from marl.evaluation.pass_at_k import best_at_k, majority_at_k, pass_at_k
 from marl.evaluation.suite import Suite, SuiteTest
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
 
+_ProblemKey = tuple[str, int]
+"""Name of a problem's start state, and the number of earlier problems with the same start."""
+_MIN_COMMON_SHARE = 0.9
+"""Minimum share of problems that two measurements must have in common. A run ends if more than a tenth of its verdicts
+are missing, so two measurements of one suite have more in common."""
+
 
 @dataclass(frozen=True, slots=True)
-class ProblemScores:
+class EpisodeScoresOfProblem:
     """Scores of the episodes from one start state, in the order of their seeds."""
 
     start: str
     """Name of the start state."""
     scores: tuple[float, ...]
+    """Score of each episode."""
     ratings: tuple[float, ...] = ()
     """Ratings by which best@k chooses an episode; empty if it chooses by score."""
     answers: tuple[str | None, ...] = ()
@@ -38,17 +45,24 @@ class ProblemScores:
     unreadable: tuple[float, ...] = ()
     """Share of the measured policies' turns without a readable legal move, per episode."""
 
-    def estimates(self, solved: float, numbers: Iterable[int]) -> Metrics:
-        """Return mean figures, and pass@k, best@k and maj@k for each k in `numbers` up to the number of episodes."""
-        scores, right = self.scores, sum(score >= solved for score in self.scores)
-        means = {"mean": scores, "tokens": self.tokens, "unreadable": self.unreadable}
-        figures: Metrics = {name: fmean(values) for name, values in means.items() if values}
-        possible = [k for k in numbers if k <= len(scores)]
-        figures |= {f"pass@{k}": pass_at_k(len(scores), right, k) for k in possible}
-        several = [k for k in possible if k > 1]  # for k = 1, best@k and maj@k equal the mean
-        figures |= {f"best@{k}": best_at_k(scores, self.ratings or scores, k) for k in several}
-        if self.answers:
-            figures |= {f"maj@{k}": majority_at_k(self.answers, scores, k) for k in several}
+    def estimated_metrics(self, solved_score_threshold: float, k_values: Iterable[int]) -> Metrics:
+        """Return the mean score, tokens and unreadable share, and pass@k, best@k and maj@k for each possible k.
+
+        An episode with a score of at least `solved_score_threshold` counts as solved for pass@k.
+        """
+        scores, figures = self.scores, Metrics()
+        for name, numbers in (("mean", scores), ("tokens", self.tokens), ("unreadable", self.unreadable)):
+            if numbers:
+                figures[name] = fmean(numbers)
+        possible = [k for k in k_values if k <= len(scores)]
+        solved_count = sum(score >= solved_score_threshold for score in scores)
+        for k in possible:
+            figures[f"pass@{k}"] = pass_at_k(len(scores), solved_count, k)
+        several = [k for k in possible if k > 1]  # best@1 and maj@1 would repeat the mean score
+        for k in several:
+            figures[f"best@{k}"] = best_at_k(scores, self.ratings or scores, k)
+        for k in several if self.answers else ():
+            figures[f"maj@{k}"] = majority_at_k(self.answers, scores, k)
         return figures
 
 
@@ -69,153 +83,184 @@ class SuiteTestRun:
             ScenarioError: if the test names an opponent, role or measure that does not exist.
         """
         game, test = self.scenario.game, self.test
-        self._expect("against", test.against, {"random", *game.opponents()})
-        if test.answer and not self.answering:
-            self._expect("answer", test.answer[0], self.scenario.roles)
+        self._require_choice("against", test.against, {"random", *game.reference_players()})
+        if test.answer and not self.answering_role:
+            self._require_choice("answer", test.answer[0], self.scenario.roles)
         if (measures := game.measure_names()) is not None:
-            self._expect("measure", test.measure, measures)
-            self._expect("rating", test.rating, measures)
+            self._require_choice("measure", test.measure, measures)
+            self._require_choice("rating", test.rating, measures)
 
     @property
-    def agents(self) -> list[str]:
+    def measured_agents(self) -> list[str]:
         """Agents that the measured policies play."""
         roles = self.scenario.roles
         return [agent for agent, role in self.scenario.seats.items() if roles[role].policy in self.measured]
 
-    def _expect(self, field_name: str, value: str | None, choices: Iterable[str]) -> None:
+    def _require_choice(self, field_name: str, value: str | None, choices: Iterable[str]) -> None:
+        """Raise ScenarioError if the test's field `field_name` has a value outside `choices`."""
         if value is not None and value not in choices:
             raise ScenarioError(
                 f"tests.{self.name}.{field_name}: game {self.scenario.game.kind!r} has no {value!r}; "
                 f"{choices_hint(value, choices)}"
             )
 
-    def play(self, suite: Suite, simulator: RolloutSimulator) -> list[ProblemScores]:
+    def play_test(self, suite: Suite, simulator: RolloutSimulator) -> list[EpisodeScoresOfProblem]:
         """Play the test's episodes; return their scores, without start states whose episodes all failed."""
-        roles = dict(self.scenario.roles)
-        roles |= {n: suite.sampling.applied_to(role) for n, role in roles.items() if role.policy in self.measured}
-        seated, policies, engines = {}, {}, {}
+        # The suite's sampling settings replace those of roles that the measured policies play.
+        roles, sampling = dict(self.scenario.roles), suite.sampling.model_dump(exclude_none=True)
+        for name, role in self.scenario.roles.items():
+            if role.policy in self.measured:
+                roles[name] = role.model_copy(update={"sampling": role.sampling.model_copy(update=sampling)})
+        policies: dict[str, str] = {}
+        engines = {}
         if self.test.against:
-            opponents = Opponents.scripted(self.scenario, self.test.against)
-            seated = {f"opponent:{agent}": role for agent, role in opponents.roles.items()}
-            policies = {name: f"{role.policy}@opponent" for name, role in seated.items()}
+            opponents = OpponentPlayers.from_scripted_player(self.scenario, self.test.against)
+            for agent, role in opponents.roles.items():
+                roles[f"opponent:{agent}"] = role
+                policies[f"opponent:{agent}"] = f"{role.policy}@opponent"
             engines = {f"{policy}@opponent": engine for policy, engine in opponents.engines.items()}
-        simulator = simulator.variant(RoleCasting({**roles, **seated}, suite.seed), engines)
-        deals = self._deals(suite, policies)
-        trajectories = {trajectory.id: trajectory for trajectory in simulator.play(deals)}
-        by_start: dict[str, list[Trajectory]] = defaultdict(list)
-        for deal in deals:
-            # An episode is missing if its process failed.
-            if deal.episode in trajectories:
-                by_start[deal.group].append(trajectories[deal.episode])
-        return [self._scores(episodes) for episodes in by_start.values()]
+        simulator = simulator.variant(RoleRequestBuilder(roles, suite.seed), engines)
 
-    def _deals(self, suite: Suite, policies: Mapping[str, str]) -> list[Deal]:
-        """Return `suite.samples` deals of every start state of the test."""
+        deals: list[Deal] = []
         problem_count = self.test.problems or suite.problems
-        starts = self.scenario.game.held_out(problem_count) or [None] * problem_count
-        deals = []
-        for index, options in enumerate(starts):
-            group, seats = f"{self.name}.{index}", self._seats(index)
-            seed = seed_of(suite.seed, self.name, index)
+        for index, options in enumerate(
+            self.scenario.game.held_out_reset_options(problem_count) or [None] * problem_count
+        ):
+            seats = dict(self.scenario.seats)
+            if self.test.against:
+                # The measured agent changes from start to start, and opponents have the other seats.
+                measured = self.measured_agents[index % len(self.measured_agents)]
+                seats = {agent: f"opponent:{agent}" for agent in seats} | {measured: seats[measured]}
+            group, seed = f"{self.name}.{index}", hash_to_seed(suite.seed, self.name, index)
             for nth in range(suite.samples):
                 episode = f"{group}.{nth}"
                 deals.append(Deal(episode, group, seed, seats, "eval", options=options, policies=policies))
-        return deals
 
-    def _seats(self, index: int) -> dict[str, str]:
-        """Return agent -> role in the episodes from the start state `index`."""
-        if not self.test.against:
-            return dict(self.scenario.seats)
-        measured = self.agents[index % len(self.agents)]
-        return {
-            agent: role if agent == measured else f"opponent:{agent}" for agent, role in self.scenario.seats.items()
-        }
+        trajectories = {trajectory.id: trajectory for trajectory in simulator.play(deals)}
+        by_start: dict[str, list[Trajectory]] = defaultdict(list)
+        for deal in deals:
+            # Episodes whose process failed are missing in `trajectories`.
+            if deal.episode in trajectories:
+                by_start[deal.group].append(trajectories[deal.episode])
+        return list(map(self._problem_scores, by_start.values()))
 
-    def _scores(self, episodes: Sequence[Trajectory]) -> ProblemScores:
-        answering, rating = self.answering, self.test.rating
-        return ProblemScores(
-            episodes[0].start,
-            tuple([self._score(episode) for episode in episodes]),
-            tuple([self._measure(episode, rating) for episode in episodes]) if rating else (),
-            tuple([_last_move(episode, answering) for episode in episodes]) if answering else (),
-            tuple([sum(len(turn.completion.token_ids) for turn in self._turns(episode)) for episode in episodes]),
-            tuple([_unreadable(self._turns(episode)) for episode in episodes]),
+    def _problem_scores(self, episodes: Sequence[Trajectory]) -> EpisodeScoresOfProblem:
+        """Return the scores of the episodes from one start state."""
+        answering_role, rating = self.answering_role, self.test.rating
+        scores: list[float] = []
+        ratings: list[float] = []
+        answers: list[str | None] = []
+        tokens: list[int] = []
+        unreadable: list[float] = []
+        for episode in episodes:
+            measure = self.test.measure or ("success" if "success" in episode.findings.measures else "")
+            if measure:
+                scores.append(self._measure_value(episode, measure))
+            else:
+                seats = episode.deal.seats
+                returns: list[float] = []
+                for agent in self.measured_agents:
+                    if not seats[agent].startswith("opponent:"):
+                        returns.append(episode.returns.get(agent, 0.0))
+                scores.append(fmean(returns))
+            if rating:
+                ratings.append(self._measure_value(episode, rating))
+            answer: str | None = None
+            token_count, is_unreadable = 0, list[bool]()
+            for turn in episode.turns:
+                if turn.role == answering_role:
+                    answer = turn.action
+                if turn.request.policy in self.measured:
+                    token_count += len(turn.completion.token_ids)
+                    is_unreadable.append(turn.action is None)
+            if answering_role:
+                answers.append(answer)
+            tokens.append(token_count)
+            unreadable.append(fmean(is_unreadable) if is_unreadable else 0.0)
+        return EpisodeScoresOfProblem(
+            episodes[0].start, tuple(scores), tuple(ratings), tuple(answers), tuple(tokens), tuple(unreadable)
         )
 
-    def _score(self, episode: Trajectory) -> float:
+    def _measure_value(self, episode: Trajectory, measure: str) -> float:
+        """Return the game's measure `measure` of an episode, or raise ScenarioError if the game does not report it."""
         measures = episode.findings.measures
-        if self.test.measure or "success" in measures:
-            return self._measure(episode, self.test.measure or "success")
-        returns, seats = episode.returns, episode.deal.seats
-        return fmean(returns.get(agent, 0.0) for agent in self.agents if not seats[agent].startswith("opponent:"))
-
-    def _measure(self, episode: Trajectory, name: str) -> float:
-        measures = episode.findings.measures
-        if name not in measures:
-            raise ScenarioError(f"tests.{self.name}: the game reports no {name!r}; {choices_hint(name, measures)}")
-        return measures[name]
+        if measure not in measures:
+            raise ScenarioError(
+                f"tests.{self.name}: the game reports no {measure!r}; {choices_hint(measure, measures)}"
+            )
+        return measures[measure]
 
     @property
-    def answering(self) -> str | None:
+    def answering_role(self) -> str | None:
         """Role whose last move is the answer for maj@k, or None if several seats are measured."""
         if self.test.answer:
             return next((role for role in self.test.answer if role in self.scenario.roles), None)
-        return self.scenario.seats[self.agents[0]] if len(self.agents) == 1 and not self.test.against else None
-
-    def _turns(self, episode: Trajectory) -> list[Turn]:
-        """Return the turns of the measured policies."""
-        return [turn for turn in episode.turns if turn.request.policy in self.measured]
-
-
-def _unreadable(turns: Sequence[Turn]) -> float:
-    """Return the share of turns without a legal move, or 0 without turns."""
-    return fmean([turn.action is None for turn in turns]) if turns else 0.0
+        return (
+            self.scenario.seats[self.measured_agents[0]]
+            if len(self.measured_agents) == 1 and not self.test.against
+            else None
+        )
 
 
-def _last_move(episode: Trajectory, role: str) -> str | None:
-    return next((turn.action for turn in reversed(episode.turns) if turn.role == role), None)
-
-
-def suite_figures(suite: Suite, played: Mapping[str, Sequence[ProblemScores]]) -> Metrics:
+def suite_metrics(suite: Suite, problem_scores_by_test: Mapping[str, Sequence[EpisodeScoresOfProblem]]) -> Metrics:
     """Return `eval/TEST/FIGURE`: means over the problems of each test, with 95 % intervals."""
     metrics: Metrics = {}
-    for name, problems in played.items():
+    for name, problems in problem_scores_by_test.items():
         metrics[f"eval/{name}/problems"] = float(len(problems))
-        for figure, values in _estimates(suite, name, problems).items():
-            metrics |= with_bounds(f"eval/{name}/{figure}", interval(list(values.values())))
+        for figure, values in _estimates_by_problem(suite, name, problems).items():
+            metrics |= metric_with_interval(f"eval/{name}/{figure}", confidence_interval(list(values.values())))
     return metrics
 
 
-def suite_gains(
-    suite: Suite, before: Mapping[str, Sequence[ProblemScores]], after: Mapping[str, Sequence[ProblemScores]]
+def paired_gain_metrics(
+    suite: Suite,
+    before: Mapping[str, Sequence[EpisodeScoresOfProblem]],
+    after: Mapping[str, Sequence[EpisodeScoresOfProblem]],
 ) -> Metrics:
     """Return `gain/TEST/FIGURE`: after - before, with 95 % intervals of the paired bootstrap over problems.
 
+    A problem of which one side has no episode, because its verifier gave no verdict, is left out.
+
     Raises:
-        ScenarioError: if `before` and `after` are scores of different problems.
+        ScenarioError: if `before` and `after` have fewer than `_MIN_COMMON_SHARE` of their problems in common.
     """
     metrics: Metrics = {}
     for name in suite.tests:
-        starts = [[problem.start for problem in side[name]] for side in (before, after)]
-        if starts[0] != starts[1]:
+        old, new = _estimates_by_problem(suite, name, before[name]), _estimates_by_problem(suite, name, after[name])
+        common_problems = _problems_by_key(before[name]).keys() & _problems_by_key(after[name]).keys()
+        if len(common_problems) < _MIN_COMMON_SHARE * max(len(before[name]), len(after[name])):
             raise ScenarioError(
-                f"tests.{name}: not the same problems: {len(starts[0])} before and {len(starts[1])} after, "
-                f"{len({*starts[0]} & {*starts[1]})} of them in common; measure both with the same suite"
+                f"tests.{name}: not the same problems: {len(before[name])} before and {len(after[name])} after, "
+                f"{len(common_problems)} of them in common; measure both with the same suite"
             )
-        old, new = (_estimates(suite, name, side[name]) for side in (before, after))
-        for figure in (figure for figure in new if figure in old):
-            # A figure can be missing for single problems, such as pass@k where an episode failed.
-            common = [index for index in new[figure] if index in old[figure]]
+        for figure, new_estimates in new.items():
+            old_estimates = old.get(figure, {})
+            # A problem may lack a figure, for example pass@k after a failed episode.
+            common = [index for index in new_estimates if index in old_estimates]
             if common:
-                pair = [old[figure][index] for index in common], [new[figure][index] for index in common]
-                metrics |= with_bounds(f"gain/{name}/{figure}", paired_bootstrap(*pair, seed=suite.seed))
+                pair = list(map(old_estimates.__getitem__, common)), list(map(new_estimates.__getitem__, common))
+                metrics |= metric_with_interval(
+                    f"gain/{name}/{figure}", paired_bootstrap_interval(*pair, seed=suite.seed)
+                )
     return metrics
 
 
-def _estimates(suite: Suite, name: str, problems: Sequence[ProblemScores]) -> dict[str, dict[int, float]]:
-    """Return figure -> index of a problem -> estimate for this problem."""
-    estimates: dict[str, dict[int, float]] = defaultdict(dict)
-    for number, problem in enumerate(problems):
-        for figure, value in problem.estimates(suite.tests[name].solved, suite.k_values).items():
-            estimates[figure][number] = value
+def _estimates_by_problem(
+    suite: Suite, test_name: str, problems: Sequence[EpisodeScoresOfProblem]
+) -> dict[str, dict[_ProblemKey, float]]:
+    """Return figure -> key of a problem -> the problem's estimate of the figure."""
+    estimates: dict[str, dict[_ProblemKey, float]] = defaultdict(dict)
+    for key, problem in _problems_by_key(problems).items():
+        for figure, value in problem.estimated_metrics(suite.tests[test_name].solved, suite.k_values).items():
+            estimates[figure][key] = value
     return estimates
+
+
+def _problems_by_key(problems: Sequence[EpisodeScoresOfProblem]) -> dict[_ProblemKey, EpisodeScoresOfProblem]:
+    """Return problems by a key that does not depend on which other problems were left out, unless starts repeat."""
+    occurrences: Counter[str] = Counter()
+    by_key: dict[_ProblemKey, EpisodeScoresOfProblem] = {}
+    for problem in problems:
+        by_key[problem.start, occurrences[problem.start]] = problem
+        occurrences[problem.start] += 1
+    return by_key

@@ -16,102 +16,116 @@ from pydantic import field_validator
 
 from marl.core.config import Config, Sampling, choices_hint
 from marl.core.graph import Trajectory
-from marl.core.types import Completion, Deal, Failure, Message, Metrics, Request, Reward, Turn
-from marl.experience.rollouts import EpochOrder
-from marl.host.data_files import check_format, read_file
-from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
+from marl.core.types import Completion, Message, Metrics, Request, Reward, Turn
+from marl.experience.rollouts import EpochSampler
+from marl.host.data_files import check_data_file_format, read_data_table
+from marl.protocols import DealsOfStep, Experience, ExperienceConfig, Simulator
+
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+written/epochs | passes | passes over the rows of the file so far (`demonstrations`, `preferences`)
+"""
 
 _MESSAGE_ROLES: tuple[str, ...] = get_args(get_type_hints(Message)["role"])
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetRow:
-    """A prompt with its answers and their rewards."""
+    """One row of a file of answers: a prompt with its answers and their rewards."""
 
     prompt: str | tuple[Message, ...]
-    """Text for the template of the role, or messages to use unchanged."""
+    """Text that the role's templates turn into a prompt, or messages to use unchanged."""
     answers: tuple[str, ...]
     rewards: tuple[float, ...]
+    """Reward of each answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class RowReader:
-    """One row of a file, with its location for error messages. All methods raise ValueError naming the column."""
+class DatasetRowReader:
+    """Parser of one row of a file. Its methods raise ValueError with the row's location and the column."""
 
     location: str
+    """File and line of the row, for error messages."""
     row: Mapping[str, Any]
+    """Name of a column -> value."""
 
-    def prompt(self, column: str) -> str | tuple[Message, ...]:
+    def read_prompt(self, column: str) -> str | tuple[Message, ...]:
         """Return the prompt in `column`: a text, or the messages of a chat."""
-        value = self._value(column)
+        value = self._read_required_value(column)
         if isinstance(value, str):
             return value
-        if not (chat := self._chat(column)):
-            raise self._wrong(column, "no messages")
+        if not (chat := self._read_chat(column)):
+            raise self._column_error(column, "no messages")
         return chat
 
-    def answer(self, column: str) -> str:
+    def read_answer(self, column: str) -> str:
         """Return the answer in `column`: a text, or the content of a single message of the assistant."""
-        value = self._value(column)
+        value = self._read_required_value(column)
         if not isinstance(value, str):
-            chat = self._chat(column)
+            chat = self._read_chat(column)
             if len(chat) != 1 or chat[0].role != "assistant":
-                raise self._wrong(column, f"must be one message of the assistant, got {[m.role for m in chat]}")
+                raise self._column_error(column, f"must be one message of the assistant, got {[m.role for m in chat]}")
             value = chat[0].content
         if not value:
-            raise self._wrong(column, "an empty answer")
+            raise self._column_error(column, "an empty answer")
         return value
 
-    def exchange(self, column: str) -> tuple[tuple[Message, ...], str]:
-        """Return (prompt, answer) of the chat in `column`, which must end with an answer of the assistant."""
-        chat = self._chat(column)
+    def read_prompt_and_answer(self, column: str) -> tuple[tuple[Message, ...], str]:
+        """Return (prompt, answer) of the chat in `column`, whose last message must be an answer of the assistant."""
+        chat = self._read_chat(column)
         if len(chat) < 2 or chat[-1].role != "assistant" or not chat[-1].content:
-            raise self._wrong(column, f"must end with an answer of the assistant, got {[m.role for m in chat]}")
+            raise self._column_error(column, f"must end with an answer of the assistant, got {[m.role for m in chat]}")
         return chat[:-1], chat[-1].content
 
-    def _wrong(self, column: str, problem: str) -> ValueError:
+    def _column_error(self, column: str, problem: str) -> ValueError:
         return ValueError(f"{self.location}, column {column!r}: {problem}")
 
-    def _value(self, column: str) -> Any:
+    def _read_required_value(self, column: str) -> Any:
         if self.row.get(column) is None:
-            raise self._wrong(column, f"missing; {choices_hint(column, self.row)}")
+            raise self._column_error(column, f"missing; {choices_hint(column, self.row)}")
         return self.row[column]
 
-    def _chat(self, column: str) -> tuple[Message, ...]:
-        messages = self._value(column)
-        if not isinstance(messages, Sequence):
-            raise self._wrong(column, f"must be a text or a list of messages, got {type(messages).__name__}")
-        for message in messages:
-            if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
-                problem = f"a message is an object with `role` and `content`, a text; got {message!r}"
-                raise self._wrong(column, problem)
-            if message.get("role") not in _MESSAGE_ROLES:
-                problem = f"role {message.get('role')!r} is unknown; choices: {', '.join(_MESSAGE_ROLES)}"
-                raise self._wrong(column, problem)
-        return tuple([Message(message["role"], message["content"]) for message in messages])
+    def _read_chat(self, column: str) -> tuple[Message, ...]:
+        values = self._read_required_value(column)
+        if not isinstance(values, Sequence):
+            raise self._column_error(column, f"must be a text or a list of messages, got {type(values).__name__}")
+        chat: list[Message] = []
+        for value in values:
+            if not isinstance(value, Mapping) or not isinstance(value.get("content"), str):
+                raise self._column_error(
+                    column, f"a message is an object with `role` and `content`, a text; got {value!r}"
+                )
+            if value.get("role") not in _MESSAGE_ROLES:
+                problem = f"role {value.get('role')!r} is unknown; choices: {', '.join(_MESSAGE_ROLES)}"
+                raise self._column_error(column, problem)
+            chat.append(Message(value["role"], value["content"]))
+        return tuple(chat)
 
 
-class AnswerFile(ExperienceConfig):
-    """Takes the episodes of each step from a file of answers, row by row, epoch after epoch."""
+class AnswerDataset(ExperienceConfig):
+    """Base of experiences that take the episodes of each step from a file of answers, epoch after epoch.
+
+    The rows are shuffled in each epoch, unless `shuffle` is false.
+    """
 
     example = "path: answers.jsonl"
     off_policy: ClassVar[bool] = True
     answers: ClassVar[int] = 1
-    """Number of answers in a row; each is an episode of the same group."""
+    """Number of answers in a row of the file. The answers of a row are the episodes of one group."""
     path: Path
     """File of the answers: `.csv`, `.jsonl`, `.jsonl.zst` or `.parquet`."""
     role: str | None = None
-    """Role of the answers; required if the game seats several roles. Texts become prompts by the role's templates, as
-    if the text were the whole observation; messages are used unchanged."""
+    """Role that gave the answers; required if the game seats several roles. A prompt that is a text goes through the
+    role's templates, as if it were the whole observation; a prompt of messages is used unchanged."""
     shuffle: bool = True
-    """Shuffle the rows in each epoch, by `seed`."""
+    """True: shuffle the rows in each epoch, by `seed`; false: keep the order of the file."""
     seed: int = 0
     """Seed of the order of the rows."""
 
     @field_validator("path")
     @classmethod
-    def _check_format(cls, path: Path) -> Path:
-        return check_format(path)
+    def _check_known_format(cls, path: Path) -> Path:
+        return check_data_file_format(path)
 
     def unmet_requirements(self) -> Iterable[str]:
         try:
@@ -119,8 +133,8 @@ class AnswerFile(ExperienceConfig):
         except ValueError as error:
             yield str(error)
 
-    def conflicts(self, seats: Mapping[str, str], group_size: int) -> Iterable[str]:
-        roles = sorted(set(seats.values()))
+    def seating_conflicts(self, role_by_agent: Mapping[str, str], group_size: int) -> Iterable[str]:
+        roles = sorted(set(role_by_agent.values()))
         if self.role is None and len(roles) > 1:
             yield f"role: missing: who gave the answers? choices: {', '.join(roles)}"
         elif self.role is not None and self.role not in roles:
@@ -135,17 +149,18 @@ class AnswerFile(ExperienceConfig):
         """Return the file's rows.
 
         Raises:
-            ValueError: naming file, line and column.
+            ValueError: if a row cannot be parsed; the message names file, line and column.
+
         """
-        stamp = self.path.stat().st_mtime_ns if self.path.is_file() else 0
-        return _read(type(self), self.model_dump_json(), stamp)
+        changed_ns = self.path.stat().st_mtime_ns if self.path.is_file() else 0
+        return _read_and_cache_rows(type(self), self.model_dump_json(), changed_ns)
 
     @abstractmethod
-    def parse(self, row: RowReader) -> DatasetRow:
-        """Return the prompt, answers and rewards of a row."""
+    def parse_row(self, row: DatasetRowReader) -> DatasetRow:
+        """Return the prompt, the answers and the rewards of a row."""
 
     def build(self) -> Experience:
-        return AnswerReplay(self)
+        return AnswerDatasetReplay(self)
 
 
 class DemonstrationColumns(Config):
@@ -156,25 +171,25 @@ class DemonstrationColumns(Config):
     completion: str = "completion"
     """Column of the answer."""
     messages: str = "messages"
-    """Column of a chat that ends with the answer; it overrides the other two columns."""
+    """Column of a chat that ends with the answer. If a row has this column, the other two columns are ignored."""
 
 
-class Demonstrations(AnswerFile):
-    """Answers to be imitated (`sft`), each with reward 1: columns `prompt` and `completion`, or `messages`.
+class Demonstrations(AnswerDataset):
+    """File of answers that a policy imitates (`sft`), each with reward 1.
 
-    `messages` is a chat that ends with the assistant's answer.
+    Its columns are `prompt` and `completion`, or `messages`: a chat that ends with the assistant's answer.
     """
 
     kind: str = "demonstrations"
     columns: DemonstrationColumns = DemonstrationColumns()
     """Names of the columns to read."""
 
-    def parse(self, row: RowReader) -> DatasetRow:
+    def parse_row(self, row: DatasetRowReader) -> DatasetRow:
         columns = self.columns
         if row.row.get(columns.messages) is not None:
-            prompt, answer = row.exchange(columns.messages)
+            prompt, answer = row.read_prompt_and_answer(columns.messages)
             return DatasetRow(prompt, (answer,), (1.0,))
-        return DatasetRow(row.prompt(columns.prompt), (row.answer(columns.completion),), (1.0,))
+        return DatasetRow(row.read_prompt(columns.prompt), (row.read_answer(columns.completion),), (1.0,))
 
 
 class PreferenceColumns(Config):
@@ -188,10 +203,10 @@ class PreferenceColumns(Config):
     """Column of the worse answer."""
 
 
-class Preferences(AnswerFile):
-    """Pairs of answers (`dpo`, `reward_modeling`): columns `prompt`, `chosen` (reward 1) and `rejected` (reward 0).
+class Preferences(AnswerDataset):
+    """File of preference pairs (`dpo`, `reward_modeling`): columns `prompt`, `chosen` and `rejected`.
 
-    A row is a group of two episodes.
+    A row is a group of two episodes: the chosen answer has reward 1, the rejected answer reward 0.
     """
 
     kind: str = "preferences"
@@ -199,47 +214,72 @@ class Preferences(AnswerFile):
     columns: PreferenceColumns = PreferenceColumns()
     """Names of the columns to read."""
 
-    def parse(self, row: RowReader) -> DatasetRow:
-        answers = (row.answer(self.columns.chosen), row.answer(self.columns.rejected))
-        return DatasetRow(row.prompt(self.columns.prompt), answers, (1.0, 0.0))
+    def parse_row(self, row: DatasetRowReader) -> DatasetRow:
+        answers = (row.read_answer(self.columns.chosen), row.read_answer(self.columns.rejected))
+        return DatasetRow(row.read_prompt(self.columns.prompt), answers, (1.0, 0.0))
 
 
 @lru_cache(maxsize=4)
-def _read(kind: type[AnswerFile], settings_json: str, _stamp: int) -> Sequence[DatasetRow]:
-    # Cached, since a scenario is checked before it is built; keyed by the file's last change, so that edits count.
-    settings = kind.model_validate_json(settings_json)
-    table = read_file(settings.path)
+def _read_and_cache_rows(
+    settings_class: type[AnswerDataset], settings_json: str, _file_changed_ns: int
+) -> Sequence[DatasetRow]:
+    # The rows are cached, because they are read when the scenario is checked, and again when it is built.
+    # The cache's key contains the file's modification time, so that a changed file is read again.
+    settings = settings_class.model_validate_json(settings_json)
+    table = read_data_table(settings.path)
     if not table.rows:
         raise ValueError(f"path: {table.name}: no rows")
-    return [settings.parse(RowReader(f"path: {table.location(i)}", row)) for i, row in enumerate(table.rows)]
+    return [
+        settings.parse_row(DatasetRowReader(f"path: {table.row_location(i)}", row)) for i, row in enumerate(table.rows)
+    ]
 
 
-class AnswerReplay:
-    """Experience that replays the rows of a file."""
+class AnswerDatasetReplay:
+    """Experience built from `AnswerDataset`: replays the rows of a file as episodes with one turn."""
 
-    def __init__(self, settings: AnswerFile) -> None:
+    def __init__(self, settings: AnswerDataset) -> None:
         self._settings = settings
         self._rows = settings.rows()
         blocks = [range(index, index + 1) for index in range(len(self._rows))]
-        self._order = EpochOrder(blocks, shuffle=settings.shuffle, seed=settings.seed)
+        self._order = EpochSampler(blocks, shuffle=settings.shuffle, seed=settings.seed)
 
-    def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
-        """Return one episode for each deal. Episodes of one row have the same start."""
-        step_deals, per_row = deals(step), self._settings.answers
-        rows = self._order.take(len(step_deals) // per_row)
+    def gather(self, step: int, deals: DealsOfStep, simulator: Simulator) -> list[Trajectory]:
+        """Return one episode for each deal of the step. Episodes of one row have the same start."""
+        step_deals, answers = deals(step), self._settings.answers
+        row_indices = self._order.next_indices(len(step_deals) // answers)
         turns: list[Turn] = []
+        scoring_requests: list[Request] = []
         for i, deal in enumerate(step_deals):
-            row, answer = divmod(i, per_row)
-            turns.append(self._turn(deal, self._rows[rows[row]], answer, simulator))
-        scores = simulator.score([replace(turn.request, forced=turn.completion.text) for turn in turns], "train")
+            row = self._rows[row_indices[i // answers]]
+            role = self._settings.role or next(iter(deal.seats.values()))
+            agent = next(agent for agent, seated in deal.seats.items() if seated == role)
+            messages = () if isinstance(row.prompt, str) else row.prompt
+            request, text = Request("", messages, Sampling()), row.answers[i % answers]
+            turn = Turn((deal.episode, 0), agent, 0, 0, role, request, Completion(text, (), (), (), "stop"), text)
+            if isinstance(row.prompt, str):
+                request = simulator.request_from_text(role, agent, row.prompt)
+            else:
+                request = simulator.request_to_current_policy(turn)
+            turns.append(replace(turn, request=request))
+            scoring_requests.append(replace(request, forced=text))
+        scores = simulator.score_forced_texts(scoring_requests, "train")
         episodes: list[Trajectory] = []
         for i, (deal, turn, score) in enumerate(zip(step_deals, turns, scores, strict=True)):
-            row, answer = divmod(i, per_row)
-            episodes.append(self._episode(deal, _scored(turn, score), rows[row], answer))
+            if isinstance(score, Completion):
+                turn = replace(turn, completion=score)
+            else:
+                # An answer that exceeds the context keeps its text without tokens, so no learner trains on it.
+                turn = replace(turn, completion=replace(turn.completion, finish=score.finish), action=None)
+            row_index = row_indices[i // answers]
+            episode = Trajectory(deal, f"{self._settings.path.name}:{row_index}")
+            episode.add(turn, ())
+            episode.rewards = [Reward(turn.agent, self._rows[row_index].rewards[i % answers], turn.id)]
+            episode.end = "terminated"
+            episodes.append(episode)
         return episodes
 
     def metrics(self) -> Metrics:
-        """Return `written/epochs`: the number of passes over the rows so far."""
+        """Return `written/epochs`: the number of passes over the rows of the file so far."""
         return {"written/epochs": self._order.used / len(self._rows)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -252,28 +292,3 @@ class AnswerReplay:
                 "state was saved; a run goes on only with the same file"
             )
         self._order.used = int(state["used"])
-
-    def _turn(self, deal: Deal, row: DatasetRow, nth: int, simulator: Simulator) -> Turn:
-        """Return the turn of a row's answer with index `nth`, without tokens."""
-        role = self._settings.role or next(iter(deal.seats.values()))
-        agent = next(agent for agent, seated in deal.seats.items() if seated == role)
-        prompt, completion = row.prompt, Completion(row.answers[nth], (), (), (), "stop")
-        request = Request("", () if isinstance(prompt, str) else prompt, Sampling())
-        turn = Turn((deal.episode, 0), agent, 0, 0, role, request, completion, completion.text)
-        if isinstance(prompt, str):
-            return replace(turn, request=simulator.request_from_text(role, agent, prompt))
-        return replace(turn, request=simulator.request_for(turn))
-
-    def _episode(self, deal: Deal, turn: Turn, row: int, nth: int) -> Trajectory:
-        episode = Trajectory(deal, f"{self._settings.path.name}:{row}")
-        episode.add(turn, ())
-        episode.rewards = [Reward(turn.agent, self._rows[row].rewards[nth], turn.id)]
-        episode.end = "terminated"
-        return episode
-
-
-def _scored(turn: Turn, answer: Completion | Failure) -> Turn:
-    if isinstance(answer, Completion):
-        return replace(turn, completion=answer)
-    # An answer that is too long keeps its text and has no tokens, so no learner sees it.
-    return replace(turn, completion=replace(turn.completion, finish=answer.finish), action=None)

@@ -1,45 +1,37 @@
-"""Fresh play, and functions shared by several experiences."""
+"""Experience by fresh play, and functions that other sources of training episodes use, too."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from statistics import fmean
-from typing import Any
 
 from marl.core.config import choices_hint
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
+from marl.core.seeds import hash_to_seed
+from marl.core.state import StatelessPlugin
 from marl.core.types import Metrics
-from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
+from marl.protocols import DealsOfStep, Experience, ExperienceConfig, Simulator
 
 
-class StatelessExperience:
-    """Base of experiences without state."""
-
-    def metrics(self) -> Metrics:
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do nothing: there is no state."""
+class StatelessExperience(StatelessPlugin):
+    """Base of experiences without a state."""
 
 
 class Rollouts(StatelessExperience, ExperienceConfig):
-    """Fresh play: the deals of each step are played with the current weights."""
+    """Experience that plays the deals of each step with the current weights."""
 
     kind: str = "rollouts"
 
     def build(self) -> Experience:
         return self
 
-    def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
+    def gather(self, step: int, deals: DealsOfStep, simulator: Simulator) -> list[Trajectory]:
         return simulator.play(deals(step))
 
 
-def success_of(trajectory: Trajectory, measure: str) -> float:
+def measure_of_episode(trajectory: Trajectory, measure: str) -> float:
     """Return the value of one of the game's measures in an episode.
 
     Raises:
@@ -54,45 +46,42 @@ def success_of(trajectory: Trajectory, measure: str) -> float:
     return measures[measure]
 
 
-def mean_measures(trajectories: Sequence[Trajectory], prefix: str) -> Metrics:
-    """Return `{prefix}{name}` -> mean of a measure over the trajectories with this measure."""
+def mean_measures(trajectories: Sequence[Trajectory], metric_prefix: str) -> Metrics:
+    """Return `metric_prefix` + name of a measure -> mean of the measure over the trajectories that have the measure."""
     values: dict[str, list[float]] = {}
     for trajectory in trajectories:
         for name, value in trajectory.findings.measures.items():
             values.setdefault(name, []).append(value)
-    return {f"{prefix}{name}": fmean(values[name]) for name in sorted(values)}
+    return {f"{metric_prefix}{name}": fmean(values[name]) for name in sorted(values)}
 
 
-class EpochOrder:
-    """Order in which recorded items are taken, epoch after epoch, and the number of items taken so far."""
+class EpochSampler:
+    """Order in which the rows of a data set, or recorded episodes, are used epoch after epoch."""
 
     def __init__(self, blocks: Sequence[range], *, shuffle: bool, seed: int) -> None:
-        """Start before the first item.
+        """Begin before the first row of the first epoch.
 
         Args:
-            blocks: indices of the items; items of one block stay together.
-            shuffle: shuffle the blocks in each epoch.
+            blocks: indices of the rows; rows of one block stay together.
+            shuffle: True to shuffle the blocks in each epoch.
             seed: seed of the shuffles.
         """
         self._blocks, self._shuffle, self._seed = blocks, shuffle, seed
         self.count = sum(map(len, blocks))
-        """Number of items of an epoch."""
+        """Number of rows, which is the length of an epoch."""
         self.used = 0
+        """Number of rows used so far, over all epochs."""
 
-    def take(self, count: int) -> list[int]:
-        """Return the indices of the next `count` items."""
-        orders: dict[int, list[int]] = {}
+    def next_indices(self, count: int) -> list[int]:
+        """Return the indices of the next `count` rows, and count these rows as used."""
         indices: list[int] = []
-        for number in range(self.used, self.used + count):
-            epoch, position = divmod(number, self.count)
-            if epoch not in orders:
-                orders[epoch] = self._order(epoch)
-            indices.append(orders[epoch][position])
+        first_epoch, skipped = divmod(self.used, self.count)
+        epoch = first_epoch
+        while len(indices) < skipped + count:
+            blocks = list(self._blocks)
+            if self._shuffle:
+                random.Random(hash_to_seed(self._seed, "epoch", epoch)).shuffle(blocks)
+            indices += chain.from_iterable(blocks)
+            epoch += 1
         self.used += count
-        return indices
-
-    def _order(self, epoch: int) -> list[int]:
-        blocks = list(self._blocks)
-        if self._shuffle:
-            random.Random(seed_of(self._seed, "epoch", epoch)).shuffle(blocks)
-        return [index for block in blocks for index in block]
+        return indices[skipped : skipped + count]

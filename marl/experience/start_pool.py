@@ -1,4 +1,4 @@
-"""A pool of starts of medium difficulty, which are replayed among fresh starts.
+"""Experience that replays starts of medium difficulty from a pool, among fresh starts.
 
 Starts that always or never succeed give no advantages where episodes of one start are compared (dynamic sampling in
 DAPO, https://arxiv.org/abs/2503.14476; replayed levels: Jiang et al. 2021, https://arxiv.org/abs/2010.03934).
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -17,117 +18,158 @@ from pydantic import Field, field_validator
 
 from marl.core.config import Config
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
-from marl.core.types import Deal, Metrics
-from marl.experience.rollouts import success_of
-from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
+from marl.core.seeds import hash_to_seed
+from marl.core.state import MetricsReporter
+from marl.core.types import Deal
+from marl.experience.rollouts import measure_of_episode
+from marl.protocols import DealsOfStep, Experience, ExperienceConfig, Simulator
+
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+pool/size | starts | starts in the pool after the step (`experience: pool`)
+pool/untested | starts | of these, never played
+pool/success | share | mean success of the others
+pool/replayed | share of groups | groups that started from the pool
+pool/fresh_success | share | mean success of the groups that did not
+pool/open | share | problems that the curriculum had opened in the step
+"""
 
 
 class Curriculum(Config):
-    """Opens a game's problems gradually, the easiest first, by the game's reset option `open`."""
+    """Settings that open a game's problems gradually, the easiest first, by the game's reset option `open`."""
 
-    start: float = Field(0.2, gt=0, le=1)
-    """Share of the problems that is open in the first step."""
-    raise_at: float = Field(0.7, ge=0, le=1)
-    """Mean success of a step's fresh starts above which more problems are opened."""
-    by: float = Field(0.1, gt=0, le=1)
-    """Share of the problems that is opened at once."""
+    start: float = Field(default=0.2, gt=0, le=1)
+    """Share of the game's problems that fresh starts may use in the first step."""
+    raise_at: float = Field(default=0.7, ge=0, le=1)
+    """Mean success above which more problems are opened, over the step's groups that did not start from the pool."""
+    by: float = Field(default=0.1, gt=0, le=1)
+    """Share of the game's problems that is opened in addition after each step with a mean success above `raise_at`."""
 
 
 class StartPool(ExperienceConfig):
-    """Plays fresh starts, replays starts of medium difficulty, and tries starts that the game found in play."""
+    """Experience that mixes fresh starts, replayed starts of medium difficulty, and starts reported by the game."""
 
     kind: str = "pool"
     success: str = "success"
-    """The game's measure of how well an episode went, from 0 to 1."""
+    """Name of the game's measure of success in an episode, from 0 to 1."""
     keep: tuple[float, float] = (0.2, 0.8)
-    """Range of the mean success of starts in the pool. In groups of one episode, a success of 0 or 1 is outside."""
-    replay: float = Field(0.5, ge=0, le=1)
+    """Range of the mean success of the starts in the pool. A single episode per group has a success of 0 or 1, often
+    outside the range."""
+    replay: float = Field(default=0.5, ge=0, le=1)
     """Share of a step's groups that start from the pool, if the pool has enough starts."""
-    size: int = Field(1000, ge=1)
-    """Maximum number of starts. The least recently played starts are removed first, among them the easiest."""
-    momentum: float = Field(0.5, ge=0, lt=1)
-    """Weight of a start's previous average success when it is replayed."""
+    size: int = Field(default=1000, ge=1)
+    """Maximum number of starts in the pool. The least recently played starts are removed first; of equally old starts,
+    the easiest is removed first."""
+    momentum: float = Field(default=0.5, ge=0, lt=1)
+    """Weight of a start's previous average success in its new average when the start is replayed."""
     curriculum: Curriculum | None = None
-    """Gradual opening of the game's problems, the easiest first. None: all are open from the first step."""
+    """Gradual opening of the game's problems, the easiest first (default: all are open from the first step)."""
 
     @field_validator("keep")
     @classmethod
-    def _ordered(cls, keep: tuple[float, float]) -> tuple[float, float]:
+    def _check_keep_is_range(cls, keep: tuple[float, float]) -> tuple[float, float]:
         if not 0 <= keep[0] <= keep[1] <= 1:
             raise ValueError(f"keep: {list(keep)} is no range; choices: [low, high] with 0 <= low <= high <= 1")
         return keep
 
     def build(self) -> Experience:
-        return PoolSampler(self)
+        return StartPoolSampler(self)
 
 
 @dataclass(frozen=True, slots=True)
-class PoolEntry:
-    """A start in the pool."""
+class StartPoolEntry:
+    """Start in the pool: seed and reset options of an episode, with the results of its plays so far."""
 
     seed: int
     options: dict[str, Any] | None
     played: int
-    """Step in which the start was last played, or found if it was never played."""
+    """Step in which the start was last played, or was reported by the game if it was never played."""
     success: float | None = None
-    """Moving average of success, or None before the first play."""
+    """Moving average of the mean success of the start's groups, or None before the first play."""
     game: str = ""
     """Name of the game, or "" if the run has only one game."""
 
 
-class PoolSampler:
-    """Experience that plays some groups from the pool, and updates the pool and the curriculum."""
+class StartPoolSampler(MetricsReporter):
+    """Experience built from `StartPool`: replays some groups from the pool, and updates pool and curriculum.
+
+    Metrics `pool/...` of a step: `size`: number of starts in the pool; `untested`: number of starts in the pool that
+    were never played; `success`: mean success of the other starts in the pool; `replayed`: share of groups that start
+    from the pool; `fresh_success`: mean success of fresh starts; `open`: share of the game's problems that is open.
+    """
 
     def __init__(self, settings: StartPool) -> None:
         self._settings = settings
-        self._entries: dict[str, PoolEntry] = {}
+        self._entries: dict[str, StartPoolEntry] = {}
         """Key of a start -> entry. The key of an entry that was never played is made of its options."""
         self._step = 0
         self._open = settings.curriculum.start if settings.curriculum else 1.0
-        self._metrics: Metrics = {}
+        """Share of the game's problems that fresh starts may use."""
 
-    def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
-        """Return the episodes of the deals, of which some groups start from the pool instead.
+    def gather(self, step: int, deals: DealsOfStep, simulator: Simulator) -> list[Trajectory]:
+        """Play the step's deals, some groups from starts of the pool, and return the episodes.
 
         Raises:
             ValueError: if the game has no measure `success`.
         """
-        starts = deals(step)
-        replayed = self._choose(starts)
-        played = simulator.play([self._deal(deal, replayed.get(deal.group)) for deal in starts])
+        settings, original_deals = self._settings, deals(step)
+        replayed = self._draw_entry_key_by_replaying_group(original_deals)
+        new_deals: list[Deal] = []
+        for deal in original_deals:
+            if deal.group in replayed:
+                entry = self._entries[replayed[deal.group]]
+                deal = replace(deal, seed=entry.seed, options=entry.options)
+            elif settings.curriculum and deal.purpose == "train":
+                deal = replace(deal, options={**(deal.options or {}), "open": self._open})
+            new_deals.append(deal)
+        played = simulator.play(new_deals)
         groups: dict[str, list[Trajectory]] = defaultdict(list)
+        success: dict[str, float] = {}
         for trajectory in played:
             if trajectory.deal.purpose == "train":
                 groups[trajectory.deal.group].append(trajectory)
-        measure = self._settings.success
-        success = {group: fmean([success_of(t, measure) for t in episodes]) for group, episodes in groups.items()}
-        self._step += 1
         for group, episodes in groups.items():
-            self._update(episodes[0], replayed.get(group), success[group])
-        self._add_found([trajectory for episodes in groups.values() for trajectory in episodes])
-        self._trim()
-        fresh = [value for group, value in success.items() if group not in replayed]
-        self._metrics = self._measure(fresh, 1 - len(fresh) / max(1, len(success)))
-        curriculum = self._settings.curriculum
-        if curriculum and fresh and fmean(fresh) > curriculum.raise_at:
-            self._open = min(1.0, self._open + curriculum.by)
+            success[group] = fmean(measure_of_episode(episode, settings.success) for episode in episodes)
+        self._step += 1
+        fresh: list[float] = []
+        for group, episodes in groups.items():
+            self._update_entry(episodes[0], replayed.get(group), success[group])
+            if group not in replayed:
+                fresh.append(success[group])
+        self._add_reported_starts(chain.from_iterable(groups.values()))
+        # A full pool first removes the starts that were played longest ago, and the easiest among these.
+        ages: dict[str, tuple[int, float]] = {}
+        for name, entry in self._entries.items():
+            ages[name] = entry.played, -1.0 if entry.success is None else -entry.success
+        for name in sorted(ages, key=ages.__getitem__)[: -settings.size]:
+            del self._entries[name]
+        tested = [entry.success for entry in self._entries.values() if entry.success is not None]
+        metrics = {
+            "pool/size": float(len(self._entries)),
+            "pool/untested": float(len(self._entries) - len(tested)),
+            "pool/replayed": 1 - len(fresh) / max(1, len(groups)),
+        }
+        if tested:
+            metrics["pool/success"] = fmean(tested)
+        if fresh:
+            metrics["pool/fresh_success"] = fmean(fresh)
+        if settings.curriculum:
+            metrics["pool/open"] = self._open
+        self._metrics = metrics
+        if settings.curriculum and fresh and fmean(fresh) > settings.curriculum.raise_at:
+            self._open = min(1.0, self._open + settings.curriculum.by)
         return played
-
-    def metrics(self) -> Metrics:
-        """Return `pool/...` of the last step: size, untested, success, replayed, fresh_success, open."""
-        return dict(self._metrics)
 
     def state_dict(self) -> dict[str, Any]:
         entries = {name: asdict(entry) for name, entry in self._entries.items()}
         return {"entries": entries, "step": self._step, "open": self._open}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._entries = {name: PoolEntry(**entry) for name, entry in state["entries"].items()}
+        self._entries = {name: StartPoolEntry(**entry) for name, entry in state["entries"].items()}
         self._step, self._open = int(state["step"]), float(state["open"])
 
-    def _choose(self, deals: Sequence[Deal]) -> dict[str, str]:
-        """Return group -> name of its entry, drawn by the groups' seeds without replacement."""
+    def _draw_entry_key_by_replaying_group(self, deals: Sequence[Deal]) -> dict[str, str]:
+        """Return group that replays a start -> key of the start's entry, drawn without replacement by seed."""
         groups = {deal.group: deal for deal in deals if deal.purpose == "train"}
         chosen: dict[str, str] = {}
         available: dict[str, list[str]] = defaultdict(list)
@@ -135,70 +177,44 @@ class PoolSampler:
             available[entry.game].append(name)
         for group, deal in groups.items():
             entries = available[deal.game]
-            if entries and seed_of(deal.seed, "replay") < self._settings.replay * 2**64:
-                chosen[group] = entries.pop(seed_of(deal.seed, "start") % len(entries))
+            if entries and hash_to_seed(deal.seed, "replay") < self._settings.replay * 2**64:
+                chosen[group] = entries.pop(hash_to_seed(deal.seed, "start") % len(entries))
         return chosen
 
-    def _deal(self, deal: Deal, name: str | None) -> Deal:
-        """Return the deal with the start of entry `name`; without a name, with the open share of problems."""
-        if name is not None:
-            entry = self._entries[name]
-            return replace(deal, seed=entry.seed, options=entry.options)
-        if self._settings.curriculum and deal.purpose == "train":
-            return replace(deal, options={**(deal.options or {}), "open": self._open})
-        return deal
-
-    def _update(self, first: Trajectory, name: str | None, success: float) -> None:
-        """Update the pool by the mean success of a group.
+    def _update_entry(self, first_episode: Trajectory, entry_key: str | None, success_rate: float) -> None:
+        """Add, update or remove the entry of a group's start, by the success of the group.
 
         Args:
-            first: first episode of the group.
-            name: entry from which the group started, or None for a fresh start.
-            success: mean success of the group.
+            first_episode: first episode of the group.
+            entry_key: key of the entry from which the group started, or None for a fresh start.
+            success_rate: mean success of the group.
         """
-        before = self._entries.pop(name, None) if name is not None else None
-        before = self._entries.pop(first.start, None) or before
+        before = self._entries.pop(entry_key, None) if entry_key is not None else None
+        before = self._entries.pop(first_episode.start, None) or before
         if before and before.success is not None:
-            success = self._settings.momentum * before.success + (1 - self._settings.momentum) * success
+            success_rate = self._settings.momentum * before.success + (1 - self._settings.momentum) * success_rate
         low, high = self._settings.keep
-        if low <= success <= high:
-            # As read from a checkpoint, where tuples are lists: a resumed run has equal entries.
-            options = json.loads(json.dumps(first.deal.options))
-            self._entries[first.start] = PoolEntry(first.deal.seed, options, self._step, success, first.deal.game)
+        if low <= success_rate <= high:
+            # Options are converted to JSON and back, so that they are equal to those of a resumed run's checkpoint.
+            options = json.loads(json.dumps(first_episode.deal.options))
+            self._entries[first_episode.start] = StartPoolEntry(
+                first_episode.deal.seed, options, self._step, success_rate, first_episode.deal.game
+            )
 
-    def _add_found(self, trajectories: Sequence[Trajectory]) -> None:
-        """Add the starts that the game found in play, unless they are in the pool."""
-        names = {_name(entry.options, entry.game) for entry in self._entries.values() if entry.options}
+    def _add_reported_starts(self, trajectories: Iterable[Trajectory]) -> None:
+        """Add the starts that the game reported in `findings.starts` of the episodes, unless they are in the pool."""
+        names = {_unplayed_start_key(entry.options, entry.game) for entry in self._entries.values() if entry.options}
         for trajectory in trajectories:
             for start in trajectory.findings.starts:
                 options, deal = json.loads(json.dumps(start)), trajectory.deal
-                name = _name(options, deal.game)
+                name = _unplayed_start_key(options, deal.game)
                 if name not in names:
                     names.add(name)
-                    self._entries[name] = PoolEntry(deal.seed, options, self._step, game=deal.game)
-
-    def _trim(self) -> None:
-        def rank(name: str) -> tuple[int, float]:
-            entry = self._entries[name]
-            return entry.played, -1.0 if entry.success is None else -entry.success
-
-        newest = set(sorted(self._entries, key=rank)[-self._settings.size :])
-        self._entries = {name: entry for name, entry in self._entries.items() if name in newest}
-
-    def _measure(self, fresh: Sequence[float], replayed: float) -> Metrics:
-        tested = [entry.success for entry in self._entries.values() if entry.success is not None]
-        metrics = {
-            "pool/size": float(len(self._entries)),
-            "pool/untested": float(len(self._entries) - len(tested)),
-            "pool/replayed": replayed,
-        }
-        metrics |= {"pool/success": fmean(tested)} if tested else {}
-        metrics |= {"pool/fresh_success": fmean(fresh)} if fresh else {}
-        return metrics | ({"pool/open": self._open} if self._settings.curriculum else {})
+                    self._entries[name] = StartPoolEntry(deal.seed, options, self._step, game=deal.game)
 
 
-def _name(options: Mapping[str, Any], game: str) -> str:
-    """Return the name of a start that was never played: the key of its problem, or all its options without a key."""
+def _unplayed_start_key(options: Mapping[str, Any], game: str) -> str:
+    """Return the key of a start that was never played, made of its problem's key, or else of all its options."""
     problem = options.get("problem")
     key = problem["key"] if isinstance(problem, Mapping) and "key" in problem else options
     return f"untested {game and f'{game} '}{json.dumps(key, sort_keys=True)}"

@@ -8,26 +8,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from marl.core.errors import Writing
+from marl.core.errors import RaiseRunFolderErrorOnFailedWrite
 from marl.scenario.load import ScenarioError
 
 
 @contextmanager
-def atomic_folder(out: Path) -> Iterator[Path]:
-    """Yield a path for the body to create as a folder; at the end the folder is renamed to `out`.
+def atomic_folder(out_folder: Path) -> Iterator[Path]:
+    """Yield a path for the body to create as a folder. At the end the folder is renamed to `out_folder`.
 
     Raises:
-        ScenarioError: if `out` exists.
-        FolderError: if it cannot be written.
+        ScenarioError: if `out_folder` exists.
+        RunFolderError: if the folder cannot be written.
     """
-    # `exists` is false for a dangling link, and the rename would replace the link.
-    if os.path.lexists(out):
-        raise ScenarioError(f"{out} exists already; choose another folder")
-    with Writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        # A unique directory, so that two concurrent exports cannot delete each other's files. It lies beside `out`,
-        # because a rename across file systems is not atomic.
-        with TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
-            folder = Path(temporary) / out.name
+    # `lexists` also finds a dangling link, which the rename would replace.
+    if os.path.lexists(out_folder):
+        raise ScenarioError(f"{out_folder} exists already; choose another folder")
+    with RaiseRunFolderErrorOnFailedWrite(out_folder):
+        out_folder.parent.mkdir(parents=True, exist_ok=True)
+        # The unique folder keeps concurrent exports apart. A rename is atomic only beside `out`.
+        with TemporaryDirectory(prefix=".export-", dir=out_folder.parent) as temporary:
+            folder = Path(temporary) / out_folder.name
             yield folder
-            folder.rename(out)
+            folder.rename(out_folder)

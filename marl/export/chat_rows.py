@@ -17,7 +17,7 @@ from typing import Any, Literal
 from marl.core.types import Message
 from marl.export.turn_selection import RecordedTurn
 from marl.scenario.load import ScenarioError
-from marl.view.verifier_scores import answers_of
+from marl.view.verifier_scores import right_answers_by_problem_key
 
 DataFormat = Literal["parquet", "trl-sft", "trl-dpo", "trl-prompts", "verl", "openai"]
 PairCriterion = Literal["advantage", "return"]
@@ -26,35 +26,33 @@ RowConverter = Callable[[Iterable[RecordedTurn]], Iterator[Row]]
 
 
 @dataclass(frozen=True, slots=True)
-class PairRule:
+class PreferencePairRule:
     """Rule that forms a preference pair from the answers to one prompt: the best is chosen, the worst rejected."""
 
     criterion: PairCriterion = "advantage"
     """Value by which answers are compared: the turn's advantage, or its agent's return in the episode. A text that
     was sampled several times has the mean of its values."""
     min_margin: float = 0.0
-    """Minimum difference between the two values. Pairs of equal value are always left out."""
+    """Minimum difference between the values of the two answers (default: 0; equal answers never form a pair)."""
 
 
-def answered_turns(turns: Iterable[RecordedTurn]) -> Iterator[RecordedTurn]:
-    """Yield the turns with a non-empty answer. Failed requests are left out."""
+def answered_turns(turns: Iterable[RecordedTurn], *, exclude_truncated: bool = False) -> Iterator[RecordedTurn]:
+    """Yield the turns with a non-empty answer. Failed requests are left out, and with `exclude_truncated` truncated
+    answers.
+
+    After a truncated answer trainers would append an end token, from which the model would learn to stop early.
+    """
     for recorded in turns:
         completion = recorded.turn.completion
-        if completion.text and completion.finish in ("stop", "length"):
+        if completion.text and completion.finish in (("stop",) if exclude_truncated else ("stop", "length")):
             yield recorded
-
-
-def completed_turns(turns: Iterable[RecordedTurn]) -> Iterator[RecordedTurn]:
-    """Yield the turns with a complete answer. Truncated answers are left out, because trainers append an end token
-    to every answer and would teach the model to stop early."""
-    return (recorded for recorded in answered_turns(turns) if recorded.turn.completion.finish == "stop")
 
 
 def sft_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
     """Yield rows for TRL's SFTTrainer: a prompt and its completion. The loss covers the completion alone."""
-    for recorded in completed_turns(turns):
+    for recorded in answered_turns(turns, exclude_truncated=True):
         answer = [Message("assistant", recorded.turn.completion.text)._asdict()]
-        yield {"prompt": _chat(recorded.prompt), "completion": answer, **_tools(recorded)}
+        yield {"prompt": _message_rows(recorded.prompt), "completion": answer, **_tool_schemas_column(recorded)}
 
 
 def openai_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
@@ -63,7 +61,7 @@ def openai_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
     Earlier answers in a chat have weight 0. Otherwise every later row would train on them again, even on answers that
     the selection excludes.
     """
-    for recorded in completed_turns(turns):
+    for recorded in answered_turns(turns, exclude_truncated=True):
         messages: list[Row] = []
         for message in recorded.prompt:
             messages.append(message._asdict())
@@ -75,16 +73,16 @@ def openai_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
 
 
 @dataclass(slots=True)
-class _Answers:
+class _AnswersToOnePrompt:
     """Answers to one prompt in one step."""
 
     recorded: RecordedTurn
-    """First turn with the prompt."""
+    """First turn with this prompt, from which the pair's row takes its columns."""
     values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Answer text -> values of its samples."""
 
 
-def pair_rows(turns: Iterable[RecordedTurn], rule: PairRule) -> Iterator[Row]:
+def dpo_rows(turns: Iterable[RecordedTurn], pair_rule: PreferencePairRule) -> Iterator[Row]:
     """Yield rows for TRL's DPOTrainer: the best and the worst answer to one prompt within a step.
 
     Answers are comparable if they come from one policy and from episodes with equal starts. Memory holds the answers of
@@ -94,66 +92,67 @@ def pair_rows(turns: Iterable[RecordedTurn], rule: PairRule) -> Iterator[Row]:
         ScenarioError: if advantages are compared, and no turn of a step has one.
     """
     for step, recorded_turns in groupby(answered_turns(turns), key=lambda recorded: recorded.step):
-        groups: dict[tuple[object, ...], _Answers] = {}
+        groups: dict[tuple[object, ...], _AnswersToOnePrompt] = {}
         for recorded in recorded_turns:
             value = recorded.credit.advantage if recorded.credit else None
-            if rule.criterion == "return":
-                value = recorded.agent_return
+            if pair_rule.criterion == "return":
+                value = recorded.return_of_agent
             if value is None:
                 continue
             request = recorded.turn.request
             group = recorded.trajectory.start, request.policy, recorded.turn.role, request.tools, recorded.prompt
-            answers = groups.setdefault(group, _Answers(recorded))
+            answers = groups.setdefault(group, _AnswersToOnePrompt(recorded))
             answers.values[recorded.turn.completion.text].append(value)
         if not groups:
             raise ScenarioError(f"step {step}: none of its turns has an advantage to compare; give --by return")
         for answers in groups.values():
-            yield from _pair(answers, rule)
+            means = {text: fmean(values) for text, values in answers.values.items()}
+            # Of answers with equal values, `max` and `min` take the first, so exports of a run always give equal pairs.
+            chosen, rejected = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+            margin = means[chosen] - means[rejected]
+            # `not (margin > 0 …)` also leaves out a margin of NaN.
+            if not (margin > 0 and margin >= pair_rule.min_margin):
+                continue
+            recorded = answers.recorded
+            yield {
+                "prompt": _message_rows(recorded.prompt),
+                "chosen": [Message("assistant", chosen)._asdict()],
+                "rejected": [Message("assistant", rejected)._asdict()],
+                **{"score_chosen": means[chosen], "score_rejected": means[rejected]},
+                **{"step": recorded.step, "role": recorded.turn.role},
+                **_tool_schemas_column(recorded),
+            }
 
 
-def _pair(answers: _Answers, rule: PairRule) -> Iterator[Row]:
-    """Yield the row of the best and the worst answer, or nothing if their values differ too little."""
-    means = {text: fmean(values) for text, values in answers.values.items()}
-    # `max` and `min` take the first of equal values, so the same run always gives the same pairs.
-    chosen, rejected = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-    margin = means[chosen] - means[rejected]
-    if margin > 0 and margin >= rule.min_margin:
-        recorded = answers.recorded
-        yield {
-            "prompt": _chat(recorded.prompt),
-            "chosen": [Message("assistant", chosen)._asdict()],
-            "rejected": [Message("assistant", rejected)._asdict()],
-            **{"score_chosen": means[chosen], "score_rejected": means[rejected]},
-            **{"step": recorded.step, "role": recorded.turn.role},
-            **_tools(recorded),
-        }
+def grpo_prompt_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
+    """Yield rows for TRL's GRPOTrainer: each distinct prompt once.
 
-
-def prompt_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
-    """Yield rows for TRL's GRPOTrainer: each distinct prompt once. Further columns reach its reward functions as
-    arguments."""
-    for recorded in _distinct_prompts(turns):
+    GRPOTrainer passes the other columns to its reward functions as arguments.
+    """
+    for recorded in _first_turn_of_each_prompt(turns):
         turn = recorded.turn
         yield {
-            "prompt": _chat(recorded.prompt),
+            "prompt": _message_rows(recorded.prompt),
             **{"role": turn.role, "start": recorded.trajectory.start, "problem": turn.problem},
-            "answer": _right_answer(recorded),
-            **_tools(recorded),
+            # A verifier's request contains the right answer.
+            "answer": right_answers_by_problem_key(recorded.trajectory).get(turn.problem, ""),
+            **_tool_schemas_column(recorded),
         }
 
 
-def verl_rows(turns: Iterable[RecordedTurn], source: Callable[[RecordedTurn], str]) -> Iterator[Row]:
+def verl_rows(turns: Iterable[RecordedTurn], data_source_of_turn: Callable[[RecordedTurn], str]) -> Iterator[Row]:
     """Yield rows in verl's format: each distinct prompt once, with the problem's right answer, or "" if unknown.
 
-    `source` returns the data set's name, from which verl selects a reward function.
+    `data_source_of_turn` returns the name of a turn's data set, by which verl selects a reward function.
     """
-    for index, recorded in enumerate(_distinct_prompts(turns)):
-        turn, name = recorded.turn, source(recorded)
+    for index, recorded in enumerate(_first_turn_of_each_prompt(turns)):
+        turn, name = recorded.turn, data_source_of_turn(recorded)
+        right_answer = right_answers_by_problem_key(recorded.trajectory).get(turn.problem, "")
         yield {
             "data_source": name,
-            "prompt": _chat(recorded.prompt),
+            "prompt": _message_rows(recorded.prompt),
             "ability": name,
-            "reward_model": {"style": "rule", "ground_truth": _right_answer(recorded)},
+            "reward_model": {"style": "rule", "ground_truth": right_answer},
             "extra_info": {
                 **{"split": "train", "index": index, "step": recorded.step, "role": turn.role, "agent": turn.agent},
                 **{"start": recorded.trajectory.start, "problem": turn.problem},
@@ -161,28 +160,26 @@ def verl_rows(turns: Iterable[RecordedTurn], source: Callable[[RecordedTurn], st
         }
 
 
-def _distinct_prompts(turns: Iterable[RecordedTurn]) -> Iterator[RecordedTurn]:
-    """Yield the first turn of each distinct prompt. Memory holds a 16-byte digest per prompt."""
+def _first_turn_of_each_prompt(turns: Iterable[RecordedTurn]) -> Iterator[RecordedTurn]:
+    """Yield the first turn of each distinct prompt. Memory holds a 16-byte digest of each prompt."""
     seen: set[bytes] = set()
     for recorded in turns:
         turn = recorded.turn
-        key = json.dumps([turn.role, turn.problem, turn.request.tools, _chat(recorded.prompt)]).encode()
+        key = json.dumps([turn.role, turn.problem, turn.request.tools, _message_rows(recorded.prompt)]).encode()
         digest = hashlib.blake2b(key, digest_size=16).digest()
         if digest not in seen:
             seen.add(digest)
             yield recorded
 
 
-def _right_answer(recorded: RecordedTurn) -> str:
-    """Return the right answer to the turn's problem from a verifier's request, or "" if no verifier received one."""
-    return answers_of(recorded.trajectory).get(recorded.turn.problem, "")
+def _tool_schemas_column(recorded_turn: RecordedTurn) -> Mapping[str, str]:
+    """Return the column `tools` of a row: all tool schemas as one JSON text, or no column without tools.
 
-
-def _tools(recorded: RecordedTurn) -> Mapping[str, str]:
-    """Return the tool schemas as one JSON text, as TRL accepts them: no column type fits every schema."""
-    tools = [json.loads(tool) for tool in recorded.turn.request.tools]
+    TRL accepts the text, while no column type would fit every schema.
+    """
+    tools = [json.loads(tool) for tool in recorded_turn.turn.request.tools]
     return {"tools": json.dumps(tools)} if tools else {}
 
 
-def _chat(messages: Sequence[Message]) -> list[Row]:
+def _message_rows(messages: Sequence[Message]) -> list[Row]:
     return [message._asdict() for message in messages]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from marl.export.chat_rows import DataFormat, PairRule
-from marl.export.markdown import fenced_block, front_matter, write_card
+from marl.export.chat_rows import DataFormat, PreferencePairRule
+from marl.export.markdown import fenced_block, write_card, yaml_front_matter
 from marl.export.turn_selection import RunRecording, TurnSelection
 
 _PURPOSES: Mapping[DataFormat, str] = {
@@ -20,15 +20,15 @@ _PURPOSES: Mapping[DataFormat, str] = {
     "verl": "Prompts for reinforcement learning with verl, each once.",
     "openai": "Chats for OpenAI's supervised fine-tuning. Earlier answers in a chat have weight 0.",
 }
-_CHATS: Mapping[DataFormat, tuple[str, ...]] = {
+_CHAT_COLUMNS: Mapping[DataFormat, tuple[str, ...]] = {
     **{"trl-sft": ("prompt", "completion"), "trl-dpo": ("prompt", "chosen", "rejected"), "trl-prompts": ("prompt",)},
 }
 """Format of JSON lines -> columns that hold chats."""
-_VALUES: Mapping[DataFormat, Mapping[str, str]] = {
+_OTHER_COLUMNS: Mapping[DataFormat, Mapping[str, str]] = {
     "trl-dpo": {"score_chosen": "float64", "score_rejected": "float64", "step": "int64", "role": "string"},
     "trl-prompts": {"role": "string", "start": "string", "problem": "string", "answer": "string"},
 }
-"""Format of JSON lines -> dtypes of the other columns."""
+"""Format of JSON lines -> column without chats -> its dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,23 @@ class DataCardFacts:
 
     format: DataFormat
     turns: TurnSelection
-    pairs: PairRule
+    pairs: PreferencePairRule
     rows: Mapping[str, int]
-    """File name -> number of rows."""
+    """Name of each exported file -> its number of rows."""
     load_path: str
-    """Name under which users load the folder: a repository, or the folder itself."""
+    """Argument of `load_dataset` in the card's example: a repository of the hub, or the path of the folder."""
 
 
 def write_data_card(
-    folder: Path, recording: RunRecording, facts: DataCardFacts, *, tools: bool, without_answer: bool
+    folder: Path, recording: RunRecording, facts: DataCardFacts, *, has_tools: bool, without_answer: bool
 ) -> None:
     """Write README.md into the folder of a data set.
 
     Args:
         folder: the data set's folder.
-        recording: source of the rows.
+        recording: recorded run from which the rows were made.
         facts: options of the export, and the written files.
-        tools: True if a row has a `tools` column.
+        has_tools: True if at least one row has a `tools` column.
         without_answer: True if the format has a field for the right answer and every row leaves it empty.
     """
     location, several = json.dumps(facts.load_path), len(facts.rows) > 1
@@ -61,57 +61,52 @@ def write_data_card(
     for file in facts.rows:
         name, config = (Path(file).stem, f', "{Path(file).stem}"') if several else ("rows", "")
         lines.append(f'{name} = load_dataset({location}{config}, split="train")')
+    turns, conditions = facts.turns, list[str]()
+    if turns.policies:
+        conditions.append(f"policies: {', '.join(turns.policies)}")
+    if turns.min_return is not None:
+        conditions.append(f"return of the agent in the episode: at least {turns.min_return}")
+    if turns.min_advantage is not None:
+        conditions.append(f"advantage: at least {turns.min_advantage}")
+    if turns.readable:
+        conditions.append("a legal move was read")
+    if facts.format in ("trl-sft", "openai"):
+        conditions.append("answers that were cut off at their longest length are left out")
+    if facts.format == "trl-dpo":
+        margin = f" and at least {facts.pairs.min_margin}" if facts.pairs.min_margin else ""
+        criterion = f"compared by {facts.pairs.criterion}, the mean over equal answers"
+        conditions.append(f"{criterion}, which differ by more than 0{margin}")
     values = {
-        "front": front_matter(_metadata(facts, tools=tools)),
+        "front": yaml_front_matter(_hub_metadata(facts, has_tools=has_tools)),
         **{"run": recording.home.path.resolve().name, "format": facts.format, "purpose": _PURPOSES[facts.format]},
         **{"steps": f"{recording.steps[0]} to {recording.steps[-1]}", "count": len(recording.steps)},
         **{"roles": ", ".join(recording.chosen.roles) or "all", "files": facts.rows.items()},
-        **{"conditions": [*_conditions(facts)], "tables": facts.format == "parquet"},
+        **{"conditions": conditions, "tables": facts.format == "parquet"},
         **{"without_answer": without_answer, "snippet": fenced_block("\n".join(lines), "python")},
     }
     write_card(folder, "data_card", values)
 
 
-def _metadata(facts: DataCardFacts, *, tools: bool) -> dict[str, object]:
-    """Return the metadata for `datasets`: the files, and the column types of JSON lines.
+def _hub_metadata(facts: DataCardFacts, *, has_tools: bool) -> dict[str, object]:
+    """Return the metadata that `datasets` and the hub read: the files, and the column types of JSON lines.
 
     Parquet files declare their own columns. For JSON lines `datasets` infers columns from the first rows and fails if a
     `tools` column appears only later.
     """
-    several = len(facts.rows) > 1
-    configs: list[dict[str, object]] = [
-        {"config_name": Path(file).stem if several else "default", "data_files": file} for file in facts.rows
-    ]
-    if several:
+    configs: list[dict[str, object]] = []
+    for file in facts.rows:
+        configs.append({"config_name": Path(file).stem if len(facts.rows) > 1 else "default", "data_files": file})
+    if len(configs) > 1:
         configs[0]["default"] = True
     values: dict[str, object] = {"configs": configs}
-    if facts.format in _CHATS:
+    if facts.format in _CHAT_COLUMNS:
         features: list[dict[str, object]] = []
-        for column in _CHATS[facts.format]:
-            # A new list per column: YAML writes a shared list as an alias, and `datasets` would convert it twice.
-            parts = [{"name": part, "dtype": "string"} for part in ("role", "content")]
-            features.append({"name": column, "list": parts})
-        scalars = {**_VALUES.get(facts.format, {}), **({"tools": "string"} if tools else {})}
+        for column in _CHAT_COLUMNS[facts.format]:
+            # Each column gets a new list, because YAML writes a shared list as an alias that `datasets` converts twice.
+            fields = [{"name": field, "dtype": "string"} for field in ("role", "content")]
+            features.append({"name": column, "list": fields})
+        scalars = {**_OTHER_COLUMNS.get(facts.format, {}), **({"tools": "string"} if has_tools else {})}
         for column, dtype in scalars.items():
             features.append({"name": column, "dtype": dtype})
         values["dataset_info"] = {"features": features}
     return values | {"tags": ["marl", "reinforcement-learning", "multi-agent"]}
-
-
-def _conditions(facts: DataCardFacts) -> Iterator[str]:
-    turns = facts.turns
-    if turns.policies:
-        yield f"policies: {', '.join(turns.policies)}"
-    if turns.min_return is not None:
-        yield f"return of the agent in the episode: at least {turns.min_return}"
-    if turns.min_advantage is not None:
-        yield f"advantage: at least {turns.min_advantage}"
-    if turns.readable:
-        yield "a legal move was read"
-    if facts.format in ("trl-sft", "openai"):
-        yield "answers that were cut off at their longest length are left out"
-    if facts.format == "trl-dpo":
-        margin = facts.pairs.min_margin
-        yield f"compared by {facts.pairs.criterion}, the mean over equal answers, which differ by more than 0" + (
-            f" and at least {margin}" if margin else ""
-        )

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from marl.core.errors import Writing
+from marl.core.errors import RaiseRunFolderErrorOnFailedWrite
 from marl.export.atomic_folder import atomic_folder
 from marl.export.chat_rows import (
     DataFormat,
-    PairRule,
-    Row,
+    PreferencePairRule,
     RowConverter,
+    dpo_rows,
+    grpo_prompt_rows,
     openai_rows,
-    pair_rows,
-    prompt_rows,
     sft_rows,
     verl_rows,
 )
@@ -24,7 +23,10 @@ from marl.export.data_card import DataCardFacts, write_data_card
 from marl.export.turn_selection import RecordedTurn, RunRecording, TurnSelection, trained_roles
 from marl.scenario.load import ScenarioError
 
-_ROWS: Mapping[DataFormat, RowConverter] = {"trl-sft": sft_rows, "trl-prompts": prompt_rows, "openai": openai_rows}
+_CONVERTERS: Mapping[DataFormat, RowConverter] = {
+    **{"trl-sft": sft_rows, "trl-prompts": grpo_prompt_rows, "openai": openai_rows},
+}
+"""Format -> function that converts turns to its rows, for formats without options of their own."""
 _JSON_LINES, _PARQUET = "train.jsonl", "train.parquet"
 
 
@@ -34,93 +36,90 @@ class DataExportOptions:
 
     format: DataFormat
     turns: TurnSelection = field(default_factory=TurnSelection)
-    pairs: PairRule = field(default_factory=PairRule)
+    pairs: PreferencePairRule = field(default_factory=PreferencePairRule)
     load_path: str | None = None
-    """Name under which the card loads the data set (default: the folder's name)."""
+    """Path or repository from which the data card's example code loads the data set (default: the folder)."""
 
 
 @dataclass(slots=True)
 class DataExportReport:
-    """Counts and findings of a finished export."""
+    """Files of a finished export, and facts about their rows."""
 
     rows: dict[str, int] = field(default_factory=dict)
-    """File name -> number of rows."""
+    """Name of each exported file -> its number of rows."""
     without_answer: bool = False
     """True if the format has a field for the right answer and every row leaves it empty."""
     tools: bool = False
     """True if at least one row has a `tools` column."""
 
 
-def export_data(run: Path, out: Path, choice: DataExportOptions) -> DataExportReport:
-    """Export a run's recorded turns to the folder `out`, which appears complete or not at all.
+def export_data(run: Path, out_folder: Path, options: DataExportOptions) -> DataExportReport:
+    """Export a run's recorded turns to the folder `out_folder`, which appears complete or not at all.
 
     Without `roles`, training formats contain the trained roles, and Parquet tables contain all roles.
 
     Raises:
-        ScenarioError: if `out` exists, no turn matches, or pyarrow is missing.
-        FolderError, ValueError: if a file of the run is damaged or an output file cannot be written.
+        ScenarioError: if `out_folder` exists, no turn matches, or pyarrow is missing.
+        RunFolderError, ValueError: if a file of the run is damaged or an output file cannot be written.
     """
-    if choice.format in ("parquet", "verl"):
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError as error:
-            raise ScenarioError("writing Parquet needs pyarrow: pip install 'marl-llm[data]'") from error
-    recording = RunRecording(run, choice.turns)
-    if choice.format != "parquet" and not choice.turns.roles:
-        recording.chosen = replace(choice.turns, roles=trained_roles(recording.scenario))
+    recording = RunRecording(run, options.turns)
+    if options.format != "parquet" and not options.turns.roles:
+        recording.chosen = replace(options.turns, roles=trained_roles(recording.scenario))
     report = DataExportReport()
-    with atomic_folder(out) as folder:
+    with atomic_folder(out_folder) as folder:
         folder.mkdir()
-        _write(folder, recording, choice, report)
+        _write_data_files(folder, recording, options, report)
         if not any(report.rows.values()):
             problem = "no recorded turn matches: look at what there is with `marl show`, and ask for less"
-            if choice.format == "trl-dpo":
-                criterion, margin = choice.pairs.criterion, choice.pairs.min_margin
+            if options.format == "trl-dpo":
+                criterion, margin = options.pairs.criterion, options.pairs.min_margin
                 problem = (
                     f"no two answers to one prompt whose {criterion} differs by {margin} or more; episodes with the "
                     "same start are needed (schedule.group_size), or a smaller --min-margin"
                 )
             raise ScenarioError(f"{run}: {problem}")
-        load_path = choice.load_path or f"./{out.name}"
-        facts = DataCardFacts(choice.format, choice.turns, choice.pairs, report.rows, load_path)
-        write_data_card(folder, recording, facts, tools=report.tools, without_answer=report.without_answer)
+        load_path = options.load_path or f"./{out_folder.name}"
+        facts = DataCardFacts(options.format, options.turns, options.pairs, report.rows, load_path)
+        write_data_card(folder, recording, facts, has_tools=report.tools, without_answer=report.without_answer)
     return report
 
 
-def _write(folder: Path, recording: RunRecording, choice: DataExportOptions, report: DataExportReport) -> None:
-    match choice.format:
-        case "parquet":
-            # Imported here: pyarrow is an optional dependency.
-            from marl.export.parquet_tables import EPISODES, TURNS, write_tables
+def _write_data_files(
+    folder: Path, recording: RunRecording, options: DataExportOptions, report: DataExportReport
+) -> None:
+    """Write the recorded turns in the chosen format to `folder`, and complete `report`."""
+    match options.format:
+        case "parquet" | "verl":
+            try:
+                from marl.export import parquet_tables
+            except ImportError as error:
+                raise ScenarioError("writing Parquet needs pyarrow: pip install 'marl-llm[data]'") from error
+            if options.format == "parquet":
+                report.rows |= parquet_tables.write_turn_and_episode_tables(
+                    folder, recording.episodes(), recording.home
+                )
+                return
 
-            report.rows[TURNS], report.rows[EPISODES] = write_tables(folder, recording.episodes(), recording.home)
-        case "verl":
-            from marl.export.parquet_tables import ParquetTableWriter, verl_schema
+            def game_kind_of_turn(recorded_turn: RecordedTurn) -> str:
+                """Return the kind of the turn's game, as GAME/TASK for a team with a task."""
+                game = recording.scenario.scenario_by_game()[recorded_turn.trajectory.deal.game].game.model_dump(
+                    mode="json"
+                )
+                task = game.get("task")
+                return f"{game['kind']}/{task['kind']}" if isinstance(task, dict) and "kind" in task else game["kind"]
 
             report.without_answer = True
-            with ParquetTableWriter(folder / _PARQUET, verl_schema()) as table:
-                for row in verl_rows(recording.turns(), lambda recorded: _game_kind(recording, recorded)):
+            with parquet_tables.ParquetTableWriter(folder / _PARQUET, parquet_tables.VERL_SCHEMA) as table:
+                for row in verl_rows(recording.turns(), game_kind_of_turn):
                     report.without_answer = report.without_answer and not row["reward_model"]["ground_truth"]
                     table.write(row)
             report.rows[_PARQUET] = table.count
-        case "trl-dpo":
-            _write_lines(folder, pair_rows(recording.turns(), choice.pairs), report)
         case _:
-            _write_lines(folder, _ROWS[choice.format](recording.turns()), report)
-
-
-def _game_kind(recording: RunRecording, recorded: RecordedTurn) -> str:
-    """Return the kind of the turn's game, as GAME/TASK for a team with a task."""
-    game = recording.scenario.by_game()[recorded.trajectory.deal.game].game.model_dump(mode="json")
-    task = game.get("task")
-    return f"{game['kind']}/{task['kind']}" if isinstance(task, dict) and "kind" in task else str(game["kind"])
-
-
-def _write_lines(folder: Path, rows: Iterable[Row], report: DataExportReport) -> None:
-    file, count = folder / _JSON_LINES, 0
-    with Writing(file), file.open("w", encoding="utf-8", newline="\n") as lines:
-        for row in rows:
-            lines.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
-            report.tools = report.tools or "tools" in row
-            count += 1
-    report.rows[_JSON_LINES] = count
+            turns, file, count = recording.turns(), folder / _JSON_LINES, 0
+            rows = dpo_rows(turns, options.pairs) if options.format == "trl-dpo" else _CONVERTERS[options.format](turns)
+            with RaiseRunFolderErrorOnFailedWrite(file), file.open("w", encoding="utf-8", newline="\n") as lines:
+                for row in rows:
+                    lines.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+                    report.tools = report.tools or "tools" in row
+                    count += 1
+            report.rows[_JSON_LINES] = count

@@ -7,42 +7,48 @@ from pathlib import Path
 
 from marl.core.types import Message
 from marl.export.generation_config import GENERATION_CONFIG
-from marl.export.markdown import Markup, fenced_block
+from marl.export.markdown import RawMarkdown, fenced_block
 from marl.export.prompt_example import PromptExample
 from marl.export.saved_policy import SavedPolicy
 
 _NO_LANGUAGE_MODEL = "It is no language model. It is loaded by marl alone: `path` of its model in a scenario."
 
 
-def loading_snippet(written: SavedPolicy, load_path: str, folder: Path, exchange: PromptExample | None) -> Markup:
-    """Return Python code that loads the policy from `load_path` and answers the prompt of `exchange`.
+def loading_snippet(
+    saved_policy: SavedPolicy, load_path: str, folder: Path, example: PromptExample | None
+) -> RawMarkdown:
+    """Return Python code for a model card: it loads the policy from `load_path` and answers the prompt of `example`.
 
-    `folder` is the folder being written. JSON literals are valid Python, and `json.dumps` keeps them ASCII.
+    `folder` is the exported folder, which is still being written.
     """
-    if not written.loader:
-        return Markup(_NO_LANGUAGE_MODEL)
+    if not saved_policy.loader:
+        return RawMarkdown(_NO_LANGUAGE_MODEL)
+    # JSON strings are valid Python literals, and `json.dumps` keeps them ASCII.
     name = json.dumps(load_path)
-    if written.adapter:
-        imports = [f"from peft import {written.loader}", "from transformers import AutoTokenizer, GenerationConfig"]
+    if saved_policy.adapter:
+        imports = [
+            f"from peft import {saved_policy.loader}",
+            "from transformers import AutoTokenizer, GenerationConfig",
+        ]
     else:
-        imports = [f"from transformers import AutoTokenizer, {written.loader}"]
-    model = f"model = {written.loader}.from_pretrained({name})"
+        imports = [f"from transformers import AutoTokenizer, {saved_policy.loader}"]
+    model = f"model = {saved_policy.loader}.from_pretrained({name})"
     lines = [*imports, "", model, f"tokenizer = AutoTokenizer.from_pretrained({name})"]
-    if written.loader == "AutoModelForSequenceClassification":
+    if saved_policy.loader == "AutoModelForSequenceClassification":
         lines += ['inputs = tokenizer("...", return_tensors="pt")', "print(model(**inputs).logits)"]
         return fenced_block("\n".join(lines), "python")
-    messages = exchange.messages if exchange else (Message("user", "..."),)
+    messages = example.messages if example else (Message("user", "..."),)
     tokenizer = folder / "tokenizer_config.json"
-    in_settings = tokenizer.is_file() and json.loads(tokenizer.read_text()).get("chat_template") is not None
-    if in_settings or (folder / "chat_template.jinja").is_file():
-        literals = ", ".join(json.dumps(message._asdict()) for message in messages)
+    has_template = tokenizer.is_file() and json.loads(tokenizer.read_text()).get("chat_template") is not None
+    if has_template or (folder / "chat_template.jinja").is_file():
+        chat = json.dumps([message._asdict() for message in messages])
         options = 'add_generation_prompt=True, return_dict=True, return_tensors="pt"'
-        lines += [f"messages = [{literals}]", f"inputs = tokenizer.apply_chat_template(messages, {options})"]
+        lines += [f"messages = {chat}", f"inputs = tokenizer.apply_chat_template(messages, {options})"]
     else:
         text = "\n".join(message.content for message in messages) + "\n"
         lines.append(f'inputs = tokenizer({json.dumps(text)}, return_tensors="pt")')
     options = "tokenizer=tokenizer"
-    if written.adapter and (folder / GENERATION_CONFIG).is_file():
+    if saved_policy.adapter and (folder / GENERATION_CONFIG).is_file():
         options += f", generation_config=GenerationConfig.from_pretrained({name})"
     lines.append(f"output = model.generate(**inputs, {options})")
     lines.append('print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))')

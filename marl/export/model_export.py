@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from marl.export.generation_config import generation_role, write_generation_config
+from marl.export.generation_config import select_generation_role, write_generation_config
 from marl.export.model_card import ModelCardFacts, write_model_card
 from marl.export.saved_policy import SavedPolicy, copy_policy, merge_policy
 from marl.runs.run_folder import RunFolder
@@ -23,40 +23,40 @@ class ModelExportOptions:
     gguf: bool = False
     """True also writes the model as a GGUF file."""
     load_path: str | None = None
-    """Name under which the card loads the policy (default: the folder's name)."""
+    """Path or repository from which the model card's example code loads the policy (default: the folder's name)."""
 
 
-def export_model(source: SavedPolicy, out: Path, choice: ModelExportOptions) -> SavedPolicy:
-    """Export a policy to the folder `out`, which appears complete or not at all; return the exported policy.
+def export_model(source: SavedPolicy, out_folder: Path, options: ModelExportOptions) -> SavedPolicy:
+    """Export a policy to the folder `out_folder`, which appears complete or not at all; return the exported policy.
 
     Raises:
-        ScenarioError: if `out` exists or an option does not fit the policy.
+        ScenarioError: if `out_folder` exists or an option does not fit the policy.
         ValueError: if the adapter cannot be merged or GGUF does not support the model.
-        FolderError: if `out` cannot be written.
+        RunFolderError: if `out_folder` cannot be written.
     """
     scenario = RunFolder(source.run).scenario()
-    if choice.merge is False and source.adapter is None:
+    if options.merge is False and source.adapter is None:
         raise ScenarioError(f"--adapter: policy {source.policy!r} of {source.run} is a whole model, no adapter")
-    role = generation_role(scenario, source.policy, choice.role)
-    if choice.gguf:
-        # Checked before anything is written: conversion comes after a copy of many gigabytes.
-        from marl.models.gguf_writing import expect_supported  # loads torch
+    role = select_generation_role(scenario, source.policy, options.role)
+    if options.gguf:
+        # A missing GGUF package is reported now and not after a copy of many gigabytes.
+        from marl.models.gguf_writing import check_gguf_export_supported  # imported here, because it loads torch
 
-        if source.adapter is not None and not choice.merge:
+        if source.adapter is not None and not options.merge:
             raise ScenarioError("--gguf: an adapter alone makes no GGUF file; give --merge, too")
         if source.loader != "AutoModelForCausalLM" and source.adapter is None:
             raise ScenarioError(f"--gguf: policy {source.policy!r} of {source.run} is no language model")
-        expect_supported(Path(str(source.base)) if source.adapter else source.folder)
+        check_gguf_export_supported(Path(str(source.base)) if source.adapter else source.folder)
 
-    def complete(written: SavedPolicy, folder: Path) -> None:
-        language = written.loader == "AutoModelForCausalLM" or written.adapter is not None
+    def write_gguf_configuration_and_model_card(saved_policy: SavedPolicy, folder: Path) -> None:
+        language = saved_policy.loader == "AutoModelForCausalLM" or saved_policy.adapter is not None
         if language and role is not None:
-            write_generation_config(folder, written.base, scenario.roles[role].sampling)
-        if choice.gguf:
-            from marl.models.gguf_writing import write_gguf  # loads torch
+            write_generation_config(folder, saved_policy.base, scenario.roles[role].sampling)
+        if options.gguf:
+            from marl.models.gguf_writing import write_gguf  # The import is here, because it loads torch.
 
             write_gguf(folder, folder / f"{source.policy}.gguf")
-        load_path = choice.load_path or out.name
-        write_model_card(ModelCardFacts(source, written, scenario, role if language else None, load_path), folder)
+        load_path = options.load_path or out_folder.name
+        write_model_card(ModelCardFacts(source, saved_policy, scenario, role if language else None, load_path), folder)
 
-    return (merge_policy if choice.merge else copy_policy)(source, out, complete)
+    return (merge_policy if options.merge else copy_policy)(source, out_folder, write_gguf_configuration_and_model_card)

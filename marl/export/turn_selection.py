@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marl.core.config import choices_hint
-from marl.core.graph import Trajectory, conversations
+from marl.core.graph import Trajectory, chats_up_to_each_turn
 from marl.core.types import Message, Turn, TurnId
 from marl.credit_stage.records import TurnCreditRecord
 from marl.runs.run_folder import RunFolder
@@ -19,19 +19,19 @@ from marl.scenario.schema import Scenario
 
 @dataclass(frozen=True, slots=True)
 class TurnSelection:
-    """Conditions on a turn, all of which must hold. None and empty values match every turn."""
+    """Conditions for exporting a turn. All conditions must hold; None and empty values match every turn."""
 
     roles: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     first_step: int | None = None
     last_step: int | None = None
-    """First and last recorded step, both inclusive."""
+    """Last recorded step whose turns are selected; this step and `first_step` are included."""
     min_return: float | None = None
     """Minimum return of the turn's agent in the episode."""
     min_advantage: float | None = None
     """Minimum advantage of the turn."""
     readable: bool = False
-    """True selects only turns from which a legal move was parsed."""
+    """True selects only turns from whose answers a legal move was parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,35 +40,37 @@ class RecordedTurn:
 
     step: int
     trajectory: Trajectory
-    """First episode of the step with this turn; branched episodes share turns."""
+    """First episode of the step that contains this turn, since branched episodes share turns."""
     turn: Turn
     prompt: tuple[Message, ...]
-    """Full chat before the answer, including earlier turns that the prompt continues."""
+    """Full chat before the turn's answer, including earlier turns that the prompt continues."""
     credit: TurnCreditRecord | None
+    """Credit record of the turn, or None if the turn got no credit."""
 
     @property
-    def agent_return(self) -> float:
+    def return_of_agent(self) -> float:
         """Return of the turn's agent in the episode."""
         return self.trajectory.returns.get(self.turn.agent, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEpisode:
-    """Episode with its selected turns, except turns that an earlier episode of the step already contains."""
+    """Recorded episode of a run with its selected turns."""
 
     step: int
     trajectory: Trajectory
     turns: tuple[RecordedTurn, ...]
+    """Selected turns of the episode, without turns that an earlier episode of the step already contains."""
 
 
 class RunRecording:
     """Recorded episodes of a run, read lazily: memory holds one episode and the credit record of one step."""
 
     def __init__(self, run: Path, chosen: TurnSelection) -> None:
-        """Open the run and check the selection.
+        """Open the recordings of `run`, and check that the selection `chosen` fits the recordings.
 
         Raises:
-            ScenarioError: if there is no run, no recorded step in the selection, or no such role or policy.
+            ScenarioError: if there is no run, or it has no recorded step, role or policy of the selection.
         """
         self.home = RunFolder(run)
         self.scenario = self.home.scenario()
@@ -94,17 +96,17 @@ class RunRecording:
 
         Raises:
             ScenarioError: if the selection needs advantages and a step has no credit record.
-            FolderError, ValueError: if a file is damaged, or its path leaves the run's folder.
+            RunFolderError, ValueError: if a file is damaged, or its path leaves the run's folder.
         """
         for step in self.steps:
-            if self.home.has_credit(step):
-                credit = self.home.read_credit(step).turns()
+            if self.home.has_credit_record(step):
+                credit = self.home.read_credit_of_step(step).turns()
             elif self.chosen.min_advantage is None:
                 credit = {}
             else:
                 problem = "has no credit record, so its turns have no advantages"
                 raise ScenarioError(f"--min-advantage: step {step} {problem}")
-            # A branched episode starts with the turns of its parent, which must not count twice.
+            # Branched episodes share their first turns with a parent; `seen` prevents exporting these twice.
             seen: set[TurnId] = set()
             for trajectory in self.home.iter_trajectories(step):
                 by_agent: dict[str, list[Turn]] = defaultdict(list)
@@ -112,35 +114,35 @@ class RunRecording:
                     by_agent[turn.agent].append(turn)
                 chats: dict[TurnId, tuple[Message, ...]] = {}
                 for turns in by_agent.values():
-                    chats.update(conversations(turns))
+                    chats.update(chats_up_to_each_turn(turns))
                 selected = []
                 for turn in trajectory.turns:
                     recorded = RecordedTurn(step, trajectory, turn, chats[turn.id][:-1], credit.get(turn.id))
-                    if turn.id not in seen and self._matches(recorded):
+                    if turn.id not in seen and self._is_selected(recorded):
                         selected.append(recorded)
                 seen.update(turn.id for turn in trajectory.turns)
                 yield RecordedEpisode(step, trajectory, tuple(selected))
 
     def turns(self) -> Iterator[RecordedTurn]:
-        """Yield the selected turns in order of play. Raises the errors of `episodes`."""
+        """Yield the selected turns in order of play. Raises the same errors as `episodes`."""
         for episode in self.episodes():
             yield from episode.turns
 
-    def _matches(self, recorded: RecordedTurn) -> bool:
-        chosen, turn = self.chosen, recorded.turn
+    def _is_selected(self, recorded_turn: RecordedTurn) -> bool:
+        chosen, turn = self.chosen, recorded_turn.turn
         if (chosen.roles and turn.role not in chosen.roles) or (chosen.readable and turn.action is None):
             return False
-        # Earlier versions of a policy are called NAME@STEP.
+        # NAME@STEP is an earlier version of policy NAME.
         if chosen.policies and turn.request.policy.partition("@")[0] not in chosen.policies:
             return False
-        # `not >=` also rejects a NaN return.
-        if chosen.min_return is not None and not recorded.agent_return >= chosen.min_return:
+        # `not >=` also rejects a return of NaN.
+        if chosen.min_return is not None and not recorded_turn.return_of_agent >= chosen.min_return:
             return False
-        advantage = recorded.credit.advantage if recorded.credit else None
+        advantage = recorded_turn.credit.advantage if recorded_turn.credit else None
         return chosen.min_advantage is None or (advantage is not None and advantage >= chosen.min_advantage)
 
 
 def trained_roles(scenario: Scenario) -> tuple[str, ...]:
     """Return the roles whose turns train a policy, or all roles that are not rule-based if the run trains none."""
     learning = tuple(name for name, _, _ in scenario.learning_roles())
-    return learning or tuple(name for name in scenario.roles if name not in scenario.rule_roles)
+    return learning or tuple(name for name in scenario.roles if name not in scenario.rule_based_roles)

@@ -15,44 +15,26 @@ from marl.core.errors import RunError
 from marl.export.saved_policy import SavedPolicy
 from marl.scenario.load import ScenarioError
 
-Kind = Literal["model", "dataset"]
+RepositoryType = Literal["model", "dataset"]
 """Repository type on the hub."""
 
 
 class UploadError(RunError):
-    """The upload failed; the message names the folder with the exported files."""
+    """An upload failed. The message names the folder with the exported files."""
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class HubUpload:
     """Target repository of an upload, with an authenticated client."""
 
     repository: str
+    """Name of the repository, OWNER/NAME."""
     private: bool
+    """True if the repository must be private."""
     api: HfApi
-    kind: Kind = "model"
+    kind: RepositoryType = "model"
 
-    @classmethod
-    def prepare(cls, repository: str, *, private: bool, kind: Kind) -> Upload:
-        """Check the repository's name and the credentials before any file is written or sent.
-
-        Raises:
-            ScenarioError: if the name is invalid or no credentials are configured.
-        """
-        try:
-            validate_repo_id(repository)
-        except HFValidationError as error:
-            raise ScenarioError(f"--push {repository}: {error}") from error
-        if repository.count("/") != 1:
-            raise ScenarioError(f"--push {repository}: name owner and repository, OWNER/NAME")
-        token = get_token()
-        if token is None:
-            raise ScenarioError(
-                f"--push {repository}: no credentials; set HF_TOKEN to a token that may write, or run: hf auth login"
-            )
-        return cls(repository, private, HfApi(token=token), kind)
-
-    def send(self, folder: Path) -> str:
+    def upload_to_hub(self, folder: Path) -> str:
         """Upload all files of `folder` and return the commit's URL. A missing repository is created.
 
         Raises:
@@ -60,7 +42,7 @@ class Upload:
                 public.
         """
         name, kind = self.repository, self.kind
-        # The hub ignores `private` for an existing repository, hence the check after the call.
+        # The hub ignores `private` for an existing repository, so its visibility is checked afterwards.
         try:
             self.api.create_repo(name, repo_type=kind, private=self.private or None, exist_ok=True)
             if self.private and self.api.repo_info(name, repo_type=kind).private is False:
@@ -72,25 +54,40 @@ class Upload:
                 repo_id=name, repo_type=kind, folder_path=folder, commit_message="Export of marl"
             )
         except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
-            raise UploadError(f"{self.repository} was not uploaded: {error}; the files are in {folder}") from error
+            # The token is removed from the message, because a server may repeat it in its answer.
+            reason = str(error).replace(str(self.api.token), "<token>")
+            raise UploadError(f"{self.repository} was not uploaded: {reason}; the files are in {folder}") from None
         return str(done.commit_url)
 
 
-def requested_upload(repository: str | None, *, private: bool, kind: Kind) -> Upload | None:
-    """Return the upload for the options `--push` and `--private`, or None without `--push`.
+def requested_upload(repository: str | None, *, private: bool, kind: RepositoryType) -> HubUpload | None:
+    """Return the upload for the options `--push` (`repository`) and `--private`, or None without `--push`.
+
+    The repository's name and the user's credentials are checked, but no file is written or sent.
 
     Raises:
-        ScenarioError: as `Upload.prepare`, or if `--private` is given without `--push`.
+        ScenarioError: if the name is invalid, no credentials are configured, or `--private` is given without `--push`.
     """
-    if repository is not None:
-        return Upload.prepare(repository, private=private, kind=kind)
-    if private:
-        raise ScenarioError("--private says how --push uploads: give --push OWNER/NAME, too")
-    return None
+    if repository is None:
+        if private:
+            raise ScenarioError("--private says how --push uploads: give --push OWNER/NAME, too")
+        return None
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise ScenarioError(f"--push {repository}: {error}") from error
+    if repository.count("/") != 1:
+        raise ScenarioError(f"--push {repository}: name owner and repository, OWNER/NAME")
+    token = get_token()
+    if token is None:
+        raise ScenarioError(
+            f"--push {repository}: no credentials; set HF_TOKEN to a token that may write, or run: hf auth login"
+        )
+    return HubUpload(repository, private, HfApi(token=token), kind)
 
 
-def expect_shareable_base(repository: str, source: SavedPolicy, merge: bool | None) -> None:
-    """Check that other users of `repository` can load the policy.
+def check_base_model_is_loadable_by_others(repository: str, source: SavedPolicy, merge: bool | None) -> None:
+    """Check that other users of the hub could load the policy `source` from `repository`.
 
     Raises:
         ScenarioError: if the policy is an unmerged adapter with a base model in a local folder.

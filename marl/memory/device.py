@@ -1,4 +1,4 @@
-"""Memory of a device: a device of this machine, or a device of a given size."""
+"""Memory of a device: a processor or GPU of this machine, or a device of a given size."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import re
 from dataclasses import dataclass
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(KiB|MiB|GiB|TiB|kB|KB|MB|GB|TB|B)", re.IGNORECASE)
-_UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+_BINARY_UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_UNIT_BYTES = {**_BINARY_UNITS, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 _CUDA = re.compile(r"cuda(?::(\d+))?")
-_SPARE = 0.08
-"""Share of a device's memory that stays free: an allocator does not fill the gaps between tensors."""
-_PROCESS = {"cpu": 0.6e9, "cuda": 0.6e9}
+_SPARE_SHARE = 0.08
+"""Share of a device's memory that must stay free for gaps between tensors, which the allocator cannot use."""
+_PROCESS_BYTES = {"cpu": 0.6e9, "cuda": 0.6e9}
 """Memory of a process before it holds a model [bytes]: interpreter and libraries, or CUDA's context and kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Memory of one device."""
+    """Name and memory of one device."""
 
     name: str
     bytes: float
+    """Total memory of the device [bytes]."""
 
     @property
     def is_cpu(self) -> bool:
-        """True if the device is the processor, whose memory also holds the copies made while a checkpoint is saved."""
+        """True if the device is the processor, whose memory also holds copies made for saving a checkpoint."""
         return self.name == "cpu"
 
     @property
@@ -33,36 +35,38 @@ class DeviceMemory:
         return None if self.is_cpu else self.bytes
 
     @property
-    def process_bytes(self) -> float:
-        """Memory that the process takes before a model is loaded [bytes]."""
-        return _PROCESS["cpu" if self.is_cpu else "cuda"]
+    def process_overhead_bytes(self) -> float:
+        """Memory that a process takes on the device before it loads a model [bytes]."""
+        return _PROCESS_BYTES["cpu" if self.is_cpu else "cuda"]
 
     @property
     def usable_bytes(self) -> float:
-        """Memory that a run may plan with [bytes]."""
-        return (1 - _SPARE) * self.bytes - self.process_bytes
+        """Memory of the device that models, optimizers and activations may take [bytes]."""
+        return (1 - _SPARE_SHARE) * self.bytes - self.process_overhead_bytes
 
 
-def device_memory(name: str) -> DeviceMemory:
+def device_memory(device_name: str) -> DeviceMemory:
     """Return the memory of `cpu`, of `cuda` or `cuda:N`, or of a device of a size such as `80GiB`.
 
     Raises:
-        ValueError: if `name` is none of these, or names a GPU that this machine does not have.
+        ValueError: if `device_name` is none of these, or names a GPU that this machine does not have.
     """
-    if name == "cpu":
-        return DeviceMemory(name, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    if matched := _SIZE.fullmatch(name):
-        size = float(matched[1]) * _UNITS[matched[2].lower()]
+    if device_name == "cpu":
+        return DeviceMemory(device_name, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if matched := _SIZE.fullmatch(device_name):
+        size = float(matched[1]) * _UNIT_BYTES[matched[2].lower()]
         if size > 0:
-            return DeviceMemory(name, size)
-    if not (cuda := _CUDA.fullmatch(name)):
+            return DeviceMemory(device_name, size)
+    if not (cuda := _CUDA.fullmatch(device_name)):
         choices = "choices: cpu, cuda:0 (or another number), a size such as 80GiB"
-        raise ValueError(f"--device: {name!r} is no device; {choices}")
+        raise ValueError(f"--device: {device_name!r} is no device; {choices}")
 
-    import torch  # here, so that `marl check` without a CUDA device stays light
+    import torch  # imported late, because only CUDA devices need it and `marl check` must start fast
 
     index, count = int(cuda[1] or 0), torch.cuda.device_count()
     if index >= count:
         problem = f"there are {count} CUDA devices here" if count else "there is no CUDA device here"
-        raise ValueError(f"--device: {name!r}: {problem}; choices: cpu, or the size of its memory, such as 80GiB")
-    return DeviceMemory(name, float(torch.cuda.get_device_properties(index).total_memory))
+        raise ValueError(
+            f"--device: {device_name!r}: {problem}; choices: cpu, or the size of its memory, such as 80GiB"
+        )
+    return DeviceMemory(device_name, float(torch.cuda.get_device_properties(index).total_memory))

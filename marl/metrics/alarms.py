@@ -6,84 +6,94 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from marl.core.errors import RunError
 from marl.core.types import Metrics
-from marl.scenario.schema import AlarmKind, Alarms, Scenario, Thresholds
+from marl.scenario.schema import AlarmKind, AlarmSettings, AlarmThresholds, Scenario
 
-_START = 10
-"""Number of first steps whose mean is the reference of relative limits."""
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+alarm/ROLE/KIND, game/GAME/alarm/ROLE/KIND | 0 or 1 | 1 while an alarm (`constant`, `unreadable`, `repeated`,
+    `distinct`, `entropy`, `length`, `cut`, `reward`, `credit`, `faulty`; of a policy `samples`) holds, 0 in the step
+    in which it ends
+"""
+
+_REFERENCE_STEPS = 10
+"""Number of first steps whose mean value is the reference of relative limits."""
 
 
-class CollapseError(RunError):
-    """An alarm that ends the run."""
+class AlarmStopError(RunError):
+    """Error that ends the run after an alarm of a kind listed under `alarms.stop`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """An alarm in the step in which it is raised."""
+    """Warning about one role or policy, in the step in which the warning is raised."""
 
     role: str
     """Name of the role, or of the policy for the kind `samples`."""
     kind: AlarmKind
     value: float
+    """Value of the watched metric in this step."""
     turns: int
     """Number of the role's turns in this step."""
     limit: str
     """The violated limit, such as `>= 0.98`."""
     patience: int
+    """Number of consecutive steps outside the limit after which the alarm is raised."""
     rule: str = ""
-    """Credit rule of the role."""
+    """Kinds of the role's credit rule, such as `outcome / group`."""
     game: str = ""
     """Name of the game, empty in a scenario with one game."""
 
-    def message(self, move: str) -> str:
-        """Return the text of the warning, where `move` is the role's most common move."""
-        indicator = _INDICATORS[self.kind]
-        words = indicator.words.format(value=self.value, move=move, turns=self.turns, rule=self.rule)
+    def message(self, most_common_move: str) -> str:
+        """Return the text of the warning, where `most_common_move` is the role's most common move."""
+        indicator = _ALARM_DEFINITIONS[self.kind]
+        words = indicator.message_format.format(
+            value=self.value, move=most_common_move, turns=self.turns, rule=self.rule
+        )
         subject = f"{indicator.scope} {self.role}" + (f" in game {self.game}" if self.game else "")
         return f"ALARM {subject}: {words} ({self.kind} {self.limit}) for {self.patience} {indicator.unit}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Indicator:
+class _AlarmDefinition:
     """Definition of one kind of alarm."""
 
-    figure: str
-    """Watched metric: the last part of `role/NAME/...`, or a pattern of the full name."""
-    words: str
+    metric: str
+    """Watched metric: METRIC of `role/NAME/METRIC`, or the full name with `{name}` for a role or policy."""
+    message_format: str
+    """Format string of the warning with the fields `value`, `move`, `turns` and `rule`."""
     relative: bool = False
     """True if limits are multiples of the metric's mean over the first steps."""
     too_low: bool = False
-    """True if a single threshold is the lower limit; otherwise it is the upper one."""
+    """True if a single threshold is the lower limit; otherwise a single threshold is the upper limit."""
     scope: str = "role"
+    """Kind of subject that the warning names: `role` or `policy`."""
     unit: str = "steps"
-
-    def limits(self, threshold: Any) -> tuple[float, float]:
-        """Return the open interval of values without an alarm."""
-        if isinstance(threshold, tuple):
-            return threshold
-        return (threshold, math.inf) if self.too_low else (-math.inf, threshold)
+    """Unit in which the warning counts the patience."""
 
 
-_INDICATORS: dict[AlarmKind, _Indicator] = {
-    "constant": _Indicator("constant", "says {move!r} in {value:.0%} of its choices ({turns} turns a step)"),
-    "unreadable": _Indicator("illegal", "{value:.0%} of {turns} turns a step cannot be read"),
-    "repeated": _Indicator("repeated", "repeats itself, whatever it is asked, with probability {value:.2f}"),
-    "distinct": _Indicator(
+_ALARM_DEFINITIONS: dict[AlarmKind, _AlarmDefinition] = {
+    "constant": _AlarmDefinition("constant", "says {move!r} in {value:.0%} of its choices ({turns} turns a step)"),
+    "unreadable": _AlarmDefinition("illegal", "{value:.0%} of {turns} turns a step cannot be read"),
+    "repeated": _AlarmDefinition("repeated", "repeats itself, whatever it is asked, with probability {value:.2f}"),
+    "distinct": _AlarmDefinition(
         "distinct2", "says few different things: distinct-2 is {value:.3g}", relative=True, too_low=True
     ),
-    "entropy": _Indicator("entropy", "samples at {value:.3g} nats a token"),
-    "length": _Indicator("tokens", "says {value:.3g} tokens a turn", relative=True),
-    "cut": _Indicator("cut", "{value:.0%} of {turns} turns a step are cut off by max_tokens"),
-    "reward": _Indicator("reward_std", "its returns are all the same (standard deviation {value:.2g})", too_low=True),
-    "credit": _Indicator(
+    "entropy": _AlarmDefinition("entropy", "samples at {value:.3g} nats a token"),
+    "length": _AlarmDefinition("tokens", "says {value:.3g} tokens a turn", relative=True),
+    "cut": _AlarmDefinition("cut", "{value:.0%} of {turns} turns a step are cut off by max_tokens"),
+    "reward": _AlarmDefinition(
+        "reward_std", "its returns are all the same (standard deviation {value:.2g})", too_low=True
+    ),
+    "credit": _AlarmDefinition(
         "credit/{name}/nonzero",
         "its credit ({rule}) is 0 or missing in all of {turns} turns a step, though its returns differ",
         too_low=True,
     ),
-    "samples": _Indicator(
+    "faulty": _AlarmDefinition("faulty", "{value:.1%} of {turns} verdicts a step are faulty: a check's code failed"),
+    "samples": _AlarmDefinition(
         "policy/{name}/samples",
         "gets no sample to learn from",
         too_low=True,
@@ -93,149 +103,164 @@ _INDICATORS: dict[AlarmKind, _Indicator] = {
 }
 
 
-class _Streak:
-    """Number of consecutive steps in which one indicator of one role or policy is outside its limits."""
+class _MetricLimitMonitor:
+    """Monitor of one metric of one role or policy, which counts consecutive steps outside the metric's limits."""
 
     def __init__(
         self,
         name: str,
         kind: AlarmKind,
-        thresholds: Thresholds,
+        thresholds: AlarmThresholds,
         *,
         rule: str = "",
         game: str = "",
-        explored: float = 0.0,
+        exploration_share: float = 0.0,
     ) -> None:
-        """`explored` is the share of the role's moves drawn at random, which lowers the limit of `constant`."""
-        self.name, self.rule, self.game = name, rule, game
-        self.kind: AlarmKind = kind
-        self._thresholds, self._indicator = thresholds, _INDICATORS[kind]
-        threshold = thresholds.limit(kind)
-        self._limits = self._indicator.limits(threshold * (1 - explored) if kind == "constant" else threshold)
-        figure = self._indicator.figure
+        """Watch one metric. The limit of `constant` falls with the share of moves that exploration draws at random."""
+        self._name, self._rule, self._game = name, rule, game
+        self._kind: AlarmKind = kind
+        self._thresholds, self._indicator = thresholds, _ALARM_DEFINITIONS[kind]
+        threshold = thresholds.alarm_threshold(kind)
+        if kind == "constant":
+            threshold *= 1 - exploration_share
+        # Values strictly between the two limits raise no alarm.
+        if isinstance(threshold, tuple):
+            self._limits = threshold
+        else:
+            self._limits = (threshold, math.inf) if self._indicator.too_low else (-math.inf, threshold)
+        figure = self._indicator.metric
         self._figure = figure.format(name=name) if "/" in figure else f"role/{name}/{figure}"
+        self.scope = f"game/{game}/" if game else ""
+        """Beginning of the names of the game's metrics, empty in a scenario with one game."""
+        self.metric = f"{self.scope}alarm/{name}/{kind}"
+        """Name of the metric that is 1 while the alarm holds."""
         self._length = 0
         self._first_values: list[float] = []
 
     @property
-    def metric(self) -> str:
-        """Name of the metric that is 1 while the alarm holds."""
-        return f"{_scope(self.game)}alarm/{self.name}/{self.kind}"
-
-    @property
-    def holds(self) -> bool:
+    def is_alarm_active(self) -> bool:
         return self._length >= self._thresholds.patience
 
     def update(self, metrics: Mapping[str, float]) -> Alarm | None:
-        """Add the metrics of one step and game; return the alarm if this step raises it."""
-        turns, value = metrics.get(f"role/{self.name}/turns", 0.0), metrics.get(self._figure)
-        if value is None or (self.kind != "samples" and turns < self._thresholds.turns) or self._explained(metrics):
+        """Process the metrics of one step and game; return the alarm that this step raises, or None."""
+        turns, value = metrics.get(f"role/{self._name}/turns", 0.0), metrics.get(self._figure)
+        too_few = self._kind != "samples" and turns < self._thresholds.turns
+        has_other_cause = False
+        if self._kind == "reward":
+            # A role without rewards of its own may still learn, if credit assigns other roles' rewards to it.
+            paid = any(name.startswith(f"role/{self._name}/reward/") for name in metrics)
+            has_other_cause = not paid and metrics.get(f"credit/{self._name}/nonzero", 0.0) > 0
+        elif self._kind == "credit":
+            # Without a spread of returns all credit is 0; then only the alarm `reward` is raised, not `credit`.
+            spread = metrics.get(f"role/{self._name}/reward_std", math.inf)
+            has_other_cause = spread <= (self._thresholds.reward or 0.0)
+        if value is None or too_few or has_other_cause:
             return None
         low, high = self._limits
         if self._indicator.relative:
-            if len(self._first_values) < _START:
+            if len(self._first_values) < _REFERENCE_STEPS:
                 self._first_values.append(value)
                 return None
             scale = fmean(self._first_values)
             low, high = low * scale, high * scale
         if low == high:
-            return None  # both limits are multiples of 0: rule-based players sample no tokens
+            # If the first values are 0, the limits coincide, as for rule-based players (they sample no tokens).
+            return None
         self._length = 0 if low < value < high else self._length + 1
-        if self._length != self._thresholds.patience:
+        patience = self._thresholds.patience
+        if self._length != patience:
             return None
         limit = f">= {high:.4g}" if value >= high else f"<= {low:.4g}"
-        patience = self._thresholds.patience
-        return Alarm(self.name, self.kind, value, int(turns), limit, patience, self.rule, self.game)
-
-    def _explained(self, metrics: Mapping[str, float]) -> bool:
-        """Return True if something else accounts for the figure.
-
-        Credit is 0 because returns are all the same, which is the alarm `reward`; or returns are all 0 because the role
-        is not paid itself and learns from rewards that credit passes on to it.
-        """
-        if self.kind == "reward":
-            paid = any(name.startswith(f"role/{self.name}/reward/") for name in metrics)
-            return not paid and metrics.get(f"credit/{self.name}/nonzero", 0.0) > 0
-        spread = metrics.get(f"role/{self.name}/reward_std", math.inf)
-        return self.kind == "credit" and spread <= (self._thresholds.reward or 0.0)
+        return Alarm(self._name, self._kind, value, int(turns), limit, patience, self._rule, self._game)
 
 
 def is_alarm_metric(metric: str) -> bool:
-    """Return True if `name` is a metric of `AlarmMonitor`."""
+    """Return True if `metric` is the name of a metric of `AlarmMonitor`: [game/GAME/]alarm/ROLE/KIND."""
     return metric.startswith("alarm/") or (metric.startswith("game/") and "/alarm/" in metric)
 
 
-def _scope(game: str) -> str:
-    return f"game/{game}/" if game else ""
-
-
-def _metrics_of(game: str, metrics: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the metrics of one of several games, under the names that they have where there is one."""
-    scope = _scope(game)
-    return {name[len(scope) :]: value for name, value in metrics.items() if name.startswith(scope)}
-
-
-def _of_role(kind: AlarmKind, *, learns: bool) -> bool:
-    """Return True if a kind concerns a role, which learns from its rewards or does not."""
-    return kind != "samples" and (learns or kind not in ("reward", "credit"))
-
-
 class AlarmMonitor:
-    """Alarms of a run. Their state follows from the rows of metrics.jsonl alone: a resumed run replays them."""
+    """Monitor of a run's alarms. Its state follows from the rows of metrics.jsonl alone, which a resumed run
+    replays."""
 
     def __init__(
         self,
-        settings: Alarms | None,
+        settings: AlarmSettings | None,
         roles: Mapping[str, bool],
         rules: Mapping[str, str] | None = None,
         policies: Iterable[str] = (),
         games: Mapping[str, Iterable[str]] | None = None,
-        explored: Mapping[str, float] | None = None,
+        exploration_share: Mapping[str, float] | None = None,
     ) -> None:
-        """Watch `roles`: each role, and True if it learns from its rewards; and `policies`, which learn.
+        """Watch the indicators of all roles and policies.
 
-        `rules`: role -> its credit rule, for messages. `games`: name of each of several games -> the roles that sit at
-        it. Each is watched apart: what collapses in one must not hide behind the others. `explored`: role -> share of
-        moves that are drawn at random.
+        Args:
+            settings: thresholds of the alarms, or None to watch nothing.
+            roles: role -> True if the role is trained.
+            rules: role -> kinds of its credit rule, for messages.
+            policies: policies that learn.
+            games: with several games, game -> its roles. Each game is watched separately, so that collapse in one game
+                does not hide behind the others.
+            exploration_share: role -> share of the role's moves that exploration draws at random.
         """
-        rules, explored = rules or {}, explored or {}
+        rules, exploration_share = rules or {}, exploration_share or {}
         self._stop = settings.stop if settings else ()
-        thresholds = {role: settings.of_role(role) for role in roles} if settings else {}
-        self._streaks = [
-            _Streak(role, kind, limits, rule=rules.get(role, ""), game=game, explored=explored.get(role, 0.0))
-            for game, seated in (games or {"": roles}).items()
-            for role in seated
-            if (limits := thresholds.get(role))
-            for kind in _INDICATORS
-            if _of_role(kind, learns=roles[role]) and limits.limit(kind) is not None
-        ]
-        self._streaks += [_Streak(name, "samples", settings) for name in policies if settings]
+        self._watches: list[_MetricLimitMonitor] = []
+        if settings is None:
+            return
+        for game, seated_roles in (games or {"": roles}).items():
+            for role in seated_roles:
+                if not (limits := settings.alarm_thresholds_of_role(role)):
+                    continue
+                for kind in _ALARM_DEFINITIONS:
+                    # The alarms `reward` and `credit` are not raised for roles that do not learn.
+                    watched = kind != "samples" and (roles[role] or kind not in ("reward", "credit"))
+                    if watched and limits.alarm_threshold(kind) is not None:
+                        rule, share = rules.get(role, ""), exploration_share.get(role, 0.0)
+                        self._watches.append(
+                            _MetricLimitMonitor(role, kind, limits, rule=rule, game=game, exploration_share=share)
+                        )
+        self._watches += [_MetricLimitMonitor(policy, "samples", settings) for policy in policies]
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> AlarmMonitor:
         """Return a monitor of all roles and learners of a scenario."""
         learning, credit = scenario.credited_roles(), scenario.credit
-        rule_of = {role: credit.roles.get(role, credit) for role in scenario.roles}
-        rules = {role: f"{rule.assign.kind} / {rule.baseline.kind}" for role, rule in rule_of.items()}
+        roles: dict[str, bool] = {}
+        rules: dict[str, str] = {}
+        for role in scenario.roles:
+            rule = credit.roles.get(role, credit)
+            roles[role], rules[role] = role in learning, f"{rule.assign.kind} / {rule.baseline.kind}"
         policies = [name for name, policy in scenario.policies.items() if policy.learner]
-        games = {name: view.roles for name, view in scenario.by_game().items()} if scenario.games else None
-        shares = {name: learner.exploration_rate for name, _, learner in scenario.learning_roles()}
-        # A policy that explores in half of its moves or more shows too little of its own choices.
-        explored = {name: share for name, share in shares.items() if share < 0.5}
-        watched = {role: role in learning for role in scenario.roles}
-        return cls(scenario.alarms, watched, rules, policies, games, explored)
+        games = {name: view.roles for name, view in scenario.scenario_by_game().items()} if scenario.games else None
+        exploration_share: dict[str, float] = {}
+        for role, _, learner in scenario.learning_roles():
+            # A policy that explores in at least half of its moves is not watched for constant answers.
+            if learner.exploration_rate < 0.5:
+                exploration_share[role] = learner.exploration_rate
+        return cls(scenario.alarms, roles, rules, policies, games, exploration_share)
 
     def __call__(self, metrics: Mapping[str, float]) -> tuple[Metrics, list[Alarm]]:
-        """Add the metrics of one step; return the alarm metrics and the alarms raised in this step.
+        """Process the metrics of one step; return the alarm metrics and the alarms raised in this step.
 
         The metric `alarm/ROLE/KIND` (with several games `game/GAME/alarm/ROLE/KIND`) is 1 while an alarm holds, and 0
         in the step in which it ends.
         """
-        before = {streak for streak in self._streaks if streak.holds}
-        metrics_of = {game: _metrics_of(game, metrics) for game in {streak.game for streak in self._streaks}}
-        raised = [alarm for streak in self._streaks if (alarm := streak.update(metrics_of[streak.game]))]
-        reported = [streak for streak in self._streaks if streak.holds or streak in before]
-        return {streak.metric: float(streak.holds) for streak in reported}, raised
+        by_scope: dict[str, Mapping[str, float]] = {}
+        states: Metrics = {}
+        raised: list[Alarm] = []
+        for watch in self._watches:
+            scope = watch.scope
+            if scope not in by_scope:
+                # With several games, metrics get a game's prefix, which is removed here.
+                by_scope[scope] = {name[len(scope) :]: metrics[name] for name in metrics if name.startswith(scope)}
+            held = watch.is_alarm_active
+            alarm = watch.update(by_scope[scope])
+            if alarm:
+                raised.append(alarm)
+            if held or watch.is_alarm_active:
+                states[watch.metric] = float(watch.is_alarm_active)
+        return states, raised
 
     def ends_run(self, alarm: Alarm) -> bool:
         return alarm.kind in self._stop

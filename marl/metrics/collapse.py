@@ -13,116 +13,158 @@ from itertools import pairwise
 
 from marl.core.types import Metrics, Turn
 
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+role/ROLE/entropy | nats a token | mean of minus the log-probability of sampled tokens under the sampling
+    distribution; greedy turns left out
+role/ROLE/constant | share | most common move among readable turns with a choice, of the kind of decision in which
+    it is most constant (answers in any words, or a list of moves; lists that share a move are one kind); only if
+    questions differ
+role/ROLE/repeated | probability | two answers to different questions are the same text (turns without a list of
+    moves)
+role/ROLE/distinct2 | share | different bigrams of tokens / bigrams (turns without a list of moves)
+"""
+
 _FEW_TURNS = 16
-"""Minimum number of turns per step for a kind of decision to count, in roles with several kinds of decisions."""
+"""Minimum number of turns per step of a kind of decision. Of several kinds, those with fewer turns are ignored."""
 
 
 def collapse_metrics(turns: Sequence[Turn]) -> Metrics:
-    """Return `entropy`, `constant`, `repeated` and `distinct2` of the turns of one role, without undefined ones."""
-    answered = [turn for turn in turns if _by_model(turn)]
-    free = [turn for turn in answered if turn.request.options is None]
+    """Return `entropy`, `constant`, `repeated` and `distinct2` of one role's turns; an undefined figure is absent."""
+    answered = list(filter(_is_answered_by_model, turns))
+    free_text = [turn for turn in answered if turn.request.options is None]
     figures = {
-        "entropy": entropy(answered),
-        "constant": _most_constant(answered)[1],
-        # A list of moves limits the texts: there, `constant` is the indicator.
-        "repeated": repeat_probability(free),
-        "distinct2": distinct([turn.completion.token_ids for turn in free]),
+        "entropy": entropy_per_token(answered),
+        "constant": _decision_kind_with_highest_majority_share(answered)[1],
+        # Only free texts get `repeated` and `distinct2`: listed moves are repeated anyway, and `constant` covers them.
+        "repeated": equal_answer_probability(free_text),
+        "distinct2": distinct_bigram_share(free_text),
     }
     return {name: value for name, value in figures.items() if value is not None}
 
 
 def most_common_move(turns: Iterable[Turn]) -> str:
-    """Return the move behind the figure `constant`, or else the most common move, or "" without moves."""
+    """Return the most common move of the kind of decision that determines the metric `constant`, or of all turns.
+
+    Return "" if no turn has a move.
+    """
     turns = list(turns)
-    decision, _ = _most_constant([turn for turn in turns if _by_model(turn)])
+    decision, _ = _decision_kind_with_highest_majority_share(list(filter(_is_answered_by_model, turns)))
     moves = Counter([turn.action for turn in decision or turns if turn.action is not None])
     return moves.most_common(1)[0][0] if moves else ""
 
 
-def group_by_decision(turns: Sequence[Turn]) -> list[list[Turn]]:
+def group_turns_by_decision_kind(turns: Sequence[Turn]) -> list[list[Turn]]:
     """Return the turns grouped by kind of decision, without turns that have a single option.
 
     Free-text answers are one kind. Choices from lists of moves are one kind if the lists share a move, directly or
     through other lists. A role that chooses whom to hear and then answers has two kinds, of which one may collapse.
     """
-    listed = [turn for turn in turns if turn.request.options is not None and len(turn.request.options) > 1]
-    lists: list[frozenset[str]] = []
+    free_text: list[Turn] = []
+    listed: list[Turn] = []
+    for turn in turns:
+        if turn.request.options is None:
+            free_text.append(turn)
+        elif len(turn.request.options) > 1:
+            listed.append(turn)
+    # Lists that share a move are merged, which makes the remaining sets of moves disjoint.
+    move_sets: list[frozenset[str]] = []
     for moves in dict.fromkeys(frozenset(turn.request.options or ()) for turn in listed):
-        shared = [other for other in lists if other & moves]
-        lists = [*(other for other in lists if other not in shared), moves.union(*shared)]
-    choices = [[turn for turn in listed if moves.issuperset(turn.request.options or ())] for moves in lists]
-    answers = [turn for turn in turns if turn.request.options is None]
-    return [kind for kind in (answers, *choices) if kind]
+        merged, disjoint = moves, list[frozenset[str]]()
+        for other in move_sets:
+            if other & moves:
+                merged |= other
+            else:
+                disjoint.append(other)
+        move_sets = [*disjoint, merged]
+    groups = [free_text]
+    group_of_move: dict[str, list[Turn]] = {}
+    for moves in move_sets:
+        groups.append([])
+        group_of_move |= dict.fromkeys(moves, groups[-1])
+    for turn in listed:
+        # A turn's moves all belong to one group, so any of them finds it.
+        group_of_move[next(iter(turn.request.options or ()))].append(turn)
+    return list(filter(None, groups))
 
 
-def _most_constant(turns: Sequence[Turn]) -> tuple[list[Turn], float | None]:
-    """Return the turns of the kind of decision with the highest majority share, and this share, or ([], None).
+def _decision_kind_with_highest_majority_share(turns: Sequence[Turn]) -> tuple[list[Turn], float | None]:
+    """Return the turns of the kind of decision with the highest majority share, and that share.
 
-    Among several kinds, those with few turns are ignored.
+    Return ([], None) if no share is defined. Among several kinds, those with few turns are ignored.
     """
-    kinds = group_by_decision(turns)
-    shares = [(kind, majority_share(kind)) for kind in kinds if len(kind) >= _FEW_TURNS or len(kinds) == 1]
-    defined = [(kind, share) for kind, share in shares if share is not None]
-    return max(defined, key=lambda kind_share: kind_share[1]) if defined else ([], None)
+    decisions = group_turns_by_decision_kind(turns)
+    most_constant: list[Turn] = []
+    highest: float | None = None
+    for decision in decisions:
+        share = most_common_move_share(decision) if len(decision) >= _FEW_TURNS or len(decisions) == 1 else None
+        if share is not None and (highest is None or share > highest):
+            most_constant, highest = decision, share
+    return most_constant, highest
 
 
-def entropy(turns: Sequence[Turn]) -> float | None:
+def entropy_per_token(turns: Sequence[Turn]) -> float | None:
     """Return the mean negative log-probability of sampled tokens [nats] under the sampling distribution.
 
     Greedy turns are ignored. Return None without sampled tokens.
     """
-    completions = [turn.completion for turn in turns if turn.request.sampling.temperature > 0]
-    tokens = sum([len(completion.logprobs) for completion in completions])
-    return -sum([sum(completion.logprobs) for completion in completions]) / tokens if tokens else None
+    logprobs = [turn.completion.logprobs for turn in turns if turn.request.sampling.temperature > 0]
+    tokens = sum(map(len, logprobs))
+    return -sum(map(sum, logprobs)) / tokens if tokens else None
 
 
-def majority_share(turns: Sequence[Turn]) -> float | None:
+def most_common_move_share(turns: Sequence[Turn]) -> float | None:
     """Return the share of the most common move among the readable moves of one kind of decision.
 
     Return None if all turns have the same question.
     """
-    readable = [turn for turn in turns if turn.action is not None]
-    if all(_question(turn) == _question(readable[0]) for turn in readable):
-        return None
-    return max(Counter([turn.action for turn in readable]).values()) / len(readable)
+    moves = Counter[str]()
+    questions: set[str] = set()
+    for turn in turns:
+        if turn.action is not None:
+            moves[turn.action] += 1
+            questions.add(_problem_or_state_key(turn))
+    return max(moves.values()) / moves.total() if len(questions) > 1 else None
 
 
-def repeat_probability(turns: Sequence[Turn]) -> float | None:
-    """Return the probability that two answers to different questions are equal texts (Simpson 1949).
+def equal_answer_probability(turns: Sequence[Turn]) -> float | None:
+    """Return the probability that two random answers to different questions are equal texts (Simpson 1949).
 
-    Return None if there are no two different questions.
+    Return None if all turns have the same question.
     """
-    questions = [_question(turn) for turn in turns]
+    questions = list(map(_problem_or_state_key, turns))
     texts = [turn.completion.text for turn in turns]
-    pairs = len(turns) ** 2 - _equal_pairs(questions)
-    same = _equal_pairs(texts) - _equal_pairs(list(zip(questions, texts, strict=True)))
+    pairs = len(turns) ** 2 - _count_equal_pairs(questions)
+    same = _count_equal_pairs(texts) - _count_equal_pairs(list(zip(questions, texts, strict=True)))
     return same / pairs if pairs else None
 
 
-def distinct(completions: Sequence[tuple[int, ...]]) -> float | None:
+def distinct_bigram_share(turns: Sequence[Turn]) -> float | None:
     """Return distinct-2 (Li et al. 2016, arXiv 1510.03055): different bigrams / bigrams, or None without bigrams."""
-    total = sum([max(0, len(ids) - 1) for ids in completions])
-    different = {pair for ids in set(completions) for pair in pairwise(ids)}
-    return len(different) / total if total else None
+    total, bigrams = 0, set[tuple[int, int]]()
+    for turn in turns:
+        total += max(0, len(turn.completion.token_ids) - 1)
+        bigrams.update(pairwise(turn.completion.token_ids))
+    return len(bigrams) / total if total else None
 
 
-def standard_deviation(values: Sequence[float]) -> float:
+def population_standard_deviation(values: Sequence[float]) -> float:
     """Return the population standard deviation (ddof = 0)."""
     mean = sum(values) / len(values)
     return math.sqrt(sum([(value - mean) ** 2 for value in values]) / len(values))
 
 
-def _by_model(turn: Turn) -> bool:
-    """Return True if a language model answered the turn; answers of remote models have a cost but no tokens."""
+def _is_answered_by_model(turn: Turn) -> bool:
+    """Return True if a language model answered the turn. A turn of a remote model has a usage instead of tokens."""
     completion = turn.completion
     sampled = completion.finish not in ("overflow", "aborted")
     return sampled and (bool(completion.prompt_ids) or completion.usage is not None)
 
 
-def _question(turn: Turn) -> str:
+def _problem_or_state_key(turn: Turn) -> str:
     return turn.problem or turn.request.state
 
 
-def _equal_pairs(items: Sequence[object]) -> int:
-    """Return the number of ordered pairs of equal items, including the pairs of an item with itself."""
-    return sum([count * count for count in Counter(items).values()])
+def _count_equal_pairs(answers: Sequence[object]) -> int:
+    """Return the number of ordered pairs of equal answers, including the pairs of an answer with itself."""
+    return sum([count * count for count in Counter(answers).values()])

@@ -1,12 +1,11 @@
-"""Settings of adapters: small trainable matrices on a frozen base model that all its adapters share in memory.
+"""Settings of adapters: small trainable matrices on a frozen base model, which several adapters share in memory.
 
-PEFT builds LoRA (arXiv 2106.09685) and DoRA (2402.09353) adapters and saves them as PEFT folders. This module is
-light: torch is imported when weights are loaded.
+PEFT builds LoRA (arXiv 2106.09685) and DoRA (arXiv 2402.09353) adapters and saves them as PEFT folders. This module
+imports torch only when weights are loaded.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,10 +15,12 @@ from typing import Annotated, Any, Self
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
 from marl.core.plugins import PluginField
-from marl.models.hf_folder import check_adapter, read_adapter_config
+from marl.host.data_files import one_line_error_message
+from marl.models.hf_folder import check_adapter_folder, read_adapter_config
 from marl.models.pretrained import Pretrained, PretrainedSource, TransformersModelConfig
-from marl.protocols import ModelConfig, ModelContext
-from marl.protocols.memory_estimates import MemorySaver
+from marl.protocols import ModelConfig, ModelPreparation
+from marl.protocols.memory_estimates import MemorySavingSetting
+from marl.text.linear_patterns import check_linear_pattern
 
 _NO_BASE = "is an adapter itself: make one model of it, marl export RUN POLICY --merge --out FOLDER, or go on with it"
 
@@ -32,19 +33,19 @@ class Adapter(ModelConfig):
     base: Annotated[TransformersModelConfig, PluginField("models", TransformersModelConfig, path="pretrained")]
     """Base model: a folder, a name on the hub, or `kind: tiny`."""
     rank: PositiveInt = 8
-    """Rank of the low-rank matrices."""
+    """Rank of the adapter's low-rank matrices."""
     alpha: PositiveFloat = 16.0
-    """The adapter's output is multiplied by alpha / rank."""
+    """Scale of the adapter's output, which is multiplied by alpha / rank."""
     use_rslora: bool = False
-    """Scale the adapter's output by alpha / sqrt(rank) instead (arXiv 2312.03732)."""
+    """Scale the adapter's output by alpha / sqrt(rank) instead of alpha / rank (arXiv 2312.03732)."""
     use_dora: bool = False
-    """DoRA: also train the norm of each row of the layer's weight."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    """Use DoRA, which also trains the norm of each row of the layer's weight."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of dropping an input of the adapter during training."""
     targets: str | tuple[str, ...] = "all-linear"
     """Adapted layers, in PEFT's notation: a list of last names or paths of layers (`q_proj`, `layers.0.mlp.up_proj`),
-    or a pattern that matches full paths. Linear layers, the output layer (`lm_head`) and embeddings can be adapted.
-    `all-linear`: all linear layers but the output layer."""
+    or a pattern in RE2's syntax that matches full paths. Linear layers, the output layer (`lm_head`) and embeddings can
+    be adapted. `all-linear`: all linear layers but the output layer."""
     path: Path | None = None
     """PEFT folder with the initial adapter. Default: a new adapter, which leaves the base's output unchanged."""
     seed: int = 0
@@ -52,19 +53,18 @@ class Adapter(ModelConfig):
 
     @field_validator("targets")
     @classmethod
-    def _check_pattern(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    def _check_target_pattern(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if isinstance(targets, str):
+            # The pattern may come from a stranger's file, so only patterns that match in linear time are accepted.
             try:
-                re.compile(targets)
-            except re.error as error:
-                raise ValueError(
-                    f"{targets!r} is neither all-linear, a list of names, nor a pattern: {error}"
-                ) from error
+                check_linear_pattern(targets)
+            except ValueError as error:
+                raise ValueError(f"neither all-linear, a list of names, nor a pattern: {error}") from error
         return targets
 
     @property
     def folder(self) -> Path | None:
-        """PEFT folder with the initial adapter, with `~` expanded; None for a new adapter."""
+        """PEFT folder with the initial adapter, with `~` expanded, or None for a new adapter."""
         return self.path and self.path.expanduser()
 
     def unmet_requirements(self) -> Iterable[str]:
@@ -73,26 +73,26 @@ class Adapter(ModelConfig):
             yield f"base.{problem}"
         if not base_problems and self.base.shared_base():
             yield f"base: {_NO_BASE}"
-        for problem in self._problems():
+        for problem in self._initial_adapter_errors():
             yield f"path: {str(self.path)!r}: {problem}"
 
-    def prepare(self, context: ModelContext) -> AdapterSource:
-        for problem in self._problems():
+    def prepare(self, context: ModelPreparation) -> AdapterSource:
+        for problem in self._initial_adapter_errors():
             raise ValueError(f"policy {context.policy!r}: adapter {str(self.path)!r}: {problem}")
         base = self.base.prepare(context)
         if not isinstance(base, PretrainedSource):
             raise ValueError(f"policy {context.policy!r}: base: {_NO_BASE}")
         folder = Path(base.path).expanduser()
         if folder.is_dir():
-            # The adapter is saved with this name of its base, which must be valid from any working directory.
+            # The base's path is saved with the adapter, so it is made absolute.
             base = replace(base, path=str(folder.absolute()))
         return AdapterSource(context.policy, self, base)
 
     def shared_base(self) -> ModelConfig:
         return self.base
 
-    def memory_savers(self) -> Iterable[MemorySaver]:
-        for saver in self.base.memory_savers():
+    def memory_saving_settings(self) -> Iterable[MemorySavingSetting]:
+        for saver in self.base.memory_saving_settings():
             yield replace(saver, field=f"base.{saver.field}")
 
     def with_saved_weights(self, folder: Path) -> Self:
@@ -100,7 +100,7 @@ class Adapter(ModelConfig):
 
     @classmethod
     def from_folder(cls, folder: Path, **base_settings: Any) -> Self:
-        """Return the settings of the adapter in a PEFT folder, on the base named there.
+        """Return the settings of the adapter in a PEFT folder, on the base that the folder names.
 
         `base_settings` are fields of `TransformersModelConfig` for the base.
 
@@ -121,21 +121,24 @@ class Adapter(ModelConfig):
         try:
             return cls(**settings, path=folder)
         except ValidationError as error:
-            raise ValueError(f"holds settings of an adapter that cannot be used: {error}") from error
+            raise ValueError(
+                f"holds settings of an adapter that cannot be used: {one_line_error_message(error)}"
+            ) from error
 
-    def _problems(self) -> Iterator[str]:
+    def _initial_adapter_errors(self) -> Iterator[str]:
+        """Yield an error message if the folder `path` is unusable, or holds an adapter with other settings."""
         if self.folder is None:
             return
         expected = {"r": self.rank, "lora_alpha": self.alpha, "use_dora": self.use_dora, "use_rslora": self.use_rslora}
         try:
-            check_adapter(self.folder, expected)
+            check_adapter_folder(self.folder, expected)
         except ValueError as error:
             yield str(error)
 
 
 @dataclass
 class AdapterSource:
-    """Source of an adapter's weights and of the base model that this process shares between adapters."""
+    """Source of an adapter's weights, and of its base model, which adapters in this process share."""
 
     policy: str
     adapter: Adapter
@@ -143,31 +146,31 @@ class AdapterSource:
 
     @property
     def path(self) -> str:
-        """Folder of the base, or its name on the hub."""
+        """Folder of the base model, or its name on the hub."""
         return self.base_source.path
 
     @property
     def dtype(self) -> str:
-        """Dtype of the base's weights."""
+        """Dtype of the base model's weights."""
         return self.base_source.dtype
 
     @cached_property
     def base(self) -> Any:
-        """The shared base model in memory. Its weights must never be changed."""
-        from marl.models.lora import shared_base
+        """Shared base model in memory, whose weights must not be changed."""
+        from marl.models.lora import load_shared_base
 
-        return shared_base(self.base_source)
+        return load_shared_base(self.base_source)
 
     def model(self) -> Any:
-        """Return a new model in eval mode: new modules on the base's frozen tensors, and a new copy of the adapter."""
-        from marl.models.lora import with_adapter
+        """Return a new adapted model in eval mode, with the base's frozen tensors and a new copy of the adapter's."""
+        from marl.models.lora import load_adapted_model
 
-        return with_adapter(self)
+        return load_adapted_model(self)
 
     def tokenizer(self) -> Any:
-        """Load the tokenizer of the base."""
+        """Load the tokenizer of the base model."""
         return self.base_source.tokenizer()
 
-    def error(self, problem: object) -> ValueError:
-        """Return an error about `problem` with the names of the policy and the base."""
+    def error_naming_policy_and_model(self, problem: object) -> ValueError:
+        """Return an error whose message names the policy and the base, followed by `problem`."""
         return ValueError(f"policy {self.policy!r}: adapter on {self.path!r}: {problem}")

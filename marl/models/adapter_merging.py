@@ -1,4 +1,4 @@
-"""Merging an adapter into its base, which gives one ordinary model without PEFT."""
+"""Merging of an adapter into the base model. The result is an ordinary model, which needs no PEFT."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from marl.models.lora import adapter_layers
 
 
 def merge_adapter(source: AdapterSource) -> Any:
-    """Return the base, in its own dtype, with the adapter's change added to its weights.
+    """Return the base of `source`, in its own dtype, with the adapter's change added to its weights.
 
     Raises:
-        ValueError: if the adapter changes the input or output layer of a base whose two layers share one tensor.
+        ValueError: if the adapter changes an input or output layer of the base, and the two layers share one tensor.
     """
     model = source.base_source.model()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # PEFT uses an attribute that Transformers is about to rename
+        # PEFT uses an attribute that Transformers will rename, and warns of in every call.
+        warnings.simplefilter("ignore", FutureWarning)
         adapted = cast("Any", PeftModel.from_pretrained(model, str(source.adapter.folder)))
     layers: list[Any] = []
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
@@ -29,7 +30,7 @@ def merge_adapter(source: AdapterSource) -> Any:
     tied = layers if len({layer.weight.data_ptr() for layer in layers}) < len(layers) else []
     changed = [name.rpartition(".")[2] for name, layer in adapter_layers(model) if layer.base_layer in tied]
     if changed:
-        raise source.error(
+        raise source.error_naming_policy_and_model(
             f"cannot be merged: its adapter changes {', '.join(changed)}, and the base's input and output share their "
             "weights; export the adapter as it is"
         )

@@ -1,9 +1,9 @@
-"""Prompts of Q-networks: sequences of numbers from which the inputs of a network can be decoded.
+"""Prompts of Q-networks: the inputs of a network for one or more decisions, encoded as a sequence of numbers.
 
-A prompt is `OBSERVATION` and the ids of the agent's observation; `HEARD` and the ids of the words for each earlier
-turn that the agent reads; `MOVES` and the legal moves; `ANSWER`. The completion is one number, the move. With
-`history: append`, the agent's earlier decisions of the episode come first, so that the network's memory is computed
-from the prompt alone.
+A prompt consists of `OBSERVATION` and the ids of the agent's observation; then, for each earlier turn that the agent
+reads, `HEARD` and the ids of its words; then `MOVES` and the legal moves; then `ANSWER`. The completion is one number,
+the move. With `history: append`, the agent's earlier decisions of the episode come first, so that the network's memory
+is computed from the prompt.
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ from marl.core.types import Request, TurnId
 from marl.protocols import TextEncoder
 
 OBSERVATION, HEARD, MOVES, ANSWER = range(4)
-_SIGNS = 4
+_MARKERS = 4
 Ids = tuple[int, ...]
 
 
-class DecisionInput(NamedTuple):
+class QNetworkInput(NamedTuple):
     """Input of a Q-network for one decision."""
 
     observation: Ids
-    """The encoder's ids of the observation."""
+    """Ids of the observation's text, as the text encoder gives them."""
     heard: tuple[Ids, ...]
-    """The encoder's ids of each earlier turn that the agent reads."""
+    """Ids of the text of each earlier turn that the agent reads, as the text encoder gives them."""
     legal: Ids
     """Indices of the legal moves among all actions."""
     previous: int
-    """Index of the agent's previous move in this prompt, or -1 for the first decision."""
+    """Action index of the agent's previous move in this prompt, or -1 for the prompt's first decision."""
 
 
 class DecisionTokenizer:
-    """Encoder of requests as prompts of numbers, and decoder of these prompts into decisions."""
+    """Encoder of requests as prompts of a Q-network, and decoder of these prompts into decisions."""
 
     def __init__(self, actions: Sequence[str], encoder: TextEncoder) -> None:
+        """`actions`: all moves of the network; `encoder`: encoder of texts as ids."""
         self._encoder, self._indices = encoder, {action: index for index, action in enumerate(actions)}
-        self._first_word = _SIGNS + len(self._indices)
-        self.decisions = lru_cache(maxsize=32768)(self._decode)
-        """Cached function: prompt -> its decisions in order."""
+        self._first_word = _MARKERS + len(self._indices)
+        self.decisions = lru_cache(maxsize=32768)(self._decode_decisions)
+        """Cached function: prompt -> inputs of its decisions, in order."""
 
     def prompt(self, request: Request) -> Ids:
-        """Return the prompt of `request`.
+        """Return the prompt of `request` as a sequence of numbers.
 
         Raises:
-            ValueError: if the request lists no moves, or if a move is not among the actions.
+            ValueError: if the request lists no moves, or if a move is not among the network's actions.
         """
         if not request.options:
             raise ValueError(f"policy {request.policy!r}: a Q-network chooses from listed moves, but any text is one")
@@ -55,51 +56,53 @@ class DecisionTokenizer:
             if move not in self._indices:
                 lacking = f"model.actions lacks the legal move {move!r}; it has {', '.join(self._indices)}"
                 raise ValueError(f"policy {request.policy!r}: {lacking}")
-        observation, heard = split_heard(request)
-        ids = [*request.continues, OBSERVATION, *self._words(observation)]
+        observation, heard = split_observation_and_heard_texts(request)
+        ids = [*request.continues, OBSERVATION, *self._encode_text(observation)]
         for text in heard:
-            ids += [HEARD, *self._words(text)]
-        return (*ids, MOVES, *map(self.action_token, request.options), ANSWER)
+            ids += [HEARD, *self._encode_text(text)]
+        return (*ids, MOVES, *map(self.token_id_of_action, request.options), ANSWER)
 
-    def action_token(self, move: str) -> int:
-        """Return the number of `move` in prompts and completions."""
-        return _SIGNS + self._indices[move]
+    def token_id_of_action(self, move: str) -> int:
+        """Return the number that encodes `move` in prompts and completions."""
+        return _MARKERS + self._indices[move]
 
-    def action_index(self, token: int) -> int:
-        """Return the index of a move among the actions, given its number `token` in a prompt."""
-        return token - _SIGNS
+    def action_index_of_token_id(self, token_id: int) -> int:
+        """Return the index, among the network's actions, of the move that the number `token_id` encodes."""
+        return token_id - _MARKERS
 
-    def _words(self, text: str) -> list[int]:
-        return [self._first_word + number for number in self._encoder.ids(text)]
+    def _encode_text(self, text: str) -> list[int]:
+        """Return the numbers that encode `text` in a prompt: the text encoder's ids, shifted past markers and moves."""
+        return [self._first_word + number for number in self._encoder.encode(text)]
 
-    def _decode(self, prompt: Ids) -> tuple[DecisionInput, ...]:
-        decisions: list[DecisionInput] = []
+    def _decode_decisions(self, prompt: Ids) -> tuple[QNetworkInput, ...]:
+        """Return the input of each decision in `prompt`."""
+        decisions: list[QNetworkInput] = []
         previous = -1
-        for decision in _split_at(prompt, OBSERVATION):
+        for decision in _split_at_marker_token(OBSERVATION, prompt):
             middle = decision.index(MOVES)
             before, moves = decision[:middle], decision[middle + 1 :]
             texts: list[Ids] = []
-            for words in _split_at((HEARD, *before), HEARD):
-                texts.append(tuple([number - self._first_word for number in words]))
+            for numbers in _split_at_marker_token(HEARD, (HEARD, *before)):
+                texts.append(tuple([number - self._first_word for number in numbers]))
             end = moves.index(ANSWER)
-            legal = tuple([self.action_index(token) for token in moves[:end]])
-            decisions.append(DecisionInput(texts[0], tuple(texts[1:]), legal, previous))
-            # Only the last decision of a prompt has no answer yet.
-            previous = self.action_index(moves[end + 1]) if len(moves) > end + 1 else -1
+            legal = tuple(map(self.action_index_of_token_id, moves[:end]))
+            decisions.append(QNetworkInput(texts[0], tuple(texts[1:]), legal, previous))
+            # All decisions but the last of a prompt are followed by the action that was taken.
+            previous = self.action_index_of_token_id(moves[end + 1]) if len(moves) > end + 1 else -1
         return tuple(decisions)
 
 
-def _split_at(ids: Ids, sign: int) -> list[Ids]:
-    """Return the segment after each `sign` in `ids`, which begins with a `sign`."""
-    bounds = [index for index, number in enumerate(ids) if number == sign]
-    return [ids[begin + 1 : end] for begin, end in pairwise([*bounds, len(ids)])]
+def _split_at_marker_token(marker_id: int, token_ids: Ids) -> list[Ids]:
+    """Return the segments of `token_ids` between occurrences of `marker_id`, with which `token_ids` begins."""
+    bounds = [index for index, number in enumerate(token_ids) if number == marker_id]
+    return [token_ids[begin + 1 : end] for begin, end in pairwise([*bounds, len(token_ids)])]
 
 
-def split_heard(request: Request) -> tuple[str, list[str]]:
-    """Return the observation, which is the request's text without words of heard turns, and these words by turn.
+def split_observation_and_heard_texts(request: Request) -> tuple[str, list[str]]:
+    """Return the observation in the prompt of `request`, and the words of each heard turn, in order of appearance.
 
-    Text of the game about earlier turns, and the agent's own words, belong to the observation. The turns are in the
-    order of their first words.
+    A heard turn is another agent's turn whose words the prompt quotes. All other text belongs to the observation: the
+    game's own text and the agent's own words.
     """
     contents = [message.content for message in request.messages]
     heard: dict[TurnId, list[str]] = {}
@@ -110,7 +113,7 @@ def split_heard(request: Request) -> tuple[str, list[str]]:
         content, end = contents[mark.message], ends[mark.message]
         heard.setdefault(mark.source, []).append(content[mark.begin : mark.end])
         remaining[mark.message] += content[end : mark.begin]
-        # Marks may be nested: the end of an inner mark lies before the end of the outer one.
+        # Spans of earlier turns may be nested: the end of an outer span must not be replaced by that of an inner one.
         ends[mark.message] = max(end, mark.end)
     texts = [text + content[end:] for text, content, end in zip(remaining, contents, ends, strict=True)]
     return "\n".join(filter(None, texts)), [" ".join(words) for words in heard.values()]

@@ -15,25 +15,27 @@ from torch import Tensor, nn
 
 
 class FusedLora(Linear):
-    """LoRA layer that computes W x + s B A x in the dtype of W. Other PEFT variants keep PEFT's forward."""
+    """LoRA layer that computes W x + s B A x in the dtype of W. Other variants of adapters use PEFT's forward."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return the output `[..., O]`, in the dtype of the layer, for the input `x` `[..., I]`."""
         layer: Any = self.base_layer
-        drops = self.training and not isinstance(self.lora_dropout["default"], nn.Identity)
-        changed = self.disable_adapters or self.merged or drops or "default" in self.lora_variant
-        if changed or type(layer) is not nn.Linear or layer.weight.requires_grad:
+        drops_inputs = self.training and not isinstance(self.lora_dropout["default"], nn.Identity)
+        is_variant = self.disable_adapters or self.merged or drops_inputs or "default" in self.lora_variant
+        if is_variant or type(layer) is not nn.Linear or layer.weight.requires_grad:
             return super().forward(x, *args, **kwargs)
         a_RI, b_OR = self.lora_A["default"].weight, self.lora_B["default"].weight
-        # Autocast would cast the factors a second time; the operation casts them itself.
+        # Autocast is disabled, because the operation casts the factors itself.
         with torch.autocast(x.device.type, enabled=False):
-            output_NO: Any = _LowRankSum.apply(x.flatten(0, -2), layer.weight, a_RI, b_OR, self.scaling["default"])
+            output_NO: Any = _FusedLoraFunction.apply(
+                x.flatten(0, -2), layer.weight, a_RI, b_OR, self.scaling["default"]
+            )
             output = output_NO.unflatten(0, x.shape[:-1])
             return output if layer.bias is None else output + layer.bias
 
 
-class _LowRankSum(torch.autograd.Function):
-    """W x + s B A x for a frozen W, with gradients for x, A and B."""
+class _FusedLoraFunction(torch.autograd.Function):
+    """Operation W x + s B A x for a frozen W, with gradients for x, A and B."""
 
     @staticmethod
     def forward(ctx: Any, x_NI: Tensor, weight_OI: Tensor, a_RI: Tensor, b_OR: Tensor, scale: float) -> Tensor:

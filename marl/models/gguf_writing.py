@@ -1,7 +1,7 @@
-"""Writing GGUF files (the format of llama.cpp): Llama models with a byte-level BPE tokenizer, by the package `gguf`.
+"""Writing of GGUF files, the format of llama.cpp, for Llama models with a byte-level BPE tokenizer.
 
-The package gives the names of tensors. llama.cpp's converter (convert_hf_to_gguf.py) defines the other entries of a
-file.
+The names of tensors come from the package `gguf`. llama.cpp's converter (convert_hf_to_gguf.py) defines the other
+entries of a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from marl.models.hf_folder import read_json, weight_files
+from marl.models.hf_folder import read_json, safetensors_files
 
 ARCHITECTURE = "llama"
 _LLAMA3 = (
@@ -24,16 +24,16 @@ _LLAMA3 = (
     r"\s+(?!\S)|\s+"
 )
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_SPLITS = {_LLAMA3: "llama-bpe", _QWEN2: "qwen2"}
-"""Split pattern of a pre-tokenizer -> llama.cpp's name for it."""
+_PRE_TOKENIZER_NAMES = {_LLAMA3: "llama-bpe", _QWEN2: "qwen2"}
+"""Regular expression by which a pre-tokenizer splits a text -> llama.cpp's name for the pre-tokenizer."""
 _OUTPUT = "output.weight"
 
 
-def expect_supported(folder: Path | str) -> None:
+def check_gguf_export_supported(folder: Path | str) -> None:
     """Check that `write_gguf` can write the model in `folder`.
 
     Raises:
-        ValueError: naming the unsupported setting, or the missing package.
+        ValueError: with the unsupported setting, or the missing package.
     """
     if find_spec("gguf") is None:
         raise ValueError("--gguf needs the package `gguf`: pip install 'marl-llm[gguf]'")
@@ -44,7 +44,7 @@ def expect_supported(folder: Path | str) -> None:
     architectures = config.get("architectures") or ["unknown"]
     if architectures != ["LlamaForCausalLM"]:
         raise ValueError(f"--gguf: architecture {architectures[0]} is not supported; choices: LlamaForCausalLM")
-    rope = _rope_settings(config)
+    rope = _rotary_embedding_settings(config)
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ValueError(f"--gguf: scaled rotary embeddings ({rope}) are not supported; choices: default")
     if config.get("attention_bias") or config.get("mlp_bias"):
@@ -52,48 +52,18 @@ def expect_supported(folder: Path | str) -> None:
     _pre_tokenizer_name(_read_tokenizer(folder))
 
 
-def write_gguf(folder: Path, file: Path) -> None:
-    """Write the model and the tokenizer in a Hugging Face folder as one GGUF file, with the dtypes of the folder.
+def write_gguf(model_folder: Path, gguf_file: Path) -> None:
+    """Write the model and the tokenizer of a Hugging Face folder as one GGUF file, with the dtypes of the folder.
 
     Raises:
-        ValueError: as `expect_supported`, or if GGUF has no name for a tensor.
+        ValueError: as `check_gguf_export_supported`, or if GGUF has no name for a tensor.
     """
-    import gguf  # an extra, which may not be installed
+    # imported here, because the package `gguf` is optional
+    import gguf
 
-    expect_supported(folder)
-    config = read_json(folder / "config.json")
-    writer = gguf.GGUFWriter(file, ARCHITECTURE)
-    _add_shapes(writer, config)
-    _add_tokenizer(writer, folder, config["vocab_size"])
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
-    for path in weight_files(folder):
-        with safe_open(path, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118
-                gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
-                if gguf_name is None:
-                    raise ValueError(f"--gguf: a {ARCHITECTURE} model of GGUF has no tensor {name}")
-                if gguf_name == _OUTPUT and config.get("tie_word_embeddings"):
-                    continue  # readers use the embeddings where the output has no tensor
-                tensor = _reordered(gguf_name, tensors.get_tensor(name), config)
-                if tensor.ndim < 2:  # norms, which llama.cpp expects as float32
-                    writer.add_tensor(gguf_name, tensor.float().numpy())
-                elif tensor.dtype == torch.bfloat16:  # numpy has no bfloat16
-                    raw = tensor.view(torch.uint16).numpy().view(np.uint8)
-                    writer.add_tensor(gguf_name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
-                else:
-                    writer.add_tensor(gguf_name, tensor.numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _rope_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    # Transformers 5 writes `rope_parameters`, earlier releases wrote `rope_scaling`.
-    return config.get("rope_parameters") or config.get("rope_scaling") or {}
-
-
-def _add_shapes(writer: Any, config: Mapping[str, Any]) -> None:
+    check_gguf_export_supported(model_folder)
+    config = read_json(model_folder / "config.json")
+    writer = gguf.GGUFWriter(gguf_file, ARCHITECTURE)
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer.add_vocab_size(config["vocab_size"])
@@ -107,13 +77,45 @@ def _add_shapes(writer: Any, config: Mapping[str, Any]) -> None:
     writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(_rope_settings(config).get("rope_theta") or config.get("rope_theta") or 10000.0)
+    writer.add_rope_freq_base(
+        _rotary_embedding_settings(config).get("rope_theta") or config.get("rope_theta") or 10000.0
+    )
+    _add_tokenizer(writer, model_folder, config["vocab_size"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    for path in safetensors_files(model_folder):
+        with safe_open(path, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+                if gguf_name is None:
+                    raise ValueError(f"--gguf: a {ARCHITECTURE} model of GGUF has no tensor {name}")
+                # Readers of GGUF use the embeddings as output layer if the file has none.
+                if gguf_name == _OUTPUT and config.get("tie_word_embeddings"):
+                    continue
+                tensor = _reorder_rows_for_llama_cpp(gguf_name, tensors.get_tensor(name), config)
+                # llama.cpp expects the weights of norms in float32, and numpy has no bfloat16.
+                if tensor.ndim < 2:
+                    writer.add_tensor(gguf_name, tensor.float().numpy())
+                elif tensor.dtype == torch.bfloat16:
+                    raw = tensor.view(torch.uint16).numpy().view(np.uint8)
+                    writer.add_tensor(gguf_name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
+                else:
+                    writer.add_tensor(gguf_name, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
-def _reordered(name: str, tensor: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
-    """Return `tensor` with the rows of queries and keys in the order of llama.cpp.
+def _rotary_embedding_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of rotary embeddings in the configuration of a model."""
+    # The setting is called `rope_parameters` in Transformers 5 and `rope_scaling` in earlier releases.
+    return config.get("rope_parameters") or config.get("rope_scaling") or {}
 
-    llama.cpp's rotary embeddings rotate neighbouring rows, those of Transformers the two halves of a head.
+
+def _reorder_rows_for_llama_cpp(name: str, tensor: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+    """Return `tensor` with its rows in llama.cpp's order if `name` is a projection to queries or keys.
+
+    Rotary embeddings rotate neighbouring rows in llama.cpp, and the two halves of a head in Transformers.
     """
     heads = config["num_attention_heads"]
     if ".attn_k." in name:
@@ -124,10 +126,10 @@ def _reordered(name: str, tensor: torch.Tensor, config: Mapping[str, Any]) -> to
     return halves.swapaxes(1, 2).reshape(tensor.shape).contiguous()
 
 
-def _add_tokenizer(writer: Any, folder: Path, rows: int) -> None:
-    """Add tokens, merges, special tokens and the chat template.
+def _add_tokenizer(writer: Any, folder: Path, embedding_count: int) -> None:
+    """Add the tokens, merges, special tokens and chat template of a Hugging Face folder to a GGUF file.
 
-    `rows` is the number of embeddings; embeddings without a token are marked as unused.
+    `embedding_count` is the number of embeddings. Embeddings without a token are marked as unused.
     """
     from gguf import TokenType
 
@@ -140,12 +142,13 @@ def _add_tokenizer(writer: Any, folder: Path, rows: int) -> None:
         kinds[token["id"]] = TokenType.CONTROL if token.get("special") else TokenType.USER_DEFINED
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(_pre_tokenizer_name(data))
-    writer.add_token_list([texts.get(number, f"[PAD{number}]") for number in range(rows)])
-    writer.add_token_types([kinds.get(number, TokenType.UNUSED) for number in range(rows)])
+    writer.add_token_list([texts.get(number, f"[PAD{number}]") for number in range(embedding_count)])
+    writer.add_token_types([kinds.get(number, TokenType.UNUSED) for number in range(embedding_count)])
     if merges := data["model"]["merges"]:
         writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
-    else:  # GGUF has no empty lists: readers take the merges from the vocabulary, where there are none
-        writer.add_token_scores([0.0] * rows)
+    else:
+        # GGUF cannot store an empty list, so scores replace merges: readers then derive merges (none).
+        writer.add_token_scores([0.0] * embedding_count)
     numbers = {text: number for number, text in texts.items()}
     adders = {"bos": writer.add_bos_token_id, "eos": writer.add_eos_token_id, "pad": writer.add_pad_token_id}
     for name, add_token_id in adders.items():
@@ -153,7 +156,7 @@ def _add_tokenizer(writer: Any, folder: Path, rows: int) -> None:
         text = special.get("content") if isinstance(special, dict) else special
         if isinstance(text, str) and text in numbers:
             add_token_id(numbers[text])
-    # A chat template writes the token that begins a text itself.
+    # The chat template writes the first token of a text itself, so readers must not add it.
     writer.add_add_bos_token(False)
     template = folder / "chat_template.jinja"
     chat_template = template.read_text() if template.is_file() else settings.get("chat_template")
@@ -162,7 +165,7 @@ def _add_tokenizer(writer: Any, folder: Path, rows: int) -> None:
 
 
 def _read_tokenizer(folder: Path) -> dict[str, Any]:
-    """Return the content of a folder's tokenizer.json.
+    """Return the content of the tokenizer.json in `folder`.
 
     Raises:
         ValueError: if the tokenizer is no byte-level BPE.
@@ -176,21 +179,24 @@ def _read_tokenizer(folder: Path) -> dict[str, Any]:
     return data
 
 
-def _pre_tokenizer_name(data: Mapping[str, Any]) -> str:
-    """Return llama.cpp's name of the pre-tokenizer, which splits a text before merging.
+def _pre_tokenizer_name(tokenizer: Mapping[str, Any]) -> str:
+    """Return llama.cpp's name for the pre-tokenizer of `tokenizer` (a tokenizer.json), which splits a text into words.
 
     Raises:
-        ValueError: if the pre-tokenizer has no known name.
+        ValueError: if llama.cpp's name for the pre-tokenizer is not known here.
     """
-    pre = data.get("pre_tokenizer") or {}
+    pre = tokenizer.get("pre_tokenizer") or {}
     steps = pre["pretokenizers"] if pre.get("type") == "Sequence" else [pre]
     match [(step.get("type"), step) for step in steps]:
         case [("ByteLevel", {"use_regex": True, "add_prefix_space": False})]:
             return "gpt-2"
-        case [("ByteLevel", {"add_prefix_space": False})] if not data["model"]["merges"]:
-            return "gpt-2"  # nothing is merged, so that the split does not matter
+        case [("ByteLevel", {"add_prefix_space": False})] if not tokenizer["model"]["merges"]:
+            # Without merges, every way to split a text gives the same tokens.
+            return "gpt-2"
         case [("Digits", {"individual_digits": True}), ("ByteLevel", {"use_regex": True, "add_prefix_space": False})]:
             return "smollm"
-        case [("Split", {"pattern": {"Regex": pattern}}), ("ByteLevel", {"use_regex": False})] if pattern in _SPLITS:
-            return _SPLITS[pattern]
+        case [("Split", {"pattern": {"Regex": pattern}}), ("ByteLevel", {"use_regex": False})] if (
+            pattern in _PRE_TOKENIZER_NAMES
+        ):
+            return _PRE_TOKENIZER_NAMES[pattern]
     raise ValueError(f"--gguf: llama.cpp's name for the pre-tokenizer {json.dumps(pre)[:200]} is not known here")

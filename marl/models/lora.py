@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,54 +19,57 @@ from transformers.pytorch_utils import Conv1D
 from marl.models.fused_lora import FusedLora
 from marl.models.hf_folder import ADAPTER_WEIGHTS
 from marl.models.pretrained import PretrainedSource
-from marl.models.weights import copy_tensors, peft_weights
+from marl.models.weights import overwrite_tensors, read_peft_weights
+from marl.text.linear_patterns import compile_pattern
 
 if TYPE_CHECKING:
-    from marl.models.adapter import AdapterSource  # which imports this module to build a model
+    # Imported for type checkers only: `adapter` imports this module, so a second import would be circular.
+    from marl.models.adapter import AdapterSource
 
-_BASES: WeakValueDictionary[PretrainedSource, Any] = WeakValueDictionary()
-"""Base models in memory by source. They never change, so that all users in a process can share them."""
+_SHARED_BASES: WeakValueDictionary[PretrainedSource, Any] = WeakValueDictionary()
+"""Source -> base model in memory. Weights of a base never change, so that all users in a process share the model."""
 
 
-def shared_base(source: PretrainedSource) -> Any:
-    """Return the frozen base model of `source`, loaded once as long as anything in the process uses it."""
-    key = replace(source, policy="")  # the policy is there for error messages alone
-    model = _BASES.get(key)
+def load_shared_base(source: PretrainedSource) -> Any:
+    """Return the frozen base model of `source`, loaded once for all users in this process."""
+    # The key omits the policy's name, which only serves error messages.
+    key = replace(source, policy="")
+    model = _SHARED_BASES.get(key)
     if model is None:
-        model = _BASES[key] = source.model().requires_grad_(False)
+        model = _SHARED_BASES[key] = source.model().requires_grad_(False)
     return model
 
 
-def copy_sharing_tensors(model: Any) -> Any:
-    """Return a copy of the modules of `model` that shares its tensors."""
-    # Tensors in the memo count as copied already.
+def copy_model_sharing_tensors(model: Any) -> Any:
+    """Return a copy of `model` with new modules that share the tensors of `model`."""
+    # `deepcopy` reuses objects that are already in its memo; so all tensors stay shared.
     memo = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, memo)
 
 
-def with_adapter(source: AdapterSource) -> Any:
-    """Return the base of `source` with its adapter. Only the adapter is trainable, in float32 on a base of any dtype.
+def load_adapted_model(source: AdapterSource) -> Any:
+    """Return the base model of `source` with the adapter. Only the adapter is trainable, in float32.
 
     Raises:
         ValueError: if the base lacks a target layer, or if the tensors in the adapter's folder do not fit.
     """
-    settings, model = source.adapter, copy_sharing_tensors(source.base)
-    targets = _targets(source, model)
+    settings, model = source.adapter, copy_model_sharing_tensors(source.base)
+    layers = _target_layers(source, model)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]  # PEFT divides by the rank: any number will do
         lora_dropout=settings.dropout,
         use_rslora=settings.use_rslora,
         use_dora=settings.use_dora,
-        target_modules=targets,
+        target_modules=layers,
         task_type="CAUSAL_LM",
     )
     config._register_custom_module({nn.Linear: FusedLora})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         model.add_adapter(config)
-    # PEFT turns the list into a set, and each process would save the set in another order.
-    config.target_modules = targets
+    # The list is set again, because PEFT has turned it into a set, which each process saves in another order.
+    config.target_modules = layers
     for parameter in adapter_tensors(model).values():
         parameter.data = parameter.data.float()
     with torch.no_grad():
@@ -78,24 +80,24 @@ def with_adapter(source: AdapterSource) -> Any:
                 magnitude_O.copy_(dora_row_norms(layer.base_layer, a_RI.new_zeros(())))
     if settings.folder is not None:
         try:
-            copy_tensors(adapter_tensors(model), peft_weights(settings.folder), str(settings.folder))
+            overwrite_tensors(adapter_tensors(model), read_peft_weights(settings.folder), str(settings.folder))
         except ValueError as error:
-            raise source.error(error) from error
+            raise source.error_naming_policy_and_model(error) from error
     return model.eval()
 
 
 def adapter_layers(model: Any) -> Iterator[tuple[str, LoraLayer]]:
-    """Return the adapted layers of `model` with their module paths."""
+    """Return (path, layer) of each layer of `model` that has an adapter."""
     return ((name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer))
 
 
 def adapter_tensors(model: Any) -> dict[str, Tensor]:
-    """Return the trainable tensors of `model` by name, as learners publish them."""
+    """Return the trainable tensors of `model`, by the names under which learners publish them."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def unadapted_base(model: Any) -> Any | None:
-    """Return a copy of `model` without its adapter, sharing tensors, or None if the adapter changes the output."""
+    """Return a copy of `model` without its adapter, or None if the adapter changes the output. Tensors are shared."""
     with torch.no_grad():
         for _, layer in adapter_layers(model):
             a_RI, b_OR, *magnitudes = adapter_matrices(layer).values()
@@ -104,34 +106,34 @@ def unadapted_base(model: Any) -> Any | None:
             for magnitude_O in magnitudes:
                 if not torch.allclose(magnitude_O, dora_row_norms(layer.base_layer, a_RI.new_zeros(()))):
                     return None
-    base = copy_sharing_tensors(model)
+    base = copy_model_sharing_tensors(model)
     for path, layer in list(adapter_layers(base)):
         base.set_submodule(path, layer.base_layer)
     return base
 
 
-def save_adapter(model: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+def save_adapter(model: Any, folder: Path, full_tensors: dict[str, Tensor] | None = None) -> None:
     """Write the adapter of `model` to a PEFT folder.
 
-    `state` holds the adapter's full tensors by their names in the model's `state_dict`, if the weights are sharded.
+    If the weights are sharded, `full_tensors` holds the adapter's tensors by their names in the `state_dict`.
     """
-    # By default PEFT would also save adapted embeddings of the base.
-    tensors = get_peft_model_state_dict(model, state, adapter_name="default", save_embedding_layers=False)
+    # `save_embedding_layers=False`: PEFT would also save the base's embeddings if they are adapted.
+    tensors = get_peft_model_state_dict(model, full_tensors, adapter_name="default", save_embedding_layers=False)
     folder.mkdir(parents=True, exist_ok=True)
     renamed = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in tensors.items()}
     save_file(renamed, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     model.peft_config["default"].save_pretrained(str(folder))
 
 
-def dora_row_norms(layer: nn.Module, change_OI: Tensor) -> Tensor:
-    """Return DoRA's Euclidean norms `[O]` of the rows of the layer's weight plus `change_OI`."""
+def dora_row_norms(layer: nn.Module, lora_product_OI: Tensor) -> Tensor:
+    """Return the Euclidean norms `[O]` of the rows of the layer's weight plus `lora_product_OI`, as DoRA needs them."""
     weight: Any = layer.weight
     transposed = isinstance(layer, Conv1D | nn.Embedding)
-    return torch.linalg.norm((weight.T if transposed else weight).to(change_OI.dtype) + change_OI, dim=1)
+    return torch.linalg.norm((weight.T if transposed else weight).to(lora_product_OI.dtype) + lora_product_OI, dim=1)
 
 
 def adapter_matrices(layer: Any) -> dict[str, Tensor]:
-    """Return an adapter's A `[r, I]`, B `[O, r]` and, for DoRA, magnitude `[O]`, by their names in the layer."""
+    """Return the adapter's tensors in `layer` by name: A `[r, I]`, B `[O, r]` and, for DoRA, the magnitude `[O]`."""
     embeds = isinstance(layer.base_layer, nn.Embedding)
     tensors: dict[str, Tensor] = {}
     for matrix in "AB":
@@ -142,33 +144,42 @@ def adapter_matrices(layer: Any) -> dict[str, Tensor]:
     return tensors
 
 
-def _targets(source: AdapterSource, model: Any) -> list[str] | str:
-    """Return the layer names, or the pattern, that PEFT is to adapt.
+def _target_layers(source: AdapterSource, model: Any) -> list[str]:
+    """Return the names or paths of the layers that the adapter of `source` adapts, for PEFT's `target_modules`.
 
-    `all-linear` leaves out the output layer, which may share its tensor with the embeddings.
+    `all-linear` leaves out the output layer, because the output layer may share its tensor with the embeddings. A
+    pattern becomes the paths that it matches, because PEFT would match it by a slower engine.
 
     Raises:
         ValueError: if a target matches no layer, or matches a layer that cannot be adapted.
     """
     output, targets = model.get_output_embeddings(), source.adapter.targets
     adaptable, linear_names = set[str](), set[str]()
+    paths = [name for name, _ in model.named_modules() if name]
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | Conv1D):
             adaptable.add(name)
             if module is not output:
                 linear_names.add(name.rpartition(".")[2])
-        elif type(module) is nn.Embedding:  # a subclass may scale its output, as Gemma's does
+        elif type(module) is nn.Embedding:
+            # Subclasses of `nn.Embedding` may scale their output, as Gemma's does, and cannot be adapted.
             adaptable.add(name)
     if targets == "all-linear":
         return sorted(linear_names)
     listed = ", ".join(sorted(linear_names))
     choices = f"choices: {listed}, or all-linear; also the output's and the embeddings, paths, and patterns"
+    adapted: set[str] = set()
     for target in [targets] if isinstance(targets, str) else targets or [""]:
-        # PEFT's own rule: a pattern matches the full path, a listed name matches the end of a path.
-        pattern = target if isinstance(targets, str) else rf"(.*\.)?{re.escape(target)}"
-        matches = [name for name, _ in model.named_modules() if name and re.fullmatch(pattern, name)]
+        # As in PEFT, a pattern matches a full path, and a listed name matches the end of a path.
+        if isinstance(targets, str):
+            matches = list(filter(compile_pattern(target).fullmatch, paths))
+        else:
+            matches = [path for path in paths if f".{path}".endswith(f".{target}")]
         if not matches:
-            raise source.error(f"targets: no layer is called {target!r}; {choices}")
+            raise source.error_naming_policy_and_model(f"targets: no layer is called {target!r}; {choices}")
         if unable := sorted(set(matches) - adaptable):
-            raise source.error(f"targets: {target!r} means {', '.join(unable[:3])}, which cannot be adapted; {choices}")
-    return targets if isinstance(targets, str) else sorted(set(targets))
+            raise source.error_naming_policy_and_model(
+                f"targets: {target!r} means {', '.join(unable[:3])}, which cannot be adapted; {choices}"
+            )
+        adapted.update(matches if isinstance(targets, str) else [target])
+    return sorted(adapted)

@@ -1,35 +1,40 @@
 """Settings of models in Hugging Face's format, in folders and on hubs.
 
-This module is light: torch is imported when weights are loaded.
+This module imports torch only when weights are loaded.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import AfterValidator, Field, PositiveInt, field_validator
 
-from marl.core.config import Config
-from marl.core.plugins import find_plugin
-from marl.models.hf_folder import check_folder, check_gguf, gguf_of, is_tiny
+from marl.core.config import Config, choices_hint
+from marl.core.plugins import find_plugin, known_kinds
+from marl.models.hf_folder import check_gguf, check_model_folder, find_gguf, is_tiny_model_folder
 from marl.models.template_defaults import RENDERER_VARIABLES
-from marl.protocols import ModelConfig, ModelContext
-from marl.protocols.memory_estimates import MemorySaver
+from marl.protocols import ModelConfig, ModelPreparation
+from marl.protocols.memory_estimates import MemorySavingSetting
 
+_GPU_DRIVER_FILES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
+"""Files of which one exists on a machine with a GPU: of NVIDIA's driver, of its Jetson boards, of WSL, and of AMD's."""
+_DEVICE_TYPES = ("auto", "cpu", "cuda", "mps", "xpu")
+"""Types of torch devices; `cuda:1` is the second of type `cuda`."""
 Dtype = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["sdpa", "eager"]
 
 
 @dataclass(frozen=True, slots=True)
 class PretrainedSource:
-    """A causal language model and its tokenizer, in a folder or on a hub."""
+    """Source of a causal language model and its tokenizer: a folder or a name on a hub, with settings for loading."""
 
     policy: str = field(compare=False)
-    """Policy that uses the model, for error messages."""
+    """Name of the policy that uses the model, for error messages."""
     path: str
     dtype: Dtype = "float32"
     device: str = "auto"
@@ -38,7 +43,7 @@ class PretrainedSource:
     chat_template_kwargs: str = "{}"
     """Variables of the chat template, as JSON, so that sources can be compared and hashed."""
     gguf_file: str | None = None
-    """Name of a GGUF file in the folder, read instead of the other files; None for a Hugging Face folder."""
+    """Name of a GGUF file in the folder, which is read instead of other files, or None for a Hugging Face folder."""
 
     @property
     def adapter(self) -> None:
@@ -56,8 +61,8 @@ class PretrainedSource:
 
         return load_tokenizer(self)
 
-    def error(self, problem: object) -> ValueError:
-        """Return an error about `problem` with the names of the policy and the model."""
+    def error_naming_policy_and_model(self, problem: object) -> ValueError:
+        """Return an error whose message names the policy and the model, followed by `problem`."""
         return ValueError(f"policy {self.policy!r}: model {self.path!r}: {problem}")
 
 
@@ -68,7 +73,7 @@ class TransformersModelConfig(ModelConfig):
     """Dtype of the weights and of the factors of matrix products. Everything else is float32: logits, norms, softmax,
     hidden states between layers, and the master copies of trained weights."""
     device: str = "auto"
-    """Torch device; `auto` is `cuda` if a GPU is available, else `cpu`."""
+    """Torch device of the model. `auto` is `cuda` if a GPU is available, else `cpu`."""
     attention: Attention = "sdpa"
     """Attention implementation, by its name in Transformers."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, validate_default=True)
@@ -77,18 +82,25 @@ class TransformersModelConfig(ModelConfig):
 
     @field_validator("chat_template_kwargs")
     @classmethod
-    def _add_defaults(cls, variables: dict[str, Any]) -> dict[str, Any]:
+    def _add_default_template_variables(cls, variables: dict[str, Any]) -> dict[str, Any]:
         for name in variables:
             if not name.isidentifier() or name in RENDERER_VARIABLES:
                 raise ValueError(f"{name!r} is no variable that can be given to a chat template")
         return {"enable_thinking": False, **variables}
 
-    def memory_savers(self) -> Iterable[MemorySaver]:
+    def unmet_requirements(self) -> Iterable[str]:
+        # The GPU driver's files tell whether there is a GPU; importing torch would take seconds.
+        if self.device.startswith("cuda") and not any(map(os.path.exists, _GPU_DRIVER_FILES)):
+            yield f"device: {self.device!r}, but this machine has no GPU; choices: cpu, auto"
+        elif self.device.partition(":")[0] not in _DEVICE_TYPES:
+            yield f"device: no device {self.device!r}; {choices_hint(self.device, _DEVICE_TYPES)}"
+
+    def memory_saving_settings(self) -> Iterable[MemorySavingSetting]:
         if self.dtype == "float32":
-            yield MemorySaver("dtype", "bfloat16", keeps_results=False)
+            yield MemorySavingSetting("dtype", "bfloat16", keeps_results=False)
 
     def source(self, policy: str, path: str | Path, *, trust_remote_code: bool = False) -> PretrainedSource:
-        """Return the source of the model at `path`, with these settings."""
+        """Return the source of the model at `path` (a folder or a name on a hub), with these settings."""
         variables = json.dumps(self.chat_template_kwargs)
         return PretrainedSource(
             policy, str(path), self.dtype, self.device, trust_remote_code, self.attention, variables
@@ -97,6 +109,13 @@ class TransformersModelConfig(ModelConfig):
     def with_saved_weights(self, folder: Path) -> ModelConfig:
         names = TransformersModelConfig.model_fields.keys() - ModelConfig.model_fields.keys()
         return Pretrained(path=str(folder), **self.model_dump(include=names))
+
+
+def _require_plain_file_name(name: str) -> str:
+    """Return `name`, the name of a file in the model's folder. Raise ValueError if it leads to another folder."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name:
+        raise ValueError("must be the name of a file in the folder `path`, without / or \\")
+    return name
 
 
 class Pretrained(TransformersModelConfig):
@@ -108,21 +127,25 @@ class Pretrained(TransformersModelConfig):
     """Folder of the model, or its name on the Hugging Face hub."""
     trust_remote_code: bool = False
     """Allow Python code from the model's folder to run."""
-    gguf_file: str | None = Field(None, pattern=r"^[^/\\]+$")
+    gguf_file: Annotated[str, AfterValidator(_require_plain_file_name)] | None = None
     """Name of a GGUF file in the folder, the only source of weights, configuration and tokenizer. Quantised weights are
     converted to `dtype`, and trained weights are saved as an ordinary Hugging Face folder. Default: the folder's only
     GGUF file, if the folder has no config.json."""
 
     @property
-    def knows_language(self) -> bool:
-        folder = self._folder()
+    def understands_instructions(self) -> bool:
+        folder = self._path_as_folder()
         try:
-            return folder is None or not is_tiny(folder)
+            return folder is None or not is_tiny_model_folder(folder)
         except ValueError:
-            return True  # a broken folder, which `unmet_requirements` reports with its path
+            # A broken folder is reported by `unmet_requirements`, with its path.
+            return True
 
     def unmet_requirements(self) -> Iterable[str]:
-        if problem := self._problem():
+        yield from super().unmet_requirements()
+        if self.path in known_kinds("models") and not Path(self.path).is_dir():
+            yield f"{self.path!r} is a kind of model, not a folder; write model: {{kind: {self.path}}}"
+        elif problem := self._folder_error():
             yield f"path: {self.path!r}: {problem}"
 
     def with_saved_weights(self, folder: Path) -> Pretrained:
@@ -130,31 +153,33 @@ class Pretrained(TransformersModelConfig):
 
     def source(self, policy: str, path: str | Path, *, trust_remote_code: bool = False) -> PretrainedSource:
         source = super().source(policy, path, trust_remote_code=trust_remote_code)
-        return replace(source, gguf_file=self.gguf_file or gguf_of(Path(path)))
+        return replace(source, gguf_file=self.gguf_file or find_gguf(Path(path)))
 
-    def prepare(self, context: ModelContext) -> PretrainedSource:
-        folder, problem = self._folder(), self._problem()
+    def prepare(self, context: ModelPreparation) -> PretrainedSource:
+        folder, problem = self._path_as_folder(), self._folder_error()
         if folder is None:
-            from marl.models.hub import hub_obstacle  # takes long to import
+            # imported late, because the import is slow and only models of the hub need it
+            from marl.models.hub import hub_model_error
 
-            problem = hub_obstacle(self.path)
+            problem = hub_model_error(self.path)
         if problem:
             raise ValueError(f"policy {context.policy!r}: model {str(folder or self.path)!r}: {problem}")
         return self.source(context.policy, folder or self.path, trust_remote_code=self.trust_remote_code)
 
-    def _problem(self) -> str | None:
-        folder = self._folder()
+    def _folder_error(self) -> str | None:
+        """Return an error message if `path` is a folder without a loadable model, else None. The hub is not queried."""
+        folder = self._path_as_folder()
         try:
-            if folder is not None and folder.is_dir() and (name := self.gguf_file or gguf_of(folder)):
+            if folder is not None and folder.is_dir() and (name := self.gguf_file or find_gguf(folder)):
                 check_gguf(folder, name)
             elif folder is not None:
-                check_folder(folder)
+                check_model_folder(folder)
         except ValueError as error:
             return str(error)
         return None
 
-    def _folder(self) -> Path | None:
-        """Return the model's folder, or None if `path` is a name on a hub: `name` or `owner/name`."""
+    def _path_as_folder(self) -> Path | None:
+        """Return `path` as a folder, or None if `path` can only be a name on a hub, such as `owner/name`."""
         folder = Path(self.path).expanduser()
         on_hub = self.path.count("/") <= 1 and not self.path.startswith((".", "/", "~")) and not self.path.endswith("/")
         return folder if folder.exists() or not on_hub else None
@@ -169,16 +194,16 @@ class TrainedPolicyRef(Config):
     policy: str
     """Name of a policy in the run."""
     step: PositiveInt | Literal["latest", "best"] = "latest"
-    """Checkpoint: the newest complete one, the best by the run's `evaluate.keep_best`, or the one of a step."""
+    """Checkpoint of the run: the latest complete one, the best by `evaluate.keep_best`, or that of a step."""
 
-    def folder(self, *, publishes: bool) -> Path:
+    def folder(self, *, is_language_model: bool) -> Path:
         """Return the Hugging Face folder of the policy.
 
-        `publishes` is True for a policy with published weights (a language model), False for a reward model.
+        `is_language_model` is True for a policy with published weights, False for a reward model.
 
         Raises:
-            ValueError: if the folder is not there, or holds the other kind of model.
+            ValueError: if the folder does not exist, or holds the other kind of model.
         """
-        # The model `trained` reads run folders. Its room is higher than this one, so it is looked up by its name.
+        # Lower rooms must not import higher ones, so the model kind `trained`, which reads runs, is looked up by name.
         trained = cast("type[TrainedPolicyRef]", find_plugin("models", "trained"))
-        return trained(**self.model_dump()).folder(publishes=publishes)
+        return trained(**self.model_dump()).folder(is_language_model=is_language_model)

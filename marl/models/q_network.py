@@ -1,4 +1,4 @@
-"""Settings of the model `q_network`: a small network that estimates values of a finite list of actions."""
+"""Settings of the model `q_network`: a small network that estimates the values of a finite list of actions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pydantic import Field, field_validator
 from marl.core.plugins import PluginField
 from marl.models.decision_prompts import DecisionTokenizer
 from marl.models.text_encoders import HashedWords
-from marl.protocols import ModelConfig, ModelContext, TextEncoderConfig
+from marl.protocols import ModelConfig, ModelPreparation, TextEncoderConfig
 
 Q_NETWORK = "a Q-network"
-"""Family of models that output values of actions instead of text."""
+"""Name of the model family that outputs values of actions instead of text."""
 SETTINGS_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
@@ -35,13 +35,13 @@ class QNetworkModel(ModelConfig):
     actions: tuple[str, ...] = Field(min_length=1)
     """All moves that the game may list. Each move has one output."""
     encoder: Annotated[TextEncoderConfig, PluginField("encoders", TextEncoderConfig)] = HashedWords()
-    """Encoder of the texts."""
-    width: int = Field(64, ge=1)
-    """Width of the layers, and of the vector of a text."""
-    rounds: int = Field(1, ge=1)
+    """Encoder that maps the texts that the network reads to vectors."""
+    width: int = Field(default=64, ge=1)
+    """Width of the network's layers, and of the vector of a text."""
+    rounds: int = Field(default=1, ge=1)
     """Rounds of message passing between the agent's observation and the heard turns. From the second round on, a turn's
     vector depends on the observation too."""
-    memory: int = Field(64, ge=1)
+    memory: int = Field(default=64, ge=1)
     """Width of the recurrent memory."""
     seed: int = 0
     """Seed of the initial weights."""
@@ -50,14 +50,14 @@ class QNetworkModel(ModelConfig):
 
     @field_validator("actions")
     @classmethod
-    def _check_distinct(cls, actions: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_distinct_actions(cls, actions: tuple[str, ...]) -> tuple[str, ...]:
         for action in actions:
             if actions.count(action) > 1:
                 raise ValueError(f"{action!r} is listed twice; list each action once")
         return actions
 
     @property
-    def knows_language(self) -> bool:
+    def understands_instructions(self) -> bool:
         return False
 
     def unmet_requirements(self) -> Iterable[str]:
@@ -71,7 +71,7 @@ class QNetworkModel(ModelConfig):
         for problem in self.encoder.unmet_requirements():
             yield f"encoder.{problem}"
 
-    def prepare(self, context: ModelContext) -> QNetworkSource:
+    def prepare(self, context: ModelPreparation) -> QNetworkSource:
         for problem in self.unmet_requirements():
             raise ValueError(f"policy {context.policy!r}: model.{problem}")
         prepared = self.model_copy(update={"encoder": self.encoder.prepare(context)})
@@ -83,15 +83,15 @@ class QNetworkModel(ModelConfig):
 
 @dataclass(frozen=True, slots=True)
 class QNetworkSource:
-    """Source of a Q-network and of its tokenizer."""
+    """Source of a Q-network and its tokenizer, for engines and learners."""
 
     policy: str = field(compare=False)
-    """Policy that uses the network, for error messages."""
+    """Name of the policy that uses the network, for error messages."""
     settings: QNetworkModel
 
     @property
     def path(self) -> str:
-        """Folder of saved weights, or the model's kind for new weights."""
+        """Folder of saved weights, or the model's kind if the weights are new."""
         return self.settings.path or self.settings.kind
 
     @property
@@ -107,34 +107,36 @@ class QNetworkSource:
         """Return a new `QNetwork` in eval mode. All networks of one source have equal weights.
 
         Raises:
-            ValueError: naming the policy, if saved weights do not fit.
+            ValueError: with the name of the policy, if saved weights do not fit.
         """
-        # Imported here, as `marl check` reads these settings without torch.
-        from marl.models.q_network_modules import seeded_network
-        from marl.models.weights import copy_weights
+        # torch is imported late, because `marl check` reads the settings without it.
+        import torch
+
+        from marl.models.q_network_modules import QNetwork
+        from marl.models.weights import overwrite_model_weights
 
         settings = self.settings
-        network = seeded_network(
-            settings.seed, settings.actions, settings.encoder, settings.width, settings.rounds, settings.memory
-        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            network = QNetwork(settings.actions, settings.encoder, settings.width, settings.rounds, settings.memory)
         if settings.path is not None:
             try:
-                copy_weights(network, Path(settings.path).expanduser())
+                overwrite_model_weights(network, Path(settings.path).expanduser())
             except ValueError as error:
                 raise ValueError(f"policy {self.policy!r}: model.path: {error}") from error
         return network.eval()
 
     def tokenizer(self) -> DecisionTokenizer:
-        """Return the encoder of requests as prompts of numbers."""
+        """Return the tokenizer of the network, which encodes requests as prompts of numbers."""
         return self.model().tokenizer
 
 
-def save_network(network: Any, settings: QNetworkModel, folder: Path) -> None:
-    """Write the weights and settings of a `QNetwork` to `folder`, with exploration switched off."""
+def save_q_network(network: Any, settings: QNetworkModel, folder: Path) -> None:
+    """Write the weights and `settings` of a `QNetwork` to `folder`, with epsilon 0 for greedy play."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    # A loaded network plays greedily: exploration is a matter of training.
+    # A loaded network plays greedily, as exploration belongs to training.
     weights = {**network.state_dict(), "epsilon": network.epsilon.new_zeros(())}
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS_FILE)
     described = {"model_type": settings.kind, **settings.model_dump(mode="json", exclude={"path"})}

@@ -1,6 +1,6 @@
 """Modules of a Q-network: graph encoder, recurrent memory, output heads.
 
-Shapes: S = sequences, T = decisions of the longest sequence, A = actions, V = texts, E = edges, W = width.
+Shapes: S = sequences of decisions, T = decisions of the longest sequence, A = actions, V = texts, E = edges, W = width.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from marl.models.decision_prompts import DecisionInput, DecisionTokenizer, Ids
+from marl.models.decision_prompts import DecisionTokenizer, Ids, QNetworkInput
 from marl.protocols import TextEncoder, TextEncoderConfig
 
 
-class GraphLayer(nn.Module):
-    """Round of message passing: ReLU(W_1 x_v + W_2 mean of x_u over the edges u -> v + b) (GraphSAGE, 1706.02216)."""
+class GraphSageLayer(nn.Module):
+    """Round of message passing: ReLU(W_1 x_v + W_2 (mean of x_u over edges u -> v) + b) (GraphSAGE, 1706.02216)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.here, self.there = nn.Linear(width, width), nn.Linear(width, width, bias=False)
 
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
-        """Return new nodes [V, W] from `nodes` [V, W] and `edges` [2, E], whose rows are source and reader indices."""
+        """Return new node vectors [V, W]: along each edge, node `edges[1]` receives the vector of node `edges[0]`."""
         sources, readers = edges
         sums = torch.zeros_like(nodes).index_add(0, readers, nodes[sources])
         degrees = torch.bincount(readers, minlength=len(nodes)).clamp(min=1)
@@ -34,58 +34,48 @@ class GraphLayer(nn.Module):
 class QNetwork(nn.Module):
     """Network of action values: text encoder -> rounds of message passing -> GRU -> output heads.
 
-    The graph of a decision is local to the agent: its observation and the heard turns, with edges in both directions.
+    The nodes of a decision's graph are the agent's observation and the turns that the agent reads. Edges connect the
+    observation with each turn in both directions.
     """
 
     epsilon: Tensor
-    """Probability of a random move. It is a buffer, because it is published with the weights that it belongs to."""
+    """Probability of a random move: a buffer of the module, which is published with the weights."""
 
     def __init__(
         self, actions: Sequence[str], encoder: TextEncoderConfig, width: int, rounds: int, memory: int
     ) -> None:
         super().__init__()
-        # The order of the modules is the order of their random initial weights.
+        # The modules' order decides their random initial weights, so it must not change.
         self.encoder: TextEncoder = encoder.build(width)
         self.tokenizer = DecisionTokenizer(actions, self.encoder)
-        self.layers = nn.ModuleList([GraphLayer(width) for _ in range(rounds)])
+        self.layers = nn.ModuleList([GraphSageLayer(width) for _ in range(rounds)])
         self.previous = nn.Embedding(len(actions) + 1, width)
         self.memory = nn.GRU(width, memory, batch_first=True)
         self.heads = nn.Sequential(nn.Linear(memory, width), nn.SiLU(), nn.Linear(width, len(actions)))
         self.register_buffer("epsilon", torch.ones(()))
 
-    def forward(self, sequences: Sequence[Sequence[DecisionInput]]) -> Tensor:
-        """Return action values [S, T, A] at each decision. Entries after a sequence's end have no meaning."""
+    def forward(self, sequences: Sequence[Sequence[QNetworkInput]]) -> Tensor:
+        """Return the action values [S, T, A] at each decision. Entries after the end of a sequence have no meaning."""
         decisions = list(chain.from_iterable(sequences))
-        previous = torch.tensor([decision.previous + 1 for decision in decisions])
-        seen = self._observe(decisions) + self.previous(previous)
-        padded = pad_sequence(list(seen.split(list(map(len, sequences)))), batch_first=True)
-        return self.heads(self.memory(padded)[0])
-
-    def _observe(self, decisions: Sequence[DecisionInput]) -> Tensor:
-        """Return the vector [decisions, W] of each observation after message passing."""
-        texts, reader_indices = [decision.observation for decision in decisions], list[int]()
+        # Graph nodes: first the observations of all decisions, then the turns that these observations read.
+        texts, previous, reader_indices = [decision.observation for decision in decisions], list[int](), list[int]()
         for index, decision in enumerate(decisions):
+            previous.append(decision.previous + 1)
             texts += decision.heard
             reader_indices += [index] * len(decision.heard)
-        nodes = read_texts(self.encoder, texts)
+        nodes = encode_texts(self.encoder, texts)
         readers = torch.tensor(reader_indices, dtype=torch.int64)
         sources = torch.arange(len(decisions), len(nodes))
         edges = torch.stack([torch.cat([sources, readers]), torch.cat([readers, sources])])
         for layer in self.layers:
             nodes = layer(nodes, edges)
-        return nodes[: len(decisions)]
+        seen = nodes[: len(decisions)] + self.previous(torch.tensor(previous))
+        padded = pad_sequence(list(seen.split(list(map(len, sequences)))), batch_first=True)
+        return self.heads(self.memory(padded)[0])
 
 
-def read_texts(encoder: TextEncoder, texts: Sequence[Ids]) -> Tensor:
-    """Return the vectors [texts, W]. Equal texts are encoded once."""
-    indices = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-    return encoder(list(indices))[torch.tensor([indices[text] for text in texts])]
-
-
-def seeded_network(
-    seed: int, actions: Sequence[str], encoder: TextEncoderConfig, width: int, rounds: int, memory: int
-) -> QNetwork:
-    """Return a network with initial weights drawn from `seed`; torch's own random state stays as it is."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return QNetwork(actions, encoder, width, rounds, memory)
+def encode_texts(encoder: TextEncoder, texts: Sequence[Ids]) -> Tensor:
+    """Return the vectors [len(texts), W] of `texts`. Equal texts are encoded once."""
+    indices: dict[Ids, int] = {}
+    rows = [indices.setdefault(text, len(indices)) for text in texts]
+    return encoder(list(indices))[torch.tensor(rows)]

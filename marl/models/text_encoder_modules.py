@@ -18,15 +18,15 @@ _WORDS = re.compile(r"\w+|[^\w\s]+")
 
 
 class HashedWordEncoder(nn.Module):
-    """Sum of the vectors of a text's features, divided by the square root of their number."""
+    """Encoder of a text as the sum of its features' vectors, divided by the square root of their number."""
 
     def __init__(self, buckets: int, width: int) -> None:
         super().__init__()
         self.vocabulary = buckets
         self.table = nn.EmbeddingBag(buckets, width, mode="sum")
 
-    def ids(self, text: str) -> list[int]:
-        return list(_hashed(text, self.vocabulary))
+    def encode(self, text: str) -> list[int]:
+        return list(_feature_buckets(text, self.vocabulary))
 
     def forward(self, texts: Sequence[Sequence[int]]) -> Tensor:
         lengths = torch.tensor(list(map(len, texts)))
@@ -36,58 +36,56 @@ class HashedWordEncoder(nn.Module):
 
 
 @lru_cache(maxsize=65536)
-def _hashed(text: str, buckets: int) -> tuple[int, ...]:
-    """Return the bucket of each feature of `text`: its words, pairs of neighbouring words, and the full text."""
+def _feature_buckets(text: str, bucket_count: int) -> tuple[int, ...]:
+    """Return the hash bucket of each feature of `text`: its words, pairs of neighbouring words, and the full text."""
     words = _WORDS.findall(text.lower())
-    # Line breaks, which no word has, keep the features of pairs and of full texts apart from words.
+    # Line breaks tell features of pairs and of full texts from words, which contain none.
     features = [*words, *map("\n".join, pairwise(words))]
     if words:
         features.append("\n\n" + " ".join(words))
     ids: list[int] = []
     for feature in features:
         digest = blake2b(feature.encode(), digest_size=8).digest()
-        ids.append(int.from_bytes(digest, "little") % buckets)
+        ids.append(int.from_bytes(digest, "little") % bucket_count)
     return tuple(ids)
 
 
-class FrozenStateReader:
-    """Frozen language model with a cache of the states of recent texts."""
+class FrozenModelTextEncoder:
+    """Frozen language model that encodes texts, with a cache of recent results."""
 
-    def __init__(self, source: PretrainedSource, remembered: int) -> None:
-        """`remembered` is the number of cached texts."""
+    def __init__(self, source: PretrainedSource, cached_texts: int) -> None:
+        """`cached_texts`: maximum number of texts in the cache."""
         self.tokenizer, self._model = load_tokenizer(source), load_model(source).requires_grad_(False)
         self.vocabulary = int(self._model.get_input_embeddings().num_embeddings)
         self.size = int(self._model.config.get_text_config().hidden_size)
-        self._state = lru_cache(maxsize=remembered)(self._read)
+        self._cached_state = lru_cache(maxsize=cached_texts)(self._standardised_mean_hidden_state)
 
     def __call__(self, ids: Sequence[int]) -> Tensor:
-        """Return the standardised mean [H] of the last hidden states of one text."""
-        return self._state(tuple(ids)) if ids else torch.zeros(self.size)
+        """Return the mean [H] of the last hidden states of the text with token ids `ids`, standardised over H."""
+        return self._cached_state(tuple(ids)) if ids else torch.zeros(self.size)
 
     @torch.no_grad()
-    def _read(self, ids: tuple[int, ...]) -> Tensor:
-        # Texts are read one by one: in a padded batch, a state would depend on the other texts by rounding.
+    def _standardised_mean_hidden_state(self, ids: tuple[int, ...]) -> Tensor:
+        # Each text is read in a batch of its own, because padding to other lengths would change its rounding.
         tokens = torch.tensor([ids], device=self._model.device)
         hidden = self._model(input_ids=tokens, output_hidden_states=True, use_cache=False).hidden_states[-1]
-        # Models differ in the scale of their hidden states, which the trained layer should not see.
+        # The mean is standardised, because models differ in the scale of their hidden states.
         return nn.functional.layer_norm(hidden[0].float().mean(0).cpu(), (self.size,))
 
 
-@lru_cache(maxsize=4)
-def frozen_reader(source: PretrainedSource, remembered: int) -> FrozenStateReader:
-    """Return the reader of `source`, which all encoders of this process share."""
-    return FrozenStateReader(source, remembered)
+cached_frozen_text_encoder = lru_cache(maxsize=4)(FrozenModelTextEncoder)
+"""Constructor of `FrozenModelTextEncoder`s that returns the same object for equal arguments, within this process."""
 
 
 class HiddenStateEncoder(nn.Module):
-    """Encoder with a trained linear layer on the states of a frozen reader."""
+    """Encoder that maps the hidden states of a frozen language model by a trained linear layer."""
 
-    def __init__(self, reader: FrozenStateReader, width: int) -> None:
+    def __init__(self, reader: FrozenModelTextEncoder, width: int) -> None:
         super().__init__()
         self._reader, self.vocabulary = reader, reader.vocabulary
         self.layer = nn.Linear(reader.size, width)
 
-    def ids(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         return list(self._reader.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def forward(self, texts: Sequence[Sequence[int]]) -> Tensor:

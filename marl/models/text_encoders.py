@@ -9,19 +9,19 @@ from pydantic import Field, model_validator
 
 from marl.core.plugins import PluginField
 from marl.models.pretrained import Pretrained, PretrainedSource, TransformersModelConfig
-from marl.protocols import ModelContext, TextEncoder, TextEncoderConfig
+from marl.protocols import ModelPreparation, TextEncoder, TextEncoderConfig
 
 
 class HashedWords(TextEncoderConfig):
     """Encoder with a trained vector for each hashed word, pair of neighbouring words, and full text.
 
-    Full texts give a table of information states where texts recur. Words and pairs generalise to new texts (feature
-    hashing, arXiv 0902.2206).
+    Vectors of full texts act as a table of recurring information states. Vectors of words and pairs generalise to new
+    texts (feature hashing, arXiv 0902.2206).
     """
 
     kind: str = "hashed_words"
     buckets: int = Field(default=4096, ge=16, le=2**24)
-    """Number of vectors. Words with equal hashes share a vector."""
+    """Number of trained vectors. Words with equal hashes share a vector."""
 
     def build(self, width: int) -> TextEncoder:
         from marl.models.text_encoder_modules import HashedWordEncoder
@@ -32,8 +32,8 @@ class HashedWords(TextEncoderConfig):
 class FrozenHiddenStates(TextEncoderConfig):
     """Encoder that maps the mean last hidden state of a frozen language model by a trained linear layer.
 
-    With `policy`, the encoder uses the policy's language model at the start of the run. The encoder stays frozen while
-    that policy trains, so that entries of a replay buffer keep their meaning. Recurring texts are read once.
+    With `policy`, the encoder uses the policy's language model at the start of the run. The model stays frozen while
+    the policy trains, so that entries of a replay buffer keep their meaning. Recurring texts are read once.
     """
 
     kind: str = "hidden_states"
@@ -48,13 +48,13 @@ class FrozenHiddenStates(TextEncoderConfig):
     """Number of texts whose hidden states are cached."""
 
     @model_validator(mode="after")
-    def _check_one_model(self) -> Self:
+    def _check_either_model_or_policy(self) -> Self:
         if (self.model is None) == (self.policy is None):
             both = f"model: {self.model.kind!r}, policy: {self.policy!r}" if self.model else "model: null, policy: null"
             raise ValueError(f"{both}: encoder {self.kind!r} reads by one model; give one of the two")
         return self
 
-    def prepare(self, context: ModelContext) -> Self:
+    def prepare(self, context: ModelPreparation) -> Self:
         if self.model:
             source = self.model.prepare(context)
         else:
@@ -79,9 +79,9 @@ class FrozenHiddenStates(TextEncoderConfig):
         return self.model_copy(update={"model": model, "policy": None})
 
     def build(self, width: int) -> TextEncoder:
-        from marl.models.text_encoder_modules import HiddenStateEncoder, frozen_reader
+        from marl.models.text_encoder_modules import HiddenStateEncoder, cached_frozen_text_encoder
 
         if not isinstance(self.model, Pretrained):
             raise ValueError(f"encoder {self.kind!r} is to be prepared before it is built")
         source = self.model.source("encoder", self.model.path, trust_remote_code=self.model.trust_remote_code)
-        return HiddenStateEncoder(frozen_reader(source, self.remembered), width)
+        return HiddenStateEncoder(cached_frozen_text_encoder(source, self.remembered), width)

@@ -13,10 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from transformers.utils import logging
 
 from marl.models.hf_folder import TINY_KEY, move_into_place
-from marl.models.word_tokenizer import word_tokenizer
+from marl.models.word_tokenizer import make_word_tokenizer
 
 if TYPE_CHECKING:
-    from marl.models.tiny import Tiny  # which imports this module to build a folder
+    # Imported for type checkers only: `tiny` imports this module, so a second import would be circular.
+    from marl.models.tiny import Tiny
 
 _ARCHITECTURES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
 PAD, UNKNOWN, END, ASSISTANT = "<pad>", "<unk>", "<eos>", "<assistant>"
@@ -33,17 +34,17 @@ CHAT_TEMPLATE = (
     "{%- endif -%}{%- endfor -%}"
     "{%- if add_generation_prompt -%}" + ASSISTANT + "{%- endif -%}"
 )
-"""Renders messages as they are, answers between two tokens, and tools by their names.
+"""Chat template of tiny models: messages as they are, answers between two tokens, tools by their names.
 
 An empty system message takes no token.
 """
 
 
-def build_tiny(settings: Tiny, folder: Path, corpus: Iterable[str]) -> int:
-    """Build a model and its tokenizer, save them as `folder`, and return the number of parameters."""
+def build_tiny_model(settings: Tiny, folder: Path, corpus_texts: Iterable[str]) -> int:
+    """Build a tiny model and its tokenizer, save them in `folder`, and return the number of the model's parameters."""
     logging.disable_progress_bar()
-    tokenizer = make_tokenizer(settings.vocabulary, corpus)
-    model = make_model(settings, tokenizer)
+    tokenizer = make_tiny_tokenizer(settings.vocabulary, corpus_texts)
+    model = make_tiny_model(settings, tokenizer)
     folder.parent.mkdir(parents=True, exist_ok=True)
     # The folder appears by a rename, so that a killed build leaves no incomplete folder.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
@@ -54,8 +55,8 @@ def build_tiny(settings: Tiny, folder: Path, corpus: Iterable[str]) -> int:
     return model.num_parameters()
 
 
-def make_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
-    """Return a model with random weights, which depend only on `settings` and the size of the vocabulary."""
+def make_tiny_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
+    """Return a tiny model with random weights, which depend on `settings` and the size of the vocabulary only."""
     config_class, model_class = _ARCHITECTURES[settings.architecture]
     config = config_class(
         vocab_size=len(tokenizer),
@@ -79,10 +80,12 @@ def make_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
         return model_class(config)
 
 
-def make_tokenizer(vocabulary: Literal["words", "bytes"], corpus: Iterable[str] = ()) -> PreTrainedTokenizerFast:
-    """Return a tokenizer for the words of `corpus`, or a byte-level tokenizer for any text."""
+def make_tiny_tokenizer(
+    vocabulary: Literal["words", "bytes"], corpus_texts: Iterable[str] = ()
+) -> PreTrainedTokenizerFast:
+    """Return a tokenizer for the words in `corpus_texts`, or a byte-level tokenizer, which encodes any text."""
     if vocabulary == "words":
-        inner = word_tokenizer(corpus, (PAD, UNKNOWN, END, ASSISTANT), UNKNOWN)
+        inner = make_word_tokenizer(corpus_texts, (PAD, UNKNOWN, END, ASSISTANT), UNKNOWN)
     else:
         symbols = [PAD, END, ASSISTANT, *sorted(pre_tokenizers.ByteLevel.alphabet())]
         inner = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(symbols)}, merges=[]))

@@ -1,15 +1,15 @@
-"""Protocols of credit rules: the evidence that they read, and the two halves of a rule, `assign` and `baseline`."""
+"""Protocols of credit rules: their evidence, and the two halves of a rule, `assign` and `baseline`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from marl.core.config import PluginConfig
 from marl.core.graph import Trajectory
-from marl.core.state import Stateful
-from marl.core.types import Credit, Metrics, Reading, TurnId
+from marl.core.state import Stateful, StatelessPlugin
+from marl.core.types import Credit, Metrics, Reading, Turn, TurnId
 from marl.protocols.play import RewardTransform, Simulator
 
 
@@ -19,31 +19,40 @@ class Evidence:
 
     trajectories: Sequence[Trajectory]
     game: str
-    readings: Mapping[TurnId, Reading] = field(default_factory=dict)
-    """Readings of turns whose policies learn, with the fields that the rules' `needs` name."""
+    readings: Mapping[TurnId, Reading] = field(default_factory=dict[TurnId, Reading])
+    """Reading of each turn whose policy learns, with the fields in the rules' `needed_reading_fields`."""
     simulator: Simulator | None = None
-    """Simulator for further play, or None for recorded trajectories."""
+    """Simulator for further play, or None if the trajectories are recorded."""
     rule_based_roles: frozenset[str] = frozenset()
     """Roles with rule-based answers, such as verifiers. Their turns earn nothing."""
     seed: int = 0
-    """Root seed of random numbers in credit. `marl.core.seeds.seed_of` mixes it with the purpose of each draw."""
-    earned_by_reward: Mapping[str, Credit] = field(default_factory=dict)
-    """Earnings of the turns if only the reward of this name were paid. Filled for a baseline with `uses_reward_names`.
-    """
-    token_rewards: Mapping[TurnId, tuple[float, ...]] = field(default_factory=dict)
-    """Rewards of single tokens, in addition to the episodes' rewards; penalties are negative. Filled for an assign rule
-    with `uses_token_rewards`."""
+    """Root seed of random numbers in credit. `marl.core.seeds.hash_to_seed` hashes it with the purpose of each draw."""
+    earned_by_reward: Mapping[str, Credit] = field(default_factory=dict[str, Credit])
+    """Name of a reward -> earnings of the turns if only rewards with this name were paid. Filled for a baseline with
+    `uses_reward_names`."""
+    token_rewards: Mapping[TurnId, tuple[float, ...]] = field(default_factory=dict[TurnId, tuple[float, ...]])
+    """Rewards of a turn's tokens, in addition to the episode's rewards; penalties are negative. Filled for an assign
+    rule with `uses_token_rewards`."""
     reward_transform: RewardTransform | None = None
-    """Transformation that `trajectories` went through. Episodes played for credit go through it, too."""
+    """Function that was applied to the rewards of `trajectories`, and is applied to episodes played for credit; None if
+    rewards are unchanged."""
 
-    def transform_rewards(self, change: RewardTransform) -> Evidence:
-        """Return this evidence with `change` applied to all trajectories, and to all episodes played for it later."""
+    def turns(self) -> dict[TurnId, Turn]:
+        """Return the turns of all trajectories by id, in playing order."""
+        return {turn.id: turn for trajectory in self.trajectories for turn in trajectory.turns}
+
+    def non_rule_based_agents(self, trajectory: Trajectory) -> list[str]:
+        """Return the agents of `trajectory` whose roles are not rule-based, in the order of the seats."""
+        return [agent for agent, role in trajectory.deal.seats.items() if role not in self.rule_based_roles]
+
+    def transform_rewards(self, transform: RewardTransform) -> Evidence:
+        """Return this evidence with `transform` applied to its trajectories, and to episodes played for it later."""
         before = self.reward_transform
-        both: RewardTransform = change if before is None else lambda trajectory: change(before(trajectory))
-        return replace(self, trajectories=list(map(change, self.trajectories)), reward_transform=both)
+        both: RewardTransform = transform if before is None else lambda trajectory: transform(before(trajectory))
+        return replace(self, trajectories=list(map(transform, self.trajectories)), reward_transform=both)
 
     def require_simulator(self, problem: str) -> Simulator:
-        """Return the simulator.
+        """Return the simulator of this evidence.
 
         Raises:
             ValueError: with the message `problem`, if the trajectories are recorded and there is no simulator.
@@ -54,23 +63,24 @@ class Evidence:
 
 
 SharedProperty = Literal["start", "prompt", "problem"]
-"""Common property of peers: start state of their episodes, prompt tokens, or problem."""
+"""Property that compared turns have in common: the start state of their episodes, the prompt tokens, or the problem."""
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
-    """Groups of turns that a baseline compares with one another."""
+class PeerGroups:
+    """Groups of peers: turns that a baseline compares with one another."""
 
     shared_property: SharedProperty | None
     """Property that all turns of a group should have in common, or None if the baseline requires none."""
     groups: Sequence[Sequence[TurnId]]
+    """Ids of the turns of each group."""
 
 
-class Assign(Stateful, Protocol):
-    """First half of a credit rule: computes the earnings of each turn on the graph of its trajectory."""
+class AssignRule(Stateful, Protocol):
+    """First half of a credit rule, which computes the earnings of each turn on the graph of its trajectory."""
 
     @property
-    def needs(self) -> frozenset[str]: ...
+    def needed_reading_fields(self) -> frozenset[str]: ...
 
     def __call__(self, evidence: Evidence) -> Credit: ...
     def metrics(self) -> Metrics:
@@ -78,87 +88,83 @@ class Assign(Stateful, Protocol):
         ...
 
 
-class Baseline(Stateful, Protocol):
-    """Second half of a credit rule: turns earnings into advantages by comparing turns of one step."""
+class BaselineRule(Stateful, Protocol):
+    """Second half of a credit rule, which computes advantages by comparing the earnings of a step's turns."""
 
     @property
-    def needs(self) -> frozenset[str]: ...
+    def needed_reading_fields(self) -> frozenset[str]: ...
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]: ...
 
 
-class CreditRuleConfig(PluginConfig):
-    """Settings of one half of a credit rule. The settings of a stateless rule are the rule itself."""
+class CreditRuleConfig(StatelessPlugin, PluginConfig):
+    """Base class of the settings of `assign` and `baseline`. The settings of a stateless rule are the rule itself."""
+
+    plays: ClassVar[bool] = False
+    """True if the credit rule plays, samples or scores with the policies, which needs their weights."""
 
     @property
-    def needs(self) -> frozenset[str]:
-        """Return the fields of `Reading` that the rule reads."""
+    def needed_reading_fields(self) -> frozenset[str]:
+        """Return the fields of `Reading` that the credit rule uses (default: none)."""
         return frozenset()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore nothing, because the rule has no state."""
 
 
 class AssignConfig(CreditRuleConfig):
-    """Settings of an `assign` rule."""
+    """Base class of the settings of an `assign` rule, the first half of a credit rule."""
 
     group: ClassVar[str] = "credit"
     uses_token_rewards: ClassVar[bool] = False
-    """True if the rule reads `Evidence.token_rewards`. For other rules, the credit stage adds the sum of a turn's token
-    rewards to the turn's earnings."""
-
-    def metrics(self) -> Metrics:
-        """Return the metrics of the last step, named `credit/...`."""
-        return {}
+    """True if the assign rule uses `Evidence.token_rewards`. For other rules, the credit stage adds the sum of a turn's
+    token rewards to the turn's earnings."""
 
     @property
-    def by_turn(self) -> bool:
-        """Return True if turns of one agent can earn different amounts when a reward is paid between them."""
+    def credit_depends_on_reward_time(self) -> bool:
+        """Return True if an agent's turns before and after a reward can earn different amounts."""
         return False
 
-    def reward_pools(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
-        """Return (agents, amount) for each group of agents that shares a reward, to check that credit adds up.
+    def agent_groups_with_shared_reward(
+        self, trajectory: Trajectory, evidence: Evidence
+    ) -> Sequence[tuple[frozenset[str], float]]:
+        """Return (agents, reward) for each group of agents that shares a reward, to check that credit adds up.
 
-        By default each agent has its own return as pool; rule-based agents have none.
+        By default, the pool of each agent is its own return. Rule-based agents have no pool.
         """
-        returns, seats = trajectory.returns, trajectory.deal.seats.items()
-        return [
-            (frozenset({agent}), returns.get(agent, 0.0))
-            for agent, role in seats
-            if role not in evidence.rule_based_roles
-        ]
+        returns = trajectory.returns
+        pools: list[tuple[frozenset[str], float]] = []
+        for agent in evidence.non_rule_based_agents(trajectory):
+            pools.append((frozenset({agent}), returns.get(agent, 0.0)))
+        return pools
 
-    def build(self) -> Assign:
+    def build(self) -> AssignRule:
         return self  # type: ignore[return-value]
 
 
 class BaselineConfig(CreditRuleConfig):
-    """Settings of a `baseline` rule."""
+    """Base class of the settings of a `baseline`, the second half of a credit rule."""
 
     group: ClassVar[str] = "baselines"
     needs_groups: ClassVar[bool] = False
-    """True if turns are compared with peers of the same step, so that groups need at least two episodes."""
+    """True if the baseline compares turns of different episodes in a group, which then needs at least two episodes."""
     uses_reward_names: ClassVar[bool] = False
-    """True if the rule reads `Evidence.earned_by_reward`."""
+    """True if the baseline uses `Evidence.earned_by_reward`."""
 
     @property
-    def by_episode(self) -> bool:
-        """Return True if all turns of an agent in an episode count as one number in comparisons with other episodes."""
+    def compares_agent_episodes_instead_of_turns(self) -> bool:
+        """Return True if the baseline compares one number per agent and episode instead of one per turn."""
         return False
 
-    def joint_agents(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[frozenset[str]]:
+    def agent_groups_with_combined_earnings(
+        self, trajectory: Trajectory, evidence: Evidence
+    ) -> Sequence[frozenset[str]]:
         """Return the groups of agents of `trajectory` whose earnings are combined into one number for comparison.
 
-        By default there are none: each agent is compared by its own earnings.
+        By default there are none, because each agent is compared by its own earnings.
         """
         return ()
 
-    def peers(self, evidence: Evidence, earned: Credit) -> Peers | None:
-        """Return the groups of compared turns for the report on their similarity, or None if no turns are compared."""
+    def compared_turn_groups(self, evidence: Evidence, earned: Credit) -> PeerGroups | None:
+        """Return the groups of turns that the baseline compares, for reports, or None if it compares no turns."""
         return None
 
-    def build(self) -> Baseline:
+    def build(self) -> BaselineRule:
         return self  # type: ignore[return-value]

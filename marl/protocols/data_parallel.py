@@ -1,4 +1,4 @@
-"""Protocol of data-parallel processes, which train one set of weights on shards of every minibatch."""
+"""Protocol of data-parallel processes, which train the same weights on shards of every minibatch."""
 
 from __future__ import annotations
 
@@ -9,41 +9,33 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 DataParallel = Literal["ddp", "fsdp"]
-"""Strategy of data parallelism: with `ddp` each process has all weights, with `fsdp` one shard of them (FSDP2)."""
+"""Strategy of data parallelism. `ddp`: each process has all weights. `fsdp`: each has one shard of them (FSDP2)."""
 
 
 class DataParallelGroup(Protocol):
-    """Group of the data-parallel processes of one learner, seen from one of these processes.
+    """Group of one learner's data-parallel processes, as used by one of these processes.
 
-    All processes have the same samples and distribute the same rows. The methods are collective operations: all
-    processes must call them in the same order, and a call returns once every process has made it.
+    All processes have the same samples and distribute the same rows among themselves. The methods are collective
+    operations: all processes call them in the same order, and a call returns after every process has made it.
     """
 
-    @property
-    def rank(self) -> int:
-        """Return the rank of this process, from 0. Only rank 0 writes files."""
-        ...
+    rank: int
+    """Rank of this process, from 0. Only rank 0 writes files."""
+    world_size: int
+    """Number of processes in the group."""
+    is_sharded: bool
+    """True if each process has one shard of the weights. All processes must then run the same forward passes."""
 
-    @property
-    def world_size(self) -> int:
-        """Return the number of processes."""
-        ...
-
-    @property
-    def is_sharded(self) -> bool:
-        """Return True if each process has a shard of the weights, so that all must run equally many forward passes."""
-        ...
-
-    def shard(self, module: nn.Module) -> None:
-        """Reduce `module` to this process's shard of its weights if `is_sharded`. Parameter names stay the same."""
+    def shard_weights(self, module: nn.Module) -> None:
+        """Keep only this process's shard of the weights in `module` if `is_sharded`. Parameter names do not change."""
         ...
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor in place by its sum over all processes."""
         ...
 
-    def all_reduce_max(self, number: int) -> int:
-        """Return the maximum of `number` over all processes."""
+    def all_reduce_max(self, local_number: int) -> int:
+        """Return the maximum of `local_number` over all processes."""
         ...
 
     def gather(self, value: Any) -> list[Any]:
@@ -51,21 +43,15 @@ class DataParallelGroup(Protocol):
         ...
 
 
-class SingleProcess:
-    """Group of a single process: collective operations do nothing and copy nothing."""
+class SingleProcessGroup:
+    """Data-parallel group with a single process, whose collective operations change nothing."""
 
     rank, world_size, is_sharded = 0, 1, False
 
-    def shard(self, module: nn.Module) -> None:
-        """Leave all weights in `module`."""
-
-    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
-        """Leave `tensors` unchanged."""
-
-    def all_reduce_max(self, number: int) -> int:
-        """Return `number`."""
-        return number
+    def shard_weights(self, module: nn.Module) -> None: ...
+    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None: ...
+    def all_reduce_max(self, local_number: int) -> int:
+        return local_number
 
     def gather(self, value: Any) -> list[Any]:
-        """Return [value]."""
         return [value]

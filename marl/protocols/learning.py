@@ -1,4 +1,4 @@
-"""Protocol of learners, which train policies on credited samples, and of token losses."""
+"""Protocols of learners, which train policies on credited samples, and of token losses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from marl.core.config import PluginConfig, Sampling
 from marl.core.state import Stateful
-from marl.core.types import Metrics, Reading, Sample, TokenFigures, Turn, TurnId
-from marl.protocols.data_parallel import DataParallel, DataParallelGroup, SingleProcess
-from marl.protocols.memory_estimates import MemorySaver, MemoryUse, ModelSize, Workload, adamw_uses
+from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
+from marl.protocols.data_parallel import DataParallel, DataParallelGroup, SingleProcessGroup
+from marl.protocols.memory_estimates import MemorySavingSetting, MemoryUse, ModelSize, Workload, adamw_memory_uses
 from marl.protocols.models import LANGUAGE_MODEL, ModelSource, Weights
 
 if TYPE_CHECKING:
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 LossFunction = Callable[["Tensor", "Tensor", "Tensor", "Tensor"], "Tensor | tuple[Tensor, Tensor]"]
-"""Function of log-probabilities, old log-probabilities, advantages and mask, as `LossConfig.__call__`."""
+"""Function (log-probabilities, old log-probabilities, advantages, mask) -> token losses, as `LossConfig.__call__`."""
 
 
 class Learner(Stateful, Protocol):
-    """Trains the weights of one policy on samples with advantages, without knowledge of games."""
+    """Learner of one policy's weights, which trains on samples with advantages and knows no games."""
 
     @property
-    def needs(self) -> frozenset[str]:
-        """Return the fields of `Reading` that must be computed for its turns before the next update."""
+    def needed_reading_fields(self) -> frozenset[str]:
+        """Return the fields of `Reading` that the next update of the learner requires for each turn."""
         ...
 
-    def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
-        """Return the model's reading of each turn. `wanted` names the fields to compute, a subset of `readable`."""
+    def read(self, turns: Sequence[Turn], reading_fields: frozenset[str]) -> list[Reading]:
+        """Return the model's reading of each turn. `reading_fields` names the fields of `Reading` to compute."""
         ...
 
     def update(self, samples: Sequence[Sample]) -> Metrics:
@@ -44,78 +44,84 @@ class Learner(Stateful, Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write weights and tokenizer as a Hugging Face folder."""
+        """Write weights and tokenizer to `folder` as a Hugging Face folder."""
 
 
 @runtime_checkable
-class CountsChanges(Protocol):
-    """Learner that counts changes of its state, so that an interrupted update can be recognised as without effect.
+class CountsStateChanges(Protocol):
+    """Learner that counts changes of its state, so that the run knows whether an interrupted update changed anything.
 
-    If an interrupted update changed nothing, the run still writes a checkpoint of the completed steps.
+    After an interrupted update without changes, the run still writes a checkpoint of the completed steps.
     """
 
     changes: int
-    """Counter that increases before each change of the learner's state: two equal counts mean equal states."""
+    """Counter that increases before each change of the learner's state, so that equal counts mean equal states."""
 
 
 @runtime_checkable
-class ReportsTokens(Protocol):
-    """Learner that can report log-probability and entropy of single tokens, a by-product of its update."""
+class ReportsTokenStatistics(Protocol):
+    """Learner that can report log-probability and entropy of single tokens, a by-product of its updates."""
 
-    token_figures: dict[TurnId, TokenFigures] | None
-    """Figures of each turn's tokens, filled in by updates; None to switch the report off."""
+    token_figures: dict[TurnId, TokenLogprobsAndEntropies] | None
+    """Log-probabilities and entropies of each turn's tokens, added by updates; None to report nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class LearnerContext:
-    """Arguments with which `LearnerConfig.build` makes a learner."""
+class LearnerBuildArguments:
+    """Arguments with which `LearnerConfig.build` makes the learner of a policy."""
 
     policy: str
     source: ModelSource
+    """Source of the initial weights."""
     steps: int
-    """Number of updates in the run, for learning rate schedules."""
+    """Number of the learner's updates in the run, for learning rate schedules."""
     seed: int
-    data_parallel: DataParallelGroup = field(default_factory=SingleProcess)
-    """Group of the processes that train these weights."""
+    """Seed of the learner's random numbers."""
+    data_parallel: DataParallelGroup = field(default_factory=SingleProcessGroup)
+    """Group of the processes that train the weights together (default: this process alone)."""
 
 
 class LearnerConfig(PluginConfig):
-    """Settings of a learner."""
+    """Base class of the settings of a learner."""
 
     group: ClassVar[str] = "trainers"
     family: ClassVar[str] = LANGUAGE_MODEL
-    """Family of models that the learner trains."""
+    """Family of models that the learner can train."""
     needs_groups: ClassVar[bool] = False
-    """True if the learner compares answers to the same prompt, so that groups need at least two episodes."""
+    """True if the learner compares episodes with the same start, so that groups need at least two episodes."""
     readable_fields: ClassVar[frozenset[str]] = frozenset({"logprobs"})
     """Fields of `Reading` that every learner of this class can compute."""
     off_policy: ClassVar[bool] = False
     """True if the learner can train on texts of any author. Other learners assume that their policy sampled the tokens,
-    or correct by the probabilities with which they were sampled."""
+    or correct their loss by the sampling probabilities."""
     publishes: ClassVar[bool] = True
-    """True if the policy samples with the trained weights. False for a reward model: its policy never changes."""
+    """True if the policy samples with the trained weights. False for a reward model, which samples no text."""
 
     @property
-    def readable(self) -> frozenset[str]:
-        """Return all fields of `Reading` that the learner can compute: `readable_fields`, and those that its settings
-        add, such as log-probabilities of a reference model."""
+    def computable_reading_fields(self) -> frozenset[str]:
+        """Return all fields of `Reading` that the learner can compute.
+
+        The fields are `readable_fields` and fields that depend on settings, such as log-probabilities of a reference
+        model.
+        """
         return self.readable_fields
 
     @property
-    def credit_needs(self) -> frozenset[str]:
-        """Return the fields of `Reading` that the credit rules must use, such as `values` for a learner whose critic
-        trains on the rules' value targets."""
+    def required_credit_fields(self) -> frozenset[str]:
+        """Return the fields of `Reading` that the credit rules of this learner must use.
+
+        A learner whose critic trains on value targets of the credit rules returns `values`.
+        """
         return frozenset()
 
     @property
-    def uses_credit(self) -> bool:
+    def trains_on_advantages(self) -> bool:
         """Return True if the learner trains on advantages; False for imitation."""
         return True
 
     @property
     def exploration_rate(self) -> float:
-        """Return the minimum probability of a random move during training, such as the final ε of an ε-greedy
-        policy."""
+        """Return the minimum probability of a random move in training, such as the final ε of ε-greedy sampling."""
         return 0.0
 
     def supports(self, sampling: Sampling) -> bool:
@@ -123,39 +129,40 @@ class LearnerConfig(PluginConfig):
 
         By default truncated sampling (top-p, top-k) is refused, because it needs a correction.
         """
-        return not sampling.truncated
+        return not sampling.truncates_distribution
 
-    def parallel_obstacle(self, way: DataParallel) -> str | None:
-        """Return the learner's obstacle to data parallelism by `way`, or None if it supports it."""
+    def data_parallel_error(self, strategy: DataParallel) -> str | None:
+        """Return an error message if the learner does not support data parallelism by strategy `strategy`, else
+        None."""
         return f"the learner {self.kind!r} works in one process"
 
-    def memory(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:
+    def memory_uses(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:
         """Return the memory uses of training a model of this `size` on `work`, the texts of one update.
 
-        By default these are the weights and AdamW's state, without activations.
+        By default they are the weights and AdamW's state, without activations.
         """
-        return adamw_uses(size)
+        return adamw_memory_uses(size)
 
-    def memory_savers(self) -> Iterable[MemorySaver]:
+    def memory_saving_settings(self) -> Iterable[MemorySavingSetting]:
         """Return alternative values of settings that reduce the learner's memory use."""
         return ()
 
     @abstractmethod
-    def build(self, context: LearnerContext) -> Learner: ...
+    def build(self, context: LearnerBuildArguments) -> Learner: ...
 
 
 class LossConfig(PluginConfig):
-    """Settings of a policy loss by token. The settings object is the loss function."""
+    """Base class of the settings of a token loss for policy gradients. The settings object is the loss function."""
 
     group: ClassVar[str] = "losses"
     linear: ClassVar[bool] = False
-    """True if the loss is linear in the advantage as long as its sign stays the same. Samples with equal tokens and
-    equal signs are then merged into one row with the sum of their advantages."""
+    """True if the loss is linear in advantages of the same sign. Samples with equal tokens and equal signs are then
+    merged into one row with the sum of their advantages."""
     by_row: ClassVar[bool] = False
-    """True if the loss uses the mean advantage of a row. Merged samples must then agree in the sign of that mean,
-    too."""
+    """True if the loss uses the mean advantage of a row. Samples are then merged only if these means have the same
+    sign."""
     has_ratio: ClassVar[bool] = True
-    """True if the loss contains the ratio π / π_old. Importance weights for a sampler mismatch would apply it twice."""
+    """True if the loss contains the ratio π / π_old: importance weights could then count a sampler mismatch twice."""
 
     @abstractmethod
     def __call__(
@@ -175,5 +182,5 @@ class LossConfig(PluginConfig):
         """
 
     def build(self) -> LossFunction:
-        """Return the function of the loss; a learner calls this once. A loss that imports heavy code does so here."""
+        """Return the loss function. Learners call this once, and heavy libraries are imported here."""
         return self

@@ -1,4 +1,4 @@
-"""Protocol of models: sources of initial weights, and the forms in which trained weights are published."""
+"""Protocols of models: sources of initial weights, and the forms in which trained weights are published."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 from pydantic import PositiveFloat, PositiveInt
 
 from marl.core.config import Config, PluginConfig
-from marl.protocols.memory_estimates import MemorySaver
+from marl.protocols.memory_estimates import MemorySavingSetting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 LANGUAGE_MODEL = "a language model"
-"""Default family of models. Error messages use it after the words `is` and `with`."""
+"""Name of the default family of models, in words that continue "the model is" in error messages."""
 
 
-class WarmUp(Config):
-    """Settings of a warm-up that imitates random legal play."""
+class ImitationWarmUp(Config):
+    """Settings of a model's warm-up, which trains the model to imitate random legal play."""
 
     episodes: PositiveInt = 512
-    """Number of recorded episodes of random play."""
+    """Number of episodes of random play that the warm-up imitates."""
     steps: PositiveInt = 150
-    """Number of gradient steps."""
+    """Number of gradient steps of the warm-up."""
     batch: PositiveInt = 64
-    """Number of episodes per gradient step."""
+    """Number of episodes per gradient step of the warm-up."""
     lr: PositiveFloat = 5e-3
-    """Learning rate."""
+    """Learning rate of the warm-up."""
     seed: int = 0
-    """Seed of the episodes and of their order in training."""
+    """Seed of the warm-up's random play, and of the order of its episodes in training."""
 
 
-def _no_other_policy(policy: str) -> ModelSource:
+def _raise_no_other_policy(policy: str) -> ModelSource:
     raise ValueError(f"there is no policy {policy!r} beside this one")
 
 
 @dataclass(frozen=True)
-class ModelContext:
-    """Callbacks with which `ModelConfig.prepare` makes weights. They keep models independent of scenarios and play."""
+class ModelPreparation:
+    """Functions with which `ModelConfig.prepare` makes weights, so that models know neither scenarios nor play."""
 
     policy: str
     """Name of the policy, for error messages."""
     corpus: Callable[[int], Collection[str]]
-    """Maps a seed to all texts that the model's policies read and write in random play, to build a vocabulary."""
-    warm_up: Callable[[Path, WarmUp], Path]
-    """Maps the folder of a model to the folder of a copy that was trained to imitate random play."""
-    source_of: Callable[[str], ModelSource] = _no_other_policy
-    """Maps another policy to the source of its language model. Raises ValueError if there is no such policy."""
+    """Function that returns, for a seed, all texts read and written in random play, to build a vocabulary."""
+    warm_up: Callable[[Path, ImitationWarmUp], Path]
+    """Function that copies the model in a folder, trains the copy to imitate random play, and returns its folder."""
+    source_of: Callable[[str], ModelSource] = _raise_no_other_policy
+    """Function that returns the source of another policy's language model, or raises ValueError if there is none."""
 
 
 class ModelConfig(PluginConfig):
-    """Settings of a model: the source of its weights, and their form in memory."""
+    """Base class of the settings of a model: the source of its weights, and their form in memory."""
 
     group: ClassVar[str] = "models"
     family: ClassVar[str] = LANGUAGE_MODEL
     """Family of the model. Each engine and each learner supports one family."""
 
     @abstractmethod
-    def prepare(self, context: ModelContext) -> ModelSource:
+    def prepare(self, context: ModelPreparation) -> ModelSource:
         """Make or download the weights if they are missing, and return their source.
 
         Raises:
@@ -70,19 +70,18 @@ class ModelConfig(PluginConfig):
         """
 
     def shared_base(self) -> ModelConfig | None:
-        """Return the base model that policies with equal bases share in memory, or None if nothing is shared."""
+        """Return the base model of an adapter, which all policies with this base share, or None for other models."""
         return None
 
-    def memory_savers(self) -> Iterable[MemorySaver]:
+    def memory_saving_settings(self) -> Iterable[MemorySavingSetting]:
         """Return alternative values of settings that reduce the model's memory use."""
         return ()
 
     @property
-    def knows_language(self) -> bool:
-        """True if the model understands instructions; False for a tiny model, which knows only its warm-up's
-        answers."""
+    def understands_instructions(self) -> bool:
+        """Return True if the model understands instructions, unlike a tiny model that is trained on random play."""
         base = self.shared_base()
-        return base.knows_language if base else True
+        return base.understands_instructions if base else True
 
     def with_saved_weights(self, folder: Path) -> ModelConfig:
         """Return settings of the same model with the weights that its learner saved in `folder`.
@@ -96,10 +95,10 @@ class ModelConfig(PluginConfig):
 
 
 class ModelSource(Protocol):
-    """Weights and tokenizer of a policy, loaded on demand, or named by `path` for engines with their own loader.
+    """Source of a policy's weights and tokenizer: it loads them on demand, or names them for an engine's own loader.
 
-    `path` is a Hugging Face folder or a name on the hub, and `dtype` the type of the weights in memory; with an
-    adapter, both are the base's. `adapter` has the adapter's settings (rank, alpha, targets, ...), or is None.
+    `path` is a Hugging Face folder or a name on the hub, and `dtype` is the type of the weights in memory. For an
+    adapter, `path` and `dtype` belong to the base model, and `adapter` has the adapter's settings (else None).
     """
 
     @property
@@ -118,7 +117,7 @@ class ModelSource(Protocol):
 class SharedWeights:
     """Handle to published weights for engines in other processes: a safetensors file, usually in shared memory.
 
-    The file's tensors have the names that the learner publishes. The file must not change until every engine has read
+    The names of the tensors are those of `Learner.publish`. The file must stay unchanged until every engine has read
     it.
     """
 
@@ -127,6 +126,6 @@ class SharedWeights:
     """Version of the weights in the file. `load_weights` raises an error if another version is expected."""
 
 
-# A string, because torch is not imported when this module runs.
+# The type is a string, because `Tensor` is imported for type checkers only: this module must not load torch.
 Weights: TypeAlias = "Iterable[tuple[str, Tensor]] | Path | SharedWeights"
-"""Published weights: tensors by name, a folder (Hugging Face or PEFT), or a shared handle."""
+"""Published weights: (name, tensor) pairs, a folder (Hugging Face or PEFT), or a handle to a safetensors file."""

@@ -1,4 +1,4 @@
-"""Protocol of roles, which turn observations into prompts and completions into moves."""
+"""Protocol of roles, which make prompts from observations and parse moves from completions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from marl.core.config import Config, PluginConfig, Sampling
-from marl.core.types import Info, Message, Observation, Turn
-from marl.host.outside import replace_surrogates
-from marl.text.origins import Span, spans_of, without_origins
+from marl.core.types import Completion, Info, Message, Observation, Request, Turn, TurnId
+from marl.host.untrusted_text import replace_surrogates
+from marl.text.origins import Span, origin_spans_of_text, without_origins
 
 
 @dataclass(frozen=True, slots=True)
 class PromptContext:
-    """Observation, facts and turns from which a role builds a prompt.
+    """Observation, facts and turns from which a role builds the prompt of an agent.
 
-    During play, texts and moves of turns are marked (`marl.text.origins.MarkedText`). Templates, `+` and
-    `marl.text.origins.join_texts` keep the marks, so the prompt knows its source turns. If a role uses a marked text in
-    another way, such as a comparison or an f-string, its entire prompt counts as made from that text.
+    During play, texts and moves of turns are marked with their turn (`marl.text.origins.TextWithOrigins`). Templates,
+    `+` and `marl.text.origins.join_texts_with_origins` keep the marks, so the prompt knows its source turns. If a role
+    uses a marked text in another way, such as a comparison or an f-string, its entire prompt counts as made from the
+    text.
     """
 
     agent: str
@@ -34,52 +35,57 @@ class PromptContext:
     read_turns: Sequence[Turn] = ()
     """Readable turns of other agents before the agent's last turn."""
     turns: Sequence[Turn] = ()
-    """All turns of the episode, to which a marked observation refers by index."""
+    """All turns of the episode."""
+    played_turns: Sequence[Turn] = ()
+    """Turns that the game's steps played, in order. A marked observation refers to them by the index of the step."""
 
     @classmethod
-    def of(cls, agent: str, text: str) -> PromptContext:
+    def from_text(cls, agent: str, text: str) -> PromptContext:
         """Return the context of an agent that has observed only `text` and may answer with any text."""
         return cls(agent, {"text": text}, {"legal": None, "hears": (), "together": (), "state": text, "attempt": 0})
 
 
-class MarkedPrompt(tuple[Message, ...]):
-    """Messages of a prompt, with plain texts and marks computed once, so that a role can return the prompt many
-    times."""
+class PromptWithOrigins(tuple[Message, ...]):
+    """Messages of a prompt, split once into texts and marks of origin, because roles return a prompt repeatedly."""
 
     texts: tuple[Message, ...]
-    """Messages without marks, and without lone surrogates, which can neither be written to files nor tokenised."""
+    """Messages without marks of origin, and without lone surrogates, which can be neither stored nor tokenised."""
     spans: tuple[tuple[Span, ...], ...]
     """Spans of each message that were made from earlier turns."""
 
     @classmethod
-    def of(cls, messages: Iterable[Message]) -> MarkedPrompt:
-        """Return a prompt of `messages`."""
+    def from_messages(cls, messages: Iterable[Message]) -> PromptWithOrigins:
+        """Return a prompt with these messages, whose contents may have marks."""
         prompt = cls(messages)
-        prompt.texts = tuple(
-            [Message(message.role, replace_surrogates(without_origins(message.content))) for message in prompt]
-        )
-        prompt.spans = tuple([spans_of(message.content) for message in prompt])
+        texts: list[Message] = []
+        spans: list[tuple[Span, ...]] = []
+        for message in prompt:
+            texts.append(Message(message.role, replace_surrogates(without_origins(message.content))))
+            spans.append(origin_spans_of_text(message.content))
+        prompt.texts, prompt.spans = tuple(texts), tuple(spans)
         return prompt
 
 
 class Tool(Config):
-    """Tool that a role may call, as a chat template describes it to the model."""
+    """Description of a tool that a role may call, for the model's chat template."""
 
     name: str
-    """Name of the tool in calls."""
+    """Name by which the model calls the tool."""
     description: str = ""
-    """Purpose of the tool, for the model."""
+    """Purpose of the tool, in words for the model."""
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
-    """JSON schema of the arguments."""
+    """JSON schema of the tool's arguments (default: no arguments)."""
 
 
 class RoleConfig(PluginConfig):
-    """Settings of a role: prompts, sampling and parsing of moves. Roles have no state, so the settings are the role."""
+    """Base class of a role: its prompts, sampling and parser of moves. The settings are the (stateless) role."""
 
     example = "policy: actor"
     group: ClassVar[str] = "roles"
     answers_calls: ClassVar[bool] = False
     """True if the role's turns are results of tool calls."""
+    answers_programs: ClassVar[bool] = False
+    """True if programs make the role's prompts, through their model calls."""
     hears_thoughts: ClassVar[bool] = False
     """True if the role reads other agents' completions with their hidden thoughts, as a verifier must."""
     policy: str
@@ -89,28 +95,43 @@ class RoleConfig(PluginConfig):
     sampling: Sampling = Sampling()
     """Sampling settings of the role's completions."""
     thinking: Literal["hide", "show"] = "hide"
-    """Visibility of thoughts (`<think>`) in completions. `hide` removes them from other agents' prompts and from the
-    agent's own later prompts; `show` leaves them in. Thoughts are trained on in both cases."""
+    """Visibility of thoughts (`<think>`) in completions. `hide`: prompts of other agents and later prompts of the agent
+    omit them. `show`: they stay in prompts. The thoughts are trained on in both cases."""
     history: Literal["fresh", "append"] = "fresh"
-    """`fresh`: every prompt is built anew. `append`: a prompt continues the tokens of the agent's last turn."""
+    """Construction of prompts. `fresh`: each prompt is built without the tokens of earlier turns. `append`: a prompt
+    continues the tokens of the agent's last turn."""
     tools: tuple[Tool, ...] = ()
     """Tools that the role may call, in a game with a seat that answers calls."""
 
     @property
     def answer_schema(self) -> str:
-        """Return the JSON schema of a valid answer as text; empty if any object is valid, or answers are no JSON."""
+        """Return the JSON schema of a valid answer as text; "" if any object is valid, or answers are no JSON."""
         return ""
 
-    def with_default_prompts(self, knows_language: bool) -> Self:
-        """Return the role with default prompts filled in. `knows_language` is False for a tiny model."""
+    def reason_json_is_refused(self, schema: str) -> str:
+        """Return the reason why a program cannot ask this role for JSON, or "" if it can.
+
+        `schema` is the JSON schema that the program sent for the answer, or "" for any JSON object.
+        """
+        return f"a role of kind {self.kind!r} answers no programs"
+
+    def with_default_prompts(self, understands_instructions: bool) -> Self:
+        """Return the role with default texts for omitted prompts.
+
+        `understands_instructions` is True if the role's model understands instructions, and False for a tiny model.
+        """
+        return self
+
+    def role_for_request(self, seed: int) -> Self:
+        """Return the role for one request with the seed `seed`, for example with an answer tag of its own."""
         return self
 
     @abstractmethod
-    def messages(self, view: PromptContext) -> tuple[Message, ...]:
-        """Return the messages of the prompt."""
+    def messages(self, context: PromptContext) -> tuple[Message, ...]:
+        """Return the messages of the prompt that the role makes from `context`."""
 
-    def continues(self, view: PromptContext) -> tuple[int, ...]:
-        """Return the token ids (prompt and completion of an earlier turn) that the prompt continues; () if none."""
+    def continued_ids(self, context: PromptContext) -> tuple[int, ...]:
+        """Return the token ids of the turn (prompt and completion) that the prompt continues; () for a new prompt."""
         return ()
 
     @abstractmethod
@@ -118,6 +139,40 @@ class RoleConfig(PluginConfig):
         """Return the move in `text`, or None if `text` names no move in `legal`. If `legal` is None, any text is a
         move."""
 
+    def parse_completion(self, request: Request, completion: Completion, legal: tuple[str, ...] | None) -> str | None:
+        """Return the move in `completion`, or None. Only a role that depends on more than the text overrides this."""
+        return self.parse(completion.text, legal)
+
     @abstractmethod
     def phrase(self, move: str) -> str:
         """Return the canonical text for `move`, with `parse(phrase(move), legal) == move`."""
+
+
+class JudgingRoleConfig(RoleConfig):
+    """Base class of roles that answer with a verdict on other agents' turns."""
+
+    @property
+    @abstractmethod
+    def verdict_tag(self) -> Literal["nonce", "fixed"] | None:
+        """Return the choice of the verdict's tag: `nonce` (new in each request), `fixed`, or None for the default."""
+
+    @property
+    @abstractmethod
+    def reason_random_tag_is_impossible(self) -> str:
+        """Return the reason why the role cannot have a tag of its own in each request, or "" if it can."""
+
+    @abstractmethod
+    def with_default_verdict_tag(self, tag: Literal["nonce", "fixed"]) -> Self:
+        """Return the role with `tag` for an omitted verdict tag, or with a fixed tag if a nonce is impossible."""
+
+    @property
+    @abstractmethod
+    def spoof_penalty(self) -> float:
+        """Return the cost of a turn that imitates this role's verdicts, for the agent that took the turn."""
+
+    @abstractmethod
+    def find_imitated_verdicts(self, request: Request, turns: Sequence[Turn]) -> tuple[TurnId, ...]:
+        """Return the turns of other agents in the prompt of `request` that imitate a verdict of this role.
+
+        `turns` are the turns of the episode so far.
+        """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -14,85 +14,104 @@ from marl.core.config import PluginConfig
 from marl.core.types import Problem, Request, Verdict, VerifierCase
 
 Split = Literal["train", "held_out"]
+"""Part of a task's problems: for training, or held out for evaluation."""
+FAULTY = "faulty"
+"""Key in the answer of a verifiers' engine: names of the checks whose code raised, hung, exited or gave no number."""
 
 
-class Tasks(Protocol):
-    """Source of problems, in ascending order of difficulty. The two splits have no problem in common."""
+UNKNOWN = "unknown"
+"""Key in the answer of a verifiers' engine: names of the checks that could neither accept nor refute the answer."""
+UNKNOWN_REASON = f"{UNKNOWN}: "
+"""Prefix of the reason of a verdict whose check could neither accept nor refute the answer. Such verdicts are
+counted."""
 
-    def size(self, split: Split) -> int: ...
+
+class TaskProblems(Protocol):
+    """Source of problems, in ascending order of difficulty. The splits have no problem in common."""
+
+    def problem_count(self, split: Split) -> int: ...
     def problem(self, split: Split, index: int) -> Problem:
-        """Return the problem with this index; the same problem in every call."""
+        """Return problem number `index` of a split, which is the same problem in every call."""
         ...
 
     def parse_posed_problem(self, text: str) -> Problem | None:
-        """Return the problem posed in `text`, with its answer, or None if `text` poses no problem or a held-out one."""
+        """Return the problem, with its answer, that an agent posed in `text`.
+
+        The result is None if `text` poses no problem or a held-out problem.
+        """
         ...
 
 
 class TaskConfig(PluginConfig):
-    """Settings of a source of problems."""
+    """Base class of the settings of a task, a source of problems."""
 
     group: ClassVar[str] = "tasks"
 
     @property
-    def secret_facts(self) -> frozenset[str]:
-        """Names of the facts that reveal the answer. Verifiers, rewards and examples use them, prompts must not."""
+    def secret_fact_names(self) -> frozenset[str]:
+        """Return the names of the facts that reveal the answer, for verifiers and rewards but never for prompts."""
         return frozenset()
 
     @property
-    def posing_instructions(self) -> str:
-        """Return the instructions for a challenger who writes problems for `Tasks.parse_posed_problem`; "" if none."""
+    def problem_posing_instructions(self) -> str:
+        """Return the instructions for a challenger who writes problems for `TaskProblems.parse_posed_problem`; "" if
+        none."""
         return ""
 
     @abstractmethod
-    def build(self) -> Tasks: ...
+    def build(self) -> TaskProblems: ...
 
 
-class InconclusiveError(Exception):
+class InfrastructureError(Exception):
     """A verifier or tool failed for a cause outside the answer, such as a busy machine.
 
-    The call is repeated once. If it fails again, the episode is dropped and counted; the answer does not fail.
+    The call is repeated once. After a second failure the episode is dropped and counted, and the answer gets no score.
     """
 
 
 class VerifierConfig(PluginConfig):
-    """Settings of a verifier, a pure function that scores an answer in a process that is killed after `timeout_s`.
+    """Base class of a verifier, a pure function that scores answers in a process that is killed after `timeout_s`.
 
-    An exception or a timeout fails the answer. An `InconclusiveError`, or a worker process that was killed or starved
-    by something else on the machine, does not.
+    An exception or a timeout fails the answer. The answer gets no score after an `InfrastructureError`, or if something
+    else on the machine killed or starved the worker process.
     """
 
     group: ClassVar[str] = "verifiers"
     checks_correctness: ClassVar[bool] = True
     """True if the score depends on correctness; False if it depends on form or length alone."""
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules with long import times, imported once per worker process before the time limit starts."""
+    """Slowly importing modules of the verifier. Each worker process imports them once, before the time limit starts."""
     timeout_s: PositiveFloat = 10.0
-    """CPU seconds that a verdict may take, child processes included. The limit in wall time is ten times as long."""
+    """Time limit of one verdict in CPU seconds, child processes included. The limit of wall time is ten times as
+    long."""
 
     @abstractmethod
     def __call__(self, case: VerifierCase) -> Verdict: ...
 
     def phrase(self, answer: str) -> str:
-        """Return a text in which this verifier finds `answer`."""
+        """Return a text in which the verifier finds `answer`."""
         return answer
+
+    def notes_for_author(self, problem: Problem) -> Iterable[str]:
+        """Return remarks on the reference answer of `problem` for the scenario's author, such as another reading."""
+        return ()
 
 
 class ToolConfig(PluginConfig):
-    """Settings of a tool, a pure function that a role may call. It runs in a process that can be killed."""
+    """Base class of a tool, a pure function that a role may call. It runs in a process that can be killed."""
 
     group: ClassVar[str] = "tools"
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules with long import times, imported once per worker process before the time limit starts."""
+    """Slowly importing modules of the tool. Each worker process imports them once, before the time limit starts."""
     timeout_s: PositiveFloat = 10.0
-    """CPU seconds that a call may take, child processes included. The limit in wall time is ten times as long."""
+    """Time limit of one call in CPU seconds, child processes included. The limit of wall time is ten times as long."""
 
     @abstractmethod
     def __call__(self, arguments: Mapping[str, Any]) -> str:
-        """Return the result of a call.
+        """Return the result of a tool call with these arguments.
 
         Raises:
-            ValueError: if the arguments are wrong. The caller reads the message as the result.
+            ValueError: if the arguments are wrong. The caller gets the message as the result.
         """
 
 
@@ -102,16 +121,16 @@ _PROBLEM_FIELDS = [field.name for field in fields(Problem)]
 def encode_verifier_state(problem: Problem, answer: str | None) -> str:
     """Return the information state of a verifier's seat as JSON: the problem, and the `answer` to verify.
 
-    `Request.state` carries the problem with its reference answer, because no language model reads that field. The full
+    `Request.state` may carry the reference answer of the problem, because no language model reads this field. The full
     text to verify is the last message of the request.
     """
-    # Not `dataclasses.asdict`, which would copy all facts, unit tests included, for every answer.
+    # `dataclasses.asdict` would copy all facts, such as unit tests, for every answer.
     problem_data = {field: getattr(problem, field) for field in _PROBLEM_FIELDS}
     return json.dumps({"problem": problem_data, "answer": answer}, sort_keys=True)
 
 
 def decode_verifier_case(request: Request) -> VerifierCase:
-    """Return the problem and answer in `request`, for a verifier.
+    """Return the problem and the answer that a verifier scores, decoded from its `request`.
 
     Raises:
         ValueError: if the request's state was not made by `encode_verifier_state`.

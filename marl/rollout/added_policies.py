@@ -1,131 +1,123 @@
-"""Policies added to a simulator for a while beside its own engines, such as earlier weights of the run's policies.
+"""Policies that are added to a simulator temporarily, such as opponents with earlier weights of the run's policies.
 
-Only memory stays in use after a policy is removed: earlier added policies have no influence on any later bit, so a
-resumed run needs no record of them.
+A removed policy leaves nothing but allocated memory, so a resumed run needs no record of removed policies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from socket import gethostname
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from marl.protocols import AddedPlayer, Engine, EngineConfig, ModelSource, SavedWeights
 
 
 class EngineSlot(NamedTuple):
-    """An engine, and its name for the policy of this slot."""
+    """Engine that samples for an added policy, with the engine's own name for that policy."""
 
     engine: Engine
     policy: str
 
 
-class SlotPool(Protocol):
-    """Room in memory for saved weights of one policy."""
-
-    def acquire(self, weights: SavedWeights) -> EngineSlot:
-        """Load `weights` into a slot."""
-        ...
-
-    def release(self, slot: EngineSlot) -> None:
-        """Free the slot of weights after their last request."""
-        ...
-
-    def engines(self) -> Iterator[Engine]:
-        """Yield engines in memory beside the policy's own."""
-        ...
-
-
-class EnginePool:
-    """Engines with the policy's settings, whose weights are replaced again and again. The pool grows on demand."""
+class EarlierWeightsEnginePool:
+    """Pool of engines for earlier weights of one policy. Free engines are reused, and new ones are built on demand."""
 
     def __init__(self, build: Callable[[], Engine]) -> None:
         self._build = build
+        self.engines: list[Engine] = []
+        """All engines of the pool, in use or free."""
         self._free: list[Engine] = []
-        self._loaded: dict[int, tuple[Engine, Path]] = {}
-        """Engine's identity -> engine and folder of its current weights."""
+        self._loaded_folders: dict[int, Path] = {}
+        """Identity of an engine -> folder of its current weights."""
 
-    def acquire(self, weights: SavedWeights) -> EngineSlot:
-        """Load `weights` into a free engine, unless they are its current weights."""
-        engine = self._free.pop(0) if self._free else self._build()
-        if self._loaded.get(id(engine)) != (engine, weights.folder):
-            # A load that fails halfway leaves a mix of weights, which must not count as those of any folder.
-            self._loaded[id(engine)] = engine, Path()
-            engine.load_weights(weights.policy, weights.folder, weights.version)
-            self._loaded[id(engine)] = engine, weights.folder
-        return EngineSlot(engine, weights.policy)
+    def acquire_slot(self, saved_weights: SavedWeights) -> EngineSlot:
+        """Return a free engine with `saved_weights`, which are loaded unless the engine has these weights already."""
+        if self._free:
+            engine = self._free.pop(0)
+        else:
+            engine = self._build()
+            self.engines.append(engine)
+        if self._loaded_folders.get(id(engine)) != saved_weights.folder:
+            # The folder is forgotten first: if the load fails halfway, the engine holds weights of no folder.
+            self._loaded_folders[id(engine)] = Path()
+            engine.load_weights(saved_weights.policy, saved_weights.folder, saved_weights.version)
+            self._loaded_folders[id(engine)] = saved_weights.folder
+        return EngineSlot(engine, saved_weights.policy)
 
-    def release(self, slot: EngineSlot) -> None:
+    def release_slot(self, slot: EngineSlot) -> None:
+        """Mark the engine of `slot` as free. Its weights stay loaded, because a later player may need them again."""
         self._free.append(slot.engine)
 
-    def engines(self) -> Iterator[Engine]:
-        for engine, _ in self._loaded.values():
-            yield engine
 
+class EarlierWeightsAdapterPool:
+    """Pool for earlier weights of one policy as additional adapters in its engine, which share the base model."""
 
-class AdapterPool:
-    """Further adapters in the engine of the policy: the base model is in memory once."""
+    engines = ()
+    """Engines that the pool has built: none, as the policy's own engine holds the adapters."""
 
     def __init__(self, engine: Engine, source: ModelSource) -> None:
         self._engine, self._source = engine, source
 
-    def acquire(self, weights: SavedWeights) -> EngineSlot:
-        """Add an adapter to the engine and load its weights."""
-        slot = EngineSlot(self._engine, f"{weights.policy}.{weights.version:06d}")
+    def acquire_slot(self, saved_weights: SavedWeights) -> EngineSlot:
+        """Add an adapter with `saved_weights` to the engine and return its slot."""
+        slot = EngineSlot(self._engine, f"{saved_weights.policy}.{saved_weights.version:06d}")
         self._engine.add_policy(slot.policy, self._source)
-        self._engine.load_weights(slot.policy, weights.folder, weights.version)
+        self._engine.load_weights(slot.policy, saved_weights.folder, saved_weights.version)
         return slot
 
-    def release(self, slot: EngineSlot) -> None:
+    def release_slot(self, slot: EngineSlot) -> None:
+        """Remove the adapter of `slot` from the engine."""
         slot.engine.remove_policy(slot.policy)
 
-    def engines(self) -> Iterator[Engine]:
-        yield from ()
+
+SlotPool = EarlierWeightsEnginePool | EarlierWeightsAdapterPool
+"""Pool that loads saved weights of one policy."""
 
 
 class AddedPolicies:
-    """Added policies of a simulator and of all its variants, by name."""
+    """Policies added to a simulator and to all its variants, with the engines that sample for them."""
 
     def __init__(self, slot_pools: Mapping[str, SlotPool]) -> None:
-        """`slot_pools`: policy -> room for its saved weights."""
-        self._slot_pools = slot_pools
-        self._slots: dict[str, tuple[EngineSlot, SlotPool | None]] = {}
+        """Start without added policies. `slot_pools`: policy of the run -> pool that loads its saved weights."""
+        self.slot_pools = slot_pools
+        self.slots: dict[str, EngineSlot] = {}
+        """Name of an added policy -> slot with the engine that samples for the policy."""
+        self._pool_of: dict[str, SlotPool] = {}
+        """Name of an added policy with saved weights -> pool of its slot."""
 
-    def add(self, name: str, player: AddedPlayer) -> None:
-        """Add `player` under `name`.
+    def add_policy(self, policy_name: str, player: AddedPlayer) -> None:
+        """Add `player` as policy `policy_name`.
 
         Raises:
-            ValueError: if the name is in use, or there is no room for weights of this policy.
+            ValueError: if the name is in use, or no pool takes weights of the player's policy.
         """
-        if name in self._slots:
-            raise ValueError(f"policy {name!r} speaks here already; remove it first")
+        if policy_name in self.slots:
+            raise ValueError(f"policy {policy_name!r} speaks here already; remove it first")
         if isinstance(player, EngineConfig):
-            self._slots[name] = EngineSlot(player.build(None), name), None
+            self.slots[policy_name] = EngineSlot(player.build(None), policy_name)
             return
-        if player.policy not in self._slot_pools:
-            raise ValueError(f"policy {name!r}: {player.policy!r} has no weights that can be loaded beside its own")
+        if player.policy not in self.slot_pools:
+            raise ValueError(
+                f"policy {policy_name!r}: {player.policy!r} has no weights that can be loaded beside its own"
+            )
         if not player.folder.is_dir():
             raise ValueError(
-                f"policy {name!r}: no folder {player.folder} on {gethostname()}, where it is to speak; every machine "
-                "of a cluster must see the run's folder under this path"
+                f"policy {policy_name!r}: no folder {player.folder} on {gethostname()}, where it is to speak; every "
+                "machine of a cluster must see the run's folder under this path"
             )
-        pool = self._slot_pools[player.policy]
-        self._slots[name] = pool.acquire(player), pool
+        pool = self.slot_pools[player.policy]
+        self.slots[policy_name] = pool.acquire_slot(player)
+        self._pool_of[policy_name] = pool
 
-    def remove(self, name: str) -> None:
-        """Remove the policy `name` and free its slot."""
-        slot, pool = self._slots[name]
-        if pool:
-            pool.release(slot)
-        del self._slots[name]
+    def remove_policy(self, policy_name: str) -> None:
+        """Remove the added policy `policy_name` and free its slot."""
+        if policy_name in self._pool_of:
+            # The slot is released first: if this fails, the policy stays registered and can be removed again.
+            self._pool_of[policy_name].release_slot(self.slots[policy_name])
+            del self._pool_of[policy_name]
+        del self.slots[policy_name]
 
-    def slot(self, name: str) -> EngineSlot | None:
-        """Return the slot of the added policy `name`, or None if there is no such policy."""
-        entry = self._slots.get(name)
-        return entry and entry[0]
-
-    def engines(self) -> Iterator[Engine]:
-        """Yield all engines in memory for saved weights, in use or free, without the policies' own engines."""
-        for pool in self._slot_pools.values():
-            yield from pool.engines()
+    def pool_engines(self) -> list[Engine]:
+        """Return the engines of the slot pools, in use or free, without the run's own engines."""
+        return [engine for pool in self.slot_pools.values() for engine in pool.engines]

@@ -1,17 +1,16 @@
-"""Base class of simulators: waiting for episodes, naming forked episodes, counters, and requests of recorded turns."""
+"""Base class of simulators: play until the end of given episodes, counters, and requests for recorded turns."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple, Protocol
-from urllib.parse import quote
+from typing import NamedTuple
 
 from marl.core.graph import Trajectory
-from marl.core.types import Deal, Fork, Metrics, Purpose, Request, Ticket, Turn, Usage
+from marl.core.types import Deal, Fork, Metrics, Purpose, RemoteUsage, Request, Ticket, Turn
 from marl.protocols import (
     Critic,
     Engine,
@@ -23,219 +22,194 @@ from marl.protocols import (
     Simulator,
     models,
 )
-from marl.rollout.casting import RoleCasting
-from marl.rollout.episode import GameError
+from marl.rollout.casting import RoleRequestBuilder
+from marl.rollout.forks import ForkedEpisodeNamer
+from marl.rollout.game_errors import GameError
 from marl.rollout.request_router import Answer
 
 WAIT_S = 1.0
-"""Maximum time that a blocking call sleeps before checking its deadline again, in seconds."""
+"""Maximum wait of a blocking call between two checks of its time limit, in seconds."""
 EngineMap = Mapping[str, Engine | EngineConfig]
-"""Policy -> its engine, or the settings of an engine without weights, which any process can build."""
-Start = tuple[Deal, Fork | None]
-"""An episode to play: from the beginning of the game, or as a continuation of a fork."""
+"""Policy -> engine, or settings from which any process can build an engine without weights."""
 
 
-class EpisodeResult(NamedTuple):
+class FinishedEpisode(NamedTuple):
     """Result of playing an episode."""
 
     trajectory: Trajectory | None
-    """None if the episode was dropped: its game raised, or a worker process failed through no fault of the episode."""
+    """Trajectory of the episode, or None if its game raised an error or a worker process gave no verdict."""
     tokens: int = 0
     """Number of tokens sampled or scored for the episode."""
     error: GameError | None = None
-    """Error raised by the game."""
+    """Error raised by the game, or None."""
+
+
+@dataclass(slots=True)
+class DroppedEpisodeCount:
+    """Number of a run's episodes that were dropped after errors of their games, and its maximum."""
+
+    limit: int = 0
+    """Maximum number of dropped episodes. One more error ends the run."""
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStatus:
-    """Activity of a simulator shard or a learner process at one moment. `status.json` stores these fields by name."""
+class ProcessActivity:
+    """Activity of a simulator shard, a learner process or an engine of programs. `status.json` has these fields."""
 
     name: str
+    """Name of the shard or learner process, such as `simulator 0`."""
     place: str
     """Host name and process id; "" in the run's own process."""
     doing: str
+    """Description of the activity, such as `idle`."""
     since: float
     """Time at which the activity began, in seconds since 1970."""
     open: int
-    """Number of unfinished jobs."""
+    """Number of unfinished episodes and request batches of the process."""
     restarts: int = 0
-    """Number of processes lost so far."""
-
-
-class AnswerSource(Protocol):
-    """Source of finished work: the request router of this process, or a group of shards."""
-
-    def step(self, wait_s: float) -> None:
-        """Advance everything in flight; block for at most `wait_s` if nothing finishes."""
-        ...
+    """Number of times that the shard, the learner process or the engine's process was lost and replaced."""
 
 
 class BaseSimulator(Simulator, ABC):
-    """Base class of simulators. The protocol `Simulator` documents its methods.
+    """Base class of simulators. The protocol `Simulator` documents the methods that experience and credit use.
 
-    A subclass implements `start`, `poll`, `cancel`, `ask`, `add_policy` and `remove_policy` of the protocol, too.
+    A subclass implements `start`, `poll`, `cancel`, `ask`, `add_policy` and `remove_policy` of the protocol, and the
+    abstract methods of this class.
     """
 
-    def __init__(self, games: Mapping[str, GameConfig], casting: RoleCasting, source: AnswerSource) -> None:
-        self.games, self.casting, self._source = games, casting, source
-        self.max_drops = 0
-        """Number of episodes of a run that may be dropped because the game raised. The next error ends the run."""
-        self.dropped = 0
+    def __init__(
+        self, games: Mapping[str, GameConfig], casting: RoleRequestBuilder, advance_play: Callable[[float], None]
+    ) -> None:
+        """Create a simulator of `games` (name -> settings) with the roles of `casting`.
+
+        `advance_play` advances all requests or episodes in flight. It blocks for at most the given number of seconds if
+        none of them finishes.
+        """
+        self.games, self.casting, self._advance_play = games, casting, advance_play
+        self.drops = DroppedEpisodeCount()
+        """Episodes dropped after an error of their game. Variants share the count and the limit."""
         self.unverified = 0
-        """Number of episodes left out because a worker process failed through no fault of the episode."""
+        """Number of episodes left out because a worker process gave no verdict, for a cause outside the episode."""
         self.critic: Critic | None = None
-        """Values by the run's learners, for searches, or None if there are none. Variants share the critic."""
+        """Value function of the run's learners for searches, or None if no learner has a critic. Variants share it."""
         self.tokens: Counter[str] = Counter()
-        """Number of tokens sampled or scored, by purpose: train, eval, credit."""
-        self._branches: dict[str, Counter[str]] = {}
-        """Trajectory id -> number of continuations started so far, by fork."""
+        """Number of tokens sampled or scored, by purpose (`train`, `eval`, `credit`)."""
+        self.fork_names = ForkedEpisodeNamer()
+        """Names given to the forked episodes of this simulator. A variant has its own."""
 
     @abstractmethod
-    def variant(self, casting: RoleCasting, engines: EngineMap | None = None) -> BaseSimulator:
-        """Return another simulator of the same game with other roles and, if given, further or replaced engines.
+    def variant(
+        self, casting: RoleRequestBuilder, engines: EngineMap | None = None, game: str | None = None
+    ) -> BaseSimulator:
+        """Return a simulator of the same games with the roles of `casting`.
 
-        Both may have requests in flight at the same time and share the token counter. The variant counts its own
-        dropped episodes, and allows none.
+        Both simulators may have requests in flight at the same time. They share the counts of tokens and of dropped
+        episodes, so that `schedule.max_drops` holds for training and evaluation together.
+
+        Args:
+            casting: roles of the variant, with the seed of their samples.
+            engines: policy -> engine that the variant adds or replaces, or None to keep the engines.
+            game: name of the variant's only game, which the variant's deals do not name; None to keep all games.
         """
 
-    @abstractmethod
-    def for_game(self, name: str) -> BaseSimulator:
-        """Return a variant for the game `name` alone. Its deals name no game."""
+    def variant_for_game(self, game_name: str) -> BaseSimulator:
+        """Return a variant that plays only the game `game_name`. Deals of the variant name no game."""
+        return self.variant(self.casting, game=game_name)
 
     @abstractmethod
     def load_weights(self, policy: str, weights: models.Weights, version: int) -> None:
-        """Sample with new weights of `policy` from now on."""
+        """Replace the weights of `policy`. Episodes in progress continue with the new weights."""
 
     @abstractmethod
     def take_failure_messages(self) -> list[str]:
-        """Return messages, since the last call, about requests without a completion: first causes, then counts."""
+        """Return the messages about failed requests since the last call: single causes first, counts later."""
 
     @abstractmethod
-    def end_step(self) -> Metrics:
-        """Return the engines' metrics of the step, as `policy/NAME/...`."""
+    def take_step_metrics(self) -> Metrics:
+        """Return the engines' metrics of the training step, as `policy/NAME/...`."""
 
     @abstractmethod
-    def sleep(self) -> None:
+    def put_engines_to_sleep(self) -> None:
         """Free the memory of engines with a sleep mode until their next request."""
 
-    def status(self) -> list[ProcessStatus]:
-        """Return the activity of each shard; empty for a simulator without shards."""
+    def process_activities(self) -> list[ProcessActivity]:
+        """Return the activity of each shard, or of each engine that runs programs; else an empty list."""
         return []
 
     @property
     @abstractmethod
-    def usage(self) -> dict[str, Usage]:
-        """Return the cost of remote policies' answers in this run, by policy."""
+    def usage_by_policy(self) -> dict[str, RemoteUsage]:
+        """Policy of a remote engine -> cost and tokens of its answers in this run."""
 
     @abstractmethod
-    def restore_usage(self, spent: Mapping[str, Usage]) -> None:
-        """Continue counting from the usage of an interrupted run."""
+    def restore_usage(self, usage_by_policy: Mapping[str, RemoteUsage]) -> None:
+        """Set the usage to `usage_by_policy`, the usage before an interruption of the run."""
 
     @abstractmethod
-    def _in_flight(self, ticket: Ticket) -> bool:
-        """Return True until the episode has ended."""
+    def _is_in_flight(self, ticket: Ticket) -> bool:
+        """Return True if the episode of `ticket` has not ended yet."""
 
     @abstractmethod
-    def _collect(self, ticket: Ticket) -> Trajectory | None:
-        """Remove and return an episode after its end."""
+    def _take_trajectory(self, ticket: Ticket) -> Trajectory | None:
+        """Remove the finished episode of `ticket`, and return its trajectory or None if it was dropped."""
 
-    def greedy(self) -> BaseSimulator:
-        return self.variant(self.casting.greedy())
+    def with_greedy_decoding(self) -> BaseSimulator:
+        return self.variant(self.casting.with_greedy_decoding())
 
-    def play(self, work: Sequence[Deal | Fork], rewards: RewardTransform | None = None) -> list[Trajectory]:
-        return [trajectory for trajectory in self._drain(self.start(work, rewards)) if trajectory]
+    def play(
+        self, deals_and_forks: Sequence[Deal | Fork], reward_transform: RewardTransform | None = None
+    ) -> list[Trajectory]:
+        return [
+            trajectory for trajectory in self._play_to_end(self.start(deals_and_forks, reward_transform)) if trajectory
+        ]
 
-    def play_forks(self, forks: Sequence[Fork], rewards: RewardTransform | None = None) -> list[list[Trajectory]]:
-        episodes = iter(self._drain(self.start(forks, rewards)))
+    def play_forks(
+        self, forks: Sequence[Fork], reward_transform: RewardTransform | None = None
+    ) -> list[list[Trajectory]]:
+        episodes = iter(self._play_to_end(self.start(forks, reward_transform)))
         continuations: list[list[Trajectory]] = []
         for fork in forks:
             continuations.append([trajectory for trajectory in islice(episodes, fork.n) if trajectory])
         return continuations
 
-    def _drain(self, tickets: Sequence[Ticket]) -> list[Trajectory | None]:
-        """Wait for these episodes; episodes of other callers stay for `poll`."""
+    def _play_to_end(self, tickets: Sequence[Ticket]) -> list[Trajectory | None]:
+        """Block until the episodes of `tickets` have ended, and return them. Other episodes stay for `poll`."""
         try:
             for ticket in tickets:
-                while self._in_flight(ticket):
-                    self._source.step(WAIT_S)
-            return [self._collect(ticket) for ticket in tickets]
+                while self._is_in_flight(ticket):
+                    self._advance_play(WAIT_S)
+            return [self._take_trajectory(ticket) for ticket in tickets]
         finally:
             self.cancel(tickets)
 
-    def forget_branches(self, trajectories: Iterable[Trajectory]) -> None:
-        """Delete the counters of continuations of these episodes: their next forks are numbered from 1 again."""
-        for trajectory in trajectories:
-            self._branches.pop(trajectory.id, None)
-
-    def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
+    def score_forced_texts(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
         for index, request in enumerate(requests):
             if request.forced is None:
-                raise ValueError(f"score: request {index} has no `forced` text; `ask` samples one")
+                raise ValueError(f"score_forced_texts: request {index} has no `forced` text; `ask` samples one")
         return self.ask(requests, purpose)
 
-    def request_for(self, turn: Turn) -> Request:
-        role = self._role(turn.role, f"turn {turn.id}: ")
+    def request_to_current_policy(self, turn: Turn) -> Request:
+        role = self._require_role(turn.role, f"turn {turn.id}: ")
         return replace(turn.request, policy=role.policy, sampling=role.sampling)
 
-    def request_from_text(self, role: str, agent: str, text: str) -> Request:
-        self._role(role)
-        return self.casting.request(role, PromptContext.of(agent, text), 0)
+    def request_from_text(self, role: str, agent: str, observation: str) -> Request:
+        self._require_role(role)
+        return self.casting.build_request(role, PromptContext.from_text(agent, observation), 0)
 
-    def _role(self, name: str, prefix: str = "") -> RoleConfig:
-        if name not in self.casting.roles:
-            raise ValueError(f"{prefix}no role {name!r} here; roles: {', '.join(self.casting.roles)}")
-        return self.casting.roles[name]
+    def _require_role(self, role_name: str, error_prefix: str = "") -> RoleConfig:
+        if role_name not in self.casting.roles:
+            raise ValueError(f"{error_prefix}no role {role_name!r} here; roles: {', '.join(self.casting.roles)}")
+        return self.casting.roles[role_name]
 
-    def _starts(self, work: Sequence[Deal | Fork]) -> list[Start]:
-        """Return the episodes of `work`. Continuations of a fork are numbered on from earlier calls.
-
-        Raises:
-            ValueError: if a fork's trajectory has no such turn.
-        """
-        # All forks are checked before any is numbered, so that a refused call leaves the counters as they were.
-        for item in work:
-            if isinstance(item, Fork) and not 0 <= item.index < len(item.trajectory.turns):
-                past = item.trajectory
-                raise ValueError(f"fork: episode {past.id!r} has no turn {item.index}; it has {len(past.turns)}")
-        starts: list[Start] = []
-        for item in work:
-            if isinstance(item, Deal):
-                starts.append((item, None))
-                continue
-            past, name = item.trajectory, f"{item.index}.{_fork_name(item)}"
-            branches = self._branches.setdefault(past.id, Counter())
-            first = branches[name] + 1
-            branches[name] += item.n
-            for branch in range(first, first + item.n):
-                episode = f"{past.id}~{name}.{branch}"
-                starts.append((replace(past.deal, episode=episode, purpose=item.purpose, branch=branch), item))
-        return starts
-
-    def drop(self, error: GameError) -> None:
-        """Count an episode whose game raised.
+    def count_dropped_episode(self, error: GameError) -> None:
+        """Count an episode that was dropped because its game raised `error`.
 
         Raises:
             GameError: if no more episodes may be dropped.
         """
-        self.dropped += 1
-        if self.dropped > self.max_drops:
-            if self.max_drops:
-                error.add_note(f"{self.max_drops} episodes were dropped before this one (schedule.max_drops)")
+        self.drops.count += 1
+        if self.drops.count > self.drops.limit:
+            if self.drops.limit:
+                error.add_note(f"{self.drops.limit} episodes were dropped before this one (schedule.max_drops)")
             raise error
-
-
-def _fork_name(fork: Fork) -> str:
-    """Return the component of a forked episode's name for the fork's settings; different forks differ in it."""
-    components = [_move_name(fork.action)]
-    components += [f"{quote(agent)}={_move_name(move)}" for agent, move in fork.scripted_moves]
-    if fork.keeps_unchanged_answers:
-        components.append("kept")
-    return ",".join(components)
-
-
-def _move_name(move: str | None) -> str:
-    """Return a move as a component of an episode's name, with the separators of names escaped."""
-    if move is None:
-        return ""
-    # "=" stands for an empty move, which differs from no move at all.
-    return quote(move, safe=" ").replace("~", "%7E") or "="

@@ -1,122 +1,202 @@
-"""Roles by name, and the requests they send to their policies."""
+"""Builder of requests: prompts and sampling settings of a scenario's roles."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import overload
+from typing import NamedTuple, overload
 
-from marl.core.types import EdgeKind, Message, Request, SourceSpan, Turn, TurnId
-from marl.host.outside import replace_surrogates
+from marl.core.config import Sampling
+from marl.core.types import EdgeKind, Message, Request, SpanFromEarlierTurn, Turn, TurnId
+from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import PromptContext, RoleConfig
-from marl.protocols.roles import MarkedPrompt
-from marl.text.answers import public_text
+from marl.protocols.roles import PromptWithOrigins
+from marl.text.answers import remove_thoughts
 from marl.text.origins import (
     NO_ORIGINS,
-    Origin,
     Span,
+    TextOrigin,
     add_origins,
-    merged,
+    merge_adjacent_origin_spans,
     swap_recorded_origins,
     take_recorded_origins,
     without_origins,
 )
 
 
-class RoleCasting:
-    """Roles by name, and the seed of all their samples."""
+class RefusedModelCallError(ValueError):
+    """A program's model call asks for something that the caller's role does not offer. The message names the field."""
+
+
+class ProgramCallPrompt(NamedTuple):
+    """Prompt of a program's model call, with the sampling settings of the call."""
+
+    messages: tuple[Message, ...]
+    continues: tuple[int, ...]
+    """Token ids of the prompt before the tokens of `messages`, or () for a new prompt."""
+    marks: tuple[SpanFromEarlierTurn, ...]
+    """Spans of `messages` that come from earlier turns."""
+    tools: tuple[str, ...]
+    sampling: Sampling
+    answer_schema: str | None = None
+    """JSON schema of the answer; "" for any JSON object, None for a text."""
+
+
+class RoleRequestBuilder:
+    """Builder of requests for a scenario's roles, with a seed for all sampling."""
 
     def __init__(self, roles: Mapping[str, RoleConfig], seed: int) -> None:
         self.roles, self.seed = roles, seed
-        self._options: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
-        """Role and legal moves -> text of each move."""
-        self._toolboxes = frozenset(name for name, role in roles.items() if role.answers_calls)
+        self._option_texts: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
+        """Cache: (role, legal moves) -> text of each legal move."""
+        self._tool_roles = frozenset(name for name, role in roles.items() if role.answers_calls)
         """Roles whose turns are results of tool calls."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the constructor's arguments alone, without the cache."""
-        return RoleCasting, (self.roles, self.seed)
+        """Pickle only the constructor's arguments, without the cache."""
+        return RoleRequestBuilder, (self.roles, self.seed)
 
-    def greedy(self) -> RoleCasting:
-        """Return the same roles, sampling at temperature 0."""
+    def with_greedy_decoding(self) -> RoleRequestBuilder:
+        """Return a builder for the same roles at temperature 0."""
         roles: dict[str, RoleConfig] = {}
         for name, role in self.roles.items():
             sampling = role.sampling.model_copy(update={"temperature": 0.0})
             roles[name] = role.model_copy(update={"sampling": sampling})
-        return RoleCasting(roles, self.seed)
+        return RoleRequestBuilder(roles, self.seed)
 
-    def option_texts(self, role: str, legal: tuple[str, ...] | None) -> Mapping[str, str] | None:
-        """Return legal move -> the text of `role` for the move, or None if any text is a move."""
-        if legal is None:
-            return None
-        texts = self._options.get((role, legal))
-        if texts is None:
-            texts = self._options[role, legal] = {move: self.roles[role].phrase(move) for move in legal}
-        return texts
-
-    def public_turn(self, turn: Turn) -> Turn:
-        """Return `turn` as other agents read it: without thoughts if its role hides them."""
+    def without_hidden_thoughts(self, turn: Turn) -> Turn:
+        """Return `turn` as other agents read it, without its thoughts if its role hides thoughts."""
         text = turn.completion.text
-        if self.roles[turn.role].thinking == "show" or (public := public_text(text)) == text:
+        if self.roles[turn.role].thinking == "show" or (public := remove_thoughts(text)) == text:
             return turn
         return replace(turn, completion=replace(turn.completion, text=public))
 
-    def with_origins(self, turns: Sequence[Turn], cache: dict[TurnId, Turn], *, mine: bool = False) -> Sequence[Turn]:
-        """Return `turns` with their texts and moves marked by turn of origin.
+    def mark_with_origins(
+        self, turns: Sequence[Turn], cache: dict[TurnId, Turn], *, reads_own_turns: bool = False
+    ) -> Sequence[Turn]:
+        """Return `turns` with their texts and moves marked with the turn as origin.
 
-        `cache`: turns marked by earlier calls. `mine`: True for turns of the reader.
+        `cache` holds turns marked before. `reads_own_turns` is True if the reading agent took the turns itself.
         """
-        kinds: tuple[EdgeKind, EdgeKind] = ("self", "self") if mine else ("heard", "tool")
-        return _MarkedTurns(turns, cache, kinds, self._toolboxes) if turns else ()
+        kinds: tuple[EdgeKind, EdgeKind] = ("self", "self") if reads_own_turns else ("heard", "tool")
+        return _TurnsWithOrigins(turns, cache, kinds, self._tool_roles) if turns else ()
 
-    def request(self, role: str, view: PromptContext, seed: int) -> Request:
-        """Return the request of `role` to its policy in the situation `view`.
+    def build_call_request(
+        self, role_name: str, prompt: ProgramCallPrompt, example_moves: Sequence[str], seed: int
+    ) -> Request:
+        """Return the request of role `role_name` for a program's model call. `seed` seeds the sampled tokens.
 
-        Observations may contain text from outside: lone surrogates, refused by files and tokenizers, are replaced.
+        Trained or greedy roles use their own sampling settings, with the smaller `max_tokens` and the stop texts of
+        role and call. Other roles use the call's sampling settings, up to a `max_tokens` that the role sets.
+        `structured` is always the role's.
+
+        Raises:
+            RefusedModelCallError: if the call asks for JSON, and the role does not read JSON.
         """
-        speaker = self.roles[role]
-        prompt = _prompt(speaker, view)
-        marks: list[SourceSpan] = []
-        for index, spans in enumerate(prompt.spans):
-            if spans:
-                marks += _marks(spans, index, view)
-        tools = [json.dumps({"type": "function", "function": tool.model_dump(mode="json")}) for tool in speaker.tools]
+        role, asked = self.roles[role_name], prompt.sampling
+        if prompt.answer_schema is not None and (reason := role.reason_json_is_refused(prompt.answer_schema)):
+            raise RefusedModelCallError(f"response_format: {role_name!r} cannot be asked for this JSON: {reason}")
+        if role.trainable or role.sampling.temperature == 0:
+            changes = {
+                "max_tokens": min(role.sampling.max_tokens, asked.max_tokens),
+                "stop": tuple(dict.fromkeys((*role.sampling.stop, *asked.stop))),
+            }
+            sampling = role.sampling.model_copy(update=changes)
+        else:
+            sampling = asked
+            if "max_tokens" in role.sampling.model_fields_set:
+                maximum = min(role.sampling.max_tokens, asked.max_tokens)
+                sampling = asked.model_copy(update={"max_tokens": maximum})
+            if role.sampling.structured:
+                sampling = sampling.model_copy(update={"structured": role.sampling.structured})
         return Request(
-            policy=speaker.policy,
-            messages=prompt.texts,
-            sampling=speaker.sampling,
+            policy=role.policy,
+            messages=prompt.messages,
+            sampling=sampling,
             seed=seed,
-            options=self.option_texts(role, view.info["legal"]),
-            state=replace_surrogates(without_origins(view.info["state"])),
-            continues=speaker.continues(view),
-            examples=tuple([replace_surrogates(speaker.phrase(move)) for move in view.info.get("examples", ())]),
+            continues=prompt.continues,
+            examples=tuple([replace_surrogates(role.phrase(move)) for move in example_moves]),
+            tools=prompt.tools,
+            answer_schema=role.answer_schema or prompt.answer_schema or "",
+            marks=prompt.marks,
+        )
+
+    def build_request(self, role_name: str, context: PromptContext, seed: int) -> Request:
+        """Return the request of role `role_name` with the prompt for `context`. `seed` seeds the sampled tokens.
+
+        Lone surrogates in outside text are replaced, because neither files nor tokenizers accept them.
+        """
+        role, legal = self.roles[role_name].role_for_request(seed), context.info["legal"]
+        # The thread's record of origins is set aside, so that this prompt's origins do not mix with the caller's.
+        callers_record = swap_recorded_origins(NO_ORIGINS)
+        try:
+            messages, origins = role.messages(context), take_recorded_origins()
+        finally:
+            swap_recorded_origins(callers_record)
+        # If the role's code compares or formats a text, its span is lost, and its origins mark all messages.
+        if origins:
+            messages = [Message(message.role, add_origins(message.content, origins)) for message in messages]
+        prompt = messages if isinstance(messages, PromptWithOrigins) else PromptWithOrigins.from_messages(messages)
+        marks: list[SpanFromEarlierTurn] = []
+        for index, spans in enumerate(prompt.spans):
+            spans_of_turns: list[Span] = []
+            for span in spans:
+                begin, end, origin = span
+                if isinstance(origin.source, tuple):
+                    spans_of_turns.append(span)
+                else:
+                    turns = _possible_origins_of_text(origin.source, origin.kind, context)
+                    spans_of_turns += [(begin, end, turn) for turn in turns]
+            for begin, end, (source, kind) in merge_adjacent_origin_spans(spans_of_turns):
+                # Here every source is a turn id, because `_possible_origins_of_text` has replaced all others.
+                marks.append(SpanFromEarlierTurn(source, kind, index, begin, end))  # type: ignore[arg-type]
+        options = None
+        if legal is not None:
+            # A role made for one request has its own answer tag, so only texts of the shared role are cached.
+            is_cached = role is self.roles[role_name]
+            options = self._option_texts.get((role_name, legal)) if is_cached else None
+            if options is None:
+                options = {move: role.phrase(move) for move in legal}
+                if is_cached:
+                    self._option_texts[role_name, legal] = options
+        tools = [json.dumps({"type": "function", "function": tool.model_dump(mode="json")}) for tool in role.tools]
+        examples = [replace_surrogates(role.phrase(move)) for move in context.info.get("examples", ())]
+        return Request(
+            policy=role.policy,
+            messages=prompt.texts,
+            sampling=role.sampling,
+            seed=seed,
+            options=options,
+            state=replace_surrogates(without_origins(context.info["state"])),
+            continues=role.continued_ids(context),
+            examples=tuple(examples),
             tools=tuple(tools),
-            answer_schema=speaker.answer_schema if speaker.sampling.structured == "json" else "",
+            answer_schema=role.answer_schema if role.sampling.structured == "json" else "",
             marks=tuple(marks),
         )
 
 
-class _MarkedTurns(Sequence[Turn]):
-    """Turns whose texts are marked on access: most prompts read few of them."""
+class _TurnsWithOrigins(Sequence[Turn]):
+    """Sequence of turns whose texts are marked with their origins only on access, as most prompts use few turns."""
 
-    __slots__ = ("_cache", "_kinds", "_toolboxes", "turns")
+    __slots__ = ("_cache", "_kinds", "_tool_roles", "turns")
 
     def __init__(
         self,
         turns: Sequence[Turn],
         cache: dict[TurnId, Turn],
         kinds: tuple[EdgeKind, EdgeKind],
-        toolboxes: Collection[str],
+        tool_roles: Collection[str],
     ) -> None:
-        """`kinds`: kinds of the edges from an ordinary turn and from a turn with the result of a tool call."""
-        self.turns, self._cache, self._kinds, self._toolboxes = turns, cache, kinds, toolboxes
+        """`kinds`: edge kind of an ordinary turn, and of a turn of one of `tool_roles`, with a tool's result."""
+        self.turns, self._cache, self._kinds, self._tool_roles = turns, cache, kinds, tool_roles
 
     def __len__(self) -> int:
         return len(self.turns)
 
     def __iter__(self) -> Iterator[Turn]:
-        return map(self._mark, self.turns)
+        return map(self._turn_with_origins, self.turns)
 
     @overload
     def __getitem__(self, index: int) -> Turn: ...
@@ -124,55 +204,32 @@ class _MarkedTurns(Sequence[Turn]):
     def __getitem__(self, index: slice) -> Sequence[Turn]: ...
     def __getitem__(self, index: int | slice) -> Turn | Sequence[Turn]:
         if isinstance(index, slice):
-            return _MarkedTurns(self.turns[index], self._cache, self._kinds, self._toolboxes)
-        return self._mark(self.turns[index])
+            return _TurnsWithOrigins(self.turns[index], self._cache, self._kinds, self._tool_roles)
+        return self._turn_with_origins(self.turns[index])
 
-    def _mark(self, turn: Turn) -> Turn:
+    def _turn_with_origins(self, turn: Turn) -> Turn:
         marked = self._cache.get(turn.id)
         if marked is None:
-            origins = frozenset([Origin(turn.id, self._kinds[turn.role in self._toolboxes])])
+            origins = frozenset([TextOrigin(turn.id, self._kinds[turn.role in self._tool_roles])])
             completion = replace(turn.completion, text=add_origins(turn.completion.text, origins))
             action = turn.action and add_origins(turn.action, origins)
             marked = self._cache[turn.id] = replace(turn, completion=completion, action=action)
         return marked
 
 
-def _unmarked(turns: Sequence[Turn]) -> Sequence[Turn]:
-    return turns.turns if isinstance(turns, _MarkedTurns) else turns
+def _without_origin_marks(turns: Sequence[Turn]) -> Sequence[Turn]:
+    return turns.turns if isinstance(turns, _TurnsWithOrigins) else turns
 
 
-def _prompt(speaker: RoleConfig, view: PromptContext) -> MarkedPrompt:
-    """Return the prompt of a role. Origins read by the role's own code mark the whole prompt."""
-    # The recording is one per thread: a caller's own goes on afterwards, without the origins of this prompt.
-    notes = swap_recorded_origins(NO_ORIGINS)
-    try:
-        messages, origins = speaker.messages(view), take_recorded_origins()
-    finally:
-        swap_recorded_origins(notes)
-    if origins:
-        return MarkedPrompt.of(Message(message.role, add_origins(message.content, origins)) for message in messages)
-    return messages if isinstance(messages, MarkedPrompt) else MarkedPrompt.of(messages)
+def _possible_origins_of_text(step: int | None, kind: EdgeKind, context: PromptContext) -> list[TextOrigin]:
+    """Return the turn that the game's step number `step` played, as an origin of the edge kind `kind`.
 
-
-def _marks(spans: tuple[Span, ...], index: int, view: PromptContext) -> Iterator[SourceSpan]:
-    """Yield the spans of message `index` with earlier turns as their source, by beginning."""
-    named: list[Span] = []
-    for span in spans:
-        begin, end, origin = span
-        if isinstance(origin.source, tuple):
-            named.append(span)
-        else:
-            named += [(begin, end, source) for source in _turn_origins(origin.source, origin.kind, view)]
-    for begin, end, (source, kind) in merged(named):
-        yield SourceSpan(source, kind, index, begin, end)  # type: ignore[arg-type]  # `_turn_origins` gives turn ids
-
-
-def _turn_origins(step: int | None, kind: EdgeKind, view: PromptContext) -> list[Origin]:
-    """Return the turns behind an origin noted by the game: the turn of `step`, or all turns in the prompt."""
+    If `step` is None, return all turns that a text of unknown origin may depend on.
+    """
     if step is not None:
-        turn = view.turns[step]
-        return [Origin(turn.id, "self" if kind == "told" and turn.agent == view.agent else kind)]
-    origins = [Origin(turn.id, "told") for turn in _unmarked(view.new_turns)]
-    if view.own_turns and view.agent in view.info["hears"]:
-        origins.append(Origin(_unmarked(view.own_turns)[-1].id, "self"))
+        turn = context.played_turns[step]
+        return [TextOrigin(turn.id, "self" if kind == "told" and turn.agent == context.agent else kind)]
+    origins = [TextOrigin(turn.id, "told") for turn in _without_origin_marks(context.new_turns)]
+    if context.own_turns and context.agent in context.info["hears"]:
+        origins.append(TextOrigin(_without_origin_marks(context.own_turns)[-1].id, "self"))
     return origins

@@ -1,196 +1,169 @@
-"""One episode in progress: turns a game's observations into requests, and completions into moves and graph nodes."""
+"""Episode in progress, which turns a game's observations into requests, and completions into moves and turns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from types import TracebackType
 from typing import get_args
 
-from marl.core.errors import RunError
+from marl.core.errors import EpisodeWithoutOutcomeError
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
-from marl.core.types import Completion, Deal, EdgeKind, Failure, Fork, Info, Request, Reward, Turn, TurnId
+from marl.core.seeds import episode_name_for_seeding, hash_to_seed
+from marl.core.types import Completion, CompletionFailure, Deal, EdgeKind, Fork, Info, Request, Reward, Turn, TurnId
 from marl.core.watchdog import CallWatchdog
-from marl.host.outside import replace_surrogates
-from marl.protocols import Game, PromptContext
-from marl.rollout.casting import RoleCasting
+from marl.host.untrusted_text import replace_surrogates
+from marl.protocols import Game, IneffectiveCallsNotice, JudgingRoleConfig, ProgramModelCall, PromptContext
+from marl.protocols.programs import ProgramCallerResult, parse_program_answer
+from marl.rollout.casting import RoleRequestBuilder
+from marl.rollout.forks import PrescribedForkAnswers, answer_inputs
+from marl.rollout.game_errors import EpisodeLimits, GameError, GameErrorGuard, game_name_for_messages
+from marl.rollout.inner_turns import (
+    CallRecognitionAndLatency,
+    InnerTurns,
+    ProgramCallKey,
+    RecordedCallAnswers,
+    keyed_inner_turns,
+)
+from marl.rollout.verdict_imitation import imitation_penalties
 from marl.text.origins import origins_of
-
-_Edges = list[tuple[TurnId, EdgeKind]]
-
-
-class GameError(RunError):
-    """A game raised, or did not end. The message names game, seed, options and the moves so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeLimits:
-    """Limits of an episode."""
-
-    max_turns: int = 10_000
-    deadline_s: float = 600.0
-    """Maximum time of one call of a game's or role's code, in seconds."""
-
 
 _DEFAULT_LIMITS = EpisodeLimits()
 _LAST_MOVES = 20
-"""Maximum number of moves in a message about an episode."""
+"""Maximum number of latest moves in a message about an episode."""
 
 
-class GameErrorGuard:
-    """Context manager that turns errors of a game into `GameError`, and a call past its deadline into `HangError`."""
-
-    __slots__ = ("_game", "_location", "_watch")
-
-    def __init__(self, game: Game, location: Callable[[], str], deadline_s: float = _DEFAULT_LIMITS.deadline_s) -> None:
-        """`location` returns the seed, options and moves so far, for messages."""
-        self._game, self._location = game, location
-        self._watch = CallWatchdog(lambda: f"{game_label(game)} {location()}", deadline_s)
-
-    def __enter__(self) -> None:
-        self._watch.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._watch.__exit__(kind, error, tb)
-        # Ctrl-C and exits are no errors of the game.
-        if kind is not None and issubclass(kind, Exception):
-            raise GameError(f"{game_label(self._game)} raised {kind.__name__}: {error} {self._location()}") from error
-
-
-def game_label(game: Game) -> str:
-    """Return a game's name in messages."""
-    return f"game {type(game).__name__}"
-
-
-def step_done_agents(game: Game) -> bool:
+def step_done_agents_and_check_game_is_over(game: Game) -> bool:
     """Step agents that are done with None, as PettingZoo requires; return True if the episode is over."""
-    while game.agents and _done(game, game.agent_selection):
-        if all(_done(game, agent) for agent in game.agents):
+    while game.agents and (game.terminations[game.agent_selection] or game.truncations[game.agent_selection]):
+        if all(game.terminations[agent] or game.truncations[agent] for agent in game.agents):
             return True
         game.step(None)
     return not game.agents
 
 
 @dataclass(slots=True)
-class _Question:
-    """A request to an agent's policy, and the edges to its turn: earlier turn -> kinds of the edge."""
+class _PendingTurn:
+    """Turn before it is played: request, facts for the agent, edges and, once it has arrived, the answer."""
 
     request: Request
     info: Info
     reads: Mapping[TurnId, frozenset[EdgeKind]]
+    """Id of an earlier turn -> kinds of its edge to this turn."""
     sent: bool = False
-    """True after `new_requests` returned the request."""
+    """True after `Episode.take_new_requests` returned the request."""
     answer: Completion | None = None
+    """Answer of the policy, or None before it arrives."""
+    inner: InnerTurns | None = None
+    """Model calls of the program that takes this turn, or None if no program takes it."""
 
 
 @dataclass(slots=True)
-class _Memory:
-    """The turns of one agent, and its progress in reading the turns of other agents."""
+class _OwnAndReadTurns:
+    """Turns of one agent in an episode, and turns of other agents that this agent has read."""
 
     turns: list[Turn] = field(default_factory=list)
-    heard: dict[str, int] = field(default_factory=dict)
-    """Other agent -> number of its turns read so far."""
+    """Turns of the agent, in playing order."""
+    read_counts: dict[str, int] = field(default_factory=dict)
+    """Other agent -> number of the other agent's turns that this agent has read."""
     read: list[Turn] = field(default_factory=list)
-    """Turns of other agents read so far."""
+    """Turns of other agents that this agent has read."""
     marked: dict[TurnId, Turn] = field(default_factory=dict)
-    """Cache of the agent's own turns with origins, for its prompts."""
-
-    def copy(self) -> _Memory:
-        """Return an independent copy. The turns themselves are frozen and shared."""
-        return _Memory(list(self.turns), dict(self.heard), list(self.read), dict(self.marked))
-
-
-@dataclass(frozen=True, slots=True)
-class _Script:
-    """Answers prescribed by a fork."""
-
-    muted: Mapping[str, Completion]
-    recorded: Mapping[tuple[str, int], Turn]
-    """(agent, number of its earlier turns) -> its turn in the forked episode."""
-
-    def answer(self, agent: str, question: _Question, nth: int) -> Completion | None:
-        """Return the prescribed answer, or None if the agent's policy must be asked."""
-        if agent in self.muted:
-            return self.muted[agent]
-        recorded = self.recorded.get((agent, nth))
-        if not recorded or _prompt(recorded.request) != _prompt(question.request):
-            return None
-        # `mark_tokens` are the token positions of the recorded request's marks, which may differ in an equal prompt.
-        same_spans = _mark_spans(recorded.request) == _mark_spans(question.request)
-        return recorded.completion if same_spans else replace(recorded.completion, mark_tokens=())
+    """Id of a turn of this agent -> cached copy with marks of its origin, for this agent's prompts."""
 
 
 class Episode:
-    """One game in progress."""
+    """Episode of one game in progress, with its trajectory so far."""
 
-    def __init__(self, game: Game, deal: Deal, casting: RoleCasting, limits: EpisodeLimits = _DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, game: Game, deal: Deal, casting: RoleRequestBuilder, limits: EpisodeLimits = _DEFAULT_LIMITS
+    ) -> None:
         self.game, self.casting, self.limits = game, casting, limits
-        self._open: dict[str, _Question] = {}
-        self._memory = {agent: _Memory() for agent in deal.seats}
+        self.call_notes: dict[TurnId, CallRecognitionAndLatency] = {}
+        """Id of an inner turn -> fact about its call."""
+        self._open: dict[str, _PendingTurn] = {}
+        """Agent -> its turn that is not played yet."""
+        self._memory = {agent: _OwnAndReadTurns() for agent in deal.seats}
         self._marked: dict[bool, dict[TurnId, Turn]] = {False: {}, True: {}}
-        """Cache of turns with origins, for prompts of other agents: True with hidden thoughts, False without."""
-        self._script: _Script | None = None
+        """True for agents that read hidden thoughts -> cache of turns with marks of their origin, for their prompts."""
+        self._script: PrescribedForkAnswers | None = None
+        """Answers of the fork that this episode continues, or None if policies answer everything."""
+        self._recorded_calls = RecordedCallAnswers()
+        """Answers to programs' model calls that the fork which this episode continues prescribes."""
         self.trajectory = Trajectory(deal, "")
-        with self._guard():
+        self.played_turns: list[Turn] = []
+        """Turns in the order of the game's steps, without inner turns."""
+        with self._game_error_guard():
             game.reset(seed=deal.seed, options=deal.options)
-            # Two of a run's games may have equal keys, but their episodes are not peers.
-            self.trajectory.start = f"{deal.game}/{game.start_key()}" if deal.game else game.start_key()
+            # The key of the start includes the game's name, since equal starts of two games are not peers.
+            self.trajectory.start = f"{deal.game}/{game.start_state_key()}" if deal.game else game.start_state_key()
         self.done = False
 
-    def _guard(self) -> GameErrorGuard:
-        return GameErrorGuard(self.game, lambda: self.replay_info, self.limits.deadline_s)
+    def _game_error_guard(self) -> GameErrorGuard:
+        return GameErrorGuard(self.game, lambda: self.description_for_replay, self.limits.deadline_s)
 
     @property
-    def replay_info(self) -> str:
-        """Return episode, seed, options and the last moves, for messages."""
+    def description_for_replay(self) -> str:
+        """Text for messages with the data to replay this episode: name, seed, options and latest moves."""
         deal, actions = self.trajectory.deal, [turn.action for turn in self.trajectory.turns]
         earlier = len(actions) - _LAST_MOVES
         shown = f"{earlier} earlier actions, then {actions[-_LAST_MOVES:]}" if earlier > 0 else f"actions {actions}"
         return f"(episode {deal.episode}, seed {deal.seed}, options {deal.options}, {shown})"
 
     def copy(self, game: Game, seats: Mapping[str, str] | None = None) -> Episode:
-        """Return an independent copy of the episode on `game`. Its open requests are sent again.
+        """Return an independent copy of the episode that continues on `game`. Unanswered requests are sent again.
 
-        `game`: a game in a state that the agent to move cannot distinguish from this episode's. `seats`: agent -> its
-        role from now on (default: unchanged).
+        `game` must be in a state that the agent to move cannot distinguish from this episode's state. `seats` maps
+        agents to their roles in the copy (default: unchanged).
         """
         deal, other = self.trajectory.deal, Episode.__new__(Episode)
         other.game, other.casting, other.limits = game, self.casting, self.limits
         other.trajectory = self.trajectory.copy(replace(deal, seats=seats) if seats else deal)
+        other.played_turns, other._recorded_calls = list(self.played_turns), RecordedCallAnswers()
         other.done, other._script = self.done, None
-        other._open = {agent: replace(question, sent=False) for agent, question in self._open.items()}
-        other._memory = {agent: memory.copy() for agent, memory in self._memory.items()}
-        other._marked = {thoughts: dict(turns) for thoughts, turns in self._marked.items()}
+        other._open = {}
+        for agent, question in self._open.items():
+            inner = other._inner_turns_if_program(question.info, question.reads)
+            other._open[agent] = replace(question, sent=False, inner=inner)
+        other._memory = {}
+        for agent, memory in self._memory.items():
+            # Containers are copied, but not the turns in them, which are frozen and can be shared.
+            copies = list(memory.turns), dict(memory.read_counts), list(memory.read), dict(memory.marked)
+            other._memory[agent] = _OwnAndReadTurns(*copies)
+        other._marked = {has_thoughts: dict(turns) for has_thoughts, turns in self._marked.items()}
         return other
 
-    def new_requests(self) -> list[tuple[str, Request]]:
-        """Return unsent requests with their agents: of the agent to move, and of agents with final observations.
+    def take_new_requests(self) -> list[tuple[str, Request]]:
+        """Return (agent, new request) of the agent to move, and of other agents whose observation is final already.
 
-        A fork's script answers some requests itself. These are left out, and may have ended the episode.
+        Requests that a fork answers are left out. Their answers are played, which may end the episode.
         """
         requests: list[tuple[str, Request]] = []
         while not self.done:
-            self._pose()
+            self._make_pending_turns()
             unsent = [(agent, question) for agent, question in self._open.items() if not question.sent]
             if not unsent:
                 break
             for _, question in unsent:
                 question.sent = True
             for agent, question in unsent:
-                scripted = self._script and self._script.answer(agent, question, len(self._memory[agent].turns))
+                # Programs have no turn number here, so they always run again: the answers to their calls may change.
+                nth = None if question.inner else len(self._memory[agent].turns)
+                scripted = None
+                if self._script and agent in self._script.moves:
+                    scripted = self._completion_that_parses_to_action(
+                        agent, self._script.moves[agent], question.request
+                    )
+                elif self._script:
+                    scripted = self._script.recorded_answer_if_request_is_equal(agent, question.request, nth)
                 if scripted is None:
                     requests.append((agent, question.request))
                 elif not self.done:
-                    self.answer(agent, scripted)
+                    self.play_agent_answer(agent, scripted)
         return requests
 
-    def answer(self, agent: str, answer: Completion | Failure) -> None:
-        """Receive an answer. Answers are played in the game's order, in whatever order they arrive."""
-        if isinstance(answer, Failure):
-            finish = "overflow" if answer.finish == "overflow" else "aborted"
-            answer = Completion("", (), (), (), finish, usage=answer.usage, reason=answer.reason)
+    def play_agent_answer(self, agent: str, answer: Completion | CompletionFailure) -> None:
+        """Store the answer of `agent`, and play stored answers as long as the agent to move has one."""
+        answer = _empty_completion_if_failed(answer)
         if not answer.text.isascii():
             answer = replace(answer, text=replace_surrogates(answer.text))
         self._open[agent].answer = answer
@@ -200,128 +173,252 @@ class Episode:
             if question is None or question.answer is None:
                 return
             del self._open[agent]
-            self._play(agent, question, question.answer)
+            completion, info, role = question.answer, question.info, self.trajectory.deal.seats[agent]
+            if question.inner:
+                completion = self._add_inner_turns(question, question.inner)
+            move = None
+            # A failed request has no text, so there is no move to parse.
+            if completion.finish not in ("overflow", "aborted"):
+                with self._watchdog_for_role_code(role):
+                    move = self.casting.roles[role].parse_completion(question.request, completion, info["legal"])
+            spoofs: tuple[TurnId, ...] | None = None
+            if isinstance(judge := self.casting.roles[role], JudgingRoleConfig):
+                with self._watchdog_for_role_code(role):
+                    spoofs = judge.find_imitated_verdicts(question.request, self.trajectory.turns)
+            turn = Turn(
+                id=(self.trajectory.id, len(self.trajectory.turns)),
+                agent=agent,
+                nth=len(self._memory[agent].turns),
+                attempt=info["attempt"],
+                role=role,
+                request=question.request,
+                completion=completion,
+                # A role that decodes JSON escapes may produce surrogates, which no file can store.
+                action=move if move is None else replace_surrogates(move),
+                problem=info.get("problem", ""),
+                spoofs=spoofs,
+            )
+            self._add_turn_and_step_game(turn, question.reads)
+
+    def request_or_recorded_answer_of_model_call(self, agent: str, call: ProgramModelCall) -> Request | Completion:
+        """Return the request for a model call of the program of `agent`, or its answer without a request.
+
+        In a fork the answer may be a recorded or scripted one. A call beyond `max_turns` is answered by a refusal.
+        """
+        inner = self._open[agent].inner
+        assert inner is not None
+        if inner.call_count >= self.limits.max_turns:
+            reason = f"the program has made {inner.call_count} calls, the most that schedule.max_turns allows"
+            return Completion("", (), (), (), "aborted", reason=reason)
+        with self._watchdog_for_role_code(self.trajectory.deal.seats[call.agent]):
+            return inner.request_or_recorded_answer_of_model_call(call)
+
+    def record_call_answer(self, agent: str, call: ProgramModelCall, answer: Completion | CompletionFailure) -> None:
+        """Record `answer` to a model call of the program of `agent`."""
+        question = self._open.get(agent)
+        if question and question.inner:
+            question.inner.record_call_answer(call.id, _empty_completion_if_failed(answer))
+
+    def discard_ineffective_calls(self, agent: str, notice: IneffectiveCallsNotice) -> None:
+        """Delete model calls of the program of `agent` that had no effect, as `notice` says."""
+        if inner := self._open[agent].inner:
+            if notice.calls is None:
+                inner.discard_all_calls()
+            else:
+                inner.discard_ineffective_calls(notice.calls)
+
+    def _inner_turns_if_program(self, info: Info, reads: Mapping[TurnId, frozenset[EdgeKind]]) -> InnerTurns | None:
+        """Return an empty record of a program's model calls, or None if `info` is not for a program."""
+        if "callers" not in info:
+            return None
+        read_turns = [self.trajectory.turns[index] for _, index in reads]
+        return InnerTurns(self.casting, self.trajectory.deal, info["callers"], read_turns, self._recorded_calls)
+
+    def _add_inner_turns(self, program_turn: _PendingTurn, inner_turns: InnerTurns) -> Completion:
+        """Add the inner turns of a program that has ended, and return its answer with the results of its calls.
+
+        Raises:
+            EpisodeWithoutOutcomeError: if the program of a fork did not repeat its calls before the fork.
+        """
+        completion = program_turn.answer
+        assert completion is not None
+        counts = {agent: len(memory.turns) for agent, memory in self._memory.items()}
+        with self._watchdog_for_role_code("caller"):
+            turns = inner_turns.finish_turns(self.trajectory, counts, program_turn.info.get("problem", ""))
+        self.call_notes |= inner_turns.notes
+        if turns is None:
+            raise EpisodeWithoutOutcomeError(
+                f"the program of a fork has diverged from its record {self.description_for_replay}"
+            )
+        answer = parse_program_answer(completion.text)
+        results = dict(answer.callers) if answer else {}
+        for turn, edges in turns:
+            self.trajectory.add(turn, edges, edges)
+            self._memory[turn.agent].turns.append(turn)
+            before = results.get(turn.agent) or ProgramCallerResult()
+            text, move = turn.completion.text, turn.action or ""
+            results[turn.agent] = before.model_copy(update={"text": text, "move": move, "calls": before.calls + 1})
+        if not (answer and turns):
+            return completion
+        program_turn.reads = {
+            **program_turn.reads,
+            **inner_turns.quoted_turn_edges(answer.answer, [turn for turn, _ in turns]),
+        }
+        return replace(completion, text=answer.model_copy(update={"callers": results}).to_canonical_json())
 
     def force_action(self, action: str | None) -> None:
-        """Play `action` for the agent to move as if it was the answer of its policy. None is an empty answer."""
-        self._pose()
+        """Play `action` for the agent to move, in place of its policy's answer. None plays an empty answer."""
+        self._make_pending_turns()
         agent = self.game.agent_selection
-        self.answer(agent, self._completion_of(agent, action))
+        self.play_agent_answer(agent, self._completion_that_parses_to_action(agent, action, self._open[agent].request))
 
-    def apply_fork(self, fork: Fork) -> None:
-        """Use the answers prescribed by `fork` from now on, instead of their policies'."""
-        muted = {agent: self._completion_of(agent, action) for agent, action in fork.scripted_moves}
-        recorded: dict[tuple[str, int], Turn] = {}
-        if fork.keeps_unchanged_answers:
-            turns = fork.trajectory.turns
-            recorded = {(turn.agent, turn.nth): turn for i, turn in enumerate(turns) if i != fork.index}
-        self._script = _Script(muted, recorded)
-        if fork.action is not None:
-            self.force_action(fork.action)
-
-    def _completion_of(self, agent: str, action: str | None) -> Completion:
+    def _completion_that_parses_to_action(
+        self, agent: str, action: str | None, request: Request | None = None
+    ) -> Completion:
+        """Return a completion from which the role of `agent` parses `action`, or an empty one for None."""
         role = self.casting.roles[self.trajectory.deal.seats[agent]]
+        if request:
+            role = role.role_for_request(request.seed)
         return Completion(role.phrase(action) if action else "", (), (), (), "stop" if action else "aborted")
 
-    def replay(self, past: Trajectory, until: TurnId) -> None:
-        """Replay the turns of `past` before the turn `until`, with their ids."""
-        self.trajectory.parent = until
-        for turn in past.turns:
-            # Posed as in the past episode, so that every agent has read as far as it had there.
-            self._pose()
-            if turn.id == until:
-                return
-            self._record(turn, self._open.pop(turn.agent).reads)
-        raise ValueError(f"turn {until} is not in episode {past.id}")
+    def replay_to_fork(self, fork: Fork) -> None:
+        """Replay the recorded turns before the fork, keep their ids, and use the fork's answers from then on."""
+        past, until = fork.trajectory, fork.trajectory.turns[fork.index]
+        self.trajectory.parent = until.id
+        answers = {
+            agent: self._completion_that_parses_to_action(agent, action) for agent, action in fork.scripted_moves
+        }
+        recorded: dict[tuple[str, int], Turn] = {}
+        if fork.keeps_unchanged_answers:
+            recorded = {(turn.agent, turn.nth): turn for turn in past.turns if turn.id != until.id and not turn.inner}
+        self._script = PrescribedForkAnswers(dict(fork.scripted_moves), recorded)
+        # Inner turns of a program precede the program's answer, and are collected until it follows.
+        inner_turns: list[Turn] = []
+        for turn in past.turns[: fork.index]:
+            if turn.inner:
+                inner_turns.append(turn)
+                continue
+            # Requests are built again, so that every agent has read the same turns as in the past episode.
+            self._make_pending_turns()
+            question = self._open.pop(turn.agent)
+            self._add_recorded_turns(past, inner_turns)
+            reads = past.incoming_edge_kinds(turn.id) if inner_turns else question.reads
+            self._add_turn_and_step_game(turn, reads)
+            inner_turns = []
+        if not until.inner and (fork.action is not None or until.agent in answers):
+            # The forked turn's program does not run, so its recorded calls are kept.
+            self._make_pending_turns()
+            self._add_recorded_turns(past, inner_turns)
+            if fork.action is not None:
+                self.force_action(fork.action)
+            return
+        # Programs after the fork run anew. A program around the fork must repeat its calls up to the fork.
+        prescribed: dict[ProgramCallKey, Completion] = {}
+        if fork.keeps_unchanged_answers:
+            for key, turn in keyed_inner_turns(past.turns):
+                if turn.agent not in answers:
+                    prescribed.setdefault(key, turn.completion)
+        self._recorded_calls = RecordedCallAnswers({}, prescribed, answers)
+        self._make_pending_turns()
+        question = self._open[self.game.agent_selection]
+        if question.inner:
+            calls = dict(keyed_inner_turns(past.turns[len(self.trajectory.turns) :]))
+            inherited = {key: turn for key, turn in calls.items() if turn in inner_turns}
+            forced = {key: turn for key, turn in calls.items() if turn.id == until.id}
+            prescribed = {key: turn for key, turn in prescribed.items() if key not in forced}
+            if fork.action is not None:
+                prescribed |= dict.fromkeys(forced, self._completion_that_parses_to_action(until.agent, fork.action))
+            question.inner.use_recorded_calls(RecordedCallAnswers(inherited, prescribed, answers, calls))
 
-    def _pose(self) -> None:
-        """Open a question for the agent to move, and for each agent whose observation is final."""
+    def _add_recorded_turns(self, recorded_trajectory: Trajectory, turns: Sequence[Turn]) -> None:
+        """Add inner turns of the recorded episode `recorded_trajectory`, with their edges."""
+        for turn in turns:
+            edges = recorded_trajectory.incoming_edge_kinds(turn.id)
+            self.trajectory.add(turn, edges, edges)
+            self._memory[turn.agent].turns.append(turn)
+
+    def _make_pending_turns(self) -> None:
+        """Create missing pending turns of the agent to move and of agents whose observation is final already."""
         agent = self.game.agent_selection
         for reader in (agent, *self.game.infos[agent]["together"]):
             if reader not in self._open:
-                self._open[reader] = self._question(reader)
+                self._open[reader] = self._make_pending_turn(reader)
 
-    def _question(self, agent: str) -> _Question:
-        with self._guard():
+    def _make_pending_turn(self, agent: str) -> _PendingTurn:
+        """Return the pending turn of `agent` in the game's present state, and mark the turns in its prompt as read."""
+        with self._game_error_guard():
             observation = self.game.observe(agent)
         info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
-        unread = self._unread(agent, info["hears"])
-        hears_thoughts = self.casting.roles[deal.seats[agent]].hears_thoughts
-        if not hears_thoughts:
-            unread = [self.casting.public_turn(turn) for turn in unread]
-        turns = self.trajectory.turns
-        marked = self.casting.with_origins
-        mine = marked(memory.turns, memory.marked, mine=True)
-        heard = self._marked[hears_thoughts]
-        view = PromptContext(agent, observation, info, mine, marked(unread, heard), marked(memory.read, heard), turns)
-        seed = seed_of(
-            self.casting.seed, deal.purpose, deal.episode, deal.branch, agent, len(memory.turns), info["attempt"]
-        )
+        unread: list[Turn] = []
+        for other_agent in info["hears"]:
+            if other_agent != agent:
+                turns = self._memory[other_agent].turns
+                unread += turns[memory.read_counts.get(other_agent, 0) :]
+                memory.read_counts[other_agent] = len(turns)
+        unread.sort(key=lambda turn: turn.id[1])
         role = deal.seats[agent]
-        with self._watch_role(role):
-            request = self.casting.request(role, view, seed)
+        hears_thoughts = self.casting.roles[role].hears_thoughts
+        if not hears_thoughts:
+            unread = list(map(self.casting.without_hidden_thoughts, unread))
+        mark, cache = self.casting.mark_with_origins, self._marked[hears_thoughts]
+        view = PromptContext(
+            agent,
+            observation,
+            info,
+            own_turns=mark(memory.turns, memory.marked, reads_own_turns=True),
+            new_turns=mark(unread, cache),
+            read_turns=mark(memory.read, cache),
+            turns=self.trajectory.turns,
+            played_turns=self.played_turns,
+        )
+        name, count = episode_name_for_seeding(deal.episode), len(memory.turns)
+        seed = hash_to_seed(self.casting.seed, deal.purpose, name, deal.branch, agent, count, info["attempt"])
+        with self._watchdog_for_role_code(role):
+            request = self.casting.build_request(role, view, seed)
+            recorded = self._script and self._script.recorded.get((agent, len(memory.turns)))
+            if recorded and self.casting.roles[role].role_for_request(seed) is not self.casting.roles[role]:
+                # The seed determines the answer tag, so only the recorded seed can give the recorded prompt.
+                request = self.casting.build_request(role, view, recorded.request.seed)
+                if answer_inputs(request) != answer_inputs(recorded.request):
+                    request = self.casting.build_request(role, view, seed)
         if role in deal.policies:
             request = replace(request, policy=deal.policies[role])
         if deal.purpose != request.purpose:
             request = replace(request, purpose=deal.purpose)
         memory.read += unread
-        return _Question(request, info, self._sources(agent, request, info))
+        reads = self._edge_kinds_by_source_turn(agent, request, info)
+        return _PendingTurn(request, info, reads, inner=self._inner_turns_if_program(info, reads))
 
-    def _sources(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
-        """Return the edges to the turn of `request`, by source turn in playing order, the agent's own turns last."""
-        turns, kinds = self.trajectory.turns, dict[TurnId, frozenset[EdgeKind]]()
-        marked: _Edges = [(mark.source, mark.kind) for mark in request.marks]
+    def _edge_kinds_by_source_turn(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
+        """Return (id of a source turn -> edge kinds) for the turn of `request`, with own turns last."""
+        turns = self.trajectory.turns
+        edges: list[tuple[TurnId, EdgeKind]] = [(mark.source, mark.kind) for mark in request.marks]
         if request.continues:
-            marked.append((self._memory[agent].turns[-1].id, "self"))
-        derived: _Edges = [(turns[step].id, kind) for step, kind in origins_of(info["state"]) if isinstance(step, int)]
-        gates: _Edges = [(turns[step].id, "gated") for step in info.get("gates", ())]
-        for source, kind in chain(marked, derived, gates):
+            edges.append((self._memory[agent].turns[-1].id, "self"))
+        for step, kind in origins_of(info["state"]):
+            if isinstance(step, int):
+                edges.append((self.played_turns[step].id, kind))
+        for step in info.get("gates", ()):
+            edges.append((self.played_turns[step].id, "gated"))
+        kinds: dict[TurnId, frozenset[EdgeKind]] = {}
+        for source, kind in edges:
             earlier = kinds.get(source)
-            kinds[source] = earlier | _ONLY[kind] if earlier else _ONLY[kind]
+            kinds[source] = earlier | _SINGLE_KINDS[kind] if earlier else _SINGLE_KINDS[kind]
         if len(kinds) < 2:
             return kinds
-        order = sorted(kinds, key=lambda source: (turns[source[1]].agent == agent, source[1]))
-        return {source: kinds[source] for source in order}
+        return dict(sorted(kinds.items(), key=lambda edge: (turns[edge[0][1]].agent == agent, edge[0][1])))
 
-    def _unread(self, agent: str, hears: tuple[str, ...]) -> list[Turn]:
-        """Return the turns of the agents `hears` not yet read by `agent`, in playing order, and mark them as read."""
-        heard, unread = self._memory[agent].heard, []
-        for speaker in hears:
-            if speaker != agent:
-                turns = self._memory[speaker].turns
-                unread += turns[heard.get(speaker, 0) :]
-                heard[speaker] = len(turns)
-        return sorted(unread, key=lambda turn: turn.id[1])
+    def _watchdog_for_role_code(self, role: str) -> CallWatchdog:
+        return CallWatchdog(lambda: f"role {role!r} {self.description_for_replay}", self.limits.deadline_s)
 
-    def _play(self, agent: str, question: _Question, completion: Completion) -> None:
-        deal, info = self.trajectory.deal, question.info
-        role = deal.seats[agent]
-        move = None
-        if completion.finish not in _FAILED:
-            with self._watch_role(role):
-                move = self.casting.roles[role].parse(completion.text, info["legal"])
-        turn = Turn(
-            id=(deal.episode, len(self.trajectory.turns)),
-            agent=agent,
-            nth=len(self._memory[agent].turns),
-            attempt=info["attempt"],
-            role=role,
-            request=question.request,
-            completion=completion,
-            # A role that decodes escapes (JSON) may turn plain text into surrogates.
-            action=move if move is None else replace_surrogates(move),
-            problem=info.get("problem", ""),
-        )
-        self._record(turn, question.reads)
-
-    def _watch_role(self, role: str) -> CallWatchdog:
-        return CallWatchdog(lambda: f"role {role!r} {self.replay_info}", self.limits.deadline_s)
-
-    def _record(self, turn: Turn, reads: Mapping[TurnId, frozenset[EdgeKind]]) -> None:
+    def _add_turn_and_step_game(self, turn: Turn, source_edges: Mapping[TurnId, frozenset[EdgeKind]]) -> None:
+        """Add `turn` with edges from `source_edges` to the trajectory, and step the game with the turn's action."""
         game = self.game
-        self.trajectory.add(turn, reads, reads)
+        self.trajectory.add(turn, source_edges, source_edges)
         self._memory[turn.agent].turns.append(turn)
-        with self._guard():
+        self.played_turns.append(turn)
+        self.trajectory.rewards += imitation_penalties(self.casting.roles[turn.role], turn, self.trajectory.turns[:-1])
+        with self._game_error_guard():
             game.step(turn.action or "")
             if game.reward_components:
                 for payee, components in game.reward_components.items():
@@ -329,35 +426,24 @@ class Episode:
                         if value:
                             cause = game.reward_causes.get((payee, name), "")
                             self.trajectory.rewards.append(Reward(payee, float(value), turn.id, name, cause))
-            if step_done_agents(game):
+            if step_done_agents_and_check_game_is_over(game):
                 self.done = True
-                self.trajectory.findings = game.findings()
+                self.trajectory.findings = game.episode_measures()
                 terminated = any(game.terminations.values()) or not game.agents
                 self.trajectory.end = "terminated" if terminated else "truncated"
-        if not self.done and len(self.trajectory.turns) >= self.limits.max_turns:
-            turns = len(self.trajectory.turns)
-            raise GameError(
-                f"{game_label(self.game)} is not over after {turns} turns (schedule.max_turns) {self.replay_info}"
-            )
+        turns = len(self.played_turns)
+        if not self.done and turns >= self.limits.max_turns:
+            problem = f"is not over after {turns} turns (schedule.max_turns) {self.description_for_replay}"
+            raise GameError(f"{game_name_for_messages(self.game)} {problem}")
 
 
-_ONLY: Mapping[EdgeKind, frozenset[EdgeKind]] = {kind: frozenset([kind]) for kind in get_args(EdgeKind)}
-"""Shared sets for edges of a single kind: a run has millions of edges, most of a single kind."""
+def _empty_completion_if_failed(answer: Completion | CompletionFailure) -> Completion:
+    """Return `answer`, with a failure replaced by an empty completion that states the reason."""
+    if isinstance(answer, Completion):
+        return answer
+    finish = "overflow" if answer.finish == "overflow" else "aborted"
+    return Completion("", (), (), (), finish, usage=answer.usage, reason=answer.reason)
 
 
-def _prompt(request: Request) -> tuple[object, ...]:
-    """Return the fields of `request` on which an answer depends, beside weights and random numbers."""
-    return request.messages, request.continues, request.options, request.state
-
-
-def _mark_spans(request: Request) -> list[tuple[int, int, int]]:
-    """Return message, begin and end of each mark of `request`, without its source turn."""
-    return [(mark.message, mark.begin, mark.end) for mark in request.marks]
-
-
-def _done(game: Game, agent: str) -> bool:
-    return game.terminations[agent] or game.truncations[agent]
-
-
-_FAILED = ("overflow", "aborted")
-"""Reasons for a missing completion: there is no text for a role to parse."""
+_SINGLE_KINDS: Mapping[EdgeKind, frozenset[EdgeKind]] = {kind: frozenset([kind]) for kind in get_args(EdgeKind)}
+"""Edge kind -> set of this kind. Edges share these sets to save memory, as a run has millions of edges."""

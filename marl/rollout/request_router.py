@@ -1,87 +1,123 @@
-"""Routes requests to the engines that answer them, and answers back to the callers that wait for them."""
+"""Router that submits requests to engines, steps the engines, and delivers answers by callbacks."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
+from operator import itemgetter
 from typing import NamedTuple
 
-from marl.core.types import Completion, Failure, Request, Ticket
-from marl.core.watchdog import suspend_watchdog
-from marl.protocols import Engine, RemoteEngine, WorkerEngine
-from marl.rollout.failures import FailureLog
+from marl.core.types import Completion, CompletionFailure, Request, Ticket
+from marl.core.watchdog import CallWatchdog
+from marl.protocols import (
+    Engine,
+    IneffectiveCallsNotice,
+    ModelCallingEngine,
+    ProgramModelCall,
+    RemoteEngine,
+    WorkerProcessEngine,
+)
+from marl.rollout.failures import FailedRequestLog
 
 _IDLE_S = 2e-4
-"""Duration below which a round over all engines did no arithmetic: one forward pass of a tiny model takes longer."""
+"""Maximum duration of a round over all engines that counts as idle [s]: less than a tiny model's forward pass takes."""
 _PAUSE_S = 0.01
-"""Maximum sleep of each of several idle engines, in seconds."""
-Answer = Completion | Failure
-
-
+"""Maximum time that each of several idle engines waits for an answer in one round, in seconds."""
+_CALL_PAUSE_S = 1e-3
+"""Maximum wait of an engine in one round while a program runs, which may call a model at any moment, in seconds."""
+Answer = Completion | CompletionFailure
+"""Answer of an engine to a request."""
 AnswerCallback = Callable[[Ticket, Answer], None]
-"""Callback for the answer to the request with this ticket."""
+"""Function that is called with the ticket of a request and the answer to it."""
+CallHandler = Callable[[ModelCallingEngine, ProgramModelCall | IneffectiveCallsNotice], None]
+"""Function that is called with each call of a request's program, and with the engine that runs the program."""
+ProgramCall = tuple[ModelCallingEngine, ProgramModelCall | IneffectiveCallsNotice]
+"""(engine that runs a program, call of the program)."""
 
 
 class _OpenRequest(NamedTuple):
-    """A request in flight."""
+    """Request without an answer so far."""
 
     policy: str
-    engine: int
+    engine_id: int
+    """Identity of the engine to which the request was submitted."""
     deliver: AnswerCallback
+    handle_call: CallHandler | None
+    """Handler of model calls of the program that the request runs, or None if the request runs no program."""
 
 
 class RequestRouter:
-    """Requests in flight of all simulators that share some engines.
+    """Router of the requests of all simulators that share engines.
 
-    The speed of a worker process decides which requests share a batch, and so the last bits of their log-probabilities.
-    With a `worker_delay`, a worker's answer is delivered exactly `worker_delay` rounds of the other engines after its
-    request, or once these have nothing left to do: the batches follow from the seed alone.
+    Answers of worker processes arrive at random times, which would decide the requests that share a batch. Therefore a
+    worker's answer is delivered exactly `worker_delay` rounds of the other engines after its request, or as soon as the
+    other engines are idle. Programs compute for random times, too: with a `worker_delay`, the other engines are stepped
+    only while every running program waits for an answer. Batches, and hence the rounding of log-probabilities, then
+    depend on the seed alone, unless a program makes parallel calls.
     """
 
     def __init__(self, engines: Iterable[Engine], deadline_s: float, worker_delay: int | None = None) -> None:
-        """Engines are stepped in the order of `engines`, then engines of later requests."""
+        """Step engines in the order of `engines`, then all other engines in the order of their first requests."""
         self.deadline_s, self.worker_delay = deadline_s, worker_delay
-        self.failures = FailureLog()
+        self.failures = FailedRequestLog()
         self._round = 0
         """Number of rounds in which engines other than workers were stepped."""
         self._due: dict[Ticket, int] = {}
-        """Open request to a worker -> the round of its delivery; in ascending order of both."""
+        """Open request to a worker -> round of its delivery, in ascending order of ticket and round."""
         self._early: dict[Ticket, Answer] = {}
-        """Answers of workers before their round."""
+        """Answers of workers that wait for the round of their delivery."""
+        self._program_calls: list[ProgramCall] = []
+        """Calls of programs that wait until no program computes."""
+        self._program_answers: list[tuple[Ticket, Answer]] = []
+        """Answers of programs that wait until no program computes."""
         self._engines = {id(engine): engine for engine in engines}
         self._open: dict[Ticket, _OpenRequest] = {}
         self._busy = dict.fromkeys(self._engines, 0)
-        """Engine -> number of its requests in flight."""
+        """Identity of an engine -> number of its open requests."""
         self._tickets = count()
         self._last_answer = self._last_step = 0.0
 
-    def submit(self, engine: Engine, request: Request, deliver: AnswerCallback, policy: str | None = None) -> Ticket:
-        """Submit a request to an engine. `step` calls `deliver` with the answer.
+    def submit(
+        self,
+        engine: Engine,
+        request: Request,
+        deliver: AnswerCallback,
+        policy: str | None = None,
+        handle_call: CallHandler | None = None,
+    ) -> Ticket:
+        """Submit `request` to `engine` and return its ticket. `step` calls `deliver` with the answer.
 
-        `policy`: the engine's name for the request's policy. By default the request's own, without a version or owner:
-        for `actor@000120` the engine is asked for `actor`.
+        If the request runs a program, `step` calls `handle_call` with each of the program's calls.
+        `policy` is the engine's name for the request's policy. By default it is the policy without version or owner,
+        such as `actor` for `actor@000120`.
         """
-        ticket, number = next(self._tickets), id(engine)
+        ticket, engine_id = next(self._tickets), id(engine)
         if not self._open:
             self._last_answer = time.monotonic()
-        if number not in self._engines:
-            self._engines[number], self._busy[number] = engine, 0
-        self._open[ticket] = _OpenRequest(request.policy, number, deliver)
-        self._busy[number] += 1
-        if self.worker_delay is not None and isinstance(engine, WorkerEngine):
+        if engine_id not in self._engines:
+            self._engines[engine_id], self._busy[engine_id] = engine, 0
+        engine_policy = policy or request.policy.partition("@")[0]
+        # `submit` comes first, because a request that the engine refuses must not be registered as open.
+        engine.submit(ticket, request if engine_policy == request.policy else replace(request, policy=engine_policy))
+        self._open[ticket] = _OpenRequest(request.policy, engine_id, deliver, handle_call)
+        self._busy[engine_id] += 1
+        if self.worker_delay is not None and isinstance(engine, WorkerProcessEngine):
             self._due[ticket] = self._round + self.worker_delay
-        policy = policy or request.policy.partition("@")[0]
-        engine.submit(ticket, request if policy == request.policy else replace(request, policy=policy))
         return ticket
 
+    def count_open_requests(self, engine: Engine) -> int:
+        """Return the number of requests that `engine` has not answered."""
+        return self._busy.get(id(engine), 0)
+
     def remove_engine(self, engine: Engine) -> None:
-        """Stop stepping an engine. A later request adds the engine again, after all others.
+        """Stop stepping `engine`. A later request adds the engine again, after all others.
 
         Raises:
-            ValueError: if its requests are in flight.
+            ValueError: if the engine has open requests.
         """
         if requests := self._busy.get(id(engine), 0):
             raise ValueError(f"{type(engine).__name__} has {requests} requests in flight; cancel them first")
@@ -89,92 +125,156 @@ class RequestRouter:
         self._busy.pop(id(engine), None)
 
     def step(self, wait_s: float) -> None:
-        """Deliver all answers that have arrived; block for at most `wait_s` if there are none yet.
+        """Step the engines and deliver all answers that have arrived. Wait at most `wait_s` seconds for the first.
 
         Raises:
             TimeoutError: if no request has been answered for `deadline_s`; names the policies with open requests.
-            WorkerError: if too many answers of worker processes are missing.
+            WorkerPoolError: if too many answers of worker processes are missing.
         """
-        # A caller's watchdog must not count time spent in engines: `deadline_s` limits that.
-        with suspend_watchdog():
+        # A caller's watchdog must not count time spent in engines, because `deadline_s` limits this time.
+        with CallWatchdog(str, math.inf):
             began = time.monotonic()
             if began - self._last_step > self.deadline_s:
-                self._last_answer = began  # nobody called `step` for so long, so no answer could be taken
+                # Between calls of `step` no answer could arrive, so this time does not count as waiting.
+                self._last_answer = began
             wait_s = min(wait_s, self.deadline_s)
-            busy = [number for number in self._engines if self._busy[number]]
-            answers = self._step_with_delay(busy, wait_s) if self._due else self._step_engines(busy, wait_s)
+            busy = [engine_id for engine_id in self._engines if self._busy[engine_id]]
+            calls: list[ProgramCall] = []
+            if any(isinstance(self._engines[engine_id], ModelCallingEngine) for engine_id in busy):
+                answers, calls = self._step_with_programs(busy, wait_s)
+            elif self._due:
+                answers = self._step_with_worker_delay(busy, wait_s)
+            else:
+                answers = self._step_engines(busy, wait_s)
             self._last_step = now = time.monotonic()
-            if answers:
+            # Calls of programs are handled before answers, because a program's answer ends the program.
+            self._handle_calls(calls)
+            if answers or calls:
                 self._last_answer = now
             elif self._open and now - self._last_answer > self.deadline_s:
-                raise TimeoutError(
-                    f"no answer within {self.deadline_s:g} s (schedule.deadline_s); open requests by policy: "
-                    + ", ".join(self._open_by_policy())
-                )
+                open_requests = Counter((request.policy, request.engine_id) for request in self._open.values())
+                lines: list[str] = []
+                for (policy, engine_id), requests in sorted(open_requests.items()):
+                    engine = self._engines[engine_id]
+                    name = engine.address if isinstance(engine, RemoteEngine) else type(engine).__name__
+                    lines.append(f"{policy}: {requests} (of {name})")
+                limit = f"{self.deadline_s:g} s (schedule.deadline_s)"
+                raise TimeoutError(f"no answer within {limit}; open requests by policy: {', '.join(lines)}")
             for ticket, answer in answers:
-                # Another answer of this batch may have ended the episode, which cancels its other requests.
-                if entry := self._close(ticket):
-                    of_worker = isinstance(self._engines[entry.engine], WorkerEngine)
-                    self.failures.note(entry.policy, answer, of_worker=of_worker)
-                    entry.deliver(ticket, answer)
+                # A request may be gone: an earlier answer may have ended its episode, which cancels its requests.
+                if request := self._pop_open_request(ticket):
+                    of_worker = isinstance(self._engines[request.engine_id], WorkerProcessEngine)
+                    self.failures.record_answer(request.policy, answer, from_worker_process=of_worker)
+                    request.deliver(ticket, answer)
 
-    def _open_by_policy(self) -> list[str]:
-        open_requests = Counter((entry.policy, entry.engine) for entry in self._open.values())
-        lines: list[str] = []
-        for (policy, number), requests in sorted(open_requests.items()):
-            engine = self._engines[number]
-            name = engine.address if isinstance(engine, RemoteEngine) else type(engine).__name__
-            lines.append(f"{policy}: {requests} (of {name})")
-        return lines
+    def open_requests_by_policy(self) -> Counter[str]:
+        """Return policy -> number of its open requests."""
+        return Counter(request.policy for request in self._open.values())
 
-    def _step_with_delay(self, busy: Sequence[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
-        """Return the answers of one round under a `worker_delay`: none until all worker answers due now are there."""
-        workers = [number for number in busy if isinstance(self._engines[number], WorkerEngine)]
-        models = [number for number in busy if number not in workers]
+    def _step_with_programs(
+        self, busy_engine_ids: Sequence[int], wait_s: float
+    ) -> tuple[list[tuple[Ticket, Answer]], list[ProgramCall]]:
+        """Run one round of all engines, or of programs alone, and return the answers and the programs' calls.
+
+        `busy_engine_ids` are the identities of the engines with open requests.
+        """
+        programs: dict[int, ModelCallingEngine] = {}
+        others: list[int] = []
+        for engine_id in busy_engine_ids:
+            engine = self._engines[engine_id]
+            if isinstance(engine, ModelCallingEngine):
+                programs[engine_id] = engine
+            else:
+                others.append(engine_id)
+        step_engines = self._step_with_worker_delay if self._due else self._step_engines
+        if self.worker_delay is None:
+            answers = step_engines(busy_engine_ids, wait_s)
+            return answers, [
+                (engine, call) for engine in programs.values() for call in engine.take_model_calls_and_notices()
+            ]
+        for engine_id, engine in programs.items():
+            # Only a program that waits for an answer needs other engines to be stepped.
+            answers = self._engines[engine_id].step(wait_s if engine.is_computing() or not others else 0.0)
+            calls = [(engine, call) for call in engine.take_model_calls_and_notices()]
+            if answers or calls:
+                self._last_answer = time.monotonic()
+            self._program_answers += answers
+            self._program_calls += calls
+        if any(engine.is_computing() for engine in programs.values()):
+            return [], []
+        if not (self._program_answers or self._program_calls):
+            return step_engines(others, wait_s), []
+        # The order in which programs called or ended depends on the time that they took.
+        answers = sorted(self._program_answers, key=itemgetter(0))
+        calls = sorted(self._program_calls, key=lambda call: call[1].parent)
+        self._program_answers, self._program_calls = [], []
+        return answers, calls
+
+    def _handle_calls(self, calls: Iterable[ProgramCall]) -> None:
+        """Pass the model calls of programs to their handlers."""
+        for engine, call in calls:
+            # `parent` is gone if the handler of an earlier call has ended the episode.
+            parent = self._open.get(call.parent)
+            if parent and parent.handle_call:
+                parent.handle_call(engine, call)
+
+    def _step_with_worker_delay(self, busy_engine_ids: Sequence[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
+        """Run one round with `worker_delay` and return the answers, or return [] until all due worker answers arrive.
+
+        `busy_engine_ids` are the identities of the engines with open requests.
+        """
+        workers = [
+            engine_id for engine_id in busy_engine_ids if isinstance(self._engines[engine_id], WorkerProcessEngine)
+        ]
+        models = [engine_id for engine_id in busy_engine_ids if engine_id not in workers]
         if not models:
-            # No round would pass otherwise: the clock jumps to the next delivery.
+            # Only sampling models advance the round counter; without one, it jumps to the next delivery.
             self._round = max(self._round, next(iter(self._due.values())))
         due: list[Ticket] = []
         for ticket, delivery_round in self._due.items():
             if delivery_round > self._round:
                 break
             due.append(ticket)
-        for number in workers:
+        for engine_id in workers:
             if self._early.keys() >= set(due):
                 break
-            self._early.update(self._engines[number].step(wait_s))
+            self._early.update(self._engines[engine_id].step(wait_s))
         if not self._early.keys() >= set(due):
             return []
         self._round += 1
         answers = [(ticket, self._early.pop(ticket)) for ticket in due]
         return answers + self._step_engines(models, 0.0 if answers else wait_s)
 
-    def _step_engines(self, numbers: Sequence[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
-        if len(numbers) == 1:
-            return list(self._engines[numbers[0]].step(wait_s))
+    def _step_engines(self, engine_ids: Sequence[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
+        """Step the engines with these identities and return their answers, after waiting at most `wait_s`."""
+        if len(engine_ids) == 1:
+            return list(self._engines[engine_ids[0]].step(wait_s))
         started = time.monotonic()
         answers: list[tuple[Ticket, Answer]] = []
-        for pause_s in (0.0, min(wait_s, _PAUSE_S)):
-            for number in numbers:
-                answers += self._engines[number].step(pause_s)
-            # Engines may sleep a little only where none computes: a sleep in one would hold up the others.
+        # Only the engine of a running program waits, because the program's next call may come at any moment.
+        programs = [engine_id for engine_id in engine_ids if isinstance(self._engines[engine_id], ModelCallingEngine)]
+        for pause_s in (0.0, min(wait_s, _CALL_PAUSE_S if programs else _PAUSE_S)):
+            for engine_id in engine_ids:
+                answers += self._engines[engine_id].step(pause_s if engine_id in programs or not programs else 0.0)
+            # Engines sleep only while no engine computes, because the sleep of one engine delays all others.
             if answers or time.monotonic() - started >= _IDLE_S:
                 break
         return answers
 
-    def _close(self, ticket: Ticket) -> _OpenRequest | None:
-        entry = self._open.pop(ticket, None)
-        if entry:
-            self._busy[entry.engine] -= 1
+    def _pop_open_request(self, ticket: Ticket) -> _OpenRequest | None:
+        """Remove the open request of `ticket` and return it, or None if it was answered or cancelled."""
+        request = self._open.pop(ticket, None)
+        if request:
+            self._busy[request.engine_id] -= 1
             self._due.pop(ticket, None)
             self._early.pop(ticket, None)
-        return entry
+        return request
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Withdraw requests; a late answer to them is not delivered."""
-        withdrawn: dict[int, list[Ticket]] = {}
+        """Cancel the requests of `tickets`, so that no answers to them are delivered."""
+        cancelled: dict[int, list[Ticket]] = {}
         for ticket in tickets:
-            if entry := self._close(ticket):
-                withdrawn.setdefault(entry.engine, []).append(ticket)
-        for engine, numbers in withdrawn.items():
-            self._engines[engine].cancel(numbers)
+            if request := self._pop_open_request(ticket):
+                cancelled.setdefault(request.engine_id, []).append(ticket)
+        for engine_id, engine_tickets in cancelled.items():
+            self._engines[engine_id].cancel(engine_tickets)

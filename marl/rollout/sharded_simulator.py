@@ -1,7 +1,7 @@
-"""Simulator over several shards, each with engines of its own, in this process or in others.
+"""Simulator over several shards, in this process or in others. Each shard has separate engines.
 
-The jobs alone decide which shard plays an episode. So the batches of every engine, and with them the last bits of
-log-probabilities, depend neither on the location nor on the speed of shards.
+The order of the episodes alone decides which shard plays an episode. So the batches of every engine, and with them the
+last bits of log-probabilities, depend neither on the location nor on the speed of shards.
 """
 
 from __future__ import annotations
@@ -12,112 +12,121 @@ from statistics import fmean
 from typing import cast
 
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
-from marl.core.types import Completion, Deal, Fork, Metrics, Purpose, Request, Ticket, Usage
+from marl.core.seeds import episode_name_for_seeding, hash_to_seed
+from marl.core.types import Completion, Deal, Fork, Metrics, Purpose, RemoteUsage, Request, Ticket
 from marl.protocols import AddedPlayer, EngineConfig, GameConfig, RewardTransform, models
-from marl.rollout.base import WAIT_S, BaseSimulator, EngineMap, EpisodeResult, ProcessStatus
-from marl.rollout.casting import RoleCasting
+from marl.rollout.base import WAIT_S, BaseSimulator, EngineMap, FinishedEpisode, ProcessActivity
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.request_router import Answer
 from marl.rollout.shards import (
-    EndStep,
-    Job,
-    JobBatch,
-    LoadWeights,
-    PlaySetup,
+    AddOrRemovePolicyCommand,
+    LoadWeightsCommand,
+    ReportStepMetricsCommand,
     RequestBatch,
-    RestoreUsage,
-    SetPolicy,
+    RestoreUsageCommand,
     ShardGroup,
-    Sleep,
+    ShardJob,
+    SimulatorVariantSettings,
+    SleepCommand,
+    StartJobsCommand,
 )
 
 
 class ShardedSimulator(BaseSimulator):
-    """Simulator whose episodes are played by shards. Reward transforms and the count of dropped episodes stay here."""
+    """Simulator whose episodes are played by shards. It applies reward transforms and counts dropped episodes itself.
 
-    def __init__(self, games: Mapping[str, GameConfig], casting: RoleCasting, shards: ShardGroup) -> None:
-        super().__init__(games, casting, shards)
+    Reward transforms never leave the run's process, because not all functions can be sent to another process.
+    """
+
+    def __init__(self, games: Mapping[str, GameConfig], casting: RoleRequestBuilder, shards: ShardGroup) -> None:
+        super().__init__(games, casting, shards.step)
         self._shards = shards
-        self._setup = PlaySetup(next(shards.setups), None, casting)
+        self._setup = SimulatorVariantSettings(next(shards.setups), None, casting)
         self._open: dict[Ticket, tuple[Purpose, RewardTransform | None]] = {}
-        """Episodes whose results were not collected yet."""
+        """Episode whose result was not collected yet -> its purpose and its reward transform."""
 
-    def variant(self, casting: RoleCasting, engines: EngineMap | None = None) -> ShardedSimulator:
-        """Return a variant as described in the base class.
+    def variant(
+        self, casting: RoleRequestBuilder, engines: EngineMap | None = None, game: str | None = None
+    ) -> ShardedSimulator:
+        """Return a variant as `BaseSimulator.variant` does.
 
         Raises:
-            ValueError: if `engines` holds a built engine instead of settings, from which every shard can build its own.
+            ValueError: if `engines` has a built engine instead of settings from which every shard can build an engine.
         """
         settings = {name: engine for name, engine in (engines or {}).items() if isinstance(engine, EngineConfig)}
         if built := (engines or {}).keys() - settings.keys():
             raise ValueError(f"{', '.join(sorted(built))}: engines of this process cannot speak in another")
-        setup = replace(self._setup, casting=casting, engines={**self._setup.engines, **settings})
-        return self._sibling(self.games, setup)
-
-    def for_game(self, name: str) -> ShardedSimulator:
-        return self._sibling({"": self.games[name]}, replace(self._setup, game=name))
-
-    def _sibling(self, games: Mapping[str, GameConfig], setup: PlaySetup) -> ShardedSimulator:
-        other = ShardedSimulator(games, setup.casting, self._shards)
-        other.tokens, other.critic = self.tokens, self.critic
-        other._setup = replace(setup, number=other._setup.number)
+        games = self.games if game is None else {"": self.games[game]}
+        other = ShardedSimulator(games, casting, self._shards)
+        other.tokens, other.critic, other.drops = self.tokens, self.critic, self.drops
+        other._setup = replace(
+            other._setup,
+            # Shards build their own simulators from this setup, so it contains the new game and engines.
+            game=self._setup.game if game is None else game,
+            engines={**self._setup.engines, **settings},
+        )
         return other
 
-    def start(self, work: Sequence[Deal | Fork], rewards: RewardTransform | None = None) -> list[Ticket]:
-        starts = self._starts(work)
-        tickets = self._submit(starts, starts[0][0].episode if starts else "")
+    def start(
+        self, deals_and_forks: Sequence[Deal | Fork], reward_transform: RewardTransform | None = None
+    ) -> list[Ticket]:
+        starts = self.fork_names.episode_starts(deals_and_forks)
+        tickets = self._submit_to_shards(starts, starts[0][0].episode if starts else "")
         for ticket, (deal, _) in zip(tickets, starts, strict=True):
-            self._open[ticket] = deal.purpose, rewards
+            self._open[ticket] = deal.purpose, reward_transform
         return tickets
 
-    def _submit(self, jobs: Sequence[Job], name: str) -> list[Ticket]:
-        """Divide jobs among the shards; return their tickets.
+    def _submit_to_shards(self, jobs: Sequence[ShardJob], first_job_name: str) -> list[Ticket]:
+        """Divide `jobs` among the shards and return the tickets of the jobs.
 
-        Each shard gets neighbours, as episodes with equal starts read the same prompts. `name` chooses the first shard:
-        otherwise a few jobs would always go to the same shard.
+        Each shard gets consecutive jobs, because episodes with equal starts read the same prompts. A hash of
+        `first_job_name`, a name of the first job, chooses the first shard. Otherwise few jobs would always go to the
+        same shard.
         """
         size = self._shards.size
         tickets = [next(self._shards.tickets) for _ in jobs]
-        batches: dict[int, dict[Ticket, Job]] = {}
-        first = seed_of("part", name) % size
+        batches: dict[int, dict[Ticket, ShardJob]] = {}
+        first = hash_to_seed("part", episode_name_for_seeding(first_job_name)) % size
         for index, (ticket, job) in enumerate(zip(tickets, jobs, strict=True)):
             shard = (first + index * size // len(jobs)) % size
             batches.setdefault(shard, {})[ticket] = job
         for shard, batch in batches.items():
-            self._shards.submit(shard, JobBatch(self._setup, batch))
+            self._shards.submit(shard, StartJobsCommand(self._setup, batch))
         return tickets
 
     def poll(self, wait_s: float) -> list[tuple[Ticket, Trajectory | None]]:
         if self._open and not self._open.keys() & self._shards.results.keys():
             self._shards.step(wait_s)
         finished = [ticket for ticket in self._shards.results if ticket in self._open]
-        return [(ticket, self._collect(ticket)) for ticket in finished]
+        return [(ticket, self._take_trajectory(ticket)) for ticket in finished]
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
         cancelled = [ticket for ticket in tickets if self._open.pop(ticket, None)]
         if cancelled:
             self._shards.cancel(cancelled)
 
-    def _in_flight(self, ticket: Ticket) -> bool:
+    def _is_in_flight(self, ticket: Ticket) -> bool:
         return ticket in self._open and ticket not in self._shards.results
 
-    def _collect(self, ticket: Ticket) -> Trajectory | None:
+    def _take_trajectory(self, ticket: Ticket) -> Trajectory | None:
         purpose, rewards = self._open.pop(ticket)
-        result = cast("EpisodeResult", self._shards.results.pop(ticket))
+        result = cast("FinishedEpisode", self._shards.results.pop(ticket))
         self.tokens[purpose] += result.tokens
         if result.error:
-            self.drop(result.error)
+            self.count_dropped_episode(result.error)
         if result.trajectory is None:
             self.unverified += result.error is None
             return None
         return rewards(result.trajectory) if rewards else result.trajectory
 
     def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
-        chunks, total = min(self._shards.size, len(requests)), len(requests)
-        jobs: list[Job] = []
-        for i in range(chunks):
-            jobs.append(RequestBatch(requests[i * total // chunks : (i + 1) * total // chunks], purpose))
-        tickets = self._submit(jobs, str(requests[0].seed) if requests else "")
+        total = len(requests)
+        batches = min(self._shards.size, total)
+        jobs: list[ShardJob] = []
+        for batch in range(batches):
+            first, end = batch * total // batches, (batch + 1) * total // batches
+            jobs.append(RequestBatch(requests[first:end], purpose))
+        tickets = self._submit_to_shards(jobs, str(requests[0].seed) if requests else "")
         results, answers = self._shards.results, list[Answer]()
         try:
             while not results.keys() >= set(tickets):
@@ -130,45 +139,47 @@ class ShardedSimulator(BaseSimulator):
         return answers
 
     def load_weights(self, policy: str, weights: models.Weights, version: int) -> None:
-        self._shards.send(LoadWeights(policy, weights, version))
+        self._shards.send_command(LoadWeightsCommand(policy, weights, version))
 
-    def add_policy(self, name: str, player: AddedPlayer) -> None:
-        self._shards.send(SetPolicy(name, player))
+    def add_policy(self, policy_name: str, player: AddedPlayer) -> None:
+        self._shards.send_command(AddOrRemovePolicyCommand(policy_name, player))
 
-    def remove_policy(self, name: str) -> None:
-        self._shards.send(SetPolicy(name, None))
+    def remove_policy(self, policy_name: str) -> None:
+        self._shards.send_command(AddOrRemovePolicyCommand(policy_name, None))
 
     def take_failure_messages(self) -> list[str]:
         failures, self._shards.failures = self._shards.failures, []
-        return self._shards.take_notes() + failures
+        return [*self._shards.take_lost_shard_messages(), *failures]
 
-    def status(self) -> list[ProcessStatus]:
-        return self._shards.status()
+    def process_activities(self) -> list[ProcessActivity]:
+        return self._shards.process_activities()
 
-    def end_step(self) -> Metrics:
-        """Return metrics as described in the base class. A metric of several shards is their mean."""
-        reports = self._shards.reports(EndStep())
-        metrics = self._shards.metrics()
-        usage = self.usage
+    def take_step_metrics(self) -> Metrics:
+        """Return the metrics of the training step. An engine's metric is the mean over the shards that report it."""
+        reports = self._shards.collect_reports(ReportStepMetricsCommand())
+        # Reports come first, because the process metrics include the time of waiting for them.
+        metrics, usage = self._shards.metrics_of_processes(), self.usage_by_policy
+        values_of_shards: dict[str, list[float]] = {}
         for report in reports:
             self._shards.failures += report.failures
             for policy, spent in report.spent.items():
-                usage[policy] = usage.get(policy, Usage()) + spent
-        # A remote engine stops at its budget, which holds for all shards together: each must know their sum.
+                usage[policy] = usage.get(policy, RemoteUsage()) + spent
+            for name, value in report.metrics.items():
+                values_of_shards.setdefault(name, []).append(value)
+        # Remote engines share one budget over all shards, so each shard is told the total cost.
         if usage:
             self.restore_usage(usage)
-        names = dict.fromkeys(name for report in reports for name in report.metrics)
-        for name in names:
-            metrics[name] = fmean([report.metrics[name] for report in reports if name in report.metrics])
+        for name, values in values_of_shards.items():
+            metrics[name] = fmean(values)
         return metrics
 
-    def sleep(self) -> None:
-        self._shards.reports(Sleep())
+    def put_engines_to_sleep(self) -> None:
+        self._shards.collect_reports(SleepCommand())
 
     @property
-    def usage(self) -> dict[str, Usage]:
-        return dict(self._shards.usage)
+    def usage_by_policy(self) -> dict[str, RemoteUsage]:
+        return dict(self._shards.usage_by_policy)
 
-    def restore_usage(self, spent: Mapping[str, Usage]) -> None:
-        self._shards.usage = dict(spent)
-        self._shards.send(RestoreUsage(dict(spent)))
+    def restore_usage(self, usage_by_policy: Mapping[str, RemoteUsage]) -> None:
+        self._shards.usage_by_policy = dict(usage_by_policy)
+        self._shards.send_command(RestoreUsageCommand(dict(usage_by_policy)))

@@ -1,4 +1,4 @@
-"""Simulator of one process: plays, forks, samples and scores. A run reaches its policies only through a simulator."""
+"""Simulator in this process: plays episodes and forks, and samples or scores texts by the policies' engines."""
 
 from __future__ import annotations
 
@@ -7,66 +7,80 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
+from marl.core.errors import EpisodeWithoutOutcomeError
 from marl.core.graph import Trajectory
-from marl.core.types import Completion, Deal, Failure, Fork, Metrics, Purpose, Request, Ticket, Usage
+from marl.core.types import (
+    Completion,
+    CompletionFailure,
+    Deal,
+    Fork,
+    Metrics,
+    Purpose,
+    RemoteUsage,
+    Request,
+    Ticket,
+    TurnId,
+)
 from marl.protocols import (
     AddedPlayer,
     Engine,
     EngineConfig,
     Game,
     GameConfig,
-    MeteredEngine,
+    IneffectiveCallsNotice,
+    ModelCallingEngine,
+    PolicyMetricsEngine,
+    ProgramModelCall,
     RemoteEngine,
     RewardTransform,
     SleepingEngine,
     models,
 )
 from marl.rollout.added_policies import AddedPolicies
-from marl.rollout.base import WAIT_S, BaseSimulator, EngineMap, EpisodeResult
-from marl.rollout.casting import RoleCasting
-from marl.rollout.episode import Episode, EpisodeLimits, GameError
-from marl.rollout.request_router import Answer, AnswerCallback, RequestRouter
+from marl.rollout.base import WAIT_S, BaseSimulator, EngineMap, FinishedEpisode, ProcessActivity
+from marl.rollout.casting import RefusedModelCallError, RoleRequestBuilder
+from marl.rollout.episode import Episode
+from marl.rollout.game_errors import EpisodeLimits, GameError
+from marl.rollout.inner_turns import CallRecognitionAndLatency
+from marl.rollout.request_router import Answer, AnswerCallback, CallHandler, RequestRouter
 
 
 @dataclass(slots=True)
 class _OpenEpisode:
-    """An episode in flight."""
+    """Episode in progress, with its open requests to engines and the number of its tokens so far."""
 
     ticket: Ticket
     episode: Episode
     rewards: RewardTransform | None
     requests: set[Ticket] = field(default_factory=set)
+    """Tickets of the episode's unanswered requests."""
+    calls: dict[tuple[str, int], Ticket] = field(default_factory=dict)
+    """(agent that runs a program, id of the program's open call) -> ticket of the request that answers the call."""
     tokens: int = 0
     """Number of tokens sampled or scored for the episode."""
 
 
 @dataclass(slots=True)
-class PendingRequests:
-    """Requests submitted to engines, and the answers received so far."""
+class SubmittedRequests:
+    """Requests that were submitted to engines together, and the answers received so far."""
 
     tickets: list[Ticket] = field(default_factory=list)
     answers: dict[Ticket, Answer] = field(default_factory=dict)
 
-    @property
-    def answered(self) -> bool:
-        """Return True when all answers are there."""
-        return len(self.answers) == len(self.tickets)
-
-    def ordered_answers(self) -> list[Answer]:
-        """Return the answers in the order of the requests."""
+    def answers_if_complete(self) -> list[Answer] | None:
+        """Return the answers in the order of the requests, or None while an answer is missing."""
+        if len(self.answers) < len(self.tickets):
+            return None
         return [self.answers[ticket] for ticket in self.tickets]
 
 
 class RolloutSimulator(BaseSimulator):
-    """Simulator of games with the roles at their seats and the engines of their policies, all in this process.
-
-    The protocol `Simulator` documents its methods.
-    """
+    """Simulator of games with roles at their seats and the engines of the roles' policies, all in this process."""
 
     def __init__(
         self,
         game: GameConfig | Mapping[str, GameConfig],
-        casting: RoleCasting,
+        casting: RoleRequestBuilder,
         engines: Mapping[str, Engine],
         deadline_s: float = 600.0,
         worker_delay: int | None = None,
@@ -75,49 +89,50 @@ class RolloutSimulator(BaseSimulator):
         """Create a simulator.
 
         Args:
-            game: the game, or several games by the names in their deals.
-            casting: the roles.
-            engines: policy -> its engine.
-            deadline_s: maximum time without an answer, and of one call of the game or a role, in seconds.
-            worker_delay: rounds between a worker's request and its answer (see `RequestRouter`).
-            max_turns: maximum length of an episode. A longer one counts as an error of its game.
+            game: settings of the only game, or name of a game in deals -> settings.
+            casting: roles, with the seed of their samples.
+            engines: policy -> engine that samples for the policy.
+            deadline_s: maximum time without any answer, and of one call to the game or a role, in seconds.
+            worker_delay: number of rounds between a worker's request and its answer (see `RequestRouter`).
+            max_turns: maximum number of turns of an episode, above which `GameError` is raised, and of the model calls
+                of a program.
         """
         self.router = RequestRouter(engines.values(), deadline_s, worker_delay)
-        super().__init__(game if isinstance(game, Mapping) else {"": game}, casting, self.router)
+        super().__init__(game if isinstance(game, Mapping) else {"": game}, casting, self.router.step)
         self.engines = engines
         self._limits = EpisodeLimits(max_turns, deadline_s)
         self.added = AddedPolicies({})
         """Policies of `add_policy`. Without slot pools, saved weights cannot be added."""
+        self.call_notes: dict[TurnId, CallRecognitionAndLatency] | None = None
+        """Id of an inner turn -> fact about its call, or None if they are not collected."""
         self._tickets = count()
         self._idle: dict[str, list[Game]] = {name: [] for name in self.games}
-        """Game -> built instances without an episode, for the next ones."""
+        """Name of a game -> built instances without an episode, for later episodes."""
         self._episodes: dict[Ticket, _OpenEpisode] = {}
-        self._finished: dict[Ticket, EpisodeResult] = {}
+        """Episodes in progress."""
+        self._finished: dict[Ticket, FinishedEpisode] = {}
+        """Results of finished episodes that the caller has not collected yet."""
 
-    def variant(self, casting: RoleCasting, engines: EngineMap | None = None) -> RolloutSimulator:
+    def variant(
+        self, casting: RoleRequestBuilder, engines: EngineMap | None = None, game: str | None = None
+    ) -> RolloutSimulator:
         combined = dict(self.engines)
         for name, engine in (engines or {}).items():
             combined[name] = engine.build(None) if isinstance(engine, EngineConfig) else engine
-        return self._sibling(self.games, casting, combined)
-
-    def for_game(self, name: str) -> RolloutSimulator:
-        return self._sibling(self.games[name], self.casting, self.engines)
-
-    def _sibling(
-        self, game: GameConfig | Mapping[str, GameConfig], casting: RoleCasting, engines: Mapping[str, Engine]
-    ) -> RolloutSimulator:
-        other = RolloutSimulator(game, casting, engines)
-        # One router steps the engines of all siblings, in the order of their first requests.
-        other.router = other._source = self.router
+        other = RolloutSimulator(self.games if game is None else self.games[game], casting, combined)
+        # All variants share a router, which steps their engines in the order of first requests.
+        other.router, other._advance_play = self.router, self.router.step
         other._limits, other.added = self._limits, self.added
-        other.tokens, other.critic = self.tokens, self.critic
+        other.tokens, other.critic, other.drops = self.tokens, self.critic, self.drops
         return other
 
-    def start(self, work: Sequence[Deal | Fork], rewards: RewardTransform | None = None) -> list[Ticket]:
+    def start(
+        self, deals_and_forks: Sequence[Deal | Fork], reward_transform: RewardTransform | None = None
+    ) -> list[Ticket]:
         tickets: list[Ticket] = []
         try:
-            for deal, fork in self._starts(work):
-                tickets.append(self.start_episode(deal, fork, rewards))
+            for deal, fork in self.fork_names.episode_starts(deals_and_forks):
+                tickets.append(self.start_episode(deal, fork, reward_transform))
         except GameError:
             self.cancel(tickets)
             raise
@@ -126,8 +141,8 @@ class RolloutSimulator(BaseSimulator):
     def poll(self, wait_s: float) -> list[tuple[Ticket, Trajectory | None]]:
         return [(ticket, result.trajectory) for ticket, result in self.poll_results(wait_s)]
 
-    def poll_results(self, wait_s: float) -> list[tuple[Ticket, EpisodeResult]]:
-        """Return finished episodes as `poll` does, with the token counts and errors of each."""
+    def poll_results(self, wait_s: float) -> list[tuple[Ticket, FinishedEpisode]]:
+        """Return (ticket, result) of the episodes finished since the last call. Wait at most `wait_s` for the first."""
         if not self._finished and self._episodes:
             self.router.step(wait_s)
         finished, self._finished = list(self._finished.items()), {}
@@ -140,87 +155,105 @@ class RolloutSimulator(BaseSimulator):
             if opened and opened.requests:
                 self.router.cancel(opened.requests)
 
-    def _in_flight(self, ticket: Ticket) -> bool:
+    def _is_in_flight(self, ticket: Ticket) -> bool:
         return ticket in self._episodes
 
-    def _collect(self, ticket: Ticket) -> Trajectory | None:
+    def _take_trajectory(self, ticket: Ticket) -> Trajectory | None:
         return self._finished.pop(ticket).trajectory
 
     def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
-        pending = self.submit_requests(requests, purpose)
+        submitted = self.submit_requests(requests, purpose)
         try:
-            while not pending.answered:
+            while (answers := submitted.answers_if_complete()) is None:
                 self.router.step(WAIT_S)
         finally:
-            self.router.cancel(pending.tickets)
-        return pending.ordered_answers()
+            self.router.cancel(submitted.tickets)
+        return answers
 
-    def submit_requests(self, requests: Sequence[Request], purpose: Purpose) -> PendingRequests:
-        """Submit requests to their engines and return at once. `router.step` delivers their answers."""
-        pending = PendingRequests()
+    def submit_requests(self, requests: Sequence[Request], purpose: Purpose) -> SubmittedRequests:
+        """Submit `requests` without waiting. `router.step` adds the answers to the returned object."""
+        submitted = SubmittedRequests()
 
-        def deliver(ticket: Ticket, answer: Answer) -> None:
-            pending.answers[ticket] = answer
-            self._count(answer, purpose)
+        def store_received_answer(ticket: Ticket, answer: Answer) -> None:
+            submitted.answers[ticket] = answer
+            self._add_to_token_counter(answer, purpose)
 
-        pending.tickets = [self._submit(replace(request, purpose=purpose), deliver) for request in requests]
-        return pending
+        for request in requests:
+            submitted.tickets.append(self._submit_request(replace(request, purpose=purpose), store_received_answer))
+        return submitted
 
     def load_weights(self, policy: str, weights: models.Weights, version: int) -> None:
         self.engines[policy].load_weights(policy, weights, version)
 
-    def add_policy(self, name: str, player: AddedPlayer) -> None:
-        if name in self.engines:
-            raise ValueError(f"policy {name!r} is one of the simulator's own; choose another name")
-        self.added.add(name, player)
+    def add_policy(self, policy_name: str, player: AddedPlayer) -> None:
+        if policy_name in self.engines:
+            raise ValueError(f"policy {policy_name!r} is one of the simulator's own; choose another name")
+        self.added.add_policy(policy_name, player)
 
-    def remove_policy(self, name: str) -> None:
-        slot = self.added.slot(name)
-        if slot is None:
-            raise ValueError(f"no policy {name!r} was added here")
-        # An adapter sits in the engine of its policy, which goes on with the policy's own requests.
-        if all(slot.engine is not engine for engine in self.engines.values()):
-            self.router.remove_engine(slot.engine)
-        self.added.remove(name)
+    def remove_policy(self, policy_name: str) -> None:
+        if policy_name not in self.added.slots:
+            raise ValueError(f"no policy {policy_name!r} was added here")
+        engine = self.added.slots[policy_name].engine
+        # An engine that the simulator's own policies use stays in the router; only the adapter is removed.
+        if id(engine) not in self._own_engines_by_id:
+            self.router.remove_engine(engine)
+        self.added.remove_policy(policy_name)
+
+    @property
+    def _own_engines_by_id(self) -> dict[int, Engine]:
+        """Identity -> engine, for all engines of the run's own policies. A shared engine is listed once."""
+        return {id(engine): engine for engine in self.engines.values()}
 
     def take_failure_messages(self) -> list[str]:
-        return self.router.failures.take_messages()
+        messages, self.router.failures.messages = self.router.failures.messages, []
+        return messages
 
-    def end_step(self) -> Metrics:
-        for engine in self.added.engines():
-            if isinstance(engine, MeteredEngine):
-                engine.end_step()  # resets its counters; the figures belong to none of the run's policies
-        figures: dict[str, Metrics] = {}
-        # Policies may share an engine, whose counters start again at each call: by identity, so one call per engine.
-        for engine in {id(engine): engine for engine in self.engines.values()}.values():
-            if isinstance(engine, MeteredEngine):
-                figures.update(engine.end_step())
+    def take_step_metrics(self) -> Metrics:
+        for engine in self.added.pool_engines():
+            if isinstance(engine, PolicyMetricsEngine):
+                # Metrics of added policies are read only to reset their counters, and dropped.
+                engine.take_step_metrics()
         metrics: Metrics = {}
-        for policy, policy_figures in figures.items():
-            for key, value in policy_figures.items():
-                metrics[f"policy/{policy}/{key}"] = value
+        for engine in self._own_engines_by_id.values():
+            if isinstance(engine, PolicyMetricsEngine):
+                for policy, policy_metrics in engine.take_step_metrics().items():
+                    for name, value in policy_metrics.items():
+                        metrics[f"policy/{policy}/{name}"] = value
         return metrics
 
-    def sleep(self) -> None:
-        for engine in {id(engine): engine for engine in (*self.engines.values(), *self.added.engines())}.values():
+    def put_engines_to_sleep(self) -> None:
+        for engine in (*self._own_engines_by_id.values(), *self.added.pool_engines()):
             if isinstance(engine, SleepingEngine):
                 engine.sleep()
 
+    def process_activities(self) -> list[ProcessActivity]:
+        """Return the activity of each engine that runs programs."""
+        activities: list[ProcessActivity] = []
+        for policy, engine in self.engines.items():
+            if isinstance(engine, ModelCallingEngine):
+                attempts = engine.program_attempt_counts()
+                doing = f"{attempts.attempts} attempts begun, {attempts.running} running"
+                name, open_requests = f"programs of {policy}", self.router.count_open_requests(engine)
+                activities.append(ProcessActivity(name, "", doing, attempts.since, open_requests, attempts.repeated))
+        return activities
+
     @property
-    def usage(self) -> dict[str, Usage]:
-        usage: dict[str, Usage] = {}
+    def usage_by_policy(self) -> dict[str, RemoteUsage]:
+        usage: dict[str, RemoteUsage] = {}
         for policy, engine in self.engines.items():
             if isinstance(engine, RemoteEngine):
-                usage[policy] = engine.spent.get(policy, Usage())
+                usage[policy] = engine.spent.get(policy, RemoteUsage())
         return usage
 
-    def restore_usage(self, spent: Mapping[str, Usage]) -> None:
+    def restore_usage(self, usage_by_policy: Mapping[str, RemoteUsage]) -> None:
         for policy, engine in self.engines.items():
-            if isinstance(engine, RemoteEngine) and policy in spent:
-                engine.spent[policy] = spent[policy]
+            if isinstance(engine, RemoteEngine) and policy in usage_by_policy:
+                engine.spent[policy] = usage_by_policy[policy]
 
-    def start_episode(self, deal: Deal, fork: Fork | None = None, rewards: RewardTransform | None = None) -> Ticket:
-        """Start one episode and return its ticket. A forked episode gets its name from `deal`."""
+    def start_episode(
+        self, deal: Deal, fork: Fork | None = None, reward_transform: RewardTransform | None = None
+    ) -> Ticket:
+        """Start an episode, at the beginning of the game or after `fork`, and return its ticket."""
         if deal.game not in self.games:
             raise ValueError(f"no game {deal.game!r} here; games: {', '.join(map(repr, self.games))}")
         ticket, idle = next(self._tickets), self._idle[deal.game]
@@ -228,62 +261,130 @@ class RolloutSimulator(BaseSimulator):
             game = idle.pop() if idle else self.games[deal.game].build()
             episode = Episode(game, deal, self.casting, self._limits)
             if fork:
-                episode.replay(fork.trajectory, fork.trajectory.turns[fork.index].id)
-                episode.apply_fork(fork)
+                episode.replay_to_fork(fork)
         except GameError as error:
-            self._drop_episode(ticket, error)
+            self._drop_failed_episode(ticket, error)
+        except EpisodeWithoutOutcomeError as error:
+            self._drop_episode_without_outcome(ticket, error)
         else:
-            opened = self._episodes[ticket] = _OpenEpisode(ticket, episode, rewards)
-            self._advance(opened, None)
+            opened = self._episodes[ticket] = _OpenEpisode(ticket, episode, reward_transform)
+            self._continue_episode(opened)
         return ticket
 
-    def _advance(self, opened: _OpenEpisode, answer: tuple[str, Answer] | None) -> None:
-        """Pass `answer` (agent, answer) to its episode, if any, and submit the requests that follow."""
-        episode = opened.episode
+    def _continue_episode(
+        self, opened: _OpenEpisode, agent: str = "", request_ticket: Ticket = -1, answer: Answer | None = None
+    ) -> None:
+        """Play `answer` of `agent`, if given, and submit the episode's next requests or store its result."""
+        episode, ticket = opened.episode, opened.ticket
+        if answer is not None:
+            opened.requests.discard(request_ticket)
+            opened.tokens += self._add_to_token_counter(answer, episode.trajectory.deal.purpose)
+            if isinstance(answer, CompletionFailure) and answer.finish == "unjudged":
+                self._drop_episode_without_outcome(ticket, None, opened.tokens)
+                return
         try:
-            if answer:
-                episode.answer(*answer)
-            requests = episode.new_requests()
+            if answer is not None:
+                episode.play_agent_answer(agent, answer)
+            requests = episode.take_new_requests()
         except GameError as error:
-            self.cancel([opened.ticket])
-            self._drop_episode(opened.ticket, error, opened.tokens)
+            self.cancel([ticket])
+            self._drop_failed_episode(ticket, error, opened.tokens)
             return
-        if episode.done:
-            self._finish(opened)
+        except EpisodeWithoutOutcomeError as error:
+            self._drop_episode_without_outcome(ticket, error, opened.tokens)
             return
-        for agent, request in requests:
-            opened.requests.add(self._submit(request, partial(self._deliver, opened, agent)))
-
-    def _deliver(self, opened: _OpenEpisode, agent: str, ticket: Ticket, answer: Answer) -> None:
-        opened.requests.discard(ticket)
-        opened.tokens += self._count(answer, opened.episode.trajectory.deal.purpose)
-        if isinstance(answer, Failure) and answer.finish == "unjudged":
-            self.unverified += 1
-            self.cancel([opened.ticket])
-            self._finished[opened.ticket] = EpisodeResult(None, opened.tokens)
-        else:
-            self._advance(opened, (agent, answer))
-
-    def _submit(self, request: Request, deliver: AnswerCallback) -> Ticket:
-        if slot := self.added.slot(request.policy):
-            return self.router.submit(slot.engine, request, deliver, slot.policy)
-        return self.router.submit(self.engines[request.policy], request, deliver)
-
-    def _finish(self, opened: _OpenEpisode) -> None:
-        self.cancel([opened.ticket])
-        trajectory = opened.episode.trajectory
-        # Only a game whose episode ended is used again: one that raised may be in any state.
-        self._idle[trajectory.deal.game].append(opened.episode.game)
+        if not episode.done:
+            for next_agent, request in requests:
+                deliver = partial(self._continue_episode, opened, next_agent)
+                handle_call = partial(self._handle_model_call_or_notice, opened, next_agent)
+                opened.requests.add(self._submit_request(request, deliver, handle_call))
+            return
+        self.cancel([ticket])
+        trajectory = episode.trajectory
+        # Only a game whose episode ended is used again, because a game that raised an error may be in any state.
+        self._idle[trajectory.deal.game].append(episode.game)
         if opened.rewards:
             trajectory = opened.rewards(trajectory)
-        self._finished[opened.ticket] = EpisodeResult(trajectory, opened.tokens)
+        if self.call_notes is not None:
+            self.call_notes |= episode.call_notes
+        self._finished[ticket] = FinishedEpisode(trajectory, opened.tokens)
 
-    def _drop_episode(self, ticket: Ticket, error: GameError, tokens: int = 0) -> None:
-        self.drop(error)
-        self._finished[ticket] = EpisodeResult(None, tokens, error)
+    def _handle_model_call_or_notice(
+        self,
+        opened: _OpenEpisode,
+        agent: str,
+        engine: ModelCallingEngine,
+        call: ProgramModelCall | IneffectiveCallsNotice,
+    ) -> None:
+        """Submit the request for a model call of the program of `agent`, or cancel void calls."""
+        if isinstance(call, IneffectiveCallsNotice):
+            opened.episode.discard_ineffective_calls(agent, call)
+            ids = [number for owner, number in opened.calls if owner == agent] if call.calls is None else call.calls
+            tickets = [opened.calls.pop((agent, number)) for number in ids if (agent, number) in opened.calls]
+            opened.requests.difference_update(tickets)
+            self.router.cancel(tickets)
+            return
+        try:
+            request = opened.episode.request_or_recorded_answer_of_model_call(agent, call)
+        except RefusedModelCallError as error:
+            engine.deliver_model_call_answer(call.id, CompletionFailure("aborted", str(error)))
+            return
+        if isinstance(request, Completion):
+            # An absent agent answers with an empty text, and its program goes on. Recorded failures have a reason.
+            is_absent = request.finish == "aborted" and not request.reason
+            engine.deliver_model_call_answer(call.id, replace(request, finish="stop") if is_absent else request)
+            return
+        deliver = partial(self._record_and_deliver_model_call_answer, opened, agent, engine, call)
+        try:
+            ticket = self._submit_request(request, deliver)
+        except ValueError as error:
+            # The engine may refuse a program's request, for instance messages that the chat template cannot render.
+            opened.episode.discard_ineffective_calls(agent, IneffectiveCallsNotice(call.parent, (call.id,)))
+            engine.deliver_model_call_answer(call.id, CompletionFailure("aborted", str(error)))
+            return
+        opened.calls[agent, call.id] = ticket
+        opened.requests.add(ticket)
 
-    def _count(self, answer: Answer, purpose: Purpose) -> int:
-        """Add the tokens of an answer to the counter of `purpose`; return their number."""
+    def _record_and_deliver_model_call_answer(
+        self,
+        opened: _OpenEpisode,
+        agent: str,
+        engine: ModelCallingEngine,
+        call: ProgramModelCall,
+        ticket: Ticket,
+        answer: Answer,
+    ) -> None:
+        """Record `answer` to a model call of the program of `agent`, and pass it on to the program."""
+        opened.requests.discard(ticket)
+        opened.calls.pop((agent, call.id), None)
+        opened.tokens += self._add_to_token_counter(answer, opened.episode.trajectory.deal.purpose)
+        opened.episode.record_call_answer(agent, call, answer)
+        engine.deliver_model_call_answer(call.id, answer)
+
+    def _submit_request(
+        self, request: Request, deliver: AnswerCallback, handle_call: CallHandler | None = None
+    ) -> Ticket:
+        """Submit `request` to its policy's engine. `deliver` gets the answer, `handle_call` each call of a program."""
+        if slot := self.added.slots.get(request.policy):
+            return self.router.submit(slot.engine, request, deliver, slot.policy, handle_call)
+        return self.router.submit(self.engines[request.policy], request, deliver, handle_call=handle_call)
+
+    def _drop_episode_without_outcome(
+        self, ticket: Ticket, error: EpisodeWithoutOutcomeError | None, token_count: int = 0
+    ) -> None:
+        """End an episode that cannot be judged. `error` is the cause, or None if the cause was logged already."""
+        self.unverified += 1
+        if error is not None:
+            self.router.failures.messages.append(f"an episode is left out: {error}")
+        self.cancel([ticket])
+        self._finished[ticket] = FinishedEpisode(None, token_count)
+
+    def _drop_failed_episode(self, ticket: Ticket, error: GameError, token_count: int = 0) -> None:
+        self.count_dropped_episode(error)
+        self._finished[ticket] = FinishedEpisode(None, token_count, error)
+
+    def _add_to_token_counter(self, answer: Answer, purpose: Purpose) -> int:
+        """Add the number of tokens in `answer` to the counter of `purpose`, and return the number."""
         tokens = len(answer.token_ids) if isinstance(answer, Completion) else 0
         self.tokens[purpose] += tokens
         return tokens

@@ -30,19 +30,19 @@ def fsync(path: Path) -> None:
 
 
 def checksum(file: Path) -> str:
-    """Return a file's SHA-256, cached until the file changes."""
+    """Return a file's SHA-256, cached until the file's inode, size or modification time changes."""
     stat = file.stat()
-    return _checksum(file.resolve(), stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return _cached_checksum(file.resolve(), stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=4096)
-def _checksum(file: Path, _inode: int, _size: int, _changed_ns: int) -> str:
+def _cached_checksum(file: Path, _inode: int, _size: int, _changed_ns: int) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def tensor_signatures(file: Path) -> dict[str, str]:
-    """Return tensor name -> dtype and shape, such as `F32[16, 64]`, of a safetensors file; {} for any other file."""
+def tensor_dtypes_and_shapes(file: Path) -> dict[str, str]:
+    """Return tensor -> dtype and shape, such as `F32[16, 64]`, of a safetensors file, or {} for any other file."""
     try:
         with file.open("rb") as opened:
             header = json.loads(opened.read(min(int.from_bytes(opened.read(8), "little"), _MAX_HEADER_BYTES)))

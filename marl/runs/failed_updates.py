@@ -8,45 +8,45 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, with_config
 from safetensors import SafetensorError
 
-from marl.core.errors import Writing
+from marl.core.errors import RaiseRunFolderErrorOnFailedWrite
 from marl.core.state import load_state, save_state
 from marl.core.types import Sample
-from marl.host.data_files import summarize_error
+from marl.host.data_files import one_line_error_message
 from marl.protocols import Learner
 from marl.runs.symlinks import path_within
 
 
-def _codec() -> TypeAdapter[list[Sample]]:
-    # A batch often fails because of infinite or NaN log-probabilities or advantages, which JSON needs as constants.
+def _samples_codec() -> TypeAdapter[list[Sample]]:
+    # A batch often fails because of infinite or NaN numbers, which JSON can hold only as constants.
     codable = with_config(ConfigDict(ser_json_inf_nan="constants"))(Sample)
     return TypeAdapter(list[codable])  # type: ignore[valid-type]
 
 
-def save_failed_batch(folder: Path, learner: Learner, samples: list[Sample]) -> None:
+def save_failed_batch(batch_folder: Path, learner: Learner, samples: list[Sample]) -> None:
     """Write the samples of a failed update, and the learner's state before the update.
 
     Raises:
-        FolderError: if the files cannot be written.
+        RunFolderError: if the files cannot be written.
     """
-    with Writing(folder):
-        save_state(folder / "learner", learner.state_dict())
-        (folder / "samples.json").write_bytes(_codec().dump_json(samples))
+    with RaiseRunFolderErrorOnFailedWrite(batch_folder):
+        save_state(batch_folder / "learner", learner.state_dict())
+        (batch_folder / "samples.json").write_bytes(_samples_codec().dump_json(samples))
 
 
-def load_failed_batch(folder: Path) -> tuple[dict[str, Any], list[Sample]]:
-    """Return the learner's state and the samples written by `save_failed_batch`.
+def load_failed_batch(batch_folder: Path) -> tuple[dict[str, Any], list[Sample]]:
+    """Return the learner's state and the samples of a failed update, as written by `save_failed_batch`.
 
     Raises:
-        FolderError: if a file is a symbolic link that leads out of `folder`.
-        ValueError: if `folder` holds no saved batch, or one that cannot be read.
+        RunFolderError: if a file is a symbolic link that leads out of `batch_folder`.
+        ValueError: if `batch_folder` holds no saved batch, or the batch cannot be read.
     """
-    file = path_within(folder, "samples.json")
+    file = path_within(batch_folder, "samples.json")
     if not file.is_file():
-        raise ValueError(f"{folder}: no kept batch here (no samples.json)")
+        raise ValueError(f"{batch_folder}: no kept batch here (no samples.json)")
     for name in ("state.json", "state.safetensors"):
-        path_within(folder, "learner", name)
+        path_within(batch_folder, "learner", name)
     try:
-        return load_state(folder / "learner"), _codec().validate_json(file.read_bytes())
+        return load_state(batch_folder / "learner"), _samples_codec().validate_json(file.read_bytes())
     except (OSError, ValueError, SafetensorError) as error:
-        why = summarize_error(error) if isinstance(error, ValueError) else str(error)
-        raise ValueError(f"{folder}: the kept batch cannot be read: {why}") from error
+        why = one_line_error_message(error) if isinstance(error, ValueError) else str(error)
+        raise ValueError(f"{batch_folder}: the kept batch cannot be read: {why}") from error

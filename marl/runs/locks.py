@@ -13,52 +13,52 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from marl.core.errors import FolderError, Writing
+from marl.core.errors import RaiseRunFolderErrorOnFailedWrite, RunFolderError
 
 LOCK_FILE = ".lock"
 """File in a run's folder that the training process locks, and that holds its process id."""
 _CONTENTION = (errno.EWOULDBLOCK, errno.EACCES)
-_FILE_MODES = {fcntl.LOCK_SH: "rb", fcntl.LOCK_EX: "r+b"}
-"""Kind of lock -> mode in which network file systems require the file to be opened."""
+"""Error numbers of `flock` if another process holds a conflicting lock."""
 
 
 @contextmanager
-def run_lock(folder: Path) -> Iterator[None]:
+def run_lock(run_path: Path) -> Iterator[None]:
     """Create a run's folder and hold its lock, so that no other process trains there.
 
     Raises:
-        FolderError: if another process holds the lock, or the folder cannot be written or locked.
+        RunFolderError: if another process holds the lock, or the folder cannot be written or locked.
     """
-    path = folder / LOCK_FILE
-    with Writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    path = run_path / LOCK_FILE
+    with RaiseRunFolderErrorOnFailedWrite(run_path):
+        run_path.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        with Writing(folder):
+        with RaiseRunFolderErrorOnFailedWrite(run_path):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in _CONTENTION:
                     raise
                 owner = os.read(file, 20).decode(errors="replace").strip() or "another one"
-                raise FolderError(f"{folder} is being trained by process {owner}") from None
-            # Truncated only now: before, the file may hold the id of the process that trains.
+                raise RunFolderError(f"{run_path} is being trained by process {owner}") from None
+            # The file is truncated only under the lock: until then it may hold the id of the process that trains.
             os.ftruncate(file, 0)
             os.write(file, str(os.getpid()).encode())
         yield
     finally:
-        # The file stays: removing it would let two processes hold locks on different files of this name.
+        # The lock file stays: after a removal, two processes could lock different files of this name.
         os.close(file)
 
 
-def lock_owner(folder: Path) -> str | None:
+def lock_owner(run_path: Path) -> str | None:
     """Return the id of the process that holds a run's lock, or None if no process holds it.
 
-    The check takes a shared lock for a moment, and a run that starts at this moment is refused. So use the status file
-    where it suffices.
+    The check takes a shared lock for a moment, and a run that starts at this moment is refused. The status file gives
+    the same information without a lock, but may be outdated.
     """
     try:
-        file = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # O_NONBLOCK: in a stranger's folder the lock file may be a named pipe, whose opening would wait for a writer.
+        file = os.open(run_path / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:
@@ -66,7 +66,7 @@ def lock_owner(folder: Path) -> str | None:
     except BlockingIOError:
         written = os.read(file, 20).decode(errors="replace").strip()
         return written if written.isdigit() else "of unknown number"
-    except OSError:  # a file system without locks
+    except OSError:  # the file system supports no locks
         return None
     finally:
         os.close(file)
@@ -74,30 +74,19 @@ def lock_owner(folder: Path) -> str | None:
 
 
 @contextmanager
-def read_lock(checkpoint: Path) -> Iterator[bool]:
-    """Keep the training process from removing a checkpoint's folder while this context lasts.
+def checkpoint_lock(checkpoint: Path, *, removing: bool = False) -> Iterator[bool]:
+    """Lock a checkpoint against removal, or with `removing` against readers; yield True if the lock was acquired.
 
-    Yields False if the checkpoint is being removed. After True, check that the folder still exists: it may have been
-    removed before. On a file system without locks the context yields True and protects nothing.
+    The call does not wait: it yields False if another process holds a conflicting lock. After True, a reader must check
+    that the folder still exists, because it may have been removed before. On a file system without locks the call
+    yields True and protects nothing.
     """
-    with _manifest_lock(checkpoint, fcntl.LOCK_SH) as acquired:
-        yield acquired
-
-
-@contextmanager
-def removal_lock(checkpoint: Path) -> Iterator[bool]:
-    """Yield True if no process reads a checkpoint's folder, and keep readers away while this context lasts."""
-    with _manifest_lock(checkpoint, fcntl.LOCK_EX) as acquired:
-        yield acquired
-
-
-@contextmanager
-def _manifest_lock(checkpoint: Path, kind: int) -> Iterator[bool]:
-    """Lock a checkpoint's manifest; yield False if another process holds a conflicting lock."""
+    kind = fcntl.LOCK_EX if removing else fcntl.LOCK_SH
     try:
-        file = (checkpoint / "manifest.json").open(_FILE_MODES[kind])
+        # Network file systems grant an exclusive lock only on a file opened for writing.
+        file = (checkpoint / "manifest.json").open("r+b" if removing else "rb")
     except OSError:
-        yield True  # no manifest, so nothing to protect
+        yield True  # no manifest, so there is no checkpoint to protect
         return
     with file:
         try:

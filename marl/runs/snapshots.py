@@ -3,67 +3,69 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from marl.core.errors import Writing
+from marl.core.errors import RaiseRunFolderErrorOnFailedWrite
 from marl.core.state import load_state, save_state
-from marl.runs.checkpoint import step_from_name
+from marl.runs.checkpoint import step_in_file_name
 from marl.runs.checksums import fsync
 from marl.runs.symlinks import path_within, path_without_symlinks
 
 LEAGUE_FOLDER = "league"
-"""Name of the folder within a run's folder."""
+"""Name of the folder of snapshots within a run's folder."""
 _START = "start"
 
 
-class Snapshots:
-    """Folders of earlier weights. Each is complete or absent: it is written under another name, flushed and renamed."""
+class PolicySnapshots:
+    """Store of a run's earlier weights. A snapshot is complete or absent: it is written elsewhere, then renamed."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
 
-    def folder(self, policy: str, version: int) -> Path:
+    def version_folder(self, policy: str, version: int) -> Path:
         """Return the Hugging Face or PEFT folder of a policy's weights after `version` steps.
 
         Raises:
-            FolderError: if a symbolic link leads out of the run's folder.
+            RunFolderError: if a symbolic link leads out of the run's folder.
         """
         return path_within(self._run, LEAGUE_FOLDER, policy, f"{version:06d}")
 
-    def write(self, policy: str, version: int, save: Callable[[Path], None]) -> None:
-        """Write the weights of one version. `save` writes them into the folder it is given.
+    def write_version(self, policy: str, version: int, save: Callable[[Path], None]) -> None:
+        """Write a policy's weights after `version` steps. `save` writes the weights into a given folder.
 
         Raises:
-            FolderError: if the weights cannot be written.
+            RunFolderError: if the weights cannot be written.
         """
-        self._write(policy, f"{version:06d}", save)
+        self._write_snapshot_folder(policy, f"{version:06d}", save)
 
-    def write_start(self, policy: str, state: dict[str, Any]) -> None:
-        """Write a learner's state before its first update. Raises as `write`."""
-        self._write(policy, _START, lambda folder: save_state(folder, state))
+    def write_initial_state(self, policy: str, state: dict[str, Any]) -> None:
+        """Write the state of a policy's learner before its first update. Raises the errors of `write_version`."""
+        self._write_snapshot_folder(policy, _START, lambda folder: save_state(folder, state))
 
-    def read_start(self, policy: str) -> dict[str, Any]:
-        """Return the learner's state written by `write_start`."""
+    def read_initial_state(self, policy: str) -> dict[str, Any]:
+        """Return the state of a policy's learner before its first update, as written by `write_initial_state`."""
         return load_state(path_within(self._run, LEAGUE_FOLDER, policy, _START))
 
-    def versions(self, policy: str) -> list[int]:
-        """Return the saved versions of a policy, oldest first."""
-        return sorted(version for version, _ in _numbered(self._run / LEAGUE_FOLDER / policy))
+    def saved_versions(self, policy: str) -> list[int]:
+        """Return the saved versions of a policy (numbers of steps), oldest first."""
+        return sorted(_version_folders(self._run / LEAGUE_FOLDER / policy))
 
-    def remove_except(self, policy: str, versions: Collection[int]) -> None:
+    def remove_versions_except(self, policy: str, versions: Collection[int]) -> None:
         """Remove all versions of a policy except `versions`, and unfinished folders."""
-        self._remove(self._run / LEAGUE_FOLDER / policy, lambda version: version not in versions)
-
-    def remove_after(self, step: int) -> None:
-        """Remove the versions after `step` of all policies, and unfinished folders."""
-        for home in (self._run / LEAGUE_FOLDER).glob("*"):
-            self._remove(home, lambda version: version > step)
-
-    def _write(self, policy: str, name: str, save: Callable[[Path], None]) -> None:
         home = self._run / LEAGUE_FOLDER / policy
-        with Writing(home / name):
+        self._remove_versions(home, _version_folders(home).keys() - versions)
+
+    def remove_versions_after_step(self, step: int) -> None:
+        """Remove the versions of all policies after `step`, and unfinished folders."""
+        for home in (self._run / LEAGUE_FOLDER).glob("*"):
+            self._remove_versions(home, [version for version in _version_folders(home) if version > step])
+
+    def _write_snapshot_folder(self, policy: str, name: str, save: Callable[[Path], None]) -> None:
+        """Let `save` write a folder, flush it to disk, and rename it to `name` in the folder of `policy`."""
+        home = self._run / LEAGUE_FOLDER / policy
+        with RaiseRunFolderErrorOnFailedWrite(home / name):
             path_without_symlinks(self._run, LEAGUE_FOLDER, policy, name)
             part = home / f".{name}.part"
             shutil.rmtree(part, ignore_errors=True)
@@ -75,14 +77,18 @@ class Snapshots:
             part.rename(home / name)
             fsync(home)
 
-    def _remove(self, home: Path, unwanted: Callable[[int], bool]) -> None:
-        with Writing(home):
-            for path in (*home.glob(".*.part"), *(path for version, path in _numbered(home) if unwanted(version))):
+    def _remove_versions(self, policy_folder: Path, versions: Collection[int]) -> None:
+        """Remove `versions` and unfinished folders from `policy_folder`, the folder of a policy."""
+        folders = _version_folders(policy_folder)
+        with RaiseRunFolderErrorOnFailedWrite(policy_folder):
+            for path in (*policy_folder.glob(".*.part"), *map(folders.__getitem__, versions)):
                 shutil.rmtree(path_without_symlinks(self._run, *path.relative_to(self._run).parts))
 
 
-def _numbered(home: Path) -> Iterator[tuple[int, Path]]:
-    """Yield (version, folder) of each version in the folder of a policy."""
-    for path in home.glob("*"):
-        if (version := step_from_name(path.name)) is not None:
-            yield version, path
+def _version_folders(policy_folder: Path) -> dict[int, Path]:
+    """Return version -> its folder, for each version in the folder of a policy."""
+    folders = {}
+    for path in policy_folder.glob("*"):
+        if (version := step_in_file_name(path.name)) is not None:
+            folders[version] = path
+    return folders

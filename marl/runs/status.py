@@ -17,15 +17,18 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from marl.core.config import shorten
-from marl.host.data_files import write_atomically
-from marl.rollout.base import ProcessStatus
+from marl.core.errors import RunFolderError
+from marl.host.data_files import one_line_error_message, write_atomically
+from marl.rollout.base import ProcessActivity
+from marl.runs.symlinks import path_within
 from marl.scenario.load import ScenarioError
 
 STATUS_FILE = "status.json"
 _EVERY_S = 1.0
+"""Interval between two writes of the status file [s]."""
 _MAX_BYTES = 10 << 20
 _MAX_PROBLEM_CHARACTERS = 2000
-"""Maximum length of the error message in the file."""
+"""Maximum length of the error message in the status file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,54 +36,58 @@ class RunActivity:
     """Progress and current stage of a run."""
 
     step: int
-    """Number of finished steps."""
+    """Number of finished training steps."""
     steps: int
-    """Number of planned steps."""
+    """Planned number of training steps."""
     stage: str
+    """Name of the current stage of a step, or "" before the first step."""
     since: float
-    """Start of the stage [s since 1970]."""
-    simulators: Annotated[tuple[ProcessStatus, ...], Field(max_length=100_000)] = ()
-    learners: Annotated[tuple[ProcessStatus, ...], Field(max_length=100_000)] = ()
+    """Time at which the stage started [s since 1970]."""
+    simulators: Annotated[tuple[ProcessActivity, ...], Field(max_length=100_000)] = ()
+    learners: Annotated[tuple[ProcessActivity, ...], Field(max_length=100_000)] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Contents of the status file."""
+    """Contents of a run's status file."""
 
     machine: str
     process: int
+    """Id of the training process."""
     written: float
-    """Time of writing [s since 1970]."""
+    """Time at which the status was written [s since 1970]."""
     ended: bool
-    """True if the process closed the run in order. It stays False if the process dies."""
+    """True if the training process ended the run itself, False while it trains or if it died."""
     activity: RunActivity
     problem: str = ""
-    """Error that ended the run, or "" without one."""
+    """Message of the error that ended the run, or "" if there was none."""
 
 
 _CODEC = TypeAdapter(RunStatus)
 
 
 @contextmanager
-def writing_status(folder: Path, look: Callable[[], RunActivity]) -> Iterator[None]:
-    """Write the status returned by `look` every second while this context lasts, and once at its end.
+def write_status_periodically(folder: Path, read_activity: Callable[[], RunActivity]) -> Iterator[None]:
+    """Write the status file of the run in `folder` every second while this context lasts, and once at its end.
 
-    Errors of writing are ignored here: a folder that cannot be written ends the run when metrics are written.
+    `read_activity` returns the current activity. Errors of writing are ignored, because a folder that cannot be written
+    ends the run when metrics are written.
     """
-    done, problem, held = threading.Event(), "", folder.stat()
+    done, problem, original_folder = threading.Event(), "", folder.stat()
 
-    def write() -> None:
-        status = RunStatus(socket.gethostname(), os.getpid(), time.time(), done.is_set(), look(), problem)
+    def write_status() -> None:
+        status = RunStatus(socket.gethostname(), os.getpid(), time.time(), done.is_set(), read_activity(), problem)
         with suppress(OSError):
-            if os.path.samestat(held, folder.stat()):
+            # If another run has replaced the folder meanwhile, its status file is left alone.
+            if os.path.samestat(original_folder, folder.stat()):
                 write_atomically(folder / STATUS_FILE, json.dumps(asdict(status)).encode())
 
-    def keep_writing() -> None:
+    def write_status_until_done() -> None:
         while not done.wait(_EVERY_S):
-            write()
+            write_status()
 
-    write()
-    thread = threading.Thread(target=keep_writing, daemon=True)
+    write_status()
+    thread = threading.Thread(target=write_status_until_done, daemon=True)
     thread.start()
     try:
         yield
@@ -89,19 +96,21 @@ def writing_status(folder: Path, look: Callable[[], RunActivity]) -> Iterator[No
             problem = shorten(f"{type(error).__name__}: {error}", _MAX_PROBLEM_CHARACTERS)
         done.set()
         thread.join()
-        write()
+        write_status()
 
 
 def read_status(folder: Path) -> RunStatus:
     """Return the newest status in a run's `folder`.
 
     Raises:
-        ScenarioError: if the status file is missing or damaged.
+        ScenarioError: if the status file is missing, damaged, a link that leads out of the folder, or a pipe.
     """
     try:
-        with (folder / STATUS_FILE).open("rb") as file:
+        with path_within(folder, STATUS_FILE).open("rb") as file:
             return _CODEC.validate_json(file.read(_MAX_BYTES))
     except OSError:
         raise ScenarioError(f"{folder}: no {STATUS_FILE}: no run was trained here, or by an older version") from None
+    except RunFolderError as error:
+        raise ScenarioError(str(error)) from None
     except ValueError as error:
-        raise ScenarioError(f"{folder / STATUS_FILE} is damaged: {str(error).partition(chr(10))[0]}") from None
+        raise ScenarioError(f"{folder / STATUS_FILE} is damaged: {one_line_error_message(error)}") from None

@@ -6,7 +6,7 @@ from timing attacks.
 """
 
 from marl.sandbox.isolation import SandboxUnavailable
-from marl.sandbox.process import ProgramResult, run_program, unusable_reason
+from marl.sandbox.process import ProgramResult, reason_sandbox_is_unusable, run_program
 from marl.sandbox.settings import Sandbox
 
-__all__ = ["ProgramResult", "Sandbox", "SandboxUnavailable", "run_program", "unusable_reason"]
+__all__ = ["ProgramResult", "Sandbox", "SandboxUnavailable", "reason_sandbox_is_unusable", "run_program"]

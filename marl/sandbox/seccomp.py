@@ -9,12 +9,11 @@ and linux/bpf_common.h for the instructions.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from errno import ENOSYS, EPERM
 from typing import NamedTuple
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""Value of AUDIT_ARCH in linux/audit.h for each supported machine."""
+"""Name of a supported processor -> its constant AUDIT_ARCH in linux/audit.h."""
 _X86_64 = """
     mmap 9 shmget 29 shmat 30 shmctl 31 socket 41 connect 42 accept 43 sendmsg 46 bind 49 listen 50 socketpair 53
     setsockopt 54 clone 56 semget 64 semop 65 semctl 66 msgget 68 msgsnd 69 msgrcv 70 msgctl 71 fcntl 72 ptrace 101
@@ -46,70 +45,77 @@ _BOTH = """
     process_mrelease 448
 """
 _CLONE3, _NEWEST = 435, 449
+"""Number of the system call `clone3`, and the highest number of a system call in the tables above."""
 
 
-class ArgumentRule(NamedTuple):
-    """Rule that refuses a call if `arguments[argument] & mask` equals `value` (with `equal`), or differs (without)."""
+class SyscallArgumentRule(NamedTuple):
+    """Rule that refuses a system call if the bits `mask` of one argument equal, or differ from, a value."""
 
     call: str
+    """Name of the system call."""
     argument: int
+    """Index of the argument."""
     mask: int
     value: int
+    """Number with which the selected bits of the argument are compared."""
     equal: bool
+    """True to refuse the call if the selected bits equal `value`, False to refuse it if they differ."""
 
 
 _WORD = 0xFFFFFFFF
 _ARGUMENT_RULES = (
-    # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET and NEWTIME.
-    ArgumentRule("clone", 0, 0x7E020080, 0, equal=False),
-    # MAP_SHARED with MAP_ANONYMOUS: such memory can outlive its last mapping, and then no process is charged for it.
-    ArgumentRule("mmap", 3, 0x21, 0x21, equal=True),
+    # Refuses `clone` with a flag for a new namespace: CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET or NEWTIME.
+    SyscallArgumentRule("clone", 0, 0x7E020080, 0, equal=False),
+    # MAP_SHARED with MAP_ANONYMOUS: no process is charged for such memory once its last mapping is gone.
+    SyscallArgumentRule("mmap", 3, 0x21, 0x21, equal=True),
     # MAP_HUGETLB: huge pages are not part of any process's memory size.
-    ArgumentRule("mmap", 3, 0x40000, 0, equal=False),
+    SyscallArgumentRule("mmap", 3, 0x40000, 0, equal=False),
     # F_SETPIPE_SZ: larger pipes would take more kernel memory than is charged for an open file.
-    ArgumentRule("fcntl", 1, _WORD, 1031, equal=True),
-    # AF_UNIX only, which asyncio needs: the kernel code of other families is rarely tested.
-    ArgumentRule("socketpair", 0, _WORD, 1, equal=False),
+    SyscallArgumentRule("fcntl", 1, _WORD, 1031, equal=True),
+    # asyncio needs AF_UNIX socket pairs; other families are refused, as their kernel code is rarely tested.
+    SyscallArgumentRule("socketpair", 0, _WORD, 1, equal=False),
 )
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+"""Operation codes of a filter's BPF instructions."""
 _KILL, _REFUSE, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+"""Return values of a filter. A refused call's error number is added to `_REFUSE`."""
 _NUMBER, _ARCH, _FIRST_ARGUMENT, _ARGUMENT_BYTES = 0, 4, 16, 8
-"""Offsets in `struct seccomp_data`; the low half of an argument comes first on these little-endian machines."""
+"""Offsets in `struct seccomp_data`, and the size of an argument, whose low half comes first on these machines."""
 
 
-def refused_calls(machine: str) -> dict[str, int]:
-    """Return the number of each call that is refused on `machine`, for all or for some arguments."""
-    words = ((_X86_64 if machine == "x86_64" else _AARCH64) + _BOTH).split()
+def refused_system_calls(cpu_architecture: str) -> dict[str, int]:
+    """Return name -> number of each system call refused on `cpu_architecture`, for all or for some arguments."""
+    words = ((_X86_64 if cpu_architecture == "x86_64" else _AARCH64) + _BOTH).split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
-def filter_program(machine: str) -> bytes:
-    """Return the filter for `machine` (one of `MACHINES`) as an array of `struct sock_filter`."""
-    return b"".join(struct.pack("HBBI", *instruction) for instruction in _instructions(machine))
-
-
-def _instructions(machine: str) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the filter's instructions as (code, jump if true, jump if false, value)."""
-    refused = refused_calls(machine)
-    examined = {call: refused.pop(call) for call in sorted({rule.call for rule in _ARGUMENT_RULES})}
-    yield _LOAD, 0, 0, _ARCH
-    yield _EQUAL, 1, 0, MACHINES[machine]
-    yield _RETURN, 0, 0, _KILL
-    yield _LOAD, 0, 0, _NUMBER
-    # Refuses calls that are newer than this table, and the x32 calls, which have far higher numbers.
-    yield _AT_LEAST, 0, 1, _NEWEST + 1
-    yield _RETURN, 0, 0, _REFUSE | ENOSYS
-    # The flags of clone3 are in memory, which a filter cannot read. After ENOSYS, libraries fall back to clone.
-    yield _EQUAL, 0, 1, _CLONE3
-    yield _RETURN, 0, 0, _REFUSE | ENOSYS
-    for number in sorted(refused.values()):
-        yield _EQUAL, 0, 1, number
-        yield _RETURN, 0, 0, _REFUSE | EPERM
+def seccomp_filter_bytes(cpu_architecture: str) -> bytes:
+    """Return the filter for `cpu_architecture` (one of `MACHINES`) as an array of `struct sock_filter`."""
+    numbers = refused_system_calls(cpu_architecture)
+    refused_by_argument = {rule.call for rule in _ARGUMENT_RULES}
+    # Each BPF instruction is (code, jump if true, jump if false, value).
+    instructions = [
+        (_LOAD, 0, 0, _ARCH),
+        (_EQUAL, 1, 0, MACHINES[cpu_architecture]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        # System calls newer than this table are refused, and so are x32 calls, whose numbers are far higher.
+        (_AT_LEAST, 0, 1, _NEWEST + 1),
+        (_RETURN, 0, 0, _REFUSE | ENOSYS),
+        # A filter cannot read the flags of clone3, which are in memory. After ENOSYS, libraries fall back to clone.
+        (_EQUAL, 0, 1, _CLONE3),
+        (_RETURN, 0, 0, _REFUSE | ENOSYS),
+    ]
+    for call in sorted(numbers.keys() - refused_by_argument, key=numbers.__getitem__):
+        instructions += [(_EQUAL, 0, 1, numbers[call]), (_RETURN, 0, 0, _REFUSE | EPERM)]
     for rule in _ARGUMENT_RULES:
-        yield _LOAD, 0, 0, _NUMBER
-        yield _EQUAL, 0, 4, examined[rule.call]
-        yield _LOAD, 0, 0, _FIRST_ARGUMENT + _ARGUMENT_BYTES * rule.argument
-        yield _AND, 0, 0, rule.mask
-        yield _EQUAL, int(not rule.equal), int(rule.equal), rule.value
-        yield _RETURN, 0, 0, _REFUSE | EPERM
-    yield _RETURN, 0, 0, _ALLOW
+        instructions += [
+            (_LOAD, 0, 0, _NUMBER),
+            (_EQUAL, 0, 4, numbers[rule.call]),
+            (_LOAD, 0, 0, _FIRST_ARGUMENT + _ARGUMENT_BYTES * rule.argument),
+            (_AND, 0, 0, rule.mask),
+            (_EQUAL, int(not rule.equal), int(rule.equal), rule.value),
+            (_RETURN, 0, 0, _REFUSE | EPERM),
+        ]
+    instructions.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)

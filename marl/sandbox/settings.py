@@ -22,8 +22,8 @@ class Sandbox(Config):
     """Isolation mechanism. `auto`: bubblewrap, else unshare, else an error. `none`: resource limits without isolation,
     for trusted code."""
     wall_s: PositiveFloat = 5.0
-    """Time limit (s) of the program. Waiting for a CPU does not count, up to ten times the limit; a program that waited
-    so long is inconclusive instead of wrong."""
+    """Time limit (s) of the program, without waiting for a CPU. A program that waits until ten times the limit is
+    inconclusive instead of wrong."""
     cpu_s: PositiveInt = 5
     """Maximum CPU seconds of one process."""
     memory_mb: int = Field(default=256, ge=64)
@@ -40,18 +40,18 @@ class Sandbox(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _accept_bare_text(cls, data: Any) -> Any:
+    def _parse_isolation_mode(cls, data: Any) -> Any:
         return {"how": data} if isinstance(data, str) else data
 
     @field_validator("libraries")
     @classmethod
-    def _are_absolute(cls, libraries: tuple[Path, ...]) -> tuple[Path, ...]:
+    def _check_absolute_paths(cls, libraries: tuple[Path, ...]) -> tuple[Path, ...]:
         if wrong := [str(path) for path in libraries if not path.is_absolute()]:
             raise ValueError(f"libraries: {wrong} must be absolute paths")
         return libraries
 
     @model_validator(mode="after")
-    def _show_libraries(self) -> Self:
+    def _check_no_library_in_scratch_folder(self) -> Self:
         hidden = [str(path) for path in self.libraries if path.is_relative_to(SCRATCH)]
         if hidden and self.how != "none":
             raise ValueError(
@@ -60,7 +60,7 @@ class Sandbox(Config):
         return self
 
     def check_timeout(self, timeout_s: float) -> None:
-        """Check that `wall_s` is less than the caller's `timeout_s`, so that the sandbox ends programs first.
+        """Check that `wall_s` is less than `timeout_s`, the time limit of the job that runs the program.
 
         Raises:
             ValueError: if `wall_s` is not less than `timeout_s`.

@@ -1,33 +1,37 @@
-"""Checks of a scenario's consistency, made before any weight is loaded.
-
-Every message names the field, the value and the choices.
-"""
+"""Checks of a scenario before any weight is loaded. Every message names the field, the value and the choices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from marl.core.config import choices_hint
+from marl.core.config import FIELD_PREFIX, choices_hint
 from marl.core.plugins import plugins_by_kind
-from marl.protocols import AgentSetup, EngineConfig, LearnerConfig, ScenarioSummary
-from marl.scenario.credit_checks import credit_problems, credit_rules, lacks_peers, zero_sum_problems
+from marl.protocols import AgentRoleAndEngine, EngineConfig, LearnerConfig, ScenarioSummary
+from marl.scenario.credit_checks import credit_errors, credit_rules, every_group_has_one_episode, zero_sum_errors
+from marl.scenario.evaluation_checks import (
+    best_checkpoint_errors,
+    evaluation_errors,
+    evaluation_metrics,
+    held_out_errors,
+    is_evaluation_metric,
+)
 from marl.scenario.games import MIN_GAME_SHARE, SCOPES, game_shares
 
 if TYPE_CHECKING:
     from marl.core.config import PluginConfig
-    from marl.protocols import RoleConfig
-    from marl.scenario.schema import PolicyConfig, Scenario
+    from marl.scenario.schema import Scenario
 
-Find = Callable[["Scenario"], Iterable[str]]
+ErrorFinder = Callable[["Scenario"], Iterable[str]]
+"""Function that yields an error message for each mistake of one kind in a scenario."""
 
 
-def check_games(scenario: Scenario) -> None:
-    """Check that a scenario has one game, or several.
+def check_game_or_games_given(scenario: Scenario) -> None:
+    """Check that a scenario has either `game` with `seats`, or `games`.
 
     Raises:
-        ValueError: if it has none, or both.
+        ValueError: if neither is given, or both.
     """
     if scenario.game and scenario.games:
         problem = f"game {scenario.game.kind!r} is given as well; give `game` and `seats`, or `games` alone"
@@ -47,45 +51,60 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
         to_train: also check that some policy learns.
 
     Raises:
-        ValueError: with one line for each problem.
+        ValueError: with one line for each mistake.
     """
-    parts = (_references, *map(_of_each_game, (_seats, _speakers)), _weights, _structured, _of_each_game(_remote))
-    credit = (_rotation, _mix, _learning, _updates, credit_problems, _of_each_game(zero_sum_problems))
-    learning = (_something_learns, _learner_processes) if to_train else ()
-    measuring = (*map(_of_each_game, (_evaluation, _held_out)), _best, _alarms)
-    # A dict: several games may cause the same message, which is shown once.
-    problems: dict[str, None] = {}
-    for find_problems in (*parts, *credit, *learning, *measuring):
-        problems |= dict.fromkeys(find_problems(scenario))
-    if problems:
-        raise ValueError("\n".join(problems))
+    play = (
+        _role_and_policy_name_errors,
+        *map(_errors_of_each_game_with_field_prefix, (_seat_errors, _agent_role_errors)),
+    )
+    sampling = (
+        _policy_errors,
+        _structured_sampling_errors,
+        _errors_of_each_game_with_field_prefix(_remote_engine_errors),
+    )
+    updates = (_learner_and_experience_errors, _update_schedule_errors)
+    credit = (_schedule_errors, *updates, credit_errors, _errors_of_each_game_with_field_prefix(zero_sum_errors))
+    training = (_learner_placement_errors,) if to_train else ()
+    evaluation = (
+        *map(_errors_of_each_game_with_field_prefix, (evaluation_errors, held_out_errors)),
+        best_checkpoint_errors,
+        _alarm_errors,
+    )
+    # `errors` is a dict used as an ordered set, because several games may cause the same message.
+    errors: dict[str, None] = {}
+    for find_errors in (*play, *sampling, *credit, *training, *evaluation):
+        errors |= dict.fromkeys(find_errors(scenario))
+    if errors:
+        raise ValueError("\n".join(errors))
 
 
-def _learner_processes(scenario: Scenario) -> Iterator[str]:
-    """Yield a message for each policy that cannot be trained in separate processes."""
+def _learner_placement_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error if no policy has a learner, and for each learner that cannot run in separate processes."""
     learners = {name: policy.learner for name, policy in scenario.policies.items() if policy.learner}
+    if not learners:
+        yield f"policies: nothing to train: give one of {', '.join(scenario.policies)} a learner"
     cluster = scenario.cluster
     for name in cluster.learners if cluster else ():
         if name not in learners:
             yield f"cluster.learners: {name!r} is no policy with a learner; {choices_hint(name, learners)}"
-        elif cluster and (obstacle := learners[name].parallel_obstacle(cluster.data_parallel)):
+        elif cluster and (obstacle := learners[name].data_parallel_error(cluster.data_parallel)):
             yield f"cluster.learners.{name}: {obstacle}"
 
 
-def _of_each_game(find: Find) -> Find:
-    """Wrap `find`: it is applied to each game alone, and a game's fields get the prefix `games.NAME`."""
+def _errors_of_each_game_with_field_prefix(find_errors: ErrorFinder) -> ErrorFinder:
+    """Return a function that applies `find_errors` to each game alone, and prefixes a game's fields by `games.NAME`."""
 
-    def find_in_each(scenario: Scenario) -> Iterator[str]:
-        for name, view in scenario.by_game().items():
+    def find_errors_of_games(scenario: Scenario) -> Iterator[str]:
+        for name, view in scenario.scenario_by_game().items():
             game_fields = ["game.", "game:", "seats.", "seats:"]
-            # Without its own `evaluate`, a game is measured by the scenario's, and the message names that field.
+            # A game without its own `evaluate` is measured by the scenario's, whose field its errors name.
             if name and scenario.games[name].evaluate:
                 game_fields += ["evaluate.", "evaluate:"]
-            for problem in find(view):
-                is_of_game = name and problem.startswith(tuple(game_fields))
-                yield f"games.{name}.{problem}" if is_of_game else problem
+            for error in find_errors(view):
+                is_of_game = name and error.startswith(tuple(game_fields))
+                yield f"games.{name}.{error}" if is_of_game else error
 
-    return find_in_each
+    return find_errors_of_games
 
 
 def missing_requirements(scenario: Scenario, *, random_play: bool = False) -> list[str]:
@@ -95,72 +114,73 @@ def missing_requirements(scenario: Scenario, *, random_play: bool = False) -> li
         scenario: scenario to check.
         random_play: check only requirements of play in which random players replace all policies but rule-based ones.
     """
-    parts: dict[str, PluginConfig] = {"game": scenario.game} if scenario.game else {}
-    parts |= {f"games.{name}.game": played.game for name, played in scenario.games.items()}
-    parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
+    plugins: dict[str, PluginConfig] = {"game": scenario.game} if scenario.game else {}
+    plugins |= {f"games.{name}.game": played.game for name, played in scenario.games.items()}
+    plugins |= {f"roles.{name}": role for name, role in scenario.roles.items()}
     for name, policy in scenario.policies.items():
         if policy.engine.is_rule_based or not random_play:
-            parts[f"policies.{name}.engine"] = policy.engine
+            plugins[f"policies.{name}.engine"] = policy.engine
     if not random_play:
-        parts |= _parts_of_training(scenario)
+        plugins["experience"] = scenario.experience
+        for field, rule in credit_rules(scenario).items():
+            plugins |= {f"{field}.assign": rule.assign, f"{field}.baseline": rule.baseline}
+        for name, policy in scenario.policies.items():
+            if policy.model:
+                plugins[f"policies.{name}.model"] = policy.model
+            if policy.learner:
+                plugins[f"policies.{name}.learner"] = policy.learner
     missing: list[str] = []
-    for field, part in parts.items():
-        missing += [f"{field}.{problem}" for problem in part.unmet_requirements()]
+    for field, plugin in plugins.items():
+        missing += [f"{field}{'.' if FIELD_PREFIX.match(text) else ': '}{text}" for text in plugin.unmet_requirements()]
     if random_play:
         return missing
     if scenario.cluster:
-        missing += [f"cluster.{problem}" for problem in scenario.cluster.missing()]
+        missing += [f"cluster.{problem}" for problem in scenario.cluster.ray_requirement_errors()]
     for name in scenario.track:
         if find_spec(name) is None:
             missing.append(f"track: {name!r} is not installed; pip install 'marl-llm[tracking]', or remove it")
     return missing
 
 
-def _parts_of_training(scenario: Scenario) -> Iterator[tuple[str, PluginConfig]]:
-    """Yield (field, plug-in) of experience, credit, models and learners, which random play does not use."""
-    yield "experience", scenario.experience
-    for field, rule in credit_rules(scenario).items():
-        yield from ((f"{field}.assign", rule.assign), (f"{field}.baseline", rule.baseline))
-    for name, policy in scenario.policies.items():
-        yield from [(f"policies.{name}.model", policy.model)] if policy.model else ()
-        yield from [(f"policies.{name}.learner", policy.learner)] if policy.learner else ()
-
-
-def _unknown(field: str, name: str, noun: str, choices: Iterable[str]) -> str:
+def _unknown_name_error(field: str, name: str, noun: str, choices: Iterable[str]) -> str:
+    """Return the error message for a setting `field` with an unknown `name`; `noun` is `role` or the like."""
     return f"{field}: no {noun} {name!r}; {choices_hint(name, choices)}"
 
 
-def _references(scenario: Scenario) -> Iterator[str]:
-    seats = _all_seats(scenario)
+def _role_and_policy_name_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each unknown or unused role or policy."""
+    seats = _role_by_seat_field(scenario)
     seated = {*seats.values()}
     for seating in scenario.experience.seatings(seats):
         seated |= {*seating.values()}
-    for agent, role in seats.items():
+    for field, role in seats.items():
         if role not in scenario.roles:
-            yield _unknown(agent, role, "role", scenario.roles)
+            yield _unknown_name_error(field, role, "role", scenario.roles)
     for name, role in scenario.roles.items():
         if role.policy not in scenario.policies:
-            yield _unknown(f"roles.{name}.policy", role.policy, "policy", scenario.policies)
+            yield _unknown_name_error(f"roles.{name}.policy", role.policy, "policy", scenario.policies)
         if name not in seated:
             yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats or seats)}"
-    used = {role.policy for role in scenario.roles.values()} | {*scenario.experience.extra_policies()}
-    for name in [name for name in scenario.policies if name not in used]:
-        yield f"policies.{name}: no role speaks with this policy; roles: {', '.join(scenario.roles)}"
+    used = {role.policy for role in scenario.roles.values()} | {*scenario.experience.policies_without_role()}
+    for name in scenario.policies:
+        if name not in used:
+            yield f"policies.{name}: no role speaks with this policy; roles: {', '.join(scenario.roles)}"
     for name in scenario.credit.roles:
         if name not in scenario.roles:
-            yield _unknown(f"credit.roles.{name}", name, "role", scenario.roles)
+            yield _unknown_name_error(f"credit.roles.{name}", name, "role", scenario.roles)
 
 
-def _all_seats(scenario: Scenario) -> dict[str, str]:
-    """Return field of a seat (`games.NAME.seats.AGENT` or `seats.AGENT`) -> role, in all games."""
-    seats: dict[str, str] = {}
-    for name, view in scenario.by_game().items():
-        field = f"games.{name}.seats" if name else "seats"
-        seats |= {f"{field}.{agent}": role for agent, role in view.seats.items()}
-    return seats
+def _role_by_seat_field(scenario: Scenario) -> dict[str, str]:
+    """Return the field of each seat (`seats.AGENT` or `games.NAME.seats.AGENT`) -> role, for all games."""
+    roles: dict[str, str] = {}
+    for name, view in scenario.scenario_by_game().items():
+        prefix = f"games.{name}.seats" if name else "seats"
+        roles |= {f"{prefix}.{agent}": role for agent, role in view.seats.items()}
+    return roles
 
 
-def _seats(scenario: Scenario) -> Iterator[str]:
+def _seat_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each agent without a seat and for each seat without an agent."""
     try:
         agents = list(scenario.game.build().possible_agents)
     except ValueError as error:
@@ -174,13 +194,11 @@ def _seats(scenario: Scenario) -> Iterator[str]:
             yield f"seats.{agent}: game {scenario.game.kind!r} has no such agent; {choices_hint(agent, agents)}"
 
 
-def _rotation(scenario: Scenario) -> Iterator[str]:
-    different = any(len(set(view.seats.values())) > 1 for view in scenario.by_game().values())
-    if scenario.schedule.rotate_seats and not different:
+def _schedule_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each problem of seat rotation and of the division of a step's groups among games."""
+    has_different_roles = any(len(set(view.seats.values())) > 1 for view in scenario.scenario_by_game().values())
+    if scenario.schedule.rotate_seats and not has_different_roles:
         yield "schedule.rotate_seats: true, but all seats have the same role; give them different ones or drop it"
-
-
-def _mix(scenario: Scenario) -> Iterator[str]:
     mix, games = scenario.schedule.mix, scenario.games
     if mix.by != "weights" and not games:
         yield f"schedule.mix: {mix.by!r} divides starts among several games; give `games`, or leave it out"
@@ -192,74 +210,75 @@ def _mix(scenario: Scenario) -> Iterator[str]:
         if name in SCOPES:
             yield f"games.{name}: {name!r} is a part of metrics' names (eval/{name}/...); choose another"
     for name, played in games.items() if mix.by == "learning_progress" else ():
-        field, figure = f"games.{name}.progress", played.progress
-        metrics = list(_measured(scenario.by_game()[name]))
-        choices = choices_hint(figure or "", metrics)
-        if figure is None:
+        field, metric = f"games.{name}.progress", played.progress
+        metrics = list(evaluation_metrics(scenario.scenario_by_game()[name]))
+        choices = choices_hint(metric or "", metrics)
+        if metric is None:
             yield f"{field}: missing; schedule.mix asks for it, such as episode/measure/success; evaluated {choices}"
-        elif not figure.startswith("episode/") and not _is_one_of(figure, metrics):
-            yield f"{field}: nothing measures {figure!r} of this game; episode/..., or {choices}"
+        elif not metric.startswith("episode/") and not is_evaluation_metric(metric, metrics):
+            yield f"{field}: nothing measures {metric!r} of this game; episode/..., or {choices}"
 
 
-def _speakers(scenario: Scenario) -> Iterator[str]:
+def _agent_role_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each empty stop text, and for each conflict of the game with its agents' roles and engines."""
     for name, role in scenario.roles.items():
         if "" in role.sampling.stop:
             yield f"roles.{name}.sampling.stop: '' ends every answer before its first token; remove it"
-    speakers = {
-        agent: AgentSetup(role, policy.engine, policy.model)
-        for agent, name in scenario.seats.items()
-        if (role := scenario.roles.get(name)) and (policy := scenario.policies.get(role.policy))
-    }
-    if speakers.keys() == scenario.seats.keys():  # else `_references` and `_seats` name the missing ones
-        yield from (f"game.{problem}" for problem in scenario.game.conflicts(speakers))
+    setups: dict[str, AgentRoleAndEngine] = {}
+    for agent, name in scenario.seats.items():
+        role = scenario.roles.get(name)
+        policy = role and scenario.policies.get(role.policy)
+        if not role or not policy:
+            return  # `_role_and_policy_name_errors` reports missing roles and policies
+        setups[agent] = AgentRoleAndEngine(role, policy.engine, policy.model)
+    for conflict in scenario.game.seating_conflicts(setups):
+        yield f"game.{conflict}"
 
 
-def _weights(scenario: Scenario) -> Iterator[str]:
+def _policy_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each engine, model and learner of a policy that do not fit together."""
     for name, policy in scenario.policies.items():
-        engine = policy.engine
-        if engine.needs_model and policy.model is None:
+        engine, model, learner = policy.engine, policy.model, policy.learner
+        if not engine.needs_model:
+            if model is not None:
+                yield f"policies.{name}.model: engine {engine.kind!r} has no use for a model; remove it"
+            if learner is not None:
+                yield (
+                    f"policies.{name}.learner: {learner.kind!r} on a policy that cannot learn: engine {engine.kind!r} "
+                    "has no weights; remove the learner, or use an engine with a model (transformers)"
+                )
+            continue
+        if model is None:
             yield f"policies.{name}.model: engine {engine.kind!r} needs a model: a folder, a hub name or {{kind: tiny}}"
-        if not engine.needs_model and policy.model is not None:
-            yield f"policies.{name}.model: engine {engine.kind!r} has no use for a model; remove it"
-        if not engine.needs_model and policy.learner is not None:
-            yield (
-                f"policies.{name}.learner: {policy.learner.kind!r} on a policy that cannot learn: engine "
-                f"{engine.kind!r} has no weights; remove the learner, or use an engine with a model (transformers)"
-            )
-        if engine.needs_model and policy.model is not None:
-            yield from _families(name, policy)
-            yield from (f"policies.{name}.engine: {problem}" for problem in engine.model_conflicts(policy.model))
+            continue
+        plugins = {"engine": engine, "learner": learner} if learner else {"engine": engine}
+        for field, plugin in plugins.items():
+            if plugin.family != model.family:
+                if field == "engine":
+                    engines = plugins_by_kind("engines", EngineConfig).items()
+                    families = {kind: engine.family for kind, engine in engines if engine.needs_model}
+                else:
+                    learners = plugins_by_kind("trainers", LearnerConfig).items()
+                    families = {kind: learner.family for kind, learner in learners}
+                fitting = [kind for kind, family in families.items() if family == model.family]
+                yield (
+                    f"policies.{name}.{field}: {plugin.kind!r} works with {plugin.family}, but model {model.kind!r} is "
+                    f"{model.family}; choices: {', '.join(fitting)}"
+                )
+        for problem in engine.model_conflict_messages(model):
+            yield f"policies.{name}.engine: {problem}"
 
 
-def _families(name: str, policy: PolicyConfig) -> Iterator[str]:
-    """Yield a message if the engine or the learner of a policy works with another family of weights than its model."""
-    model, users = policy.model, {"engine": policy.engine, "learner": policy.learner}
-    for field, part in users.items():
-        if model and part and part.family != model.family:
-            base = EngineConfig if field == "engine" else LearnerConfig
-            plugins = plugins_by_kind(part.group, base)
-            fitting = [kind for kind, plugin in plugins.items() if _family(plugin) == model.family]
-            yield (
-                f"policies.{name}.{field}: {part.kind!r} works with {part.family}, but model {model.kind!r} is "
-                f"{model.family}; choices: {', '.join(fitting)}"
-            )
-
-
-def _family(part: type[PluginConfig]) -> str | None:
-    """Return the family of weights that an engine or learner works with, or None if it works without weights."""
-    if issubclass(part, EngineConfig):
-        return part.family if part.needs_model else None
-    return part.family if issubclass(part, LearnerConfig) else None
-
-
-def _remote(scenario: Scenario) -> Iterator[str]:
+def _remote_engine_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each setting that an engine's time limit or its lack of token ids rules out."""
     deadline_s, evaluate = scenario.schedule.deadline_s, scenario.evaluate
     for name, policy in scenario.policies.items():
         engine = policy.engine
-        if engine.max_wait_s > deadline_s:
+        if engine.request_time_limit_s > deadline_s:
             yield (
-                f"schedule.deadline_s: {deadline_s:g} s, but policies.{name}.engine may take {engine.max_wait_s:g} s "
-                "with all its retries; give more, or the engine a smaller timeout_s or fewer retries"
+                f"schedule.deadline_s: {deadline_s:g} s, but policies.{name}.engine may take "
+                f"{engine.request_time_limit_s:g} s with all its retries; give more, or the engine a smaller timeout_s "
+                "or fewer retries"
             )
         if not engine.token_level and (evaluate.nashconv or evaluate.optimal):
             yield (
@@ -281,65 +300,68 @@ def _remote(scenario: Scenario) -> Iterator[str]:
             )
 
 
-def _structured(scenario: Scenario) -> Iterator[str]:
-    learning = {name for name, _, _ in scenario.learning_roles()}
-    exact = [name for name in ("nashconv", "optimal") if getattr(scenario.evaluate, name)]
+def _structured_sampling_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each use of `sampling.structured` that engine, learner or evaluation rules out."""
+    trained_roles = {name for name, _, _ in scenario.learning_roles()}
+    exact_measures = {"nashconv": scenario.evaluate.nashconv, "optimal": scenario.evaluate.optimal}
     for name, role in scenario.roles.items():
         speaker, structured = scenario.policies.get(role.policy), role.sampling.structured
         if not structured or not speaker:
             continue
-        where = f"roles.{name}.sampling.structured: {structured!r}, but"
+        field = f"roles.{name}.sampling.structured: {structured!r}, but"
         if not speaker.engine.supports_structured:
             engines = plugins_by_kind("engines", EngineConfig).items()
-            able = [kind for kind, engine in engines if issubclass(engine, EngineConfig) and engine.supports_structured]
+            choices = ", ".join([kind for kind, engine in engines if engine.supports_structured])
+            engine = speaker.engine.kind
+            yield f"{field} engine {engine!r} of policies.{role.policy} limits no answers; choices: {choices}"
+        if name in trained_roles:
             yield (
-                f"{where} engine {speaker.engine.kind!r} of policies.{role.policy} limits no answers; choices: "
-                f"{', '.join(able)}"
-            )
-        if name in learning:
-            yield (
-                f"{where} its turns are learned from, and a learner knows no limits of what could be sampled; remove "
+                f"{field} its turns are learned from, and a learner knows no limits of what could be sampled; remove "
                 "it, or set trainable: false"
             )
-        for measure in exact:
-            yield f"{where} evaluate.{measure} scores given texts, which cannot be done under such a limit"
+        for measure, is_on in exact_measures.items():
+            if is_on:
+                yield f"{field} evaluate.{measure} scores given texts, which cannot be done under such a limit"
 
 
-def _something_learns(scenario: Scenario) -> Iterator[str]:
-    if not any(policy.learner for policy in scenario.policies.values()):
-        yield f"policies: nothing to train: give one of {', '.join(scenario.policies)} a learner"
-
-
-def _learning(scenario: Scenario) -> Iterator[str]:
+def _learner_and_experience_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each learner whose roles, sampling or groups do not fit, and for each experience conflict."""
     for name, policy in scenario.policies.items():
-        roles = [role for role in scenario.roles.values() if role.policy == name]
-        if policy.learner and roles and not any(role.trainable for role in roles):
+        trainable = [role.trainable for role in scenario.roles.values() if role.policy == name]
+        if policy.learner and trainable and not any(trainable):
             yield f"policies.{name}.learner: no role with `trainable: true` speaks with this policy"
+    trained_roles: dict[str, str] = {}
+    readable: dict[str, Collection[str]] = {}
     for name, role, learner in scenario.learning_roles():
-        yield from _sampling(f"roles.{name}.sampling", role, learner)
-        if learner.needs_groups and lacks_peers(scenario):
+        trained_roles[name], readable[role.policy] = role.policy, learner.computable_reading_fields
+        field, sampling = f"roles.{name}.sampling", role.sampling
+        if learner.trains_on_advantages and sampling.temperature == 0:
+            yield f"{field}.temperature: 0 always says the same, so there is nothing to learn from; use more, such as 1"
+        elif not learner.supports(sampling):
+            yield (
+                f"{field}: top_p {sampling.top_p:g} and top_k {sampling.top_k} cut tokens off, and "
+                f"policies.{role.policy}.learner would see other probabilities; set its `truncated: recompute`, "
+                "or top_p: 1 and top_k: 0"
+            )
+        if learner.needs_groups and every_group_has_one_episode(scenario):
             yield (
                 f"schedule.group_size: 1, but policies.{role.policy}.learner {learner.kind!r} compares episodes with "
                 "the same start; use 2 or more"
             )
-    conflicts = scenario.experience.conflicts(_all_seats(scenario), scenario.schedule.group_size)
-    yield from (f"experience.{message}" for message in conflicts)
-    yield from (f"experience.{message}" for message in scenario.experience.scenario_conflicts(_cast(scenario)))
+    all_seats, experience = _role_by_seat_field(scenario), scenario.experience
+    seats = all_seats if scenario.games else scenario.seats
+    has_weights = {name: policy.engine.needs_model for name, policy in scenario.policies.items()}
+    summary = ScenarioSummary(scenario.game, seats, trained_roles, has_weights, readable)
+    conflicts = experience.seating_conflicts(all_seats, scenario.schedule.group_size)
+    for conflict in (*conflicts, *experience.scenario_conflicts(summary)):
+        yield f"experience.{conflict}"
 
 
-def _cast(scenario: Scenario) -> ScenarioSummary:
-    learning = {name: role.policy for name, role, _ in scenario.learning_roles()}
-    weights = {name: policy.engine.needs_model for name, policy in scenario.policies.items()}
-    readable = {role.policy: learner.readable for _, role, learner in scenario.learning_roles()}
-    return ScenarioSummary(
-        scenario.game, _all_seats(scenario) if scenario.games else scenario.seats, learning, weights, readable
-    )
-
-
-def _updates(scenario: Scenario) -> Iterator[str]:
+def _update_schedule_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each policy that never learns in the run's steps, or has an update schedule but no learner."""
     steps = scenario.schedule.steps
     for name, policy in scenario.policies.items():
-        if policy.learner and not policy.updates(steps):
+        if policy.learner and not policy.count_updates(steps):
             yield (
                 f"policies.{name}: never learns in schedule.steps {steps}: update_every {policy.update_every}, "
                 f"alternate {policy.alternate or 'null'}; choose fewer steps an update, or an earlier start"
@@ -349,97 +371,16 @@ def _updates(scenario: Scenario) -> Iterator[str]:
             yield f"policies.{name}.{field}: a policy without a learner has no updates; give it one, or remove this"
 
 
-def _sampling(field: str, role: RoleConfig, learner: LearnerConfig) -> Iterator[str]:
-    sampling = role.sampling
-    if learner.uses_credit and sampling.temperature == 0:
-        yield f"{field}.temperature: 0 always says the same, so there is nothing to learn from; use more, such as 1"
-    elif not learner.supports(sampling):
-        yield (
-            f"{field}: top_p {sampling.top_p:g} and top_k {sampling.top_k} cut tokens off, and "
-            f"policies.{role.policy}.learner would see other probabilities; set its `truncated: recompute`, "
-            "or top_p: 1 and top_k: 0"
-        )
-
-
-def _evaluation(scenario: Scenario) -> Iterator[str]:
-    game, evaluate = scenario.game, scenario.evaluate
-    if evaluate.nashconv and game.starts() is None:
-        yield f"evaluate.nashconv: game {game.kind!r} does not export its deals; measure `against` instead"
-    for name, role in scenario.roles.items():
-        if (evaluate.nashconv or evaluate.optimal) and role.history != "fresh":
-            yield f"roles.{name}.history: {role.history!r}, but exact evaluation asks each question alone; use 'fresh'"
-    if evaluate.optimal and not game.positions():
-        yield f"evaluate.optimal: game {game.kind!r} does not know its optimal moves; measure `against` instead"
-    opponents = {"random", *game.opponents()}
-    for name in evaluate.against:
-        if name not in opponents:
-            yield f"evaluate.against.{name}: no such opponent in game {game.kind!r}; {choices_hint(name, opponents)}"
-
-
-def _held_out(scenario: Scenario) -> Iterator[str]:
-    game, evaluate = scenario.game, scenario.evaluate
-    if evaluate.held_out:
-        try:
-            count = len(game.held_out(evaluate.held_out))
-        except ValueError:
-            return  # `_seats` reports a game that cannot be built
-        if count < evaluate.held_out:
-            starts = f"{count} starts" if count else "no starts"
-            yield f"evaluate.held_out: {evaluate.held_out}, but game {game.kind!r} holds {starts} out of training"
-    elif evaluate.greedy:
-        yield "evaluate.greedy: true, but nothing is held out to be played so; give evaluate.held_out"
-
-
-def _best(scenario: Scenario) -> Iterator[str]:
-    evaluate, name = scenario.evaluate, scenario.evaluate.best_by
-    if name is None:
-        if evaluate.patience:
-            yield f"evaluate.patience: {evaluate.patience}, but nothing says what is best; give evaluate.keep_best"
-        return
-    metrics: list[str] = []
-    for game, view in scenario.by_game().items():
-        metrics += [metric.replace("eval/", f"eval/{game}/", 1) if game else metric for metric in _measured(view)]
-    if not _is_one_of(name, metrics):
-        shown = [f"{metric}..." if metric.endswith("/") else metric for metric in metrics]
-        choices = choices_hint(name, shown) if shown else "nothing is evaluated; give evaluate.held_out"
-        yield f"evaluate.keep_best: nothing measures {name!r}; {choices}"
-
-
-def _is_one_of(name: str, metrics: Iterable[str]) -> bool:
-    """Return True if `name` is in `metrics`, or starts with a metric that ends with a slash."""
-    return any(name == metric or (metric.endswith("/") and name.startswith(metric)) for metric in metrics)
-
-
-def _measured(scenario: Scenario) -> Iterator[str]:
-    """Yield the names of evaluation metrics. A name that ends with a slash stands for all names with this prefix."""
-    evaluate, agents = scenario.evaluate, tuple(scenario.seats)
-    measures = scenario.game.measure_names()
-    scopes = {"held_out": evaluate.held_out, "held_out_greedy": evaluate.greedy}
-    below = [*(measures or ()), *(f"return/{agent}" for agent in agents), *(f"role/{role}/" for role in scenario.roles)]
-    for scope in (f"eval/{name}/" for name, enabled in scopes.items() if enabled):
-        yield from [scope] if measures is None else (f"{scope}{name}" for name in below)
-    if evaluate.optimal:
-        yield "eval/optimal"
-    if evaluate.nashconv:
-        yield from ("eval/nashconv", *(f"eval/value/{agent}" for agent in agents))
-    if evaluate.average:
-        yield "eval/average/nashconv"
-    if evaluate.optimal or evaluate.nashconv:
-        yield "eval/legal_mass"
-    for opponent in evaluate.against:
-        for prefix in (f"eval/{opponent}", *(f"eval/{opponent}/{agent}" for agent in agents)):
-            yield from (f"{prefix}/mean", f"{prefix}/win", f"{prefix}/draw", f"{prefix}/loss")
-
-
-def _alarms(scenario: Scenario) -> Iterator[str]:
+def _alarm_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each unknown role with thresholds, and for each `alarms.stop` that is off for every role."""
     alarms = scenario.alarms
     if alarms is None:
         return
     for name in alarms.roles:
         if name not in scenario.roles:
-            yield _unknown(f"alarms.roles.{name}", name, "role", scenario.roles)
-    thresholds = [limits for role in scenario.roles if (limits := alarms.of_role(role))]
+            yield _unknown_name_error(f"alarms.roles.{name}", name, "role", scenario.roles)
+    thresholds = list(filter(None, map(alarms.alarm_thresholds_of_role, scenario.roles)))
     for kind in alarms.stop:
-        if all(limits.limit(kind) is None for limits in thresholds):
+        if all(limits.alarm_threshold(kind) is None for limits in thresholds):
             field = "reward" if kind == "credit" else kind
             yield f"alarms.stop: {kind!r}, but this alarm is off for every role; give alarms.{field} a threshold"

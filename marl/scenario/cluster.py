@@ -1,4 +1,4 @@
-"""Settings of a run's placement: how many simulators play, and on which machines."""
+"""Settings of a run's placement: the number of its simulators and learner processes, and the machines they use."""
 
 from __future__ import annotations
 
@@ -14,81 +14,85 @@ from marl.protocols import DataParallel
 LEAST_RAY = (2, 40)
 """Oldest supported version of Ray (major, minor), as in `pyproject.toml`."""
 _LOCAL_FIELDS = ("kind", "simulators")
-"""Fields that have an effect with `kind: local`."""
+"""Fields of `ClusterConfig` that have an effect with `kind: local`."""
 
 
 class ClusterConfig(Config):
-    """Placement of a run: several simulators with separate engines play its episodes.
+    """Settings of a run's placement: simulators with separate engines, and processes of learners.
 
     The run itself, with its folder, stays on the machine on which it was started.
     """
 
     kind: Literal["ray", "local"] = "ray"
-    """`ray`: each simulator is a process, on any machine of a Ray cluster. `local`: all are in this process and take
-    turns, which is no faster: the same numbers to the last bit, to compare with."""
-    simulators: PositiveInt = 1
-    """Number of simulators. The episodes of a step are dealt out among them by their number alone."""
+    """`ray`: each simulator is a process on any machine of a Ray cluster. `local`: all simulators are in the run's own
+    process and are stepped one after the other, with bit-identical results but no gain in speed."""
+    simulators: int = Field(default=1, ge=1, le=1024)
+    """Number of simulators. The order of a step's episodes alone decides which simulator plays an episode."""
     address: str | None = None
-    """Ray cluster: `auto` for the one that was started on this machine, or HOST:PORT. Null: one of the
-    run's own on this machine, which listens on loopback alone and ends with the run."""
+    """Address of the Ray cluster: HOST:PORT, or `auto` for a cluster that was started on this machine. Null: the run
+    starts a cluster on this machine, which listens on loopback alone and ends with the run."""
     learners: dict[str, PositiveInt] = Field(default_factory=dict)
-    """Policy -> number of processes that teach it together, each from its share of every minibatch; learners in such
-    processes work at the same time. Policies that are not named learn in the run's own process, one after the other."""
+    """Policy -> number of processes that train it, each on its shard of every minibatch. These policies learn at the
+    same time. All other policies learn in the run's own process, one after the other."""
     data_parallel: DataParallel = "ddp"
-    """Weights in the processes of a learner: all in each (`ddp`), or a shard in each (`fsdp`), for models that do not
-    fit into one."""
+    """Strategy of data parallelism for a learner's processes. `ddp`: each process has all weights. `fsdp`: each has a
+    shard of the weights, for models that do not fit into one process."""
     learner_cpus: PositiveFloat = 1.0
-    """Processors that each process of a learner reserves."""
+    """Number of CPUs that each process of a learner reserves."""
     learner_gpus: NonNegativeFloat = 0.0
-    """GPUs that each process of a learner reserves."""
+    """Number of GPUs that each process of a learner reserves."""
     keep_learners: bool = True
-    """Keep a copy of a learner's state in the run's own process after every update, so that the update is repeated if
-    one of its processes is lost. Without, the run ends then, and goes on from its newest checkpoint when resumed."""
+    """True: the run keeps a copy of each learner's state after every update, and repeats the update if a process of the
+    learner is lost. False: the loss of a process ends the run, which can be resumed from its newest checkpoint."""
     cpus: PositiveFloat = 1.0
-    """Processors that each simulator reserves; 0.5 lets two share one."""
+    """Number of CPUs that each simulator reserves. With 0.5, two simulators share a CPU."""
     gpus: NonNegativeFloat = 0.0
-    """GPUs that each simulator reserves; 0.5 lets two share one."""
+    """Number of GPUs that each simulator reserves. With 0.5, two simulators share a GPU."""
     deadline_s: PositiveFloat = 120.0
-    """Maximum time in seconds without a heartbeat of a process; then it is killed and replaced."""
+    """Maximum time in seconds without a heartbeat of a process. After this time the process is killed and replaced."""
     start_s: PositiveFloat = 600.0
-    """Maximum time in seconds for a process to start and load its weights."""
+    """Maximum time in seconds in which a process starts and loads its weights."""
     room_s: PositiveFloat = 60.0
-    """Maximum wait in seconds for free resources for a process that replaces a lost one; then other processes do its
-    work until resources are free."""
+    """Maximum time in seconds in which the replacement of a lost process waits for free resources. After this time,
+    other processes do its work until resources are free."""
     tries: PositiveInt = 5
-    """Processes that may be lost one after another at the same work, without any result, before the run ends."""
+    """Maximum number of processes lost in succession at the same work without a result. The next loss ends the run."""
 
     @model_validator(mode="after")
-    def _has_effect(self) -> Self:
-        fields = type(self).model_fields
-        changed = {
-            name for name, value in dict(self).items() if value != fields[name].get_default(call_default_factory=True)
-        }
-        if self.kind == "local" and (useless := sorted(changed - set(_LOCAL_FIELDS))):
-            raise ValueError(f"{', '.join(useless)}: no effect on kind: local, which starts no process; use kind: ray")
+    def _check_settings_have_effect(self) -> Self:
+        if self.kind != "local":
+            return self
+        useless: list[str] = []
+        for name, field in type(self).model_fields.items():
+            is_default = dict(self)[name] == field.get_default(call_default_factory=True)
+            if name not in _LOCAL_FIELDS and not is_default:
+                useless.append(name)
+        if useless:
+            names = ", ".join(sorted(useless))
+            raise ValueError(f"{names}: no effect on kind: local, which starts no process; use kind: ray")
         return self
 
     @property
-    def reserved(self) -> tuple[float, float]:
-        """Return the processors and GPUs that all simulators and all processes of learners reserve."""
+    def reserved_cpus_and_gpus(self) -> tuple[float, float]:
+        """Return the numbers of CPUs and of GPUs that all simulators and learner processes reserve together."""
         learners = sum(self.learners.values())
         cpus = self.simulators * self.cpus + learners * self.learner_cpus
         return cpus, self.simulators * self.gpus + learners * self.learner_gpus
 
-    def missing(self) -> Iterator[str]:
-        """Yield a message if Ray is needed and is not installed, or too old."""
+    def ray_requirement_errors(self) -> Iterator[str]:
+        """Yield an error message if the placement needs Ray, but Ray is not installed or is too old."""
         if self.kind != "ray":
             return
-        oldest, how = ".".join(map(str, LEAST_RAY)), "pip install 'marl-llm[ray]', or use kind: local"
+        oldest, remedy = ".".join(map(str, LEAST_RAY)), "pip install 'marl-llm[ray]', or use kind: local"
         try:
             installed = version("ray")
         except PackageNotFoundError:
-            yield f"kind: 'ray' needs Ray {oldest} or later, which is not installed; {how}"
+            yield f"kind: 'ray' needs Ray {oldest} or later, which is not installed; {remedy}"
             return
-        if tuple(int(number) for number in installed.split(".")[:2]) < LEAST_RAY:
-            yield f"kind: 'ray' needs Ray {oldest} or later, and {installed} is installed; {how}"
+        if tuple(map(int, installed.split(".")[:2])) < LEAST_RAY:
+            yield f"kind: 'ray' needs Ray {oldest} or later, and {installed} is installed; {remedy}"
 
 
-def amounts(cpus: float, gpus: float) -> str:
-    """Return processors and GPUs in words."""
+def format_cpus_and_gpus(cpus: float, gpus: float) -> str:
+    """Return the numbers of CPUs and GPUs in words, such as `2 CPU and 1 GPU`."""
     return f"{cpus:g} CPU" + (f" and {gpus:g} GPU" if gpus else "")

@@ -1,18 +1,19 @@
-"""From a YAML file and dotted overrides to a validated scenario, or to an error that says how to correct it."""
+"""Loading of scenarios: a YAML file and dotted overrides become a validated scenario, or an error with a remedy."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from marl.core.config import Config, choices_hint, shorten
+from marl.core.config import FIELD_PREFIX, Config, choices_hint, shorten
 from marl.core.plugins import PluginField
-from marl.host.paths import PathResolver, current_resolver, mark_command_line_text, use_resolver
+from marl.host.paths import PathResolver, current_resolver, mark_texts_as_command_line_text, use_path_resolver
 from marl.protocols import GameConfig
 from marl.scenario.checks import missing_requirements
 from marl.scenario.schema import Scenario
@@ -20,7 +21,10 @@ from marl.scenario.trust import consent_check
 from marl.scenario.yaml_text import ScenarioError, read_yaml, read_yaml_file
 
 _Settings = TypeVar("_Settings", bound=Config)
-_MOST_PROBLEMS, _LONGEST_PROBLEM = 30, 1500
+_MAX_PROBLEMS, _MAX_PROBLEM_LENGTH = 30, 1500
+"""Maximum number of problems in an error message, and maximum length of each (characters)."""
+_UNION_BRANCH = re.compile(r"constrained-\w+|literal\[.*\]|bool|int|float|str")
+"""Name that pydantic gives to one alternative of a union of types, in the location of an error."""
 _WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
 _MAPPING, _LIST = "must be a mapping (`name: value`)", "must be a list ([a, b])"
 _MESSAGES = {
@@ -46,7 +50,7 @@ _MESSAGES = {
     "too_short": "must have at least {min_length}, has {actual_length}",
     "too_long": "must have at most {max_length}, has {actual_length}",
 }
-"""Type of a pydantic error -> our message."""
+"""Type of a pydantic error -> message for the scenario's author."""
 
 
 def load(
@@ -56,14 +60,16 @@ def load(
     to_train: bool = True,
     random_play: bool = False,
 ) -> Scenario:
-    """Return the scenario in a YAML file, with overrides (`dotted.path=value`, the value in YAML), validated.
+    """Return the validated scenario of a YAML file, or of equal plain data.
 
-    Relative paths in the file begin at its folder, those in overrides at the working directory. In place of a file,
-    `source` may be the data that one would hold, in which paths begin at the working directory, too. A scenario that is
-    not `to_train` may do without a learner.
+    Relative paths in a file start at the file's folder. Relative paths in plain data and in overrides start at the
+    working directory.
 
     Args:
-        random_play: accept that weights, data sets and the like are absent without which random players can do.
+        source: path of the file, or plain data.
+        overrides: changes of single settings, as `dotted.path=value` with the value in YAML.
+        to_train: True if some policy must have a learner.
+        random_play: True to check only requirements of random play, without weights and training data.
 
     Raises:
         ScenarioError: naming file, field, value and choices.
@@ -71,153 +77,207 @@ def load(
     if isinstance(source, Mapping):
         name, folder, data = "scenario", Path.cwd(), dict(source)
     else:
-        name, folder, data = str(source), Path(source).parent, _read(Path(source))
-    fields = [_override(data, override) for override in overrides]
-    places = PathResolver(folder)
-    with use_resolver(places):
-        scenario = validate(data, name, fields, to_train=to_train)
-    if problems := missing_requirements(scenario, random_play=random_play):
-        raise _error(name, [places.explain_paths(problem) for problem in problems])
+        name, folder, data = str(source), Path(source).parent, _read_yaml_mapping(Path(source))
+    typed_fields = [_apply_override(data, override) for override in overrides]
+    resolver = PathResolver(folder)
+    with use_path_resolver(resolver):
+        scenario = validate(data, name, typed_fields, to_train=to_train)
+    problems = missing_requirements(scenario, random_play=random_play)
+    if problems:
+        raise _scenario_error(name, list(map(resolver.add_original_path_notes, problems)))
     return scenario
 
 
 def validate(
-    data: Mapping[str, Any], name: str = "scenario", typed_fields: Sequence[str] = (), *, to_train: bool = True
+    data: Mapping[str, Any], name: str = "scenario", user_typed_fields: Sequence[str] = (), *, to_train: bool = True
 ) -> Scenario:
-    """Return the scenario given as plain data. Its relative paths stay as they are, except within `relative_to`.
+    """Return the validated scenario of plain data. Relative paths stay unchanged, except within `use_path_resolver`.
 
     Args:
-        data: as a YAML file holds it.
-        name: the file, or what else to call it in messages.
-        typed_fields: fields (dotted) that the user typed, and so wants.
-        to_train: False if it is only played, so that nothing in it need learn.
+        data: content of a scenario file.
+        name: name of the file, or another name for the data in error messages.
+        user_typed_fields: dotted paths of the fields that the user typed, which need no consent.
+        to_train: True if some policy must have a learner.
 
     Raises:
-        ScenarioError: as `load`, or, in a command, if the user does not consent to what it reaches.
+        ScenarioError: as `load`, or, in a command, if the user does not consent to an access outside the scenario.
     """
-    return _validated(Scenario, data, name, typed_fields, {"to_train": to_train})
+    return _validate_as(Scenario, data, name, user_typed_fields, to_train=to_train)
 
 
 def load_settings(path: Path, settings: type[_Settings]) -> _Settings:
-    """Return the settings in a YAML file that is no scenario, such as a suite; relative paths begin at its folder.
+    """Return the validated settings of a YAML file that is no scenario, such as a suite.
+
+    Relative paths start at the file's folder.
 
     Raises:
         ScenarioError: as `load`.
     """
-    with use_resolver(PathResolver(path.parent)):
-        return _validated(settings, _read(path, settings), str(path))
+    with use_path_resolver(PathResolver(path.parent)):
+        return _validate_as(settings, _read_yaml_mapping(path, settings), str(path))
 
 
-class _GameAlone(Config):
+class _SingleGameSettings(Config):
     game: Annotated[GameConfig, PluginField("games", GameConfig)]
-    """The game."""
+    """Game to validate without a scenario."""
 
 
 def game_settings(kind: str, settings: Mapping[str, Any]) -> GameConfig:
-    """Return the settings of a game, as in a scenario's `game`; relative paths begin at the working directory.
+    """Return the validated settings of a game, as under a scenario's `game`.
+
+    Relative paths start at the working directory.
 
     Raises:
         ScenarioError: naming field, value and choices.
     """
-    with use_resolver(PathResolver(Path.cwd())):
-        return _validated(_GameAlone, {"game": {**settings, "kind": kind}}, "env").game
+    with use_path_resolver(PathResolver(Path.cwd())):
+        return _validate_as(_SingleGameSettings, {"game": {**settings, "kind": kind}}, "env").game
 
 
-def _validated(
+def _validate_as(
     settings: type[_Settings],
     data: Mapping[str, Any],
     name: str,
-    typed_fields: Sequence[str] = (),
-    context: Mapping[str, Any] | None = None,
+    user_typed_fields: Sequence[str] = (),
+    *,
+    to_train: bool = True,
 ) -> _Settings:
-    if check_reach := consent_check.get():
-        check_reach(data, name, typed_fields)
+    """Return `data` as `settings`, after the user's consent. `name` stands for the file in error messages."""
+    if check_consent := consent_check.get():
+        check_consent(data, name, user_typed_fields)
     try:
-        return settings.model_validate(data, context=dict(context or {}))
+        return settings.model_validate(data, context={"to_train": to_train})
     except ValidationError as error:
-        problems, places = explain(error), current_resolver()
-        raise _error(name, [places.explain_paths(problem) for problem in problems] if places else problems) from error
+        problems, resolver = explain_validation_error(error), current_resolver.get()
+        raise _scenario_error(
+            name, list(map(resolver.add_original_path_notes, problems)) if resolver else problems
+        ) from error
 
 
-def problem_list(problems: Sequence[str]) -> str:
-    """Return problems a line each, as many and as much of them as a person would read."""
-    lines = [f"  {shorten(problem, _LONGEST_PROBLEM)}" for problem in problems[:_MOST_PROBLEMS]]
-    return "\n".join([*lines, *([f"  and {more} more"] if (more := len(problems) - len(lines)) else [])])
+def format_problem_list(problems: Sequence[str]) -> str:
+    """Return `problems` with one per line, at most `_MAX_PROBLEMS` of them, and each at most of `_MAX_PROBLEM_LENGTH`.
+
+    A last line counts the omitted problems.
+    """
+    lines = [f"  {shorten(problem, _MAX_PROBLEM_LENGTH)}" for problem in problems[:_MAX_PROBLEMS]]
+    omitted = len(problems) - len(lines)
+    if omitted:
+        lines.append(f"  and {omitted} more")
+    return "\n".join(lines)
 
 
-def _error(name: str, problems: Sequence[str]) -> ScenarioError:
+def _scenario_error(name: str, problems: Sequence[str]) -> ScenarioError:
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return ScenarioError(f"{name}: {count}\n{problem_list(problems)}")
+    return ScenarioError(f"{name}: {count}\n{format_problem_list(problems)}")
 
 
-def _read(path: Path, settings: type[Config] = Scenario) -> dict[str, Any]:
+def _read_yaml_mapping(path: Path, settings: type[Config] = Scenario) -> dict[str, Any]:
+    """Return the plain data of a YAML file that must be a mapping. `settings` names its fields in error messages."""
     try:
         data = read_yaml_file(path)
     except FileNotFoundError as error:
-        near = ", ".join(str(p) for p in sorted(path.parent.glob("*.yaml"))[:12]) if path.parent.is_dir() else ""
-        raise ScenarioError(f"{path}: no such file; scenarios there: {near or 'none'}") from error
+        nearby = sorted(path.parent.glob("*.yaml"))[:12] if path.parent.is_dir() else []
+        scenarios = ", ".join(map(str, nearby)) or "none"
+        raise ScenarioError(f"{path}: no such file; scenarios there: {scenarios}") from error
     if not isinstance(data, dict):
-        kind = "an empty file" if data is None else type(data).__name__
+        found = "an empty file" if data is None else type(data).__name__
         fields = settings.model_fields.items()
-        # A scenario has a `game`, or, which is rarer, several `games`.
+        # `game` is listed as required, although `games` may take its place.
         required = [name for name, field in fields if field.is_required() or name == "game"]
-        raise ScenarioError(f"{path}: must be a mapping with {', '.join(required)}; got {kind}")
+        raise ScenarioError(f"{path}: must be a mapping with {', '.join(required)}; got {found}")
     return data
 
 
-def _override(data: dict[str, Any], override: str) -> str:
-    """Carry out an override; return its field."""
+def _apply_override(data: dict[str, Any], override: str) -> str:
+    """Change `data` by an override such as `schedule.steps=100`, and return the dotted path of its field."""
     dotted, equals, text = override.partition("=")
     keys = dotted.split(".")
     if not equals or not all(keys):
         raise ScenarioError(f"override {override!r}: write it as dotted.path=value, e.g. schedule.steps=100")
-    parent = data
+    parent: Any = data
     for depth, key in enumerate(keys[:-1], 1):
-        inner = {} if parent.get(key) is None else parent[key]
-        if not isinstance(inner, dict):
-            field = ".".join(keys[:depth])
-            hint = f"; to set fields of it, write it as {{kind: {inner}}} first" if isinstance(inner, str) else ""
-            raise ScenarioError(f"override {override!r}: {field} is {inner!r}, which has no fields{hint}")
-        # Copied, so that a section which YAML aliases made one object with another is overridden alone.
-        parent[key] = parent = dict(inner)
-    parent[keys[-1]] = mark_command_line_text(read_yaml(text, f"override {override!r}"))
+        index = _mapping_key_or_list_index(parent, key, override)
+        inner = {} if isinstance(parent, dict) and parent.get(key) is None else parent[index]
+        if not isinstance(inner, dict | list):
+            field, named = ".".join(keys[:depth]), f"{{kind: {inner}}}"
+            if key in ("model", "base"):
+                named = f"{{kind: pretrained, path: {inner}}}"
+            hint = f"; to set fields of it, write it as {named} first" if isinstance(inner, str) else ""
+            raise ScenarioError(f"override {override!r}: {field} is {shorten(repr(inner))}, which has no fields{hint}")
+        # The section is copied before it is changed: a YAML alias may make two sections the same object.
+        parent[index] = parent = copy(inner)
+    parent[_mapping_key_or_list_index(parent, keys[-1], override)] = mark_texts_as_command_line_text(
+        read_yaml(text, f"override {override!r}")
+    )
     return dotted
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the changes from one resolved scenario to another, a line each: `field: old -> new`."""
-    lines = []
-    for key in sorted({*old, *new}):
-        a, b, field = old.get(key), new.get(key), f"{prefix}{key}"
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            lines += differences(a, b, f"{field}.")
-        elif a != b:
-            lines.append(f"{field}: {a!r} -> {b!r}")
+def _mapping_key_or_list_index(parent: dict[str, Any] | list[Any], key: str, override: str) -> Any:
+    """Return `key` as a key of the mapping `parent`, or as an index (from 0) of the list `parent`.
+
+    Raises:
+        ScenarioError: if the list has no such item.
+    """
+    if isinstance(parent, dict):
+        return key
+    if not key.isdecimal() or int(key) >= len(parent):
+        raise ScenarioError(f"override {override!r}: no item {key!r} in a list of {len(parent)}, counted from 0")
+    return int(key)
+
+
+def setting_change_lines(
+    old_settings: Mapping[str, Any], new_settings: Mapping[str, Any], field_prefix: str = ""
+) -> list[str]:
+    """Return the changes from one resolved scenario to another, one per line, as `field: old -> new`."""
+    lines: list[str] = []
+    for key in sorted({*old_settings, *new_settings}):
+        before, after, field = old_settings.get(key), new_settings.get(key), f"{field_prefix}{key}"
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            lines += setting_change_lines(before, after, f"{field}.")
+        elif before != after:
+            lines.append(f"{field}: {before!r} -> {after!r}")
     return lines
 
 
-def explain(error: ValidationError) -> list[str]:
-    """Return one line for each problem that pydantic found: field, what is wrong, value."""
-    return [line for details in error.errors() if not _only_follows(details) for line in _problem_lines(details)]
+def explain_validation_error(error: ValidationError) -> list[str]:
+    """Return one line for each problem that pydantic found, with field, problem and value."""
+    lines: list[str] = []
+    for details in error.errors():
+        field, context, value = _dotted_field(details["loc"]), details.get("ctx", {}), details["input"]
+        if details["type"] == "wrong":
+            for name, problem in context["below"].items():
+                lines.append(f"{field}.{name}: {problem}" if field else f"{name}: {problem}")
+            continue
+        # If items of a list are wrong, pydantic also calls the list too short; the items' own errors are enough.
+        if details["type"] == "too_short" and isinstance(value, Sized) and len(value) >= context.get("min_length", 0):
+            continue
+        is_section = isinstance(value, Mapping) and details["type"] == "value_error"
+        own_name = field.rpartition(".")[2]
+        for text in _problem_message(details, context).split("\n"):
+            # A validator may name its field, which stands before the message already.
+            line = text if is_section else text.removeprefix(f"{own_name}: ")
+            # The value is not shown if the message has it, or if it is a full section, which would be too long.
+            hides_value = is_section or details["type"] == "missing" or (isinstance(value, str) and repr(value) in line)
+            shown = "" if hides_value else f" (got {shorten(repr(value))})"
+            # A section's message may begin with one of its settings: `game` and `task.path: …` give `game.task.path`.
+            first = re.split(r"[.:]", line)[0] if FIELD_PREFIX.match(line) else ""
+            separator = "." if isinstance(value, Mapping) and is_section and first in value else ": "
+            lines.append(f"{field}{separator}{line}{shown}" if field else line)
+    return lines
 
 
-def _only_follows(details: ErrorDetails) -> bool:
-    """Return True if a list is said to be too short just because some of its items, which are reported, are wrong."""
-    items, least = details["input"], details.get("ctx", {}).get("min_length", 0)
-    return details["type"] == "too_short" and isinstance(items, Sized) and len(items) >= least
+def _dotted_field(location: tuple[int | str, ...]) -> str:
+    """Return the dotted name of a field as it stands in the file, without pydantic's names of a union's branches."""
+    names: list[str] = []
+    for index, name in enumerate(map(str, location)):
+        is_stage_branch = name in ("stage", "loop", "keep") and isinstance(location[index - 1], int)
+        if not is_stage_branch and not _UNION_BRANCH.fullmatch(name):
+            names.append(name)
+    return ".".join(names)
 
 
-def _problem_lines(details: ErrorDetails) -> Iterator[str]:
-    field, context = ".".join(map(str, details["loc"])), details.get("ctx", {})
-    if details["type"] == "wrong":
-        for below, problem in context["below"].items():
-            yield f"{field}.{below}: {problem}" if field else f"{below}: {problem}"
-        return
-    for line in _message(details, context).split("\n"):
-        yield f"{field}: {line}{_value(details, line)}" if field else line
-
-
-def _message(details: ErrorDetails, context: Mapping[str, Any]) -> str:
+def _problem_message(details: ErrorDetails, context: Mapping[str, Any]) -> str:
+    """Return the message for a problem that pydantic found. `context` has the values that pydantic's message names."""
     if details["type"] == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
         return (
@@ -229,13 +289,3 @@ def _message(details: ErrorDetails, context: Mapping[str, Any]) -> str:
     if details["type"] in _MESSAGES:
         return _MESSAGES[details["type"]].format(**context)
     return details["msg"].removeprefix("Value error, ")
-
-
-def _value(details: ErrorDetails, line: str) -> str:
-    """Return ` (got VALUE)`, or "" where the message already says it or the value is a whole section of the file."""
-    value = details["input"]
-    shown = repr(value)
-    section = isinstance(value, Mapping) and details["type"] in ("value_error", "missing")
-    if section or details["type"] == "missing" or (isinstance(value, str) and shown in line):
-        return ""
-    return f" (got {shorten(shown)})"

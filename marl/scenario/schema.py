@@ -1,4 +1,4 @@
-"""Settings of a whole run: one YAML file, in the order in which data flows through it."""
+"""Schema of scenario files: the settings of a run, in the order in which data flows through the run."""
 
 from __future__ import annotations
 
@@ -28,210 +28,226 @@ from marl.protocols import (
     ModelConfig,
     RoleConfig,
 )
-from marl.scenario.checks import check, check_games
+from marl.scenario.checks import check, check_game_or_games_given
 from marl.scenario.cluster import ClusterConfig
-from marl.scenario.games import MAX_EPISODES, Episodes, GameMixSettings, Measures, ScenarioGame, with_default_seats
+from marl.scenario.games import (
+    MAX_EPISODES,
+    Episodes,
+    EvaluationSettings,
+    GameMixSettings,
+    ScenarioGame,
+    Steps,
+    with_default_roles,
+)
+from marl.scenario.role_defaults import role_with_defaults
 
 HORIZON = 10_000
 """Default of `KlInReward.horizon`, in turns, as in verl."""
-AlarmKind = Literal[
-    "constant", "unreadable", "repeated", "distinct", "entropy", "length", "cut", "reward", "credit", "samples"
-]
-"""Kinds of alarms; all but `credit` and `samples` have a threshold of their own."""
+AlarmKind = Literal["constant", "unreadable", "repeated", "distinct", "entropy", "length", "cut", "reward", "credit",
+                    "faulty", "samples"]  # fmt: skip
+"""Kind of an alarm. Every kind except `credit` and `samples` has its own threshold."""
 Share = Annotated[float, Field(ge=0, le=1)]
-Steps = Annotated[int, Field(gt=0, le=10**9)]
-_LONGEST_NAME = 100
+_MAX_NAME_LENGTH = 100
 
 
-def _check_names(names: Iterable[str], why: str) -> None:
+def _check_name_characters(names: Iterable[str], usage: str) -> None:
+    """Check the characters and the length of each of `names`. `usage` says in error messages what the names become."""
     for name in names:
-        if not name or not all(c.isalnum() or c in "_-" for c in name):
-            raise ValueError(f"{shorten(repr(name))} is no name: use letters, digits, '_' and '-' ({why})")
-        if len(name) > _LONGEST_NAME:
-            raise ValueError(f"{shorten(repr(name))} has {len(name)} characters; at most {_LONGEST_NAME} ({why})")
+        if not name or not all(character.isalnum() or character in "_-" for character in name):
+            raise ValueError(f"{shorten(repr(name))} is no name: use letters, digits, '_' and '-' ({usage})")
+        if len(name) > _MAX_NAME_LENGTH:
+            raise ValueError(f"{shorten(repr(name))} has {len(name)} characters; at most {_MAX_NAME_LENGTH} ({usage})")
 
 
-class Alternate(Config):
-    """Steps in which a policy learns, so that policies can take turns; in the others it stays as it is."""
+class AlternatingUpdates(Config):
+    """Training steps in which a policy learns. In all other steps its weights stay unchanged."""
 
     example = "period: 20, steps: 10"
     period: Steps
-    """Steps after which it begins again."""
+    """Number of steps after which the pattern of learning and pausing repeats."""
     start: int = Field(default=0, ge=0)
     """First step (from 0) of each period in which the policy learns."""
     steps: Steps
-    """Number of steps of each period in which it learns, from `start` on."""
+    """Number of steps of each period in which the policy learns, from `start` on."""
 
     @model_validator(mode="after")
-    def _fits_period(self) -> Self:
+    def _check_steps_fit_period(self) -> Self:
         if self.start + self.steps > self.period:
             raise ValueError(
                 f"steps: {self.steps} from step {self.start} on are more than the period of {self.period} has"
             )
         return self
 
-    def includes(self, step: int) -> bool:
-        return self.start <= step % self.period < self.start + self.steps
-
-    def count(self, steps: int) -> int:
-        """Return the number of the first `steps` steps that it includes."""
-        periods, rest = divmod(steps, self.period)
-        return periods * self.steps + min(max(rest - self.start, 0), self.steps)
-
 
 class PolicyConfig(Config):
-    """One set of weights that samples for its roles. Without a learner it stays as it is."""
+    """Settings of a policy: its weights, the engine that samples from them, and the learner that trains them."""
 
     model: Annotated[ModelConfig | None, PluginField("models", ModelConfig, optional=True, path="pretrained")] = None
-    """Weights: a folder, a name on the hub, or `kind: tiny`; none for scripted players."""
+    """Weights of the policy: a folder, a name on the Hugging Face hub, or `kind: tiny`. None: a policy without weights,
+    such as a scripted player."""
     engine: Annotated[EngineConfig, PluginField("engines", EngineConfig)] = Field(
         default={"kind": "transformers"}, validate_default=True
     )  # type: ignore[assignment]
-    """Part that answers requests: samples from the weights, asks an endpoint, or follows rules."""
+    """Engine of the policy. It samples from the weights, asks an endpoint, or follows rules."""
     learner: Annotated[LearnerConfig | None, PluginField("trainers", LearnerConfig, optional=True)] = None
-    """Part that learns from what the policy said. None: it stays as it is."""
+    """Learner that trains the weights on the policy's turns. None: the weights stay unchanged."""
     update_every: PositiveInt = 1
-    """Number of steps whose samples are gathered and learnt from at once."""
-    alternate: Alternate | None = None
-    """Steps in which it learns. None: all."""
+    """Number of training steps whose samples are gathered for one update of the policy."""
+    alternate: AlternatingUpdates | None = None
+    """Training steps in which the policy learns. None: all steps."""
 
-    def learns_in(self, step: int) -> bool:
-        """Return True if the turns of `step` (from 0) are learnt from."""
-        return self.learner is not None and (self.alternate is None or self.alternate.includes(step))
+    def learns_in_step(self, step: int) -> bool:
+        """Return True if the policy learns from the turns of training step `step` (from 0)."""
+        if self.learner is None or self.alternate is None:
+            return self.learner is not None
+        return 0 <= step % self.alternate.period - self.alternate.start < self.alternate.steps
 
-    def updates(self, steps: int) -> int:
-        """Return the number of updates in a run of `steps`; samples still gathered at its end are not learnt from."""
-        learnt_from = self.alternate.count(steps) if self.alternate else steps
-        return learnt_from // self.update_every if self.learner else 0
+    def count_updates(self, step_count: int) -> int:
+        """Return the number of updates in a run of `step_count` steps. Samples left over at the end give no update."""
+        if self.learner is None:
+            return 0
+        if self.alternate:
+            periods, remaining_steps = divmod(step_count, self.alternate.period)
+            step_count = periods * self.alternate.steps
+            step_count += min(max(remaining_steps - self.alternate.start, 0), self.alternate.steps)
+        return step_count // self.update_every
 
 
 class KlInReward(Config):
-    """A KL penalty in the reward: token t is charged `coefficient` k_t, a constant that no gradient flows through.
+    """KL penalty in the reward: `coefficient` times k_t is subtracted at token t, as a constant without a gradient.
 
-    k_t is estimated from the sampled token, d = log p_policy - log p_reference in nats: `k1` d (usual), `k2` d^2 / 2,
-    `k3` exp(-d) - 1 + d, `abs` |d|. The learner of each penalised role must have a `reference`.
+    The learner of each penalised role must have a `reference`.
     """
 
     example = "coefficient: 0.01"
-    needs: ClassVar[frozenset[str]] = frozenset({"logprobs", "reference"})
-    """Fields of `Reading` that it is computed from."""
+    needed_reading_fields: ClassVar[frozenset[str]] = frozenset({"logprobs", "reference"})
+    """Fields of `Reading` from which the KL penalty is computed."""
     coefficient: NonNegativeFloat
-    """Factor of the estimates; with `target`, the one at the start."""
+    """Factor of the KL penalty k_t. With `target` it is the initial factor."""
     estimator: Literal["k1", "k2", "k3", "abs"] = "k1"
-    """Estimate of k_t, with d = log p_policy - log p_reference in nats: `k1` d (usual), `k2` d^2 / 2, `k3` exp(-d) - 1
-    + d, `abs` |d|."""
+    """Estimate k_t of the KL penalty, with d = log p_policy - log p_reference in nats: `k1` d (usual), `k2` d^2 / 2,
+    `k3` exp(-d) - 1 + d, `abs` |d|."""
     clamp: PositiveFloat | None = None
-    """Greatest size of k_t, which is clipped to [-clamp, clamp] (OpenRLHF: 10). None: no limit."""
+    """Maximum absolute value of k_t, which is clipped to [-clamp, clamp] (OpenRLHF: 10). None: no limit."""
     target: PositiveFloat | None = None
-    """Mean k_t (nats a token; verl: 0.1) that the coefficient is steered to. None: it is constant."""
+    """Target of the mean k_t (nats per token; verl: 0.1), to which the coefficient is adapted. None: the coefficient is
+    constant."""
     horizon: PositiveInt = HORIZON
-    """Turns after which the coefficient of a `target` that is missed has risen or fallen by up to a fifth (Ziegler et
-    al. 2019, arXiv 1909.08593)."""
+    """Number of turns within which the coefficient changes by at most a fifth while `target` is missed (Ziegler et al.
+    2019, arXiv 1909.08593)."""
 
     @model_validator(mode="after")
-    def _has_effect(self) -> Self:
+    def _check_settings_have_effect(self) -> Self:
         if self.target is not None and not self.coefficient:
             raise ValueError(f"coefficient: 0 times anything is 0, so target: {self.target:g} has no effect; give more")
-        # Compared by value, since a resolved scenario that is read again sets every field.
+        # `horizon` is compared with its default, because a resolved scenario sets every field.
         if self.target is None and self.horizon != HORIZON:
             raise ValueError(f"horizon: {self.horizon} has no effect on a constant coefficient; give a target")
         return self
 
 
-class Overlong(Config):
-    """DAPO's soft punishment of long answers (arXiv 2503.14476): from 0 at `limit` - `buffer` tokens to -1 at `limit`,
-    times `factor`, charged at the last token. Lengths are of completions, the end token included."""
+class OverlongPenalty(Config):
+    """DAPO's soft overlong penalty (arXiv 2503.14476), a reward at the last token of a completion.
+
+    It falls linearly from 0 at `limit` - `buffer` tokens to -1 at `limit` tokens, times `factor`. The length of a
+    completion includes the end token.
+    """
 
     example = "limit: 256, buffer: 64"
     limit: PositiveInt
-    """Length (tokens) from which the punishment is -1."""
+    """Length of a completion (tokens) at which the overlong penalty reaches -1."""
     buffer: PositiveInt
-    """Tokens before the limit over which it grows from 0."""
+    """Number of tokens before `limit` over which the overlong penalty falls from 0 to -1."""
     factor: PositiveFloat = 1.0
-    """Factor of the punishment."""
+    """Factor of the overlong penalty."""
     capped: bool = True
-    """With true it stays -1 beyond the limit (paper, OpenRLHF); with false it goes on falling (verl, ms-swift)."""
+    """True: the overlong penalty stays at -1 beyond the limit (paper, OpenRLHF). False: it continues to fall (verl,
+    ms-swift)."""
 
     @model_validator(mode="after")
-    def _fits_limit(self) -> Self:
+    def _check_buffer_fits_limit(self) -> Self:
         if self.buffer > self.limit:
             raise ValueError(f"buffer: {self.buffer} tokens before the limit of {self.limit}; choices: 1 to the limit")
         return self
 
 
 class CreditRule(Config):
-    """Credit of turns: `assign` computes what each earned, `baseline` what that is compared with."""
+    """Settings of a credit rule: `assign` computes the earnings of each turn, and `baseline` turns them into
+    advantages."""
 
     assign: Annotated[AssignConfig, PluginField("credit", AssignConfig)] = Field(
         default={"kind": "outcome"}, validate_default=True
     )  # type: ignore[assignment]
-    """Rule that computes what each turn earned."""
+    """First half of the credit rule, which computes the earnings of each turn."""
     baseline: Annotated[BaselineConfig, PluginField("baselines", BaselineConfig)] = Field(
         default={"kind": "group"}, validate_default=True
     )  # type: ignore[assignment]
-    """Rule that computes what that is compared with, which gives advantages."""
+    """Second half of the credit rule, which compares earnings with a baseline and returns advantages."""
     scale: float = Field(default=1.0, gt=0)
-    """Factor of rewards before they are judged; the rewards themselves do not change."""
+    """Factor by which rewards are multiplied before credit is computed. Recorded rewards stay unchanged."""
     kl: KlInReward | None = None
-    """A KL penalty in the reward. `gae` and `chain_gae` take it token by token; what any other rule assigns to a turn
-    falls by the sum over its tokens."""
-    overlong: Overlong | None = None
-    """A punishment of long answers, charged likewise."""
+    """KL penalty in the reward. `gae` and `chain_gae` apply the penalty of each token at the token. For any other rule,
+    the sum over a turn's tokens is subtracted from the turn's earnings. None: no KL penalty."""
+    overlong: OverlongPenalty | None = None
+    """Penalty of long completions, applied in the same way as `kl`. None: no such penalty."""
 
     @property
-    def needs(self) -> frozenset[str]:
-        """Fields of `Reading` that must be read of turns."""
-        return self.assign.needs | self.baseline.needs | (self.kl.needs if self.kl else frozenset())
+    def needed_reading_fields(self) -> frozenset[str]:
+        """Return the fields of `Reading` that the learner must compute for each turn before this rule is applied."""
+        kl_fields = self.kl.needed_reading_fields if self.kl else frozenset[str]()
+        return self.assign.needed_reading_fields | self.baseline.needed_reading_fields | kl_fields
 
 
 class CreditConfig(CreditRule):
-    """The rule for every role, and roles with a rule of their own."""
+    """Settings of credit: the default rule, rules of single roles, and rules that are only compared."""
 
     roles: dict[str, CreditRule] = Field(default_factory=dict)
-    """Role -> a rule of its own."""
+    """Role -> credit rule of this role, instead of the default rule."""
     compare: dict[str, CreditRule] = Field(default_factory=dict)
-    """Name -> a rule that judges every step as well and is never learnt from: metrics tell how far it agrees with the
-    one that is. What it plays is counted in `credit/tokens`."""
+    """Name -> credit rule that is applied in every step but never trained on. Metrics report its agreement with the
+    rule in use. Tokens that it plays are counted in `credit/tokens`."""
 
     @field_validator("compare")
     @classmethod
-    def _valid_names(cls, compare: dict[str, CreditRule]) -> dict[str, CreditRule]:
-        _check_names(compare, "it becomes a part of a metric's name")
+    def _check_section_names(cls, compare: dict[str, CreditRule]) -> dict[str, CreditRule]:
+        _check_name_characters(compare, "it becomes a part of a metric's name")
         return compare
 
 
-class Schedule(Config):
-    """Amount of play."""
+class TrainingSchedule(Config):
+    """Settings of the run's amount of play, its seed, and its limits of time and errors."""
 
     steps: Steps
-    """Steps of the run; in each, episodes are played, judged and learnt from."""
+    """Number of training steps of the run. Each step plays episodes, computes credit and updates the learners."""
     groups: Episodes
-    """Different starts a step."""
+    """Number of groups in a training step. The episodes of a group start from the same state."""
     group_size: Episodes
-    """Episodes from each start; in all groups together at most a million."""
+    """Number of episodes in each group. All groups of a step have at most a million episodes together."""
     mix: GameMixSettings = GameMixSettings()
-    """With `games`: how the groups of a step are divided among them; a bare word stands for `by`."""
+    """Division of a step's groups among several `games`. A bare word stands for the setting `by`."""
     rotate_seats: bool = False
-    """Let the roles change seats from group to group, so that each role plays every seat."""
+    """Rotate the roles among the seats from group to group, so that each role plays every seat."""
     seed: int = 0
-    """Seed of everything random in the run."""
+    """Seed of all random numbers in the run."""
     threads: int | None = Field(default=None, ge=1, le=4096)
-    """Threads of torch. Tiny models are fastest with 1; default: torch's own number."""
+    """Number of torch's threads (default: torch's choice). Tiny models are fastest with 1."""
     on_error: Literal["stop", "drop"] = "stop"
-    """If a game raises an error: end the run after a checkpoint (`stop`), or leave the episode out (`drop`)."""
+    """Reaction to an error of a game: end the run after a checkpoint (`stop`), or leave the episode out (`drop`)."""
     max_drops: PositiveInt = 100
-    """Episodes left out, with `on_error: drop`, after which the run ends."""
+    """Maximum number of episodes that `on_error: drop` leaves out. The next error ends the run."""
     deadline_s: float = Field(default=600.0, gt=0)
-    """Longest wait for an answer of any policy, and for a call of a game's, role's or credit rule's own code, in
-    seconds; then the run ends, after a checkpoint, and says what did not come back."""
+    """Maximum time in seconds without any answer of a policy, and of one call of a game, role or credit rule. If it is
+    exceeded, the run writes a checkpoint and ends with an error that names the policy or the call."""
     max_turns: PositiveInt = 10_000
-    """Turns after which an episode that is not over counts as one whose game raised an error."""
+    """Maximum number of turns of an episode. Exceeding it is an error of the game (`on_error`). The model calls of a
+    program do not count; each program may make as many calls, and further calls are refused."""
     worker_delay: Annotated[int, Field(gt=0, le=1000)] | None = 4
-    """Rounds of sampling after which the answer of a verifier or tool is taken, neither earlier nor later, so that the
-    same seed gives the same bits. None: as soon as it has come, which may be faster and is not reproducible."""
+    """Number of sampling rounds between a request to a verifier or tool and the use of its answer, so that runs with
+    equal seeds are bit-identical. Models also wait until every running program has called a model or ended. None: each
+    answer is used on arrival, which may be faster but is not reproducible."""
 
     @model_validator(mode="after")
-    def _fits_memory(self) -> Self:
+    def _check_episode_count(self) -> Self:
         if self.groups * self.group_size > MAX_EPISODES:
             raise ValueError(
                 f"group_size: {self.group_size} in each of {self.groups} groups are "
@@ -240,94 +256,82 @@ class Schedule(Config):
         return self
 
 
-class EvaluationSettings(Measures):
-    """Measurements every so many steps, before the first and after the last; which checkpoint is best by them."""
-
-    every: Steps = 50
-    """Steps between evaluations; there is one before the first step and one after the last, too."""
-    keep_best: str | None = None
-    """Keep the checkpoint at which this was best: a measure on held-out starts, or an `eval/...` metric."""
-    goal: Literal["max", "min"] = "max"
-    """Direction in which `keep_best` improves."""
-    patience: PositiveInt | None = None
-    """End the run when so many evaluations have brought nothing better."""
-
-    @property
-    def best_by(self) -> str | None:
-        """Full name of the metric of `keep_best`."""
-        name = self.keep_best
-        return f"eval/held_out/{name}" if name and "/" not in name else name
-
-
 class CheckpointSettings(Config):
-    """Files that a run keeps on disk."""
+    """Settings of a run's checkpoints and recorded episodes on disk."""
 
     every: PositiveInt = 50
-    """Steps between checkpoints."""
+    """Number of training steps between checkpoints."""
     keep: PositiveInt = 2
-    """Newest checkpoints that stay on disk; the best one by `evaluate.keep_best` stays as well."""
+    """Number of newest checkpoints that stay on disk, in addition to the best checkpoint (`evaluate.keep_best`)."""
     trajectories: Share = 1.0
-    """Share of steps whose trajectories are written."""
+    """Share of training steps whose trajectories are written to disk."""
 
 
-class Thresholds(Config):
-    """Limits beyond which a role's answers are taken to be collapsing. Null: no such alarm."""
+class AlarmThresholds(Config):
+    """Thresholds of the alarms that warn of a role's collapsing answers. Null switches an alarm off."""
 
     patience: PositiveInt = 5
-    """Steps in a row before an alarm is raised."""
+    """Number of consecutive training steps beyond a threshold after which an alarm is raised."""
     turns: PositiveInt = 16
-    """Steps in which the role had fewer turns are ignored."""
+    """Minimum number of the role's turns in a training step. Alarms ignore steps with fewer turns."""
     constant: Share | None = 0.98
-    """One move takes this share of the role's choices, or more, whatever it is asked: a critic that always says yes. Of
-    a policy that explores, it is this share of the choices that exploration leaves."""
+    """Maximum share of the role's choices with the same move in different situations, such as a critic that always says
+    yes. Choices that an exploring engine makes at random are not counted. Null: no alarm."""
     unreadable: Share | None = 0.5
-    """No legal move can be read from this share of its turns, or more."""
+    """Maximum share of the role's turns from which no legal move can be parsed. Null: no alarm."""
     repeated: Share | None = 0.9
-    """Two answers to different questions are the same text with this probability, or a higher one."""
+    """Maximum probability that two answers to different questions have the same text. Null: no alarm."""
     distinct: Share | None = 0.2
-    """distinct-2 has fallen to this share of what it was at the start, or less."""
+    """Minimum of distinct-2 (different bigrams of tokens / bigrams), as a share of its value at the start of the run.
+    Null: no alarm."""
     entropy: tuple[float, float] | None = (0.001, 4.0)
-    """Nats a sampled token, at or below the first or at or above the second."""
+    """Minimum and maximum of the entropy, in nats per sampled token. Null: no alarm."""
     length: tuple[float, float] | None = (0.2, 5.0)
-    """Tokens a turn, at or below the first multiple of what they were at the start or at or above the second."""
+    """Minimum and maximum length of a turn, as multiples of its mean length at the start of the run. Null: no alarm."""
     cut: Share | None = 0.5
-    """This share of its turns, or more, is cut off by max_tokens."""
+    """Maximum share of the role's turns cut off at `sampling.max_tokens`. Null: no alarm."""
     reward: float | None = Field(default=1e-6, ge=0)
-    """The returns of a role that learns from them have this standard deviation, or less: nothing to learn."""
+    """Minimum standard deviation of a trained role's returns; equal returns teach nothing. Null: no alarm."""
+    faulty: Share | None = 0.01
+    """Maximum share of a verifier's verdicts in which a check's code failed; above 0.1, the run ends. Null: off."""
 
-    def limit(self, kind: AlarmKind) -> Any:
-        """Return the threshold of one kind of alarm; None: off. `credit` is off where `reward` is."""
+    def alarm_threshold(self, kind: AlarmKind) -> Any:
+        """Return the threshold of alarm `kind`, or None if it is off. Alarm `credit` is off if `reward` is off."""
         if kind == "credit" and self.reward is None:
             return None
         return 0.0 if kind in ("credit", "samples") else dict(self)[kind]
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_threshold_ranges(self) -> Self:
         for name, limits in (("entropy", self.entropy), ("length", self.length)):
             if limits and not limits[0] < limits[1]:
                 raise ValueError(f"{name}: {list(limits)} is no range; give [low, high] with low < high")
         return self
 
 
-class Alarms(Thresholds):
-    """Thresholds for every role, roles with thresholds of their own, and which alarms end the run."""
+class AlarmSettings(AlarmThresholds):
+    """Settings of alarms: thresholds for all roles, thresholds of single roles, and alarms that end the run."""
 
-    roles: dict[str, Thresholds | None] = Field(default_factory=dict)
-    """Role -> its thresholds; what is left out is as for every role. Null: no alarms for this role."""
+    roles: dict[str, AlarmThresholds | None] = Field(default_factory=dict)
+    """Role -> thresholds of this role. Omitted thresholds are the general ones. Null: no alarms for this role."""
     stop: tuple[AlarmKind, ...] = ()
-    """Alarms that end the run, after a checkpoint."""
+    """Kinds of alarms that end the run after a checkpoint."""
 
     @model_validator(mode="before")
     @classmethod
-    def _inherit(cls, data: Any) -> Any:
-        """Give roles the general thresholds that they leave out, so that the resolved scenario says all of them."""
+    def _copy_general_alarm_thresholds_to_roles(cls, data: Any) -> Any:
+        """Add general thresholds that roles leave out, so that the resolved scenario states every threshold."""
         if not isinstance(data, Mapping) or not isinstance(roles := data.get("roles"), Mapping):
             return data
-        general = {name: data[name] for name in Thresholds.model_fields if name in data}
-        merged = {role: {**general, **its} if isinstance(its, Mapping) else its for role, its in roles.items()}
+        general = {name: data[name] for name in AlarmThresholds.model_fields if name in data}
+        merged = dict(roles)
+        for role, thresholds in roles.items():
+            if isinstance(thresholds, Mapping):
+                merged[role] = {**general, **thresholds}
         return {**data, "roles": merged}
 
-    def of_role(self, role: str) -> Thresholds | None:
+    def alarm_thresholds_of_role(self, role: str) -> AlarmThresholds | None:
+        """Return the thresholds of `role`, or None if its alarms are off."""
         return self.roles.get(role, self)
 
 
@@ -349,101 +353,96 @@ track: [trackio]
 cluster: {kind: local, simulators: 2}
 """
     game: Annotated[GameConfig, PluginField("games", GameConfig, optional=True)] = None  # type: ignore[assignment]
-    """The game that is played; a workflow on problems is `kind: team`. None only where `games` has several: what looks
-    at a game goes through `by_game`."""
+    """Game that is played, such as `kind: team` for a workflow on problems. None in a scenario with several `games`;
+    code that needs a game uses `scenario_by_game`."""
     games: dict[str, ScenarioGame] = Field(default_factory=dict)
-    """In place of `game` and `seats`: name -> one of several games of one run."""
+    """Name -> game, for a run with several games. They replace `game` and `seats`."""
     seats: dict[str, str] = Field(default_factory=dict, validate_default=True)
-    """Agent of the game -> role. Agents left out get the game's default role, where it has one."""
+    """Agent of the game -> role. Omitted agents get the game's default role if the game has one."""
     roles: dict[str, Annotated[RoleConfig, PluginField("roles", RoleConfig)]] = Field(min_length=1)
-    """Name of a role -> its prompts, its way of reading answers, and the policy that speaks for it."""
+    """Name of a role -> its prompts, its parser of answers, and the policy that generates its completions."""
     policies: dict[str, PolicyConfig] = Field(min_length=1)
-    """Name of a policy -> its model, engine and learner. Several roles may share one."""
+    """Name of a policy -> its model, engine and learner. Several roles may share a policy."""
     credit: CreditConfig = Field(default_factory=lambda: CreditConfig())
-    """Rules by which turns are judged, from rewards to advantages."""
+    """Credit rules, which compute the advantages of turns from rewards."""
     experience: Annotated[ExperienceConfig, PluginField("experience", ExperienceConfig)] = Field(
         default={"kind": "rollouts"}, validate_default=True
     )  # type: ignore[assignment]
-    """Source of the episodes that are learnt from."""
-    schedule: Schedule
-    """Amount of play: steps, groups, and episodes in each."""
+    """Source of the episodes on which the run trains."""
+    schedule: TrainingSchedule
+    """Amount of play: number of steps, of groups in a step, and of episodes in a group."""
     evaluate: EvaluationSettings = EvaluationSettings()
-    """Measurements on the way, and the checkpoint that is kept as the best."""
+    """Evaluations during the run, and the metric by which the best checkpoint is kept."""
     checkpoint: CheckpointSettings = CheckpointSettings()
-    """Files that a run keeps on disk."""
-    alarms: Alarms | None = Alarms()
-    """Thresholds of collapse alarms. Null: no alarms."""
+    """Checkpoints and recorded episodes of the run on disk."""
+    alarms: AlarmSettings | None = AlarmSettings()
+    """Alarms that warn of collapsing answers. Null: no alarms."""
     cluster: ClusterConfig | None = None
-    """Processes and machines among which the run is divided. Null: all in one process."""
+    """Processes and machines that share the run's work. Null: all work is done in one process."""
     track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
-    """Trackers to send metrics to, in addition to metrics.jsonl and TensorBoard's event files."""
+    """Trackers that receive the metrics, in addition to metrics.jsonl and TensorBoard's event files."""
 
     def learning_roles(self) -> Iterator[tuple[str, RoleConfig, LearnerConfig]]:
-        """Yield (name, role, learner) for each role whose turns a learner learns from."""
+        """Yield (name, role, learner) for each trained role: a role whose turns a learner trains on."""
         for name, role in self.roles.items():
             policy = self.policies.get(role.policy)
             if role.trainable and policy and policy.learner:
                 yield name, role, policy.learner
 
-    def _knows_language(self, name: str) -> bool:
-        """Return True if the policy follows instructions: it is neither a tiny model nor a scripted player."""
-        policy = self.policies.get(name)
-        if policy is None or policy.model is None:
-            return policy is not None and not policy.engine.token_level
-        return policy.model.knows_language
-
     def credited_roles(self) -> dict[str, LearnerConfig]:
-        """Return role -> its learner, for each role whose learner learns from credit; imitation does not."""
-        return {name: learner for name, _, learner in self.learning_roles() if learner.uses_credit}
+        """Return role -> learner, for each trained role whose learner uses credit. Imitation uses none."""
+        return {name: learner for name, _, learner in self.learning_roles() if learner.trains_on_advantages}
 
-    def rule_engines(self) -> dict[str, Engine]:
-        """Build an engine for each policy whose answers follow from the question alone, such as a verifier.
+    def build_rule_based_engines(self) -> dict[str, Engine]:
+        """Return policy -> new engine, for each policy with rule-based answers, such as a verifier's.
 
-        No other player takes its seats, random or trained elsewhere.
+        Random play and evaluations of other policies keep these engines.
         """
         return {name: p.engine.build(None) for name, p in self.policies.items() if p.engine.is_rule_based}
 
     @property
-    def rule_roles(self) -> frozenset[str]:
-        """Roles whose answers follow from the question alone, such as those of verifiers: they earn nothing."""
-        by_rule = {name for name, policy in self.policies.items() if policy.engine.is_rule_based}
-        return frozenset(name for name, role in self.roles.items() if role.policy in by_rule)
+    def rule_based_roles(self) -> frozenset[str]:
+        """Return the roles with rule-based answers, such as verifiers. Their turns earn nothing."""
+        rule_policies = {name for name, policy in self.policies.items() if policy.engine.is_rule_based}
+        return frozenset([name for name, role in self.roles.items() if role.policy in rule_policies])
 
-    def by_game(self) -> dict[str, Scenario]:
-        """Return name -> the scenario with this game alone, its seats and their roles; "" -> itself if it has one."""
-        return {name: self._of(played) for name, played in self.games.items()} or {"": self}
+    def scenario_by_game(self) -> dict[str, Scenario]:
+        """Return name of a game -> the scenario with this game, its seats and its roles alone.
 
-    def _of(self, played: ScenarioGame) -> Scenario:
-        measures = dict(played.evaluate or ()) | {"keep_best": None, "patience": None}
-        return self.model_copy(
-            update={
+        A scenario with a single game is returned under the name "".
+        """
+        views: dict[str, Scenario] = {}
+        for name, played in self.games.items():
+            measures = dict(played.evaluate or ()) | {"keep_best": None, "patience": None}
+            update = {
                 "game": played.game,
                 "games": {},
                 "seats": played.seats,
-                "roles": {name: role for name, role in self.roles.items() if name in played.seats.values()},
+                "roles": {role: self.roles[role] for role in self.roles if role in played.seats.values()},
                 "evaluate": self.evaluate.model_copy(update=measures),
             }
-        )
+            views[name] = self.model_copy(update=update)
+        return views or {"": self}
 
-    def play_data(self) -> dict[str, Any]:
-        """Return the part of the scenario, as plain data, that random play depends on: games, seats and roles."""
+    def plain_data_for_random_play(self) -> dict[str, Any]:
+        """Return the settings on which random play depends (games, seats and roles) as plain data."""
         if not self.games:
             return self.model_dump(mode="json", include={"game", "seats", "roles"})
         return self.model_dump(mode="json", include={"games": {"__all__": {"game", "seats"}}, "roles": True})
 
-    _default_seats = field_validator("seats")(with_default_seats)
+    _default_seats = field_validator("seats")(with_default_roles)
 
     @field_validator("roles", "policies", "games")
     @classmethod
-    def _valid_names(cls, parts: dict[str, Any]) -> dict[str, Any]:
-        _check_names(parts, "it becomes a folder")
-        return parts
+    def _check_section_names(cls, sections: dict[str, Any]) -> dict[str, Any]:
+        _check_name_characters(sections, "it becomes a folder")
+        return sections
 
     @model_validator(mode="after")
-    def _consistent(self, info: ValidationInfo) -> Self:
-        check_games(self)
-        # In place: the settings are frozen, and a resolved scenario holds the templates that were chosen.
+    def _check_sections_and_fill_in_role_defaults(self, info: ValidationInfo) -> Self:
+        check_game_or_games_given(self)
+        # The roles mapping is changed in place: settings are frozen, and a resolved scenario must state its prompts.
         for name, role in self.roles.items():
-            self.roles[name] = role.with_default_prompts(self._knows_language(role.policy))
+            self.roles[name] = role_with_defaults(self, name, role)
         check(self, to_train=(info.context or {}).get("to_train", True))
         return self

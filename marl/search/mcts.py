@@ -1,4 +1,4 @@
-"""Monte Carlo tree search. A search is a generator of new positions; parallel searches evaluate theirs together."""
+"""Monte Carlo tree search. A search is a generator that yields new positions; parallel searches share batches."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from marl.search import gumbel
-from marl.search.positions import SearchPosition, normalised
+from marl.search.positions import SearchPosition, normalise_weights
 from marl.search.settings import SearchSettings
-from marl.search.tree import TreeNode, TreePath, ValueRange, backpropagate, puct
+from marl.search.tree import TreeNode, TreePath, ValueRange, backpropagate, select_move_by_puct
 
 
 class LeafEvaluation(NamedTuple):
     """Evaluation of a position before the end of the game."""
 
     prior: Sequence[float]
-    """Probability of each move."""
+    """Prior probability of each move."""
     values: Sequence[float]
     """Expected return of each agent from this position on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class SearchLeaf:
     """A new position in a tree, and the random number generator of its search."""
 
     position: SearchPosition
     rng: random.Random
 
 
-LeafEvaluator = Callable[[Sequence[Leaf]], Sequence[LeafEvaluation]]
-"""Function from positions to their evaluations. An evaluation is independent of the other positions."""
+LeafEvaluator = Callable[[Sequence[SearchLeaf]], Sequence[LeafEvaluation]]
+"""Function that returns the evaluation of each leaf, independent of the other leaves of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,111 +44,116 @@ class SearchResult:
     values: tuple[float | None, ...]
     """The mover's mean return after each move, in the game's rewards, or None for moves without a visit."""
     visits: tuple[int, ...]
-    chosen: str
+    chosen_move: str
     """The move to play."""
     prior: tuple[float, ...]
+    """Prior probability of each move, including the noise at the root."""
 
 
-Search = Generator[Leaf, LeafEvaluation, SearchResult]
+SearchGenerator = Generator[SearchLeaf, LeafEvaluation, SearchResult]
+"""Generator that yields new leaves, receives their evaluations and returns the result of the search."""
 
 
-def search_all(searches: Sequence[Search], evaluate: LeafEvaluator) -> list[SearchResult]:
-    """Run searches in parallel and return their results. Every round evaluates a new position of each search."""
+def run_searches_in_parallel(searches: Sequence[SearchGenerator], evaluate_leaves: LeafEvaluator) -> list[SearchResult]:
+    """Run searches in parallel and return their results. Every round evaluates one new leaf of each search together."""
     results: dict[int, SearchResult] = {}
-    waiting: dict[int, Leaf] = {}
+    waiting: dict[int, SearchLeaf] = {}
 
-    def resume(number: int, evaluation: LeafEvaluation | None) -> None:
+    def resume_search(search_index: int, evaluation: LeafEvaluation | None) -> None:
         try:
-            waiting[number] = searches[number].send(evaluation)  # type: ignore[arg-type]  # None starts a generator
+            waiting[search_index] = searches[search_index].send(evaluation)  # type: ignore[arg-type]  # None starts a generator
         except StopIteration as end:
-            results[number] = end.value
+            results[search_index] = end.value
 
     for number in range(len(searches)):
-        resume(number, None)
+        resume_search(number, None)
     while waiting:
         leaves, waiting = waiting, {}
-        for number, evaluation in zip(leaves, evaluate(list(leaves.values())), strict=True):
-            resume(number, evaluation)
+        for number, evaluation in zip(leaves, evaluate_leaves(list(leaves.values())), strict=True):
+            resume_search(number, evaluation)
     return [results[number] for number in range(len(searches))]
 
 
-def search(root: SearchPosition, settings: SearchSettings, rng: random.Random) -> Search:
-    """Yield the new positions of a search from `root`, before the end of the game; return the result."""
-    tree = _Tree(settings, rng)
-    tree.root = yield from tree.grow(root)
+def search(root: SearchPosition, settings: SearchSettings, rng: random.Random) -> SearchGenerator:
+    """Search from `root`: yield each new leaf before the end of the game, and return the result."""
+    tree = _SearchTree(settings, rng)
+    tree.root = yield from tree.evaluate_and_create_node(root)
     if noise := settings.noise:
-        # Dirichlet noise, drawn as normalised gamma variates.
+        # A sample of the Dirichlet distribution is a list of gamma variates divided by their sum.
         concentration = noise.concentration / len(tree.root.prior)
-        drawn = normalised([rng.gammavariate(concentration, 1.0) for _ in tree.root.prior])
-        share = noise.share
-        tree.root.prior = [(1 - share) * p + share * q for p, q in zip(tree.root.prior, drawn, strict=True)]
+        drawn = normalise_weights([rng.gammavariate(concentration, 1.0) for _ in tree.root.prior])
+        share, prior = noise.share, tree.root.prior
+        tree.root.prior = [(1 - share) * p + share * q for p, q in zip(prior, drawn, strict=True)]
     if settings.rule == "gumbel":
         halving = gumbel.SequentialHalving(tree.root, tree.bounds, settings, rng)
-        for move in halving.schedule(settings.simulations):
-            yield from tree.simulate(move)
-        policy = gumbel.improved_policy(gumbel.move_scores(tree.root, tree.bounds, settings))
-        chosen = halving.choice()
+        for move in halving.scheduled_root_moves(settings.simulations):
+            yield from tree.run_simulation(move)
+        policy = gumbel.improved_policy(gumbel.improved_policy_logits(tree.root, tree.bounds, settings))
+        chosen = halving.chosen_move_index()
     else:
         for _ in range(settings.simulations):
-            yield from tree.simulate()
-        policy = normalised(tree.root.visits)
-        chosen = draw(policy, settings.temperature, rng)
+            yield from tree.run_simulation()
+        policy = normalise_weights(tree.root.visits)
+        chosen = draw_move_index(policy, settings.temperature, rng)
     node, moves = tree.root, root.moves
-    return SearchResult(moves, tuple(policy), tuple(node.means()), tuple(node.visits), moves[chosen], tuple(node.prior))
+    return SearchResult(
+        moves, tuple(policy), tuple(node.mean_values()), tuple(node.visits), moves[chosen], tuple(node.prior)
+    )
 
 
-def apply_temperature(policy: Sequence[float], temperature: float) -> list[float]:
-    """Return `policy` to the power of 1 / temperature, normalised; at 0 all mass is on the first most likely move."""
-    maximum = max(policy)
+def apply_temperature(move_probabilities: Sequence[float], temperature: float) -> list[float]:
+    """Return `move_probabilities` to the power of 1 / temperature, normalised; at 0 all mass is on the first most
+    likely move."""
+    maximum = max(move_probabilities)
     if temperature == 0:
-        chosen = policy.index(maximum)
-        return [float(move == chosen) for move in range(len(policy))]
-    # Divided by the maximum, so that small temperatures do not underflow all probabilities.
-    return normalised([(probability / maximum) ** (1 / temperature) for probability in policy])
+        greedy = [0.0] * len(move_probabilities)
+        greedy[move_probabilities.index(maximum)] = 1.0
+        return greedy
+    # Probabilities are divided by the maximum, so that small temperatures do not underflow all of them.
+    return normalise_weights([(probability / maximum) ** (1 / temperature) for probability in move_probabilities])
 
 
-def draw(policy: Sequence[float], temperature: float, rng: random.Random) -> int:
-    """Return a move drawn from `policy` to the power of 1 / temperature."""
-    return rng.choices(range(len(policy)), apply_temperature(policy, temperature))[0]
+def draw_move_index(move_probabilities: Sequence[float], temperature: float, rng: random.Random) -> int:
+    """Return the index of a move drawn from `move_probabilities` to the power of 1 / temperature."""
+    return rng.choices(range(len(move_probabilities)), apply_temperature(move_probabilities, temperature))[0]
 
 
-class _Tree:
-    """The tree of one search."""
+class _SearchTree:
+    """Search tree that grows from one root position."""
 
     root: TreeNode[SearchPosition]
 
     def __init__(self, settings: SearchSettings, rng: random.Random) -> None:
         self._settings, self._rng, self.bounds = settings, rng, ValueRange()
 
-    def simulate(self, first: int | None = None) -> Generator[Leaf, LeafEvaluation, None]:
-        """Descend from the root to a new position or the end of the game, and back up its value.
+    def run_simulation(self, first_move: int | None = None) -> Generator[SearchLeaf, LeafEvaluation, None]:
+        """Run one simulation: descend to a new position or the end of the game, and back up the value of this position.
 
-        `first`: the move at the root, or None to select it.
+        `first_move` is the move at the root, or None to select this move like all others.
         """
-        path, node, move = TreePath[SearchPosition](), self.root, first
+        path, node, move = TreePath[SearchPosition](), self.root, first_move
         while node.prior:
-            if move is None:
-                move = self._select(node)
+            if move is None and self._settings.rule == "gumbel":
+                move = gumbel.select_move_below_root(node, self.bounds, self._settings)
+            elif move is None:
+                move = select_move_by_puct(node, self.bounds, self._settings.exploration)
             path.append((node, move))
             child = node.children[move]
             if child is None:
-                position = node.position.after(node.position.moves[move])
-                node.children[move] = node = yield from self.grow(position)
+                position = node.position.position_after(node.position.moves[move])
+                node.children[move] = node = yield from self.evaluate_and_create_node(position)
                 break
             node, move = child, None
         backpropagate(path, node.values)
 
-    def _select(self, node: TreeNode[SearchPosition]) -> int:
-        if self._settings.rule == "gumbel":
-            return gumbel.below_root(node, self.bounds, self._settings)
-        return puct(node, self.bounds, self._settings.exploration)
-
-    def grow(self, position: SearchPosition) -> Generator[Leaf, LeafEvaluation, TreeNode[SearchPosition]]:
-        """Return a node for a position, evaluated unless the game has ended."""
+    def evaluate_and_create_node(
+        self, position: SearchPosition
+    ) -> Generator[SearchLeaf, LeafEvaluation, TreeNode[SearchPosition]]:
+        """Return a new node for `position`, which is first yielded for evaluation unless the game is over."""
         prior, values = (), position.returns
         if not position.over:
-            evaluation = yield Leaf(position, self._rng)
+            evaluation = yield SearchLeaf(position, self._rng)
             prior = evaluation.prior
             values = [earned + value for earned, value in zip(values, evaluation.values, strict=True)]
-        self.bounds.add(values)
+        self.bounds.extend_to_include(values)
         return TreeNode(position, position.mover, prior, values)

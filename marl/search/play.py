@@ -4,65 +4,100 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import fmean
 
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
+from marl.core.seeds import episode_name_for_seeding, hash_to_seed
 from marl.core.types import Completion, Deal, ImitationTarget, Metrics, Purpose, Request
 from marl.protocols import GameConfig
 from marl.rollout.base import BaseSimulator
 from marl.rollout.episode import Episode, GameError
-from marl.search.determinization import determinizations
-from marl.search.evaluators import CriticValues, PolicyPrior, RolloutEvaluator
-from marl.search.mcts import LeafEvaluator, Search, SearchResult, apply_temperature, draw, search, search_all
-from marl.search.positions import DecisionContext, SearchPosition
+from marl.search.determinization import sample_determinizations
+from marl.search.evaluators import CriticValues, PolicyPrior, RolloutOrCriticEvaluator
+from marl.search.mcts import (
+    LeafEvaluator,
+    SearchGenerator,
+    SearchResult,
+    apply_temperature,
+    draw_move_index,
+    run_searches_in_parallel,
+    search,
+)
+from marl.search.positions import MOVES_TOGETHER, DecisionRequestCache, SearchPosition
 from marl.search.settings import SearchSettings
 
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+search/decisions | turns | moves that were searched for (`experience: search`)
+search/entropy, search/prior_entropy | nats | of the search's policy and of the policy's own, mean over decisions
+    with a choice
+search/agreement | share of decisions | the move that the search chose is the one that the policy says most often
+"""
+
 _MIN_SHARE = 0.01
-"""Minimum probability of a move among the training targets: rarer moves are not worth a forward pass."""
+"""Minimum probability of a move under the search's policy to be a training target: rarer moves are not worth a forward
+pass."""
 Question = tuple[Episode, str, Request]
-"""An episode, the agent to answer, and its request."""
+"""(episode, agent to move, request for the agent's move)."""
 
 
 @dataclass(frozen=True, slots=True)
-class SearchSeats:
-    """Roles with search, and the roles assumed in all seats by a search."""
+class SearchRoles:
+    """Roles that choose their moves by search, and the role that a search assumes at each seat."""
 
-    searching: Collection[str]
-    seats: Mapping[str, str]
+    searching_roles: Collection[str]
+    """Roles that choose their moves by search."""
+    assumed_roles: Mapping[str, str]
     """Agent -> role: a search plans against these roles, whatever the real opponents are."""
 
 
 class SearchPlayer:
     """Plays episodes of one game with search, all in parallel: new positions of all their trees form one batch.
 
-    Weights must not change during the life of this object. Its turns look like turns of ordinary play: the request is
-    the role's own, and the completion is the text of the chosen move with the policy's log-probabilities.
+    Weights must not change during the life of this object. The player's turns look like turns of ordinary play: the
+    request is the role's own, and the completion is the chosen move's text with the policy's log-probabilities.
     """
 
     def __init__(
         self,
         simulator: BaseSimulator,
         settings: SearchSettings,
-        seating: SearchSeats,
+        search_roles: SearchRoles,
         *,
         purpose: Purpose = "eval",
         evaluate: LeafEvaluator | None = None,
         targets: bool = False,
     ) -> None:
-        """`evaluate` replaces policies, critics and rollouts. `targets`: add the search's policy to completions.
+        """Create a player.
+
+        Args:
+            simulator: simulator with the games and policies.
+            settings: settings of the search of each decision.
+            search_roles: roles with search, and the roles assumed in all seats.
+            purpose: purpose of the requests, for the counts of tokens.
+            evaluate: evaluator of leaves (default: by policies, critics and rollouts, as `settings` say).
+            targets: True to add the search's policy to completions, as targets of imitation.
 
         Raises:
-            ValueError: if `settings` ask for a critic and there is none, or none can value the game.
+            ValueError: if `settings` ask for a critic, but no critic exists or can value the game.
         """
-        self._simulator, self._settings, self._seating = simulator, settings, seating
+        self._simulator, self._settings, self._search_roles = simulator, settings, search_roles
         self._purpose: Purpose = purpose
         self._targets = targets
         self._prior = PolicyPrior(simulator, purpose)
-        self._evaluate = evaluate or RolloutEvaluator(settings, self._prior, self._critic_values())
+        critic_values: CriticValues | None = None
+        if evaluate is None and settings.values == "critic":
+            for name, config in simulator.games.items():
+                if problem := reason_critics_cannot_value_positions(config):
+                    raise ValueError(f"search: values: 'critic', but game {name or config.kind!r} {problem}")
+            if simulator.critic is None:
+                raise ValueError("search: values: 'critic', but no learner with a critic is here; choices: rollouts")
+            critic_values = CriticValues(simulator.critic, self._prior)
+        self._evaluate = evaluate or RolloutOrCriticEvaluator(settings, self._prior, critic_values)
         self._dropped: set[Episode] = set()
         self.results: list[SearchResult] = []
         """Results of all decisions so far."""
@@ -81,7 +116,7 @@ class SearchPlayer:
             try:
                 episodes.append(Episode(simulator.games[deal.game].build(), deal, simulator.casting))
             except GameError as error:
-                simulator.drop(error)
+                simulator.count_dropped_episode(error)
         while True:
             unfinished = [episode for episode in episodes if not (episode.done or episode in self._dropped)]
             if not unfinished:
@@ -89,16 +124,20 @@ class SearchPlayer:
             searched: list[Question] = []
             sampled: list[Question] = []
             for episode in unfinished:
-                with self._dropping(episode):
+                with self._drop_episode_on_error(episode):
                     seats = episode.trajectory.deal.seats
-                    for agent, request in episode.new_requests():
-                        questions = searched if seats[agent] in self._seating.searching else sampled
+                    for agent, request in episode.take_new_requests():
+                        questions = searched if seats[agent] in self._search_roles.searching_roles else sampled
                         questions.append((episode, agent, request))
-            self._sample(sampled)
-            self._search(searched)
+            answers = simulator.ask([request for _, _, request in sampled], self._purpose)
+            for (episode, agent, _), answer in zip(sampled, answers, strict=True):
+                with self._drop_episode_on_error(episode):
+                    if not episode.done:
+                        episode.play_agent_answer(agent, answer)
+            self._choose_moves_by_search(searched)
 
     @contextmanager
-    def _dropping(self, episode: Episode) -> Iterator[None]:
+    def _drop_episode_on_error(self, episode: Episode) -> Iterator[None]:
         """Drop `episode` if its game raises in this context.
 
         Raises:
@@ -107,88 +146,65 @@ class SearchPlayer:
         try:
             yield
         except GameError as error:
-            self._simulator.drop(error)
+            self._simulator.count_dropped_episode(error)
             self._dropped.add(episode)
 
-    def _critic_values(self) -> CriticValues | None:
-        """Return values by the run's critics, or None if the settings do not ask for them."""
-        if self._settings.values != "critic":
-            return None
-        for name, config in self._simulator.games.items():
-            if problem := critic_obstacle(config):
-                raise ValueError(f"search: values: 'critic', but game {name or config.kind!r} {problem}")
-        if self._simulator.critic is None:
-            raise ValueError("search: values: 'critic', but no learner with a critic is here; choices: rollouts")
-        return CriticValues(self._simulator.critic, self._prior)
-
-    def decide(self, episodes: Sequence[Episode]) -> list[SearchResult]:
+    def search_next_moves(self, episodes: Sequence[Episode]) -> list[SearchResult]:
         """Return the result of a search for the agent to move in each episode."""
-        decisions = [self._searches(episode) for episode in episodes]
-        searches: list[Search] = []
-        for weighted_searches, _ in decisions:
-            searches += [determinized for _, determinized in weighted_searches]
-        remaining_results = iter(search_all(searches, self._evaluate))
+        settings, simulator = self._settings, self._simulator
+        searches: list[SearchGenerator] = []
+        decisions: list[tuple[list[float], random.Random]] = []
+        for episode in episodes:
+            deal, turn_count = episode.trajectory.deal, len(episode.trajectory.turns)
+            name = episode_name_for_seeding(deal.episode)
+            seed = hash_to_seed(simulator.casting.seed, "search", deal.purpose, name, deal.branch, turn_count)
+            rng = random.Random(seed)
+            decision = DecisionRequestCache(
+                episode.copy(episode.game, {**deal.seats, **self._search_roles.assumed_roles})
+            )
+            states = sample_determinizations(simulator.games[deal.game], episode, settings.determinizations, rng)
+            # The decision's simulations are divided among its sampled states.
+            share = settings.model_copy(update={"simulations": max(1, settings.simulations // len(states))})
+            weights: list[float] = []
+            for weight, game in states:
+                weights.append(weight)
+                root = SearchPosition(game, decision=decision)
+                searches.append(search(root, share, random.Random(rng.getrandbits(63))))
+            decisions.append((weights, rng))
+
+        remaining_results = iter(run_searches_in_parallel(searches, self._evaluate))
         results: list[SearchResult] = []
-        for weighted_searches, rng in decisions:
-            weighted_results = [(weight, next(remaining_results)) for weight, _ in weighted_searches]
-            results.append(_averaged(weighted_results, self._settings, rng))
+        for weights, rng in decisions:
+            state_results = list(islice(remaining_results, len(weights)))
+            results.append(_average_search_results(weights, state_results, settings, rng))
         self.results += results
         return results
 
-    def _sample(self, questions: Sequence[Question]) -> None:
-        answers = self._simulator.ask([request for _, _, request in questions], self._purpose)
-        for (episode, agent, _), answer in zip(questions, answers, strict=True):
-            with self._dropping(episode):
-                if not episode.done:
-                    episode.answer(agent, answer)
-
-    def _search(self, questions: Sequence[Question]) -> None:
+    def _choose_moves_by_search(self, questions: Sequence[Question]) -> None:
+        """Choose a move by search for each of `questions`, and drop the episodes whose games raise."""
         for episode, agent, _ in questions:
             if agent != episode.game.agent_selection:
-                raise ValueError(
-                    f"search: {agent} is asked together with {episode.game.agent_selection}; a search needs a game in "
-                    "which agents move one after the other"
-                )
-        decided = self._decided(questions)
-        scored = self._prior.answers([request for (_, _, request), _ in decided])
-        for ((episode, agent, request), result), by_move in zip(decided, scored, strict=True):
-            text = (request.options or {})[result.chosen]
-            targets = policy_targets(result, self._settings, by_move) if self._targets else ()
-            with self._dropping(episode):
-                episode.answer(agent, replace(by_move[result.chosen], text=text, targets=targets))
-
-    def _decided(self, questions: Sequence[Question]) -> list[tuple[Question, SearchResult]]:
-        """Return the questions with their search results, without those of dropped episodes."""
+                raise ValueError(MOVES_TOGETHER.format(agent=agent))
         try:
-            return list(zip(questions, self.decide([episode for episode, _, _ in questions]), strict=True))
+            results = self.search_next_moves([episode for episode, _, _ in questions])
+            decided = list(zip(questions, results, strict=True))
         except GameError:
-            # An error in the joint search does not say in whose episode. Searched one by one, each failing episode is
-            # dropped, and the others decide as before: a decision's random numbers are its own.
+            # The error of a joint search does not tell whose game failed, so each episode is searched again alone.
+            # The other episodes' decisions do not change, because every decision has random numbers of its own.
             decided: list[tuple[Question, SearchResult]] = []
             for question in questions:
-                with self._dropping(question[0]):
-                    decided.append((question, self.decide([question[0]])[0]))
-            return decided
-
-    def _searches(self, episode: Episode) -> tuple[list[tuple[float, Search]], random.Random]:
-        """Return the searches of a decision with their weights, and its random number generator."""
-        deal, settings, simulator = episode.trajectory.deal, self._settings, self._simulator
-        seed = seed_of(
-            simulator.casting.seed, "search", deal.purpose, deal.episode, deal.branch, len(episode.trajectory.turns)
-        )
-        rng = random.Random(seed)
-        decision = DecisionContext(episode.copy(episode.game, {**deal.seats, **self._seating.seats}))
-        states = determinizations(simulator.games[deal.game], episode, settings.determinizations, rng)
-        share = settings.model_copy(update={"simulations": max(1, settings.simulations // len(states))})
-        searches: list[tuple[float, Search]] = []
-        for weight, game in states:
-            root = SearchPosition(game, decision=decision)
-            searches.append((weight, search(root, share, random.Random(rng.getrandbits(63)))))
-        return searches, rng
+                with self._drop_episode_on_error(question[0]):
+                    decided.append((question, self.search_next_moves([question[0]])[0]))
+        scored = self._prior.score_legal_moves([request for (_, _, request), _ in decided])
+        for ((episode, agent, request), result), by_move in zip(decided, scored, strict=True):
+            text = (request.options or {})[result.chosen_move]
+            targets = imitation_targets_from_search(result, self._settings, by_move) if self._targets else ()
+            with self._drop_episode_on_error(episode):
+                episode.play_agent_answer(agent, replace(by_move[result.chosen_move], text=text, targets=targets))
 
 
-def critic_obstacle(game: GameConfig) -> str | None:
-    """Return the reason against a critic for `game`, as a phrase after its name, or None if a critic can value it."""
+def reason_critics_cannot_value_positions(game: GameConfig) -> str | None:
+    """Return the reason for which no critic can value positions of `game`, or None if critics can."""
     agents = len(game.build().possible_agents)
     if agents == 1 or (agents == 2 and game.is_zero_sum()):
         return None
@@ -198,71 +214,83 @@ def critic_obstacle(game: GameConfig) -> str | None:
     )
 
 
-def target_policy(result: SearchResult, settings: SearchSettings) -> list[float]:
-    """Return the training target of a policy: the distribution from which the search drew its move."""
+def search_policy_target(result: SearchResult, settings: SearchSettings) -> list[float]:
+    """Return the training target of a policy: the probability of each of `result.moves` when the search drew a move."""
     if settings.rule == "gumbel":
         return list(result.policy)
     return apply_temperature(result.policy, settings.temperature)
 
 
-def policy_targets(
-    result: SearchResult, settings: SearchSettings, answers: Mapping[str, Completion]
+def imitation_targets_from_search(
+    result: SearchResult, settings: SearchSettings, completion_by_move: Mapping[str, Completion]
 ) -> tuple[ImitationTarget, ...]:
-    """Return the completions of the moves of `target_policy`, with their shares.
+    """Return the training targets of a decision: the completion of each move with its share of `search_policy_target`.
 
-    Moves with less than `_MIN_SHARE` are left out, and moves without tokens, whose text the policy could not score.
+    `completion_by_move` maps a move to its completion. Moves with less than `_MIN_SHARE` are left out, as are moves
+    without tokens, whose text the policy could not score.
     """
-    scored: list[tuple[tuple[int, ...], float]] = []
-    for move, share in zip(result.moves, target_policy(result, settings), strict=True):
-        tokens = answers[move].token_ids
+    completions, shares = list[tuple[int, ...]](), list[float]()
+    for move, share in zip(result.moves, search_policy_target(result, settings), strict=True):
+        tokens = completion_by_move[move].token_ids
         if share >= _MIN_SHARE and tokens:
-            scored.append((tokens, share))
-    total = math.fsum(share for _, share in scored)
-    return tuple([ImitationTarget(tokens, share / total) for tokens, share in scored])
+            completions.append(tokens)
+            shares.append(share)
+    total = math.fsum(shares)
+    return tuple([ImitationTarget(tokens, share / total) for tokens, share in zip(completions, shares, strict=True)])
 
 
 def search_metrics(results: Sequence[SearchResult]) -> Metrics:
-    """Return metrics of decisions, as means over decisions with at least two moves: the entropy (nats) of the search's
-    policy and of the prior, and the share of decisions for the prior's most likely move."""
+    """Return metrics of decisions: the entropies of the search's policy and of the prior [nats], and the agreement.
+
+    Agreement is the share of decisions for the prior's most likely move. All three are means over decisions with at
+    least two moves.
+    """
     if not results:
         return {}
-    decided = [result for result in results if len(result.moves) > 1] or results
+    entropies, prior_entropies, agreements = [], [], []
+    for result in [result for result in results if len(result.moves) > 1] or results:
+        entropies.append(_entropy(result.policy))
+        prior_entropies.append(_entropy(result.prior))
+        agreements.append(result.moves[result.prior.index(max(result.prior))] == result.chosen_move)
     return {
         "search/decisions": float(len(results)),
-        "search/entropy": fmean(_entropy(result.policy) for result in decided),
-        "search/prior_entropy": fmean(_entropy(result.prior) for result in decided),
-        "search/agreement": fmean(_favourite(result) == result.chosen for result in decided),
+        "search/entropy": fmean(entropies),
+        "search/prior_entropy": fmean(prior_entropies),
+        "search/agreement": fmean(agreements),
     }
 
 
-def _averaged(
-    results: Sequence[tuple[float, SearchResult]], settings: SearchSettings, rng: random.Random
+def _average_search_results(
+    weights: Sequence[float], results: Sequence[SearchResult], settings: SearchSettings, rng: random.Random
 ) -> SearchResult:
-    """Return the only result of a decision, or the weighted mean of several determinizations."""
-    first = results[0][1]
+    """Return the weighted mean of the results of several determinizations, with a move drawn from their mean policy.
+
+    A single result is returned unchanged.
+    """
+    first = results[0]
     if len(results) == 1:
         return first
     policy: list[float] = []
     values: list[float | None] = []
     visits: list[int] = []
     for move in range(len(first.moves)):
-        policy.append(math.fsum(weight * result.policy[move] for weight, result in results))
-        visits.append(sum(result.visits[move] for _, result in results))
-        values.append(_weighted_mean([(weight, result.values[move]) for weight, result in results]))
-    chosen = first.moves[draw(policy, settings.temperature, rng)]
+        shares, products, visited_weights, visit_count = list[float](), list[float](), list[float](), 0
+        for weight, result in zip(weights, results, strict=True):
+            shares.append(weight * result.policy[move])
+            visit_count += result.visits[move]
+            # Determinizations in which the move was not visited do not count in its mean value.
+            value = result.values[move]
+            if value is not None:
+                products.append(weight * value)
+                visited_weights.append(weight)
+        policy.append(math.fsum(shares))
+        visits.append(visit_count)
+        total = math.fsum(visited_weights)
+        values.append(math.fsum(products) / total if total else None)
+    chosen = first.moves[draw_move_index(policy, settings.temperature, rng)]
     return SearchResult(first.moves, tuple(policy), tuple(values), tuple(visits), chosen, first.prior)
 
 
-def _weighted_mean(weighted_values: Iterable[tuple[float, float | None]]) -> float | None:
-    """Return the mean over values except None, or None if there are none or their weight is 0."""
-    pairs = [(weight, value) for weight, value in weighted_values if value is not None]
-    total = math.fsum(weight for weight, _ in pairs)
-    return math.fsum(weight * value for weight, value in pairs) / total if total else None
-
-
-def _entropy(policy: Sequence[float]) -> float:
-    return -math.fsum(p * math.log(p) for p in policy if p > 0)
-
-
-def _favourite(result: SearchResult) -> str:
-    return result.moves[max(range(len(result.prior)), key=result.prior.__getitem__)]
+def _entropy(move_probabilities: Sequence[float]) -> float:
+    """Return the entropy of move probabilities [nats]."""
+    return -math.fsum(p * math.log(p) for p in move_probabilities if p > 0)

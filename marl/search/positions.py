@@ -7,22 +7,27 @@ from dataclasses import dataclass, field
 
 from marl.core.types import Completion, Request
 from marl.protocols import Game
-from marl.rollout.episode import Episode, EpisodeLimits, GameErrorGuard, step_done_agents
+from marl.rollout.episode import Episode, step_done_agents_and_check_game_is_over
+from marl.rollout.game_errors import EpisodeLimits, GameErrorGuard
 
+MOVES_TOGETHER = (
+    "search: {agent} is asked together with another agent; a search needs a game in which agents move in turn"
+)
+"""Error message for a game in which several agents move at once."""
 RequestKey = tuple[str, int, str]
-"""Agent, attempt and information state."""
+"""(agent to move, number of its illegal answers at this decision, information state)."""
 
 
 @dataclass(slots=True)
-class DecisionContext:
-    """The decision under search: the real episode, and the requests and answers of roles below it."""
+class DecisionRequestCache:
+    """Cache of the requests and scored answers of roles in all positions of one decision's search."""
 
     episode: Episode
-    """The real episode, with the seats as the search assumes them."""
+    """Episode in which the decision is made, with the roles that the search assumes in all seats."""
     requests: dict[RequestKey, Request] = field(default_factory=dict)
-    """Cache of requests: a role's request depends on the information state alone."""
+    """Key of an information state -> request of the role to move there."""
     answers: dict[RequestKey, dict[str, Completion]] = field(default_factory=dict)
-    """Move -> its completion, in information states where the policy was asked."""
+    """Key of an information state -> legal move -> completion of the move, scored by the policy to move there."""
 
 
 class SearchPosition:
@@ -37,7 +42,7 @@ class SearchPosition:
         *,
         parent: SearchPosition | None = None,
         move: str = "",
-        decision: DecisionContext | None = None,
+        decision: DecisionRequestCache | None = None,
     ) -> None:
         """Create a position.
 
@@ -46,18 +51,18 @@ class SearchPosition:
             returns: each agent's rewards since the root (default: 0).
             parent: previous position, or None for the root.
             move: move from `parent` to here.
-            decision: the decision under search. None: there are no roles, so no policy can be asked.
+            decision: the decision under search, or None if no roles play the game, so that no policy can be asked.
         """
         self.game, self.parent, self.move, self.decision = game, parent, move, decision
         self.agents = tuple(game.possible_agents)
         self.returns = returns or (0.0,) * len(self.agents)
         self._episode: Episode | None = None
-        self._update_moves()
+        self._update_mover_and_legal_moves()
 
-    def _update_moves(self) -> None:
-        """Set `over`, `mover` and `moves` from the game."""
+    def _update_mover_and_legal_moves(self) -> None:
+        """Set `over`, `mover` (index of the agent to move) and `moves` (legal moves) to the game's present state."""
         game = self.game
-        self.over = step_done_agents(game)
+        self.over = step_done_agents_and_check_game_is_over(game)
         self.moves: tuple[str, ...] = ()
         self.mover = -1
         if not self.over:
@@ -67,94 +72,104 @@ class SearchPosition:
                 raise ValueError(f"search: {agent} may say any text; puct and gumbel need legal moves")
             self.mover, self.moves = self.agents.index(agent), legal
 
-    def guard(self, *further_moves: str) -> GameErrorGuard:
-        """Return a context whose errors name the moves to this position, and `further_moves`."""
+    def game_error_guard(self, *further_moves: str) -> GameErrorGuard:
+        """Return a context whose errors name the moves that led here, and `further_moves`."""
         limits = self.decision.episode.limits if self.decision else EpisodeLimits()
-        return GameErrorGuard(self.game, lambda: self._line_of_play(further_moves), limits.deadline_s)
 
-    def _line_of_play(self, further_moves: Sequence[str]) -> str:
-        """Return the real episode and the moves of the search, for messages."""
-        moves, position = [*further_moves], self
-        while position.parent:
-            moves, position = [position.move, *moves], position.parent
-        prefix = f"{self.decision.episode.replay_info} " if self.decision else ""
-        return f"{prefix}in a line that a search looked at: {moves}"
+        def describe_moves_since_root() -> str:
+            moves, position = [*further_moves], self
+            while position.parent:
+                moves, position = [position.move, *moves], position.parent
+            prefix = f"{self.decision.episode.description_for_replay} " if self.decision else ""
+            return f"{prefix}in a line that a search looked at: {moves}"
 
-    def after(self, move: str) -> SearchPosition:
+        return GameErrorGuard(self.game, describe_moves_since_root, limits.deadline_s)
+
+    def position_after(self, move: str) -> SearchPosition:
         """Return the position after a legal move.
 
         Raises:
             GameError: if the game raises.
         """
-        with self.guard(move):
+        with self.game_error_guard(move):
             game = self.game.copy()
             game.step(move)
-        return SearchPosition(game, self._returns_with(game), parent=self, move=move, decision=self.decision)
+        return SearchPosition(game, self._returns_after_step_of(game), parent=self, move=move, decision=self.decision)
 
     def copy(self) -> SearchPosition:
-        """Return a copy for `play`, without requests."""
+        """Return a copy that `play` may change. No policy can be asked at the copy."""
         return SearchPosition(self.game.copy(), self.returns)
 
     def play(self, move: str) -> None:
         """Play a legal move in this position's own game."""
         self.game.step(move)
-        self.returns = self._returns_with(self.game)
-        self._update_moves()
+        self.returns = self._returns_after_step_of(self.game)
+        self._update_mover_and_legal_moves()
 
-    def _returns_with(self, game: Game) -> tuple[float, ...]:
-        """Return the returns including the rewards of the last step of `game`."""
+    def _returns_after_step_of(self, game: Game) -> tuple[float, ...]:
+        """Return each agent's rewards since the root, including the rewards of the last step of `game`."""
         components = game.reward_components
         if not components:
             return self.returns
-        return tuple(
-            [
-                before + sum(components.get(agent, {}).values())
-                for agent, before in zip(self.agents, self.returns, strict=True)
-            ]
-        )
+        returns: list[float] = []
+        for agent, before in zip(self.agents, self.returns, strict=True):
+            returns.append(before + sum(components.get(agent, {}).values()))
+        return tuple(returns)
 
     @property
-    def key(self) -> RequestKey:
-        """Return agent, attempt and information state of the agent to move."""
+    def request_key(self) -> RequestKey:
+        """Key of the position's information state in the cache of requests."""
         agent = self.game.agent_selection
         info = self.game.infos[agent]
         return agent, info["attempt"], info["state"]
 
     def request(self) -> Request:
-        """Return the request to the policy of the agent to move, as its role would make it here."""
-        requests, key = self._roles.requests, self.key
+        """Return the request by which the role of the agent to move asks its policy at this position.
+
+        Raises:
+            ValueError: if the agent was asked before, together with another agent.
+        """
+        requests, key, agent = self._decision_cache_or_error.requests, self.request_key, self.game.agent_selection
         if key not in requests:
-            requests[key] = dict(self.episode.new_requests())[self.game.agent_selection]
+            new_requests = dict(self.episode.take_new_requests())
+            if agent not in new_requests:
+                raise ValueError(MOVES_TOGETHER.format(agent=agent))
+            requests[key] = new_requests[agent]
         return requests[key]
 
     @property
     def episode(self) -> Episode:
-        """Return the episode up to here: the real one, then the search's moves as their policies phrase them."""
+        """Return the episode up to this position: the real turns, then turns for the moves of the search."""
         if self._episode is not None:
             return self._episode
         parent = self.parent
         if parent is None:
-            self._episode = self._roles.episode.copy(self.game)
+            self._episode = self._decision_cache_or_error.episode.copy(self.game)
             return self._episode
         episode = parent.episode.copy(parent.game.copy())
-        # Poses the questions of the parent: only an open question can be answered.
-        episode.new_requests()
-        answer = self._roles.answers.get(parent.key, {}).get(self.move)
+        # A move can only answer an open request, so the parent's requests are opened first.
+        episode.take_new_requests()
+        answer = self._decision_cache_or_error.answers.get(parent.request_key, {}).get(self.move)
         if answer is None:
             episode.force_action(self.move)
         else:
-            episode.answer(parent.game.agent_selection, answer)
+            episode.play_agent_answer(parent.game.agent_selection, answer)
         self._episode = episode
         return episode
 
     @property
-    def _roles(self) -> DecisionContext:
+    def _decision_cache_or_error(self) -> DecisionRequestCache:
+        """Return the requests and scored answers of the current decision's search.
+
+        Raises:
+            ValueError: if the position belongs to a game without roles, so that no policy can be asked.
+        """
         if self.decision is None:
             raise ValueError("search: no roles sit at this game, so there is no policy to ask; choose prior: uniform")
         return self.decision
 
 
-def normalised(weights: Sequence[float]) -> list[float]:
+def normalise_weights(weights: Sequence[float]) -> list[float]:
     """Return `weights` divided by their sum, or equal weights if all are 0."""
     total = sum(weights)
     return [weight / total for weight in weights] if total > 0 else [1 / len(weights)] * len(weights)

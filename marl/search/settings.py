@@ -10,12 +10,12 @@ from marl.core.config import Config
 
 
 class RootNoise(Config):
-    """Dirichlet noise in the prior at the root, so that training also explores unlikely moves (AlphaZero)."""
+    """Dirichlet noise added to the prior of the root's moves, so that training explores unlikely moves (AlphaZero)."""
 
     share: float = Field(default=0.25, gt=0, le=1)
     """Share of the noise in the prior."""
     concentration: PositiveFloat = 10.0
-    """Parameter of the noise, divided by the number of legal moves."""
+    """Sum of the Dirichlet parameters. Each legal move's parameter is this number divided by the number of moves."""
 
 
 class SearchSettings(Config):
@@ -47,7 +47,7 @@ class SearchSettings(Config):
     rollouts: Literal["random", "policy"] = "random"
     """Moves in rollouts: uniformly random, or sampled from the policies."""
     repeats: PositiveInt = 1
-    """Number of rollouts from a new position. Their mean is its value."""
+    """Number of rollouts from a new position, whose mean return is the value of the position."""
     determinizations: PositiveInt = 8
     """Maximum number of sampled states in a game of imperfect information, all consistent with the information of the
     agent to move. Each state is searched with perfect information, and the results are averaged (PIMC). This is
@@ -59,18 +59,14 @@ class SearchSettings(Config):
     """`puct`: noise in the prior at the root, or None for no noise."""
 
     @model_validator(mode="after")
-    def _check_values(self) -> Self:
-        idle = [name for name, default in _ROLLOUT_DEFAULTS.items() if getattr(self, name) != default]
-        if self.values == "critic" and idle:
-            raise ValueError(
-                f"{idle[0]}: {getattr(self, idle[0])!r} has no effect with values: 'critic', which plays nothing; "
-                "choices: values: rollouts, or leave it out"
-            )
+    def _reject_rollout_settings_with_critic(self) -> Self:
+        for name, setting, default in (("rollouts", self.rollouts, "random"), ("repeats", self.repeats, 1)):
+            if self.values == "critic" and setting != default:
+                raise ValueError(
+                    f"{name}: {setting!r} has no effect with values: 'critic', which plays nothing; "
+                    "choices: values: rollouts, or leave it out"
+                )
         return self
-
-
-_ROLLOUT_DEFAULTS = {"rollouts": "random", "repeats": 1}
-"""Settings of rollouts, with their defaults."""
 
 
 class TurnSearchSettings(Config):
@@ -112,7 +108,7 @@ class TurnSearchSettings(Config):
     """Field -> rules with this setting."""
 
     @model_validator(mode="after")
-    def _used(self) -> Self:
+    def _reject_settings_of_other_rules(self) -> Self:
         for name, rules in self._only.items():
             if name in self.model_fields_set and self.rule not in rules:
                 raise ValueError(

@@ -35,15 +35,15 @@ class TreeNode(Generic[PositionT]):
         self.totals = [0.0] * moves
         """Sum of the mover's returns after each move."""
 
-    def add_move(self, child: TreeNode[PositionT], prior: float = 1.0) -> int:
-        """Add a move discovered after the creation of the node; return its index."""
-        self.prior = [*self.prior, prior]
+    def add_move(self, child: TreeNode[PositionT]) -> int:
+        """Add a move to `child`, found after the creation of this node, with prior 1; return the move's index."""
+        self.prior = [*self.prior, 1.0]
         self.children.append(child)
         self.visits.append(0)
         self.totals.append(0.0)
         return len(self.children) - 1
 
-    def means(self) -> list[float | None]:
+    def mean_values(self) -> list[float | None]:
         """Return the mover's mean return after each move, or None for moves without a visit."""
         return [total / visits if visits else None for total, visits in zip(self.totals, self.visits, strict=True)]
 
@@ -62,46 +62,50 @@ class ValueRange:
     low: float = math.inf
     high: float = -math.inf
 
-    def add(self, values: Sequence[float]) -> None:
-        """Extend the range by the values of all agents."""
+    def extend_to_include(self, values: Sequence[float]) -> None:
+        """Extend the range so that it includes `values`, one value for each agent."""
         self.low, self.high = min(self.low, *values), max(self.high, *values)
 
-    def measure(self, value: float) -> float:
-        """Return `value` on the scale from 0 to 1, or .5 while the range is a single value."""
+    def normalise(self, value: float) -> float:
+        """Return `value` scaled to the range from 0 to 1, or .5 while all values so far are equal."""
         width = self.high - self.low
         return (value - self.low) / width if width > 0 else 0.5
 
 
-def puct(node: TreeNode[PositionT], bounds: ValueRange, exploration: float) -> int:
-    """Return the move with the greatest Q + c P sqrt(sum N) / (1 + N) (AlphaZero, 1712.01815); ties by index.
+def select_move_by_puct(node: TreeNode[PositionT], value_range: ValueRange, exploration: float) -> int:
+    """Return the first index of a move with the greatest Q + c P sqrt(sum N) / (1 + N) (AlphaZero, 1712.01815).
 
     Q of a move without a visit is the mean over the node's own evaluation and all visits.
     """
     visits, totals, prior = node.visits, node.totals, node.prior
     total_visits = sum(visits)
-    # 1 more than in the paper, so that the prior decides on the first visit, too.
+    # Unlike in the paper, 1 is added to the visits, so that the prior already decides the first visit.
     weight = exploration * math.sqrt(total_visits + 1)
-    unvisited_mean = bounds.measure((node.values[node.mover] + sum(totals)) / (1 + total_visits))
+    unvisited_mean = value_range.normalise((node.values[node.mover] + sum(totals)) / (1 + total_visits))
     best, chosen = -math.inf, 0
     for move, count in enumerate(visits):
-        mean = bounds.measure(totals[move] / count) if count else unvisited_mean
+        mean = value_range.normalise(totals[move] / count) if count else unvisited_mean
         score = mean + weight * prior[move] / (1 + count)
         if score > best:
             best, chosen = score, move
     return chosen
 
 
-def uct(means: Sequence[float], visits: Sequence[int], exploration: float) -> list[float]:
-    """Return UCB1 of moves with these means and visits (at least 1): Q + c sqrt(ln N / n).
+def ucb1_scores(mean_values: Sequence[float], visits: Sequence[int], exploration: float) -> list[float]:
+    """Return the UCB1 score of each move: Q + c sqrt(ln N / n), with Q in `mean_values`, n >= 1 in `visits`, c
+    `exploration`.
 
-    N is the sum of visits (Kocsis and Szepesvari 2006, "Bandit based Monte-Carlo planning", where c = 2 C_p).
+    N is the sum of all n (Kocsis and Szepesvari 2006, "Bandit based Monte-Carlo planning", where c = 2 C_p).
     """
     log_total = math.log(sum(visits))
-    return [mean + exploration * math.sqrt(log_total / count) for mean, count in zip(means, visits, strict=True)]
+    return [mean + exploration * math.sqrt(log_total / count) for mean, count in zip(mean_values, visits, strict=True)]
 
 
-def backpropagate(path: TreePath[PositionT], values: Sequence[float]) -> None:
-    """Count a visit of every move on a path. `values`: each agent's return."""
+def backpropagate(path: TreePath[PositionT], returns: Sequence[float]) -> None:
+    """Count a visit of every move on `path`, and add the mover's return to the move's total.
+
+    `returns` holds each agent's return.
+    """
     for node, move in path:
         node.visits[move] += 1
-        node.totals[move] += values[node.mover]
+        node.totals[move] += returns[node.mover]

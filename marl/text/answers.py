@@ -1,4 +1,4 @@
-"""Location of the answer in model-written text: in boxes, tags, brackets or code blocks, and not retracted later.
+"""Search for the answer in model-written text: in boxes, tags, brackets or code blocks, and not retracted later.
 
 Roles parse moves and verifiers parse answers by these rules, so that both accept the same texts. The functions raise no
 errors, and take time linear in the length of the text.
@@ -9,24 +9,26 @@ errors, and take time linear in the length of the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s{0,8}+(?=\{)|[ \t]{1,8}+(?=[^\s${}])|(?=\\[A-Za-z]))")
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _UNBRACED = re.compile(r"[^\s${}]++(?:\{[^{}$\n]*\}[^\s${}]*+)*")
-"""Content of `\\boxed 5` and `\\boxed\\frac{1}{2}`."""
+"""Content of a box without braces: `\\boxed 5` and `\\boxed\\frac{1}{2}`."""
 _PART_BEFORE = re.compile(r"(?:[-+/^±×·÷−≠]|[\d)}][ \t]?\*|\\(?:times|cdot|div|pm|mp|neq?|not))[ \t]?$|[\d–]$")
 _PART_AFTER = re.compile(
     r"[ \t$]?(?:\{|\^(?!\s?\{?\s?\\circ)|\d|\\(?:times|cdot|div|pm|mp)\b|[-+*/×·÷−][ \t]?[\d\\(]"
     r"|[ \t]?(?:and|,)[ \t$]*-?\d)"
 )
-"""Context of a box that is part of a larger formula, or of a list."""
+"""Text after a box if the box is part of a larger formula or of a list; `_PART_BEFORE`: text before such a box."""
 _BRACKETED = re.compile(r"\[([^\[\]\n]+)\]")
 _FENCE = re.compile(r" {0,3}(`{3,}+)([^`]*+)")
+_SPELLINGS_OF_LANGUAGES = {"python": ("python", "py", "python3")}
+"""Language -> labels of fenced blocks that name the language."""
 _COVER = "\0"
-"""Character by which marks are masked before the search for retractions."""
+"""Character that hides the characters of answer spans while the text is searched for retractions."""
 _NEGATION = r"(?:not|never(?!\smind)|neither|nor|except|cannot|without)\b|\w{1,20}n['’]t\b"
 _DENIED = re.compile(
     rf"(?:\b(?:{_NEGATION})|不是?|不选|并非|未必|以为)(?:\s{{1,9}}[\w$\\({{]{{1,20}}){{0,3}}[\s$({{\\*~]*$", re.I
@@ -37,37 +39,38 @@ _THOUGHT_FIRST = re.compile(
     r"(?:\s{1,9}[\w$\\({=]{1,20}){0,8}[\s$({\\*:~]*$",
     re.I,
 )
-"""Context before an earlier answer that is no longer valid: "I first thought it was 5, but ...". """
+"""Text before an earlier answer that is no longer valid: "I first thought it was 5, but ...". """
 _CLAUSE = r"(?:^|[^\w\s'’])[ \t]{0,8}(?:(?:oh|ah|uh|um|hm++|well|but|and|so|or|ok|okay)\b[ \t,.…]{0,8}){0,2}"
 """Beginning of a clause after punctuation, so that "no" in "there is no other" is no retraction."""
 _WRONG = (
-    r"(?:wrong|incorrect|mistaken|an?\s(?:mistake|error)|not\s(?:it|right|correct|the\s(?:right\s|correct\s)?answer))\b"
+    r"(?:wrong|incorrect|mistaken|an?\s(?:mistake|error)"
+    r"|not\s(?:it|right|correct|asked|the\s(?:right\s|correct\s)?answer))\b"
 )
 _RETRACTION = re.compile(
     rf"{_CLAUSE}(?:"
     r"(?:wait\b(?!\s(?:for|until|till|time))|no(?=\s*(?:[,.!;:…–—-]|$)|\s(?:wait|that|it|this|i|sorry)\b)"
     r"|nope|oops|whoops|sorry|apologies|actually|rather(?!\sthan)|hold\son|never\s?mind|correction"
     r"|i\s(?:mean|meant|was\swrong|misread|miscalculated|made\san?\s(?:mistake|error))|my\s(?:mistake|bad|error)"
-    r"|let\sme\s(?:correct|fix|re(?:do|calculate|compute|consider|think|start)))\b"
+    r"|let\sme\s(?:correct|fix|re(?:do|calculate|compute|count|consider|think|start)))\b"
     r"|等等|等一下|不对|更正|重新|不(?=\s*[,.，。!！]))"
     r"|\b(?:scratch|strike|ignore|disregard|forget)\s(?:that|this|it|the\s(?:above|previous|last|first))\b"
     r"|\bon\s(?:second|further)\sthoughts?\b|\bi\stake\s(?:that|this|it)\sback\b|错了|说错"
-    # These end before the negation, which denies what stands behind it, too: "Answer: 5. The answer is not [6]".
+    # These patterns exclude the negation, which also denies the next mark: "Answer: 5. The answer is not [6]".
     r"|\banswer\s(?:is\s|was\s)?(?=(?:not|never)\b)|\banswer\s(?=(?:isn|wasn|can)['’]t\b)|答案(?=不)"
-    rf"|\b(?:that|this|it|which|answer|result)(?:['’]s|\s(?:is|was|seems|looks|must\sbe))\s(?:\w{{1,20}}\s){{0,2}}{_WRONG}"
+    rf"|\b(?:that|this|it|which|answer|result|box|attempt|try|guess|calculation)(?:['’]s|\s(?:is|was|seems|looks|must\sbe))\s(?:\w{{1,20}}\s){{0,2}}{_WRONG}"
     r"|\b(?:that|this|it)\s(?:is|was)n['’]t\s(?:it|right|correct)\b"
     rf"|{_COVER}[\s$)\]\\*,\"'`]{{0,8}}(?:(?:is|was|would\sbe|seems|looks)\s(?:\w{{1,20}}\s)?(?:{_WRONG}|not\b|false\b)"
     r"|(?:is|was)n['’]t\b)",
     re.I | re.M,
 )
-"""Retractions of an earlier answer: at the beginning of a clause, anywhere, and directly after a mark."""
+"""Retractions of an earlier answer, such as "Wait, ..." or "that is wrong"."""
 _QUALIFIED = re.compile(
     r"\b(?:maybe|perhaps|possibly|probably|if|whether|suppose|assume|assuming|unless|doubt|(?:could|might|may)\sbe)"
     r"(?:\s{1,3}[\w$\\({]{1,20}){0,3}[\s$({\\*:,~]*$|\b(?:or|either)[\s$({\\*~]*$|(?:或|也许|可能是?|大约|大概|如果|假如|是否|难道|错误的?|[他她]的)[\s~]*$"
     r"|(?:\b(?:wrong|incorrect|false|previous|earlier|old|initial|first|other|his|her|their)|['’]s)\s{0,3}$",
     re.I,
 )
-"""Context before an answer that is qualified, or is not the author's own."""
+"""Text before an answer that is qualified ("maybe 5"), or is not the author's own ("his 5")."""
 _QUALIFIED_AFTER = re.compile(
     r"[\s$)\]\\*.,;!\"'(–—-]{0,8}(?:(?:or|maybe|perhaps|possibly|probably|alternatively|unless)\b|或)|[\s$)\]\\*]{0,4}\?",
     re.I,
@@ -82,79 +85,81 @@ _QUESTION_AFTER = re.compile(r"(?:[^.!?\n]|\.(?=\d)){0,70}\?")
 
 
 class AnswerSpan(NamedTuple):
-    """Span of a text that is marked as an answer, such as a box or a tag, with the content inside of the mark."""
+    """Span of a text that markup, such as a box or a tag, presents as an answer."""
 
     start: int
+    """Offset of the span's first character, markup included."""
     end: int
+    """Offset after the span's last character, markup included."""
     content: str
+    """Text inside of the markup, or "" if this text is no readable answer."""
 
 
-def without_thoughts(text: str) -> str:
-    """Return the text without `<think>` blocks, closed or not, and without everything before a lone `</think>`."""
+def remove_thoughts_and_strip(text: str) -> str:
+    """Return `text` stripped, without `<think>` blocks, closed or not, and the text before a lone `</think>`."""
     if "think>" not in text:
         return text.strip()
-    # The blank keeps the texts before and after a block from forming a new mark. A lone `</think>` comes from chat
-    # templates that open the block in the prompt.
+    # The blank keeps the texts before and after a removed block from joining to a new answer mark such as "Answer:".
+    # `rpartition` drops thoughts that the chat template opened in the prompt: they end with a lone `</think>`.
     return _THOUGHT.sub(" ", text).rpartition("</think>")[2].strip()
 
 
-def public_text(text: str) -> str:
-    """Return the text for other agents if thoughts are hidden. A text without thoughts keeps its whitespace."""
-    return without_thoughts(text) if "think>" in text else text
+def remove_thoughts(text: str) -> str:
+    """Return `text` as other agents read it, without thoughts. A text that has none keeps its whitespace."""
+    return remove_thoughts_and_strip(text) if "think>" in text else text
 
 
-def drop_retracted(text: str, marks: Iterable[AnswerSpan]) -> list[AnswerSpan]:
-    """Return the marks neither denied ("not [5]", "[5] is wrong") nor followed by a retraction ("Wait, ...").
+def drop_retracted_answers(text: str, answer_spans: Iterable[AnswerSpan]) -> list[AnswerSpan]:
+    """Return the spans that are neither denied ("not [5]", "[5] is wrong") nor followed by a retraction ("Wait, ...").
 
-    Words inside of a mark retract nothing.
+    Words inside of a span retract nothing.
     """
-    marks = sorted(marks)
-    retraction_end = _end_of_retraction(text, marks) if marks else 0
-    return [mark for mark in marks if mark.start >= retraction_end and not _is_denied(text, mark.start, retraction_end)]
-
-
-def drop_uncertain(text: str, marks: Iterable[AnswerSpan]) -> list[AnswerSpan]:
-    """Return the marks without qualified ones ("maybe 5"). The content of doubted marks ("5?") is replaced by ""."""
-    unqualified = [mark for mark in marks if not _QUALIFIED.search(text[max(0, mark.start - 80) : mark.start])]
-    return [mark._replace(content="") if _is_doubted(text, mark) else mark for mark in unqualified]
-
-
-def _is_doubted(text: str, mark: AnswerSpan) -> bool:
-    before = text[max(0, mark.start - 80) : mark.start]
-    question = _QUESTION_AFTER.match(text, mark.end) and _QUESTION_BEFORE.search(before)
-    return bool(question or _QUALIFIED_AFTER.match(text, mark.end))
-
-
-def _end_of_retraction(text: str, marks: Sequence[AnswerSpan]) -> int:
-    """Return the end of the last retraction after the first mark, outside of all marks; 0 if there is none."""
+    answer_spans = sorted(answer_spans)
+    if not answer_spans:
+        return []
     pieces, end = [], 0
-    for mark in marks:
+    for mark in answer_spans:
         if mark.end > end:
             pieces += [text[end : mark.start], _COVER * (mark.end - max(mark.start, end))]
             end = mark.end
     pieces.append(text[end:])
-    retractions = _RETRACTION.finditer("".join(pieces), max(0, marks[0].end - 1))
-    return max((retraction.end() for retraction in retractions), default=0)
+    retraction_end = 0
+    for retraction in _RETRACTION.finditer("".join(pieces), max(0, answer_spans[0].end - 1)):
+        retraction_end = retraction.end()
+    valid = list[AnswerSpan]()
+    for mark in answer_spans:
+        before = text[max(retraction_end, mark.start - 80) : mark.start]
+        is_denied = _DENIED.search(before) or _THOUGHT_FIRST.search(before)
+        if mark.start >= retraction_end and not is_denied:
+            valid.append(mark)
+    return valid
 
 
-def _is_denied(text: str, start: int, after: int = 0) -> bool:
-    """Return True if the words between `after` and `start` deny the answer at `start`."""
-    before = text[max(after, start - 80) : start]
-    return bool(_DENIED.search(before) or _THOUGHT_FIRST.search(before))
+def drop_uncertain_answers(text: str, answer_spans: Iterable[AnswerSpan]) -> list[AnswerSpan]:
+    """Return `answer_spans` without qualified answers ("maybe 5"). The content of doubted answers ("5?") becomes ""."""
+    certain = list[AnswerSpan]()
+    for mark in answer_spans:
+        before = text[max(0, mark.start - 80) : mark.start]
+        if _QUALIFIED.search(before):
+            continue
+        is_question = _QUESTION_AFTER.match(text, mark.end) and _QUESTION_BEFORE.search(before)
+        is_doubted = is_question or _QUALIFIED_AFTER.match(text, mark.end)
+        certain.append(mark._replace(content="") if is_doubted else mark)
+    return certain
 
 
-def closing_brace(text: str, start: int) -> int:
-    """Return the offset after the brace that closes the one before `start`, or `len(text) + 1` if none does."""
+def offset_after_closing_brace(text: str, start_offset: int) -> int:
+    """Return the offset after the `}` that closes the `{` before `start_offset`, or `len(text) + 1` if none does."""
     depth = 1
-    for brace in _BRACES.finditer(text, start):
+    for brace in _BRACES.finditer(text, start_offset):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
         if depth == 0:
             return brace.end()
     return len(text) + 1
 
 
-def find_boxes(text: str) -> list[AnswerSpan]:
-    r"""Return the outermost boxes (`\boxed{5}`, `\fbox{5}`, `\boxed 5`).
+def find_latex_boxes(text: str) -> list[AnswerSpan]:
+    r"""Return the outermost boxes in LaTeX: `\boxed{5}`, `\fbox{5}` or `\boxed 5`.
 
     A box that is not closed, or is part of a larger formula (`-\boxed{5}`, `\boxed{5}^2`), has the content "".
     """
@@ -163,49 +168,57 @@ def find_boxes(text: str) -> list[AnswerSpan]:
     while box := _BOX.search(text, end):
         braced = text.startswith("{", box.end())
         content = _UNBRACED.match(text, box.end())
-        end = closing_brace(text, box.end() + 1) if braced else content.end() if content else box.end()
+        end = offset_after_closing_brace(text, box.end() + 1) if braced else content.end() if content else box.end()
         inner = text[box.end() + braced : end - braced] if end <= len(text) else ""
         inner = inner.strip() if braced else inner.rstrip(".,;:")
-        # The patterns look back over a bounded context, so that many boxes do not take quadratic time.
+        # The patterns see a bounded context, because many boxes would otherwise take quadratic time.
         in_formula = _PART_BEFORE.search(text[max(0, box.start() - 12) : box.start()]) or _PART_AFTER.match(text, end)
         marks.append(AnswerSpan(box.start(), min(end, len(text)), "" if in_formula else inner))
     return marks
 
 
-def tags(text: str, name: str) -> list[AnswerSpan] | None:
+def find_tagged_spans(text: str, tag_name: str) -> list[AnswerSpan] | None:
     """Return the spans `<name>...</name>`, or None if opening and closing tags do not alternate."""
-    ends = list(re.finditer(rf"<(/?){re.escape(name)}>", text))
+    ends = list(re.finditer(rf"<(/?){re.escape(tag_name)}>", text))
     if [tag[1] for tag in ends] != ["", "/"] * (len(ends) // 2):
         return None
-    pairs = zip(ends[::2], ends[1::2], strict=True)
-    return [AnswerSpan(first.start(), last.end(), text[first.end() : last.start()]) for first, last in pairs]
+    marks = list[AnswerSpan]()
+    for opening, closing in zip(ends[::2], ends[1::2], strict=True):
+        marks.append(AnswerSpan(opening.start(), closing.end(), text[opening.end() : closing.start()]))
+    return marks
 
 
-def brackets(text: str) -> list[AnswerSpan]:
-    """Return the innermost, non-empty square brackets that end on the line of their beginning."""
-    marks = (AnswerSpan(match.start(), match.end(), match[1].strip()) for match in _BRACKETED.finditer(text))
-    return [mark for mark in marks if mark.content]
+def find_square_brackets(text: str) -> list[AnswerSpan]:
+    """Return the spans of non-empty square brackets that hold no other brackets and end on the same line."""
+    marks = list[AnswerSpan]()
+    for match in _BRACKETED.finditer(text):
+        if content := match[1].strip():
+            marks.append(AnswerSpan(match.start(), match.end(), content))
+    return marks
 
 
-def code_blocks(text: str) -> Iterator[tuple[str, AnswerSpan]]:
-    """Yield (label, block) for each code block between lines of backticks; the label names the language."""
+def last_code_block(text: str, language: str = "") -> str | None:
+    """Return the code of the last fenced block that is not retracted, or None if there is none.
+
+    The label of the block must be empty or `language` (for `python` also `py`, `python3`); if `language` is "", a block
+    with any label counts.
+    """
+    blocks, candidates = list[AnswerSpan](), set[AnswerSpan]()
     fence, label, start, offset, lines = "", "", 0, 0, list[str]()
     for line in text.split("\n"):
         mark = _FENCE.fullmatch(line.rstrip())
         if mark and not fence:
             fence, label, start, lines = mark[1], mark[2].strip().lower(), offset, []
         elif mark and len(mark[1]) >= len(fence) and not mark[2]:
-            yield label, AnswerSpan(start, offset + len(line), "\n".join(lines))
+            # Blocks in other languages are collected, too, so that words in them do not retract an earlier answer.
+            blocks.append(AnswerSpan(start, offset + len(line), "\n".join(lines)))
+            if not language or label in ("", *_SPELLINGS_OF_LANGUAGES.get(language.lower(), (language.lower(),))):
+                candidates.add(blocks[-1])
             fence = ""
         elif fence:
             lines.append(line)
         offset += len(line) + 1
-
-
-def last_code_block(text: str, language: str = "") -> str | None:
-    """Return the last code block that is not retracted and has the label `language` or none; with "", any label."""
-    blocks = list(code_blocks(text))
-    candidates = {mark for label, mark in blocks if not language or label in ("", language.lower())}
-    # Blocks in other languages count as marks, too, so that words inside of them retract nothing.
-    valid = [mark for mark in drop_retracted(text, (mark for _, mark in blocks)) if mark in candidates]
-    return (valid[-1].content.strip("\n").rstrip() or None) if valid else None
+    for block in reversed(drop_retracted_answers(text, blocks)):
+        if block in candidates:
+            return block.content.strip("\n").rstrip() or None
+    return None

@@ -1,4 +1,5 @@
-"""Filters that compiled templates call: they charge a rendering for its work, and keep the origins of marked texts.
+"""Filters that compiled templates call. They count characters against a rendering's budget, and keep the marks that say
+from which turn a piece of text comes.
 
 `marl/text/template_nodes.py` inserts the filters whose names begin with an underscore into the syntax tree. A filter
 with `pass_context` is never evaluated by jinja2 at compile time, when the facts are unknown.
@@ -7,81 +8,97 @@ with `pass_context` is never evaluated by jinja2 at compile time, when the facts
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from threading import local
 from typing import Any
 
 from jinja2 import pass_context
-from jinja2.exceptions import SecurityError
-from jinja2.runtime import Context
+from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.runtime import Context, Undefined
 
 from marl.text.origins import (
     NO_ORIGINS,
-    AssignmentBoundary,
-    BranchEnd,
-    MarkedText,
     Origins,
+    TemplateAssignmentEnd,
+    TemplateBranchEnd,
+    TextWithOrigins,
     add_origins,
-    apply_cached,
-    join_texts,
+    apply_cached_with_origins,
+    join_texts_with_origins,
     origins_of,
     record_origins,
     take_recorded_origins,
-    text_of,
+    to_marked_text,
 )
 
 BUDGET = 10_000_000
-"""Maximum number of characters that one rendering may make. A list item, a call and a loop round cost `ITEM_COST`."""
+"""Maximum number of characters that one rendering of a scenario's template may make, including intermediate texts."""
 ITEM_COST = 100
+"""Cost of a list item, a call or a round of a loop, in characters of the budget."""
 
 
-class LimitError(SecurityError):
-    """A template or an expression would take too much time or memory."""
+class TemplateLimitError(SecurityError):
+    """A template or an expression exceeds a limit of time or memory."""
 
 
-class _Rendering(local):
+class _RenderingState(local):
     """State of the current rendering in this thread."""
 
-    units = 0
-    """Number of characters charged so far."""
+    used_characters = 0
+    """Number of characters of the budget that the rendering has used."""
+    budget = BUDGET
+    """Maximum number of characters that the rendering may make, including intermediate texts."""
     branches: list[Origins]
-    """Origins of the conditions and items of each open `if` and `for`. The first entry belongs to the whole
-    template."""
+    """Origins of the full template, followed by the origins of each open `if`'s conditions and `for`'s items."""
     assigned: Origins
-    """Origins of variables set since the last boundary whose values cannot carry marks."""
+    """Origins of unmarkable values that were assigned to variables since the last boundary."""
     result: Any = None
-    """Value of the expression, set by the filter `_result`."""
+    """Value of a compiled expression, set by the filter `_result`."""
 
 
-rendering = _Rendering()
-_END = BranchEnd()
+rendering = _RenderingState()
+_END = TemplateBranchEnd()
 
 
-# --- costs -----------------------------------------------------------------------------------------------------------
+# --- costs in characters, charged to the budget of a rendering --------------------------------------------------------
 
 
-def spend(units: int) -> None:
-    """Charge the current rendering for `units` characters.
+def charge_characters_to_rendering_budget(character_count: int) -> None:
+    """Count `character_count` characters against the budget of the current rendering.
 
     Raises:
-        LimitError: if the rendering exceeds its budget.
+        TemplateLimitError: if the rendering exceeds its budget.
     """
     state = rendering
-    state.units = spent = state.units + units
-    if spent > BUDGET:
-        raise LimitError(
-            f"it makes more than {BUDGET:,} characters (an item, a call or a round of a loop counts as {ITEM_COST})"
+    state.used_characters = spent = state.used_characters + character_count
+    if spent > state.budget:
+        raise TemplateLimitError(
+            f"it makes more than {state.budget:,} characters "
+            f"(an item, a call or a round of a loop counts as {ITEM_COST})"
         )
 
 
-def size_of(value: Any) -> int:
-    """Return the cost of `value` with all nested items. Counting stops soon after `BUDGET`."""
-    # Methods of `str`, `list` and `dict` are called by class: those of marked values would record a look at the value.
+@contextmanager
+def rendering_budget(max_characters: int) -> Iterator[None]:
+    """Give the rendering in the body a budget of its own, in characters."""
+    state, before = rendering, (rendering.used_characters, rendering.budget)
+    state.used_characters, state.budget = 0, max_characters
+    try:
+        yield
+    finally:
+        state.used_characters, state.budget = before
+
+
+def nested_size_in_characters(value: Any) -> int:
+    """Return the cost of `value` with all nested items, in characters; counting stops above the budget."""
+    # Base-class methods are called, because those of recording lists and dicts would record a use of the origins.
     if isinstance(value, str):
         return str.__len__(value)
     size, stack = 0, [value]
-    while stack and size <= BUDGET:
+    budget = rendering.budget
+    while stack and size <= budget:
         match stack.pop():
             case str() as text:
                 size += str.__len__(text)
@@ -99,64 +116,71 @@ def size_of(value: Any) -> int:
     return size
 
 
-def charge(value: Any) -> Any:
-    """Return `value` after charging for its size."""
-    spend(str.__len__(value) if isinstance(value, str) else size_of(value))
+def charge_size_to_rendering_budget(value: Any) -> Any:
+    """Return `value` unchanged, after counting its size against the rendering's budget."""
+    charge_characters_to_rendering_budget(
+        str.__len__(value) if isinstance(value, str) else nested_size_in_characters(value)
+    )
     return value
 
 
-def count_items(items: Iterable[Any], cost: int) -> list[Any]:
-    """Return the items of a `for` loop, each charged with `cost`, and open the loop's branch with their origins."""
+def list_loop_items_within_budget(items: Iterable[Any], cost_per_item: int) -> list[Any]:
+    """Return the items of a `for` loop, after charging `cost_per_item` characters for each to the rendering's budget.
+
+    Origins that were recorded while the items were computed become the origins of the loop's text.
+    """
     counted = []
     for item in items:
-        # Charged one by one, so that an endless iterable runs into the budget.
-        spend(cost)
+        # Items are counted one by one, so that an endless iterable exceeds the budget.
+        charge_characters_to_rendering_budget(cost_per_item)
         counted.append(item)
     rendering.branches.append(take_recorded_origins())
     return counted
 
 
-def concatenate(values: list[Any]) -> str:
-    """Return the values joined by the operator `~`."""
-    spend(size_of(values))
-    return join_texts(map(text_of, values))
+def concatenate_within_budget(values: list[Any]) -> str:
+    """Return the joined `values`, as the operator `~` does, after counting their size against the budget."""
+    charge_characters_to_rendering_budget(nested_size_in_characters(values))
+    return join_texts_with_origins(map(to_marked_text, values))
 
 
-# --- marks -----------------------------------------------------------------------------------------------------------
+# --- origins of a template's conditions and assignments ---------------------------------------------------------------
 
 
 @pass_context
-def end_branch(_context: Context, _: None, sets: bool = False) -> str:
-    """Return the boundary at the end of an `if` or `for`. `sets` is True if its body may set variables."""
+def boundary_after_branch(_context: Context, _: None, sets_variables: bool = False) -> str:
+    """Return the marker text behind the body of an `if` or `for`, which ends the text that depends on its condition.
+
+    `sets_variables` is True if the body may set variables.
+    """
     origins = rendering.branches.pop()
-    if sets:
+    if sets_variables:
         rendering.assigned |= origins
-    return BranchEnd(origins) if origins else _END
+    return TemplateBranchEnd(origins) if origins else _END
 
 
-def decide(condition: Any, first: bool = False) -> bool:
-    """Return the truth value of a condition, whose origins become origins of everything in the branch.
+def evaluate_branch_condition(condition: Any, opens_branch: bool = False) -> bool:
+    """Return the truth value of `condition`, and store its origins as origins of the branch's text.
 
-    `first` is True for the condition of the `if` itself, which opens the branch, and False for an `elif` or a loop
-    filter.
+    `opens_branch` is True for the condition of the `if` itself, and False for an `elif` or the filter of a loop.
     """
     holds = bool(condition)
-    if first:
+    if opens_branch:
         rendering.branches.append(take_recorded_origins())
     elif origins := take_recorded_origins():
         rendering.branches[-1] |= origins
     return holds
 
 
-def assign(value: Any, silent: bool = False) -> Any:
-    """Return the value of a variable, marked with the origins of its expression.
+def mark_assigned_value(value: Any, has_no_boundary: bool = False) -> Any:
+    """Return `value`, which is assigned to a variable, marked with the origins of its expression.
 
-    `silent` is True if no boundary can follow. The origins then apply to the whole template.
+    With `has_no_boundary`, no boundary follows, so that origins of an unmarkable value apply to the full template.
     """
     origins = take_recorded_origins()
     if origins and isinstance(value, str):
         return add_origins(value, origins)
-    if silent:
+    if has_no_boundary:
         rendering.branches[0] |= origins
     else:
         rendering.assigned |= origins
@@ -164,93 +188,99 @@ def assign(value: Any, silent: bool = False) -> Any:
 
 
 @pass_context
-def keep_result(_context: Context, value: Any) -> None:
+def store_expression_value(_context: Context, value: Any) -> None:
     """Store the value of an expression for `CompiledTemplate.evaluate`."""
     rendering.result = value
 
 
 @pass_context
-def end_assignment(_context: Context, _: None) -> str:
-    """Return the boundary after an assignment, which marks all following text with the origins of the variables."""
+def boundary_after_assignment(_context: Context, _: None) -> str:
+    """Return the boundary after an assignment, with origins of the assigned values for all following text."""
     origins, rendering.assigned = rendering.assigned, NO_ORIGINS
-    return AssignmentBoundary(origins) if origins else ""
+    return TemplateAssignmentEnd(origins) if origins else ""
 
 
-def look(value: Any) -> Any:
-    """Return `value` after recording its origins."""
-    if type(value) is MarkedText:
+def record_origins_of(value: Any) -> Any:
+    """Return `value` unchanged, after recording its origins as read."""
+    if type(value) is TextWithOrigins:
         record_origins(origins_of(value))
     return value
 
 
-def recording_test(test: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a jinja2 test (`is upper`) that records the origins of its arguments."""
+def origin_recording_test(jinja_test: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `jinja_test` (such as `upper` of `is upper`), extended to record the origins of its arguments."""
 
-    @wraps(test)
-    def recording(*args: Any) -> Any:
+    @wraps(jinja_test)
+    def test_and_record_origins(*args: Any) -> Any:
         for value in args:
-            look(value)
-        return test(*args)
+            record_origins_of(value)
+        return jinja_test(*args)
 
-    return recording
+    return test_and_record_origins
 
 
-def output(value: Any) -> str:
+def mark_output_text_with_origins(value: Any) -> str:
     """Return the text of an output statement, marked with the origins recorded by its expression."""
-    text = value if isinstance(value, str) else text_of(value)
-    spend(str.__len__(text))
+    if isinstance(value, Undefined):
+        # `str` raises for an unknown name; for an attribute that the sandbox hides, this error is raised.
+        raise TemplateRuntimeError(str(value) or "it prints an attribute that is not available")
+    if callable(value):
+        # The text of a function contains its memory address, which differs between runs.
+        raise TemplateRuntimeError("it prints a function, not a text; call the function: name()")
+    text = value if isinstance(value, str) else to_marked_text(value)
+    charge_characters_to_rendering_budget(str.__len__(text))
     return add_origins(text, origins) if (origins := take_recorded_origins()) else text
 
 
-# --- filters for template authors ------------------------------------------------------------------------------------
+# --- filters that template authors may use ----------------------------------------------------------------------------
 
 
-def metered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that is charged for its arguments, and whose result carries the marks of marked arguments."""
+def metered_filter(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` as a template filter that keeps the origins of its arguments and counts their size."""
 
     @wraps(function)
-    def filter_value(*args: Any, **kwargs: Any) -> Any:
-        spend(size_of((args, kwargs)))
+    def filter_with_budget_and_origins(*args: Any, **kwargs: Any) -> Any:
+        charge_characters_to_rendering_budget(nested_size_in_characters((args, kwargs)))
         result = function(*args, **kwargs)
-        if type(result) is MarkedText:
+        if type(result) is TextWithOrigins:
             return result
-        texts = tuple([value for value in args if type(value) is MarkedText])
+        texts = tuple([value for value in args if type(value) is TextWithOrigins])
         return add_origins(result, origins_of(texts)) if texts else result
 
-    return filter_value
+    return filter_with_budget_and_origins
 
 
-def text_filter(function: Callable[[str], str]) -> Callable[[str], str]:
-    """Return a function of a text as a filter. It is charged for the text, and its result carries the text's marks."""
+def metered_text_filter(function: Callable[[str], str]) -> Callable[[str], str]:
+    """Return `function` as a template filter that keeps the origins of its text and counts the text's size."""
 
-    def filter_text(text: str) -> str:
-        spend(3 * ITEM_COST + size_of(text))
-        return apply_cached(text, function)
+    def filter_text_with_budget_and_origins(text: str) -> str:
+        charge_characters_to_rendering_budget(3 * ITEM_COST + nested_size_in_characters(text))
+        return apply_cached_with_origins(text, function)
 
-    return filter_text
+    return filter_text_with_budget_and_origins
 
 
-def join(values: Iterable[Any], separator: str = "") -> str:
-    """Return the texts of `values` joined by `separator`; jinja2's own filter would lose the marks."""
-    texts = list(map(text_of, charge(list(values))))
-    spend(size_of(texts) + len(texts) * len(separator))
+def join_texts_within_budget(values: Iterable[Any], separator: str = "") -> str:
+    """Return the texts of `values` joined by `separator`, with marks (which jinja2's own filter would lose)."""
+    texts = list(map(to_marked_text, charge_size_to_rendering_budget(list(values))))
+    charge_characters_to_rendering_budget(nested_size_in_characters(texts) + len(texts) * len(separator))
     pieces = [separator] * max(2 * len(texts) - 1, 0)
     pieces[::2] = texts
-    return join_texts(pieces)
+    return join_texts_with_origins(pieces)
 
 
-def replace(text: str, old: str, new: str) -> str:
-    """Return `text` with `old` replaced by `new`, charged for the size of the result before it is made."""
-    text, old, new = map(text_of, (text, old, new))
-    spend(str.__len__(text) + str.count(text, old) * str.__len__(new))
+def replace_within_budget(text: str, old: str, new: str) -> str:
+    """Return `text` with `old` replaced by `new`, after counting the result's size against the budget."""
+    text, old, new = map(to_marked_text, (text, old, new))
+    charge_characters_to_rendering_budget(str.__len__(text) + str.count(text, old) * str.__len__(new))
     return add_origins(str.replace(text, old, new), origins_of((text, old, new)))
 
 
-def total(values: Iterable[Any]) -> Any:
-    """Return the sum of numbers, without the start value of `sum`, which could add up lists in quadratic time."""
+def sum_of_numbers_only(values: Iterable[Any]) -> Any:
+    """Return the sum of the numbers `values`. A start value, such as a list, could take quadratic time."""
     return sum(values)
 
 
-def to_json(value: Any) -> str:
-    """Return `value` as JSON, marked with all origins of `value`."""
-    return add_origins(json.dumps(charge(value), ensure_ascii=False), origins_of(value))
+def to_json_with_origins(value: Any) -> str:
+    """Return `value` as JSON text, marked with all origins of `value`."""
+    return add_origins(json.dumps(charge_size_to_rendering_budget(value), ensure_ascii=False), origins_of(value))

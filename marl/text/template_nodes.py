@@ -1,4 +1,4 @@
-"""Transformation of jinja2's syntax trees, so that templates charge their costs and mark text with its origins.
+"""Transformation of jinja2's syntax trees, so that templates count their costs and mark text with its origins.
 
 The inserted nodes call filters of `marl/text/template_filters.py`.
 """
@@ -6,6 +6,7 @@ The inserted nodes call filters of `marl/text/template_filters.py`.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import chain
 from math import isfinite
 from typing import Any
 
@@ -13,59 +14,53 @@ from jinja2 import TemplateSyntaxError, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.visitor import NodeTransformer
 
-from marl.text.origins import WatchedDict
+from marl.text.origins import OriginRecordingDict
 
 MAX_DEPTH = 100
 """Maximum nesting of a template or an expression. Python's compiler fails at about 200 brackets."""
 MAX_SOURCE = 100_000
 """Maximum number of characters of a template or an expression."""
-FACT_ATTRIBUTES = frozenset(dir(WatchedDict))
-"""Attributes and methods of a dict of facts. A fact of the same name does not hide them."""
+TOO_DEEP = f"nested too deeply; the limit is {MAX_DEPTH}"
+"""Error message for a template or an expression that is nested deeper than `MAX_DEPTH`."""
+FACT_ATTRIBUTES = frozenset(dir(OriginRecordingDict))
+"""Names of Python attributes of a dict of facts: in a template, `facts.NAME` is then the attribute and not a fact."""
 
 
-def too_deep() -> str:
-    """Return the error message for a template or an expression that is nested too deeply."""
-    return f"nested too deeply; the limit is {MAX_DEPTH}"
-
-
-def check_length(source: str) -> None:
-    """Raise TemplateSyntaxError if a template or an expression is too long."""
+def check_source_length(source: str) -> None:
+    """Raise TemplateSyntaxError if the source of a template or an expression is longer than `MAX_SOURCE`."""
     if len(source) > MAX_SOURCE:
         raise TemplateSyntaxError(f"{len(source):,} characters are too many; the limit is {MAX_SOURCE:,}", 1)
 
 
-def check_tree(tree: nodes.Node) -> None:
-    """Raise TemplateSyntaxError if a tree is too deep, or contains an infinite number."""
-    # Level by level, because a recursive walk could exceed Python's recursion limit.
+def check_tree_limits(tree: nodes.Node) -> None:
+    """Raise TemplateSyntaxError if a syntax tree is deeper than `MAX_DEPTH`, or contains an infinite number."""
+    # The tree is walked level by level, because recursion could exceed Python's limit.
     level, depth = [tree], 0
     while level:
         depth += 1
         if depth > MAX_DEPTH:
-            raise TemplateSyntaxError(too_deep(), level[0].lineno or 1)
+            raise TemplateSyntaxError(TOO_DEEP, level[0].lineno or 1)
         for node in level:
-            # jinja2 writes constants as literals into Python code, and infinity has no literal.
+            # jinja2 compiles constants to Python literals, and Python has no literal for infinity.
             if isinstance(node, nodes.Const) and isinstance(node.value, float) and not isfinite(node.value):
                 raise TemplateSyntaxError("a number is too large", node.lineno)
-        level = [child for node in level for child in node.iter_child_nodes()]
+        level = list(chain.from_iterable(map(nodes.Node.iter_child_nodes, level)))
 
 
 class BudgetTransformer(NodeTransformer):
-    """Inserts filters that charge for loop rounds and for values that jinja2's sandbox does not intercept, and filters
-    that emit the boundaries of text with origins (`marl.text.origins.Boundary`)."""
+    """Syntax-tree transformer that inserts filters, which count costs and emit boundaries.
 
-    def __init__(self, item: int, template: nodes.Template, marked: Collection[str] | None) -> None:
-        """`item` is the cost of a list item; `marked` has the names of facts that may be marked, or is None for all."""
-        self._item = item
-        # A template that extends another one emits no text outside of blocks, so boundaries there would be lost.
+    Costs are those of loop rounds, and of values that jinja2's sandbox does not intercept. Boundaries
+    (`marl.text.origins.OriginBoundary`) mark the text that depends on conditions and assignments.
+    """
+
+    def __init__(self, item_cost: int, template: nodes.Template, marked: Collection[str] | None) -> None:
+        """`marked`: names of the facts that may carry marks of origin, or None if all may."""
+        self._item_cost = item_cost
+        # A template that extends another one renders only its blocks, so boundaries outside of blocks would be lost.
         self._silent = template.find(nodes.Extends) is not None
-        names = {name.name for name in template.find_all(nodes.Name) if name.ctx != "load"}
-        self._marked = None if marked is None else names.union(marked)
-
-    def _may_look(self, condition: nodes.Node) -> bool:
-        """Return True if `condition` may read marked values, so that its branch needs boundaries."""
-        # `find_all` omits the node itself, hence the `Output` around it.
-        names = {name.name for name in nodes.Output([condition]).find_all(nodes.Name)}  # type: ignore[list-item]
-        return self._marked is None or not names.isdisjoint(self._marked)
+        assigned_names = {name.name for name in template.find_all(nodes.Name) if name.ctx != "load"}
+        self._marked = None if marked is None else assigned_names.union(marked)
 
     def visit_Block(self, node: nodes.Node) -> nodes.Node:  # noqa: N802 (jinja2 names it)
         silent, self._silent = self._silent, False
@@ -75,83 +70,85 @@ class BudgetTransformer(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> list[nodes.Node]:  # noqa: N802
         self.generic_visit(node)
-        cost = self._item + sum(len(text.data) for text in node.find_all(nodes.TemplateData))
-        node.iter = _filtered(node.iter, "_count", nodes.Const(cost))
-        node.test = node.test and _filtered(node.test, "_decide")
-        return [_begin(node), node, _emit("_end", node)]
+        cost = self._item_cost + sum(len(text.data) for text in node.find_all(nodes.TemplateData))
+        node.iter = _filter_node(node.iter, "_count", nodes.Const(cost))
+        node.test = node.test and _filter_node(node.test, "_decide")
+        return [_branch_begin_node(node), node, _filter_output_node("_end", node)]
 
     def visit_If(self, node: nodes.If) -> list[nodes.Node]:  # noqa: N802
         branches, node.elif_ = [node, *node.elif_], []
         for branch in branches:
             self.generic_visit(branch)
         node.elif_ = branches[1:]
-        if not any(self._may_look(branch.test) for branch in branches):
-            return [node]
+        # `find_all` visits only descendants, so the conditions get a common parent node.
+        conditions = nodes.Output([branch.test for branch in branches])  # type: ignore[misc]
+        names = {name.name for name in conditions.find_all(nodes.Name)}
+        if self._marked is not None and names.isdisjoint(self._marked):
+            return [node]  # the conditions read no values with origins, so the branches have none
         for branch in branches:
-            branch.test = _filtered(branch.test, "_decide", nodes.Const(branch is node))
-        # All following text depends on the condition if a branch sets variables, even if the branch is not taken.
-        sets = any(node.find(kind) for kind in (nodes.Assign, nodes.AssignBlock))
-        end = _emit("_end", node, nodes.Const(sets))
-        return [_begin(node), node, end, *([_emit("_rest", node)] if sets else [])]
+            branch.test = _filter_node(branch.test, "_decide", nodes.Const(branch is node))
+        # Even if not taken, a branch that sets variables changes all later text: `_rest` gives it the branch's origins.
+        sets = any(map(node.find, (nodes.Assign, nodes.AssignBlock)))
+        end = _filter_output_node("_end", node, nodes.Const(sets))
+        return [_branch_begin_node(node), node, end, *([_filter_output_node("_rest", node)] if sets else [])]
 
     def visit_Assign(self, node: nodes.Assign) -> list[nodes.Node]:  # noqa: N802
         self.generic_visit(node)
-        node.node = _filtered(node.node, "_assign", nodes.Const(self._silent))
-        return [node, _emit("_rest", node)]
+        node.node = _filter_node(node.node, "_assign", nodes.Const(self._silent))
+        return [node, _filter_output_node("_rest", node)]
 
     def visit_With(self, node: nodes.With) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.values = [_filtered(value, "_assign") for value in node.values]
-        node.body.insert(0, _emit("_rest", node))
+        node.values = [_filter_node(value, "_assign") for value in node.values]
+        node.body.insert(0, _filter_output_node("_rest", node))
         return node
 
     def visit_Macro(self, node: nodes.Macro | nodes.CallBlock) -> nodes.Node:  # noqa: N802
         self.visit_Block(node)
-        node.defaults = [_filtered(value, "_assign") for value in node.defaults]
-        node.body.insert(0, _emit("_rest", node))
+        node.defaults = [_filter_node(value, "_assign") for value in node.defaults]
+        node.body.insert(0, _filter_output_node("_rest", node))
         return node
 
     visit_CallBlock = visit_Macro  # noqa: N815
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        # All other comparisons are methods of the marked value, which record its origins.
-        if any(operand.op in ("in", "notin") for operand in node.ops):
-            node.expr = _filtered(node.expr, "_look")
+        # `x in y` calls no method of x that could record its origins; the other comparisons do.
+        if {"in", "notin"}.intersection(operand.op for operand in node.ops):
+            node.expr = _filter_node(node.expr, "_look")
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno), "_concatenate")
+        return _filter_node(nodes.List(node.nodes, lineno=node.lineno), "_concatenate")
 
     def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         target = isinstance(node, nodes.Tuple) and node.ctx == "store"
-        return node if target else _filtered(node, "_charge")
+        return node if target else _filter_node(node, "_charge")
 
     visit_Tuple = visit_Dict = visit_List  # noqa: N815
 
 
-class BoundaryGenerator(CodeGenerator):
-    """Code generator whose templates emit marked texts and boundaries unchanged; jinja2's calls `str` on every
-    output."""
+class MarkedTextCodeGenerator(CodeGenerator):
+    """Code generator for templates whose outputs keep marks and boundaries; jinja2's generator would call `str`."""
 
     def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
-        if not is_boundary(node):
+        if not _is_boundary(node):
             escaped = frame.eval_ctx.volatile or frame.eval_ctx.autoescape
             super()._output_child_pre(node, frame, finalize) if escaped else self.write(f"({finalize.src}")
 
     def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
-        if not is_boundary(node):
+        if not _is_boundary(node):
             super()._output_child_post(node, frame, finalize)
 
 
 def expression_template(expression: nodes.Expr) -> nodes.Template:
-    """Return a template that evaluates an expression and passes its value to the filter `_result`."""
-    return nodes.Template([nodes.ExprStmt(_filtered(expression, "_result"), lineno=1)], lineno=1)
+    """Return a template that evaluates `expression` and passes the value to the filter `_result`."""
+    return nodes.Template([nodes.ExprStmt(_filter_node(expression, "_result"), lineno=1)], lineno=1)
 
 
-def is_boundary(node: nodes.Node) -> bool:
+def _is_boundary(node: nodes.Node) -> bool:
     """Return True if the expression `node` emits a boundary instead of text."""
     match node:
         case nodes.Filter():
@@ -161,16 +158,18 @@ def is_boundary(node: nodes.Node) -> bool:
     return False
 
 
-def _filtered(node: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:
-    """Return the syntax node of `node` with filter `name` applied."""
-    return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
+def _filter_node(node: nodes.Node, filter_name: str, *args: nodes.Expr) -> nodes.Filter:
+    """Return the syntax node that applies filter `filter_name` to the expression `node`."""
+    return nodes.Filter(node, filter_name, list(args), [], None, None, lineno=node.lineno)
 
 
-def _emit(name: str, position: nodes.Node, *args: nodes.Expr) -> nodes.Output:
-    """Return a statement that emits the output of filter `name`, with the line number of `position`."""
-    return nodes.Output([_filtered(nodes.Const(None, lineno=position.lineno), name, *args)], lineno=position.lineno)
+def _filter_output_node(filter_name: str, line_node: nodes.Node, *args: nodes.Expr) -> nodes.Output:
+    """Return a statement that emits the output of filter `filter_name`, with the line number of `line_node`."""
+    return nodes.Output(
+        [_filter_node(nodes.Const(None, lineno=line_node.lineno), filter_name, *args)], lineno=line_node.lineno
+    )
 
 
-def _begin(position: nodes.Node) -> nodes.Output:
+def _branch_begin_node(line_node: nodes.Node) -> nodes.Output:
     """Return a statement that emits the boundary at the beginning of an `if` or a `for`."""
-    return nodes.Output([nodes.EnvironmentAttribute("begin", lineno=position.lineno)], lineno=position.lineno)
+    return nodes.Output([nodes.EnvironmentAttribute("begin", lineno=line_node.lineno)], lineno=line_node.lineno)

@@ -31,23 +31,31 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from marl.text import template_filters
 from marl.text.origins import (
     NO_ORIGINS,
-    BranchBegin,
     Origins,
+    TemplateBranchBegin,
     add_origins,
-    join_texts,
+    join_texts_with_origins,
     origins_of,
     swap_recorded_origins,
     take_recorded_origins,
 )
-from marl.text.template_filters import ITEM_COST, LimitError, charge, rendering, size_of, spend, total
+from marl.text.template_filters import (
+    ITEM_COST,
+    TemplateLimitError,
+    charge_characters_to_rendering_budget,
+    charge_size_to_rendering_budget,
+    nested_size_in_characters,
+    rendering,
+    sum_of_numbers_only,
+)
 from marl.text.template_nodes import (
     FACT_ATTRIBUTES,
-    BoundaryGenerator,
+    TOO_DEEP,
     BudgetTransformer,
-    check_length,
-    check_tree,
+    MarkedTextCodeGenerator,
+    check_source_length,
+    check_tree_limits,
     expression_template,
-    too_deep,
 )
 
 MAX_BITS = 4096
@@ -57,30 +65,32 @@ _FILTERS = (
     *("length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr"),
     *("sort", "string", "title", "trim", "truncate", "unique", "upper", "wordcount"),
 )
-"""Filters of jinja2 with time and result size linear in their input. There is no `format`, `indent` or `center`, whose
-results can be far larger than their input, and no `random`, because equal facts must make equal prompts."""
+"""Filters of jinja2 that templates may use: their time and the size of their result are linear in their input.
+
+`format`, `indent` and `center` are missing, because their results can be far larger than their input. `random` is
+missing, because equal facts must make equal prompts."""
 _OWN_FILTERS: Mapping[str, Callable[..., Any]] = {
     **{
-        "join": template_filters.join,
-        "replace": template_filters.replace,
+        "join": template_filters.join_texts_within_budget,
+        "replace": template_filters.replace_within_budget,
         "round": round,
-        "sum": total,
-        "tojson": template_filters.to_json,
+        "sum": sum_of_numbers_only,
+        "tojson": template_filters.to_json_with_origins,
     },
-    # Called by the code that `BudgetTransformer` inserts.
+    # Filters that `BudgetTransformer` inserts; template authors do not call them.
     **{
-        "_charge": charge,
-        "_count": template_filters.count_items,
-        "_concatenate": template_filters.concatenate,
-        "_look": template_filters.look,
+        "_charge": charge_size_to_rendering_budget,
+        "_count": template_filters.list_loop_items_within_budget,
+        "_concatenate": template_filters.concatenate_within_budget,
+        "_look": template_filters.record_origins_of,
     },
     **{
-        "_decide": template_filters.decide,
-        "_end": template_filters.end_branch,
-        "_assign": template_filters.assign,
-        "_rest": template_filters.end_assignment,
+        "_decide": template_filters.evaluate_branch_condition,
+        "_end": template_filters.boundary_after_branch,
+        "_assign": template_filters.mark_assigned_value,
+        "_rest": template_filters.boundary_after_assignment,
     },
-    "_result": template_filters.keep_result,
+    "_result": template_filters.store_expression_value,
 }
 _NAME_TESTS = ("defined", "undefined", "filter", "test")
 """Tests of jinja2 that check names instead of values, so that they record no origins."""
@@ -96,9 +106,9 @@ _METHODS: Mapping[type, tuple[str, ...]] = {
     tuple: ("count", "index"),
     LoopContext: ("changed", "cycle"),
 }
-"""Methods that templates may call, chosen like the filters."""
+"""Methods that templates may call, by type of the object; like `_FILTERS`, they take linear time."""
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of Python that an expression can raise. They become template errors that name the cause."""
+"""Errors of Python that an expression can raise. `CompiledTemplate` raises template errors in their place."""
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -109,9 +119,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
-    code_generator_class = BoundaryGenerator
-    # jinja2 joins the outputs of templates, blocks, macros and `set` blocks by this function.
-    concat = staticmethod(join_texts)
+    code_generator_class = MarkedTextCodeGenerator
+    # jinja2 joins the outputs of templates, blocks, macros and `set` blocks by the function `concat`.
+    concat = staticmethod(join_texts_with_origins)
 
     def __init__(
         self,
@@ -119,15 +129,23 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         marked: Collection[str] | None = None,
         **options: Any,
     ) -> None:
-        """`filters`: additional filters of one text. `marked`: names of facts that may be marked (default: all)."""
-        super().__init__(undefined=StrictUndefined, finalize=template_filters.output, **options)
-        self.marked, self.begin = marked, BranchBegin()
-        self.filters = {name: template_filters.metered(FILTERS[name]) for name in _FILTERS}
-        self.filters |= {name: template_filters.text_filter(function) for name, function in (filters or {}).items()}
+        """Create an environment.
+
+        Args:
+            filters: name -> additional filter, which takes one text and returns one.
+            marked: names of the facts that may have marks of origin (default: all).
+            options: options of jinja2's environment.
+        """
+        super().__init__(undefined=StrictUndefined, finalize=template_filters.mark_output_text_with_origins, **options)
+        self.marked, self.begin = marked, TemplateBranchBegin()
+        self.filters = {name: template_filters.metered_filter(FILTERS[name]) for name in _FILTERS}
+        self.filters |= {
+            name: template_filters.metered_text_filter(function) for name, function in (filters or {}).items()
+        }
         self.filters |= _OWN_FILTERS
         for name, test in self.tests.items():
             if name not in _NAME_TESTS:
-                self.tests[name] = template_filters.recording_test(test)
+                self.tests[name] = template_filters.origin_recording_test(test)
         self.globals = {"range": range, "dict": dict}
 
     def parse_expression(self, source: str) -> nodes.Expr:
@@ -136,37 +154,37 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         Raises:
             TemplateSyntaxError: if `source` is no expression, too long or nested too deeply.
         """
-        check_length(source)
+        check_source_length(source)
         try:
             parser = Parser(self, source, state="variable")
             tree = parser.parse_expression()
         except RecursionError as error:
-            raise TemplateSyntaxError(too_deep(), 1) from error
+            raise TemplateSyntaxError(TOO_DEEP, 1) from error
         if not parser.stream.eos:
             raise TemplateSyntaxError(f"unexpected {parser.stream.current.value!r}", parser.stream.current.lineno)
-        check_tree(tree)
+        check_tree_limits(tree)
         tree.set_environment(self)
         return tree
 
-    def compile_value(self, source: str) -> CompiledTemplate:
+    def compile_value_expression(self, source: str) -> CompiledTemplate:
         """Return an expression as a template for `CompiledTemplate.evaluate`. Raises as `parse_expression`."""
         return CompiledTemplate(self.from_string(expression_template(self.parse_expression(source))))
 
-    # --- bounds of the source: hooks of jinja2 -----------------------------------------------------------------------
+    # --- methods that jinja2 calls: limits on a template's source ----------------------------------------------------
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        check_length(source)
+        check_source_length(source)
         try:
             tree = super()._parse(source, name, filename)
         except RecursionError as error:
-            raise TemplateSyntaxError(too_deep(), 1, name, filename) from error
-        check_tree(tree)
+            raise TemplateSyntaxError(TOO_DEEP, 1, name, filename) from error
+        check_tree_limits(tree)
         return tree
 
     def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
         BudgetTransformer(ITEM_COST, source, self.marked).visit(source)
         source.set_environment(self)
-        # A template may be compiled while another one that includes it is rendered.
+        # Recording is paused, because a template may be compiled while another one that includes it is rendered.
         recorded = swap_recorded_origins(None)
         try:
             return super()._generate(source, *args, **options)
@@ -178,53 +196,56 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             return super()._compile(source, filename)
         except (SyntaxError, RecursionError, MemoryError) as error:
             # Python's compiler has limits of its own, such as 20 nested loops.
-            raise TemplateSyntaxError(too_deep(), 1) from error
+            raise TemplateSyntaxError(TOO_DEEP, 1) from error
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        # Most attributes in templates are facts. Read first, they need no AttributeError and second attempt.
+        # Facts are looked up first: most attributes are facts, and jinja2 would try Python's attributes first.
         is_fact = isinstance(obj, dict) and attribute not in FACT_ATTRIBUTES and dict.__contains__(obj, attribute)
         return obj[attribute] if is_fact else super().getattr(obj, attribute)
 
-    # --- bounds of what is made: hooks of jinja2's sandbox -----------------------------------------------------------
+    # --- methods that jinja2's sandbox calls: limits on values of a template -----------------------------------------
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         match operator, left, right:
             case "**", int(), int() if right * left.bit_length() > MAX_BITS:
-                raise LimitError(f"a whole number of more than {MAX_BITS} bits")
+                raise TemplateLimitError(f"a whole number of more than {MAX_BITS} bits")
             case "*", int(), int() if left.bit_length() + right.bit_length() > MAX_BITS:
-                raise LimitError(f"a whole number of more than {MAX_BITS} bits")
+                raise TemplateLimitError(f"a whole number of more than {MAX_BITS} bits")
             case "*", int(), str() | list() | tuple():
-                spend(size_of(right) * max(left, 0))
+                charge_characters_to_rendering_budget(nested_size_in_characters(right) * max(left, 0))
             case "*" | "+", str() | list() | tuple(), _:
-                spend(size_of(left) * (max(right, 0) if isinstance(right, int) else 1) + size_of(right))
+                charge_characters_to_rendering_budget(
+                    nested_size_in_characters(left) * (max(right, 0) if isinstance(right, int) else 1)
+                    + nested_size_in_characters(right)
+                )
             case "%", str(), _:
                 raise SecurityError("text % values is not available; join texts by ~")
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as jinja2)
-        spend(ITEM_COST + size_of((args, kwargs)))
-        # Origins of the arguments belong to the result of the call, not to the first output inside a macro.
+        charge_characters_to_rendering_budget(ITEM_COST + nested_size_in_characters((args, kwargs)))
+        # The arguments' origins are kept for the call's result; a macro's first output must not get them.
         origins = take_recorded_origins()
-        return add_origins(charge(super().call(__context, __obj, *args, **kwargs)), origins)
+        return add_origins(charge_size_to_rendering_budget(super().call(__context, __obj, *args, **kwargs)), origins)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if not super().is_safe_attribute(obj, attr, value):
             return False
-        return not isinstance(value, MethodType | BuiltinMethodType) or attr in _methods(obj)
+        return not isinstance(value, MethodType | BuiltinMethodType) or attr in _method_names_allowed_in_templates(obj)
 
     def wrap_str_format(self, value: Any) -> None:
         """Return None, so that `str.format`, whose result has no bounded size, is never called."""
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        methods = ", ".join(_methods(obj)) or "none"
+        methods = ", ".join(_method_names_allowed_in_templates(obj)) or "none"
         message = f"{attribute!r} of {type(obj).__name__!r} is not available; methods: {methods}; filters: |join, ..."
         return self.undefined(message, name=attribute, obj=obj, exc=SecurityError)
 
 
-def _methods(owner: Any) -> tuple[str, ...]:
-    """Return the names of the methods of `owner` that templates may call."""
+def _method_names_allowed_in_templates(instance: Any) -> tuple[str, ...]:
+    """Return the names of the methods of `instance` that templates may call."""
     for kind, methods in _METHODS.items():
-        if isinstance(owner, kind):
+        if isinstance(instance, kind):
             return methods
     return ()
 
@@ -240,29 +261,30 @@ class CompiledTemplate:
         self._template, self._globals = template, dict(template.globals)
 
     def render(self, facts: Mapping[str, Any]) -> str:
-        """Return the rendered text, a `MarkedText` if it was made from marked values.
+        """Return the rendered text, a `TextWithOrigins` if it was made from marked values.
 
         Raises:
             jinja2.TemplateError: for an undefined or forbidden name, for an operation that fails (the cause is Python's
-                error), and at a limit (`LimitError`).
+                error), and at a limit (`TemplateLimitError`).
         """
-        text, origins = self._run(facts)
+        text, origins = self._render_with_origins(facts)
         return add_origins(text, origins)
 
     def evaluate(self, facts: Mapping[str, Any]) -> tuple[Any, Origins]:
-        """Return the value of an expression (`compile_value`), and the origins of the value. Raises as `render`."""
-        _, origins = self._run(facts)
+        """Return the value of an expression (`compile_value_expression`), and the origins of the value. Raises as
+        `render`."""
+        _, origins = self._render_with_origins(facts)
         value, rendering.result = rendering.result, None
         return value, origins | origins_of(value)
 
-    def _run(self, facts: Mapping[str, Any]) -> tuple[str, Origins]:
+    def _render_with_origins(self, facts: Mapping[str, Any]) -> tuple[str, Origins]:
         """Return the rendered text, and the origins that apply to the whole text."""
         template, environment = self._template, self._template.environment
         context = environment.context_class(environment, {**self._globals, **facts}, template.name, template.blocks)
         state, recorded = rendering, swap_recorded_origins(NO_ORIGINS)
-        state.units, state.branches, state.assigned = 0, [NO_ORIGINS], NO_ORIGINS
+        state.used_characters, state.branches, state.assigned = 0, [NO_ORIGINS], NO_ORIGINS
         try:
-            text = join_texts(template.root_render_func(context))
+            text = join_texts_with_origins(template.root_render_func(context))
             return text, take_recorded_origins().union(state.assigned, *state.branches)
         except TemplateError:
             raise

@@ -1,6 +1,6 @@
 """Prepare the models of a scenario, and build its run.
 
-An embedded tiny model is warmed up by a small run. Preparation therefore lives above the training loop.
+Preparation stands above the training loop, since a tiny model is warmed up by a small run of its own.
 """
 
 from __future__ import annotations
@@ -17,42 +17,44 @@ from marl.core.config import choices_hint
 from marl.core.graph import write_trajectories
 from marl.credit_stage.stage import CreditStage
 from marl.models.hf_folder import move_into_place
-from marl.protocols import ModelConfig, ModelContext, ModelSource, WarmUp
+from marl.protocols import ImitationWarmUp, ModelConfig, ModelPreparation, ModelSource
 from marl.protocols.models import LANGUAGE_MODEL
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import PolicyConfig, Scenario
 from marl.training.loop import TrainingLoop
-from marl.training.placement import LocalPlacement, Placement, use_threads
+from marl.training.placement import LocalPlacement, Placement, set_torch_threads
 from marl.training.run import Run
 from marl.training.stop_request import StopRequest
-from marl.training.warm_up import corpus, random_play, warm_up_scenario_data
+from marl.training.warm_up import random_play, random_play_texts, warm_up_scenario_data
 from marl.view.console import WarmUpProgress
 
-_FORMAT = 3
-"""Version of the warm-up. Increase it when equal settings lead to other weights, so that cached models are not used."""
+_WARM_UP_VERSION = 3
+"""Version of the warm-up: it grows when the same settings lead to other weights, so that cached models are not used."""
 
 
 def build(scenario: Scenario, placement: Placement | None = None) -> Run:
-    """Prepare the models, load their weights, and return the run (default placement: this process)."""
+    """Prepare the models, load their weights, and return the run; `placement` defaults to this process."""
     placement = placement or LocalPlacement()
-    use_threads(scenario.schedule.threads)
+    set_torch_threads(scenario.schedule.threads)
     sources = prepare_models(scenario, scenario.policies)
-    simulator, learners = placement.simulator(scenario, sources), placement.learners(scenario, sources)
+    simulator, learners = placement.build_simulator(scenario, sources), placement.build_learners(scenario, sources)
     credit_stage = CreditStage(scenario.credit, tuple(scenario.games), scenario.schedule.deadline_s)
     return Run(scenario, simulator, learners, credit_stage, scenario.experience.build())
 
 
 def prepare_models(scenario: Scenario, policies: Mapping[str, PolicyConfig]) -> dict[str, ModelSource | None]:
-    """Return policy -> source of its weights, or None without a model. Missing tiny models are made here."""
+    """Return policy -> source of its weights, or None for a policy without a model; train missing tiny models."""
     sources: dict[str, ModelSource | None] = {}
     for name, policy in policies.items():
-        sources[name] = policy.model.prepare(_model_context(scenario, name, policy.model)) if policy.model else None
+        sources[name] = (
+            policy.model.prepare(_model_preparation_context(scenario, name, policy.model)) if policy.model else None
+        )
     return sources
 
 
-def _model_context(scenario: Scenario, policy: str, model: ModelConfig) -> ModelContext:
-    """Return the context in which `model` of `policy` is prepared.
+def _model_preparation_context(scenario: Scenario, policy: str, model: ModelConfig) -> ModelPreparation:
+    """Return the context for preparing `model` of `policy`: its corpus, its warm-up and other policies' models.
 
     The base of an adapter is prepared for all policies with adapters on this base.
     """
@@ -62,28 +64,23 @@ def _model_context(scenario: Scenario, policy: str, model: ModelConfig) -> Model
         shares_base = base and other.model and other.model.shared_base() == base
         if name == policy or shares_base:
             policies.append(name)
-    seated = _with_seated_policy(scenario, policies)
+    seated = scenario
+    # A model is warmed up in a seat of its role. A league may give a role a seat in certain episodes only.
+    if not scenario.games:
+        roles = {name for name, role in scenario.roles.items() if role.policy in policies}
+        for seating in scenario.experience.seatings(scenario.seats):
+            if roles & {*seating.values()}:
+                if dict(seating) != scenario.seats:
+                    seated = scenario.model_copy(update={"seats": dict(seating)})
+                break
     prepare_other = partial(_prepare_language_model, scenario)
-    return ModelContext(policy, partial(corpus, seated, policies), partial(warm_up, seated, policies), prepare_other)
-
-
-def _with_seated_policy(scenario: Scenario, policies: Sequence[str]) -> Scenario:
-    """Return the scenario with seats in which one of `policies` plays, as the model is warmed up in its own role.
-
-    A league, for example, gives some players a seat in some of its episodes only.
-    """
-    if scenario.games:
-        return scenario
-    roles = {name for name, role in scenario.roles.items() if role.policy in policies}
-    for seating in scenario.experience.seatings(scenario.seats):
-        if roles & {*seating.values()}:
-            seats = dict(seating)
-            return scenario if seats == scenario.seats else scenario.model_copy(update={"seats": seats})
-    return scenario
+    return ModelPreparation(
+        policy, partial(random_play_texts, seated, policies), partial(warm_up, seated, policies), prepare_other
+    )
 
 
 def _prepare_language_model(scenario: Scenario, policy: str) -> ModelSource:
-    """Return the source of another policy's language model.
+    """Return the source of the weights of `policy`'s language model.
 
     Raises:
         ValueError: if the policy has no language model.
@@ -94,33 +91,36 @@ def _prepare_language_model(scenario: Scenario, policy: str) -> ModelSource:
             models[name] = settings.model
     if policy not in models:
         raise ValueError(f"{policy!r} is no policy with a language model; {choices_hint(policy, models)}")
-    return models[policy].prepare(_model_context(scenario, policy, models[policy]))
+    return models[policy].prepare(_model_preparation_context(scenario, policy, models[policy]))
 
 
-def warm_up(scenario: Scenario, policies: Sequence[str], base: Path, settings: WarmUp) -> Path:
-    """Return the folder of the model in `base` after its warm-up, which is trained once and cached beside `base`."""
+def warm_up(scenario: Scenario, policies: Sequence[str], base_model_folder: Path, settings: ImitationWarmUp) -> Path:
+    """Return the folder of the model in `base_model_folder` after its warm-up. The model is trained once, then
+    cached."""
     identity = [
-        _FORMAT,
-        base.name,
+        _WARM_UP_VERSION,
+        base_model_folder.name,
         settings.model_dump(mode="json"),
-        scenario.play_data(),
+        scenario.plain_data_for_random_play(),
         "+".join(policies),
     ]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    folder = base.parent / f"{base.name}-{digest}"
+    folder = base_model_folder.parent / f"{base_model_folder.name}-{digest}"
     if folder.is_dir():
         return folder
-    # In the same parent folder, so that the finished model is moved within one file system.
-    with tempfile.TemporaryDirectory(dir=base.parent, prefix=f".{folder.name}-") as temporary:
+    # The temporary folder has the same parent, so that the finished model can be renamed within one file system.
+    with tempfile.TemporaryDirectory(dir=base_model_folder.parent, prefix=f".{folder.name}-") as temporary:
         recorded = Path(temporary) / "random.jsonl.zst"
         write_trajectories(recorded, random_play(scenario, settings.episodes, settings.seed))
-        imitation = validate(warm_up_scenario_data(scenario, policies, settings, base, recorded), "warm-up")
+        imitation = validate(
+            warm_up_scenario_data(scenario, policies, settings, base_model_folder, recorded), "warm-up"
+        )
         home, steps = RunFolder(Path(temporary) / "run"), imitation.schedule.steps
         home.create(imitation)
         with closing(WarmUpProgress(policies[0], steps)) as progress:
             loop = TrainingLoop(build(imitation), home, [progress])
             progress.begin(home)
-            # Nobody enters this stop request: Ctrl-C ends the warm-up at once, like all work before the first step.
+            # A StopRequest that is not entered installs no signal handlers, so Ctrl-C ends the warm-up at once.
             loop(StopRequest())
         move_into_place(home.checkpoints / f"{steps:06d}" / "policies" / policies[0], folder)
     return folder

@@ -1,4 +1,4 @@
-"""Values by the critics of a run's learners, in units of the game's rewards."""
+"""Value estimates of the critics of a run's learners, in units of the game's rewards."""
 
 from __future__ import annotations
 
@@ -9,29 +9,40 @@ from marl.scenario.schema import Scenario
 from marl.training.placement import Learners
 
 VALUES = frozenset({"values"})
-"""Field of `Reading` that learners with a critic can read."""
+"""Field of `Reading` that only learners with a critic can compute."""
 
 
 class LearnerCritic:
-    """Implementation of the protocol `Critic` by learners.
+    """Critic (protocol `Critic`) that asks the learner of each turn's policy for values.
 
-    Critics are trained on rewards times the credit rule's `scale`; their values are divided by it here.
+    A learner's critic is trained on rewards times the credit rule's `scale`, so its values are divided by `scale`.
     """
 
     def __init__(self, scenario: Scenario, learners: Learners) -> None:
         self._scenario, self._learners = scenario, learners
 
     def __call__(self, turns: Sequence[Turn]) -> list[float]:
-        """Return the value of each turn's prompt, in the order of `turns`.
+        """Return the value estimate of the prompt of each turn, in the order of `turns`.
 
         Raises:
             ValueError: if the learner of a turn's policy has no critic.
         """
         if not turns:
             return []
+        critics: list[str] = []
+        for name in self._learners:
+            settings = self._scenario.policies[name].learner
+            if settings and settings.computable_reading_fields >= VALUES:
+                critics.append(name)
         indices: dict[str, list[int]] = {}
         for index, turn in enumerate(turns):
-            indices.setdefault(self._policy_with_critic(turn), []).append(index)
+            policy = self._scenario.roles[turn.role].policy
+            if policy not in critics:
+                raise ValueError(
+                    f"search: values: 'critic', but policy {policy!r} of role {turn.role!r} has no learner with a "
+                    f"critic; policies with one: {', '.join(critics) or 'none'}; choices: values: rollouts"
+                )
+            indices.setdefault(policy, []).append(index)
         turns_by_policy: dict[str, list[Turn]] = {}
         ordered: list[int] = []
         for policy, policy_indices in indices.items():
@@ -44,22 +55,3 @@ class LearnerCritic:
             assert reading.values, "a learner with a critic reads values of every turn with tokens"
             values[index] = reading.values[0] / credit.roles.get(turns[index].role, credit).scale
         return values
-
-    def _policy_with_critic(self, turn: Turn) -> str:
-        """Return the policy of a turn.
-
-        Raises:
-            ValueError: if the policy's learner has no critic.
-        """
-        policies, policy = self._scenario.policies, self._scenario.roles[turn.role].policy
-        critics: list[str] = []
-        for name in self._learners:
-            settings = policies[name].learner
-            if settings and settings.readable >= VALUES:
-                critics.append(name)
-        if policy not in critics:
-            raise ValueError(
-                f"search: values: 'critic', but policy {policy!r} of role {turn.role!r} has no learner with a critic; "
-                f"policies with one: {', '.join(critics) or 'none'}; choices: values: rollouts"
-            )
-        return policy

@@ -1,4 +1,8 @@
-"""The training loop: deal, play, read, assign credit, learn, publish. It knows no algorithm by name."""
+"""The training loop, which is the same for all algorithms.
+
+A step chooses start states, plays episodes, reads the played turns with the learners (log-probabilities, values),
+assigns credit, updates the policies, and publishes the new weights to the engines.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +11,54 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from types import TracebackType
 
-from marl.core.errors import FolderError, NonFiniteError, OutOfMemory, is_out_of_memory
+from marl.core.errors import NonFiniteError, OutOfMemoryRunError, RunFolderError, is_out_of_memory
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
-from marl.core.types import Metrics, Sample, TokenFigures, Turn, TurnId
+from marl.core.seeds import hash_to_seed
+from marl.core.types import Metrics, Sample, TokenLogprobsAndEntropies, Turn, TurnId
+from marl.credit_stage.records import with_token_statistics
 from marl.evaluation.evaluate import Evaluator
-from marl.metrics.alarms import Alarm, AlarmMonitor, CollapseError
+from marl.metrics.alarms import Alarm, AlarmMonitor, AlarmStopError
 from marl.metrics.collapse import most_common_move
-from marl.metrics.trajectory_metrics import summarize, usage_metrics
+from marl.metrics.trajectory_metrics import summarize_trajectories, usage_metrics
 from marl.protocols import TracksPolicyUpdates
 from marl.runs import checkpoint
-from marl.runs.best_checkpoint import BestTracker
+from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.failed_updates import save_failed_batch
 from marl.runs.run_folder import RunFolder
 from marl.runs.status import RunActivity
-from marl.training.archive import RunArchive
-from marl.training.failure_advice import divergence_advice, memory_advice, resume_advice
+from marl.training.archive import RunWeightArchive
+from marl.training.failure_advice import divergence_advice, failed_resume_advice, out_of_memory_advice
 from marl.training.run import Run
 from marl.training.stop_request import STEP_S, UPDATE_S, StopDeadlineExceeded, StopRequest
-from marl.view.console import Monitor
-from marl.view.turn_examples import example_lines
+from marl.view.console import RunMonitor
+from marl.view.turn_examples import example_model_turn_lines
+
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+step/tokens | tokens | sampled or scored so far in the run, in training and for credit (evaluation left out)
+step/eval_tokens | tokens | sampled or scored so far in the run, in evaluation
+time/STAGE | s | wall-clock time of a stage of the step: `step` (the sum of `play`, `read`, `credit`, `learn`,
+    `publish`), and `record`, `evaluate`
+episode/dropped | episodes | dropped in this step because the game raised (`schedule.on_error: drop`)
+episode/unjudged | episodes | left out of this step because a verifier's or tool's process failed for no fault of
+    theirs
+policy/POLICY/total_... | as above | the same five, of the whole run, evaluation included
+"""
 
 HELD_OUT_RECORDED = 32
-"""Maximum number of episodes of one evaluation written to the run's folder."""
+"""Maximum number of episodes of one evaluation that are written to the run's folder."""
 
 
 class StageTimer:
-    """Seconds spent in each stage of one step, as `time/` metrics."""
+    """Timer of the stages of one step, which measures the metrics `time/STAGE` [s]."""
 
     def __init__(self) -> None:
         self.metrics: Metrics = {}
         self.stage, self.since = "", time.time()
-        """Name of the latest stage, and its start time in seconds since 1970."""
+        """Name of the latest stage, and the time at which it began [seconds since 1970]."""
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -51,194 +69,206 @@ class StageTimer:
 
 
 class TrainingLoop:
-    """Trains a run step by step and writes the results to the run's folder."""
+    """Trains a run step by step, and writes the results to the run's folder."""
 
-    def __init__(self, run: Run, folder: RunFolder, monitors: Sequence[Monitor]) -> None:
+    def __init__(self, run: Run, folder: RunFolder, monitors: Sequence[RunMonitor]) -> None:
         self.run, self.folder, self.monitors = run, folder, monitors
         self._evaluator = Evaluator(run.scenario, run.simulator)
-        self._best, self._alarms = BestTracker(run.scenario.evaluate), AlarmMonitor.from_scenario(run.scenario)
+        self._best, self._alarms = (
+            BestEvaluationTracker(run.scenario.evaluate),
+            AlarmMonitor.from_scenario(run.scenario),
+        )
         self._stop, self._clock = StopRequest(), StageTimer()
-        # Both are step numbers. Step 0 needs no checkpoint: the scenario determines it.
+        # A new run counts as saved at step 0, which needs no checkpoint: the scenario determines its state.
         self._saved_step = self._resumed_step = 0
         self._unevaluated: Metrics | None = {}
-        """Metrics of the newest step while its evaluation is outstanding, else None."""
+        """Metrics of the newest step if its evaluation is still to be done, else None."""
         if isinstance(run.experience, TracksPolicyUpdates):
-            run.experience.set_archive(RunArchive(run, folder))
+            run.experience.set_archive(RunWeightArchive(run, folder))
 
     def __call__(self, stop: StopRequest) -> bool:
         """Train to the last step; return False if a stop request ended training early.
 
         Raises:
-            CollapseError: if an alarm listed in `alarms.stop` is raised; a checkpoint is written first.
-            OutOfMemory: if memory runs out. A checkpoint of the completed steps is written first, unless an update had
+            AlarmStopError: if an alarm listed in `alarms.stop` is raised; a checkpoint is written first.
+            OutOfMemoryRunError: if memory runs out. A checkpoint of the completed steps is written first, unless an
+            update had
                 already changed weights.
         """
         self._stop = stop
         try:
             with stop.grace_period(math.inf):
                 if self._unevaluated is not None:
-                    self._finish(self._unevaluated, StageTimer())
-                    # The resumed checkpoint still says that its step lacks an evaluation.
+                    self._evaluate_and_log(self._unevaluated, StageTimer())
+                    # The checkpoint from which the run resumed must be marked as evaluated, too.
                     if self._saved_step:
                         metrics_bytes = self.folder.fsync_records()
-                        checkpoint.mark_evaluated(self.folder.checkpoints, self._saved_step, metrics_bytes)
-                while not self._done and not stop.requested:
+                        checkpoint.mark_checkpoint_evaluated(self.folder.checkpoints, self._saved_step, metrics_bytes)
+                while not self._reached_last_step and not stop.requested:
                     self.step()
-                self.save()
+                self.save_checkpoint()
                 if self._best.out_of_patience:
-                    self._say(self._best.stop_message)
+                    self._print(self._best.stop_message)
         except StopDeadlineExceeded:
             return False
-        return self._done
+        return self._reached_last_step
 
     @property
-    def _done(self) -> bool:
+    def _reached_last_step(self) -> bool:
         return self.run.step >= self.run.scenario.schedule.steps or self._best.out_of_patience
 
     def step(self) -> None:
-        """Play and learn from one step, then evaluate, log and save where the step number calls for it."""
+        """Play one step and learn from it; log the metrics; evaluate and save a checkpoint if either is due."""
         run, step = self.run, self.run.step
         clock = self._clock = StageTimer()
-        dropped, unverified = run.simulator.dropped, run.simulator.unverified
-        with clock("step"), self._checkpoint_on_failure(clock, self.save):
+        dropped, unverified = run.simulator.drops.count, run.simulator.unverified
+        with clock("step"), self._checkpoint_on_failure(clock, self.save_checkpoint):
             with self._stop.grace_period(STEP_S):
                 with clock("play"):
-                    trajectories = run.experience.gather(step, run.deals_ahead, run.simulator)
+                    trajectories = run.experience.gather(step, run.deals_of_step_if_scheduled, run.simulator)
                 with clock("read"):
                     readings = run.read(trajectories)
                 with clock("credit"):
                     step_credit = run.assign_credit(trajectories, readings)
                     batches = run.samples(trajectories, step_credit, readings)
-                metrics = summarize(trajectories)
-                metrics["episode/dropped"] = float(run.simulator.dropped - dropped)
+                metrics = summarize_trajectories(trajectories)
+                metrics["episode/dropped"] = float(run.simulator.drops.count - dropped)
                 metrics["episode/unjudged"] = float(run.simulator.unverified - unverified)
-                metrics |= run.step_metrics(trajectories) | step_credit.metrics
+                turns = chain.from_iterable(trajectory.turns for trajectory in trajectories)
+                metrics |= (
+                    run.experience.metrics() | run.staleness.metrics(turns, step) | run.simulator.take_step_metrics()
+                )
+                metrics |= step_credit.metrics
             ready = run.update_schedule(step, batches)
-            tokens: dict[TurnId, TokenFigures] | None = {} if self._is_recorded(step + 1) else None
+            # The step number decides whether its episodes are recorded, so that a resumed run records the same steps.
+            draw = hash_to_seed(run.scenario.schedule.seed, "record", step + 1)
+            is_recorded = draw < run.scenario.checkpoint.trajectories * 2**64
+            tokens: dict[TurnId, TokenLogprobsAndEntropies] | None = {} if is_recorded else None
             with clock("learn"), self._stop.grace_period(UPDATE_S):
-                metrics |= self._learn(ready, tokens)
+                metrics |= self._update_policies(ready, tokens)
             with clock("publish"):
-                run.publish_all(ready, step + 1)
+                for policy in ready:
+                    run.publish(policy, step + 1)
+                if isinstance(run.experience, TracksPolicyUpdates):
+                    run.experience.on_policies_updated(ready, step + 1)
         run.step += 1
         with clock("record"):
             if tokens is not None:
                 self.folder.record_trajectories(run.step, trajectories)
-                self.folder.record_credit(run.step, run.credit_record(step_credit, trajectories, tokens))
-        del readings, batches, ready, step_credit, tokens  # freed before the evaluation, which needs memory of its own
+                policy_of_role = {name: role.policy for name, role in run.scenario.roles.items()}
+                record = step_credit.to_credit_record(trajectories, policy_of_role)
+                self.folder.record_credit(run.step, with_token_statistics(record, trajectories, tokens))
+        # The step's data is freed before the evaluation, which needs memory of its own.
+        del readings, batches, ready, step_credit, tokens
         collapse_metrics, raised = self._alarms(metrics)
-        self._finish(metrics | collapse_metrics, clock, trajectories)
+        self._evaluate_and_log(metrics | collapse_metrics, clock, trajectories)
         for monitor in self.monitors:
             monitor.log_episodes(run.step, trajectories)
         if run.step % run.scenario.checkpoint.every == 0 or run.step == self._best.step:
-            self.save()
+            self.save_checkpoint()
         self._report_alarms(raised, trajectories)
 
-    def _is_recorded(self, step: int) -> bool:
-        """Return True if the trajectories of `step` are written to disk."""
-        # A function of the step's number, so that a resumed run records the same steps.
-        rate = self.run.scenario.checkpoint.trajectories
-        return seed_of(self.run.scenario.schedule.seed, "record", step) < rate * 2**64
-
-    def _learn(self, samples: Mapping[str, list[Sample]], tokens: dict[TurnId, TokenFigures] | None) -> Metrics:
-        """Update the policies in `samples` and return their metrics; keep the batch if an update is not finite."""
+    def _update_policies(
+        self, samples: Mapping[str, list[Sample]], token_figures: dict[TurnId, TokenLogprobsAndEntropies] | None
+    ) -> Metrics:
+        """Update the policies in `samples` and return their metrics; store the batch if an update is not finite."""
         try:
-            return self.run.update(samples, tokens)
+            return self.run.update(samples, token_figures)
         except NonFiniteError as error:
             step, policy = self.run.step, error.policy
             batch = samples[policy]
             folder = self.folder.path / "failed" / f"{step + 1:06d}" / policy
-            # A folder from an earlier attempt shows that an undamaged run fails here as well.
+            # If the folder of the failed batch exists, the step had failed before: the checkpoint is not the cause.
             if 0 < step == self._resumed_step and not folder.exists():
-                error.add_note(resume_advice(step, checkpoint.intact_steps(self.folder.checkpoints)))
+                error.add_note(failed_resume_advice(step, checkpoint.intact_checkpoint_steps(self.folder.checkpoints)))
             try:
                 save_failed_batch(folder, self.run.learners[policy], batch)
                 error.add_note(f"The batch and the learner's state are kept: marl rerun {folder}")
-            except FolderError as problem:
+            except RunFolderError as problem:
                 error.add_note(f"The batch could not be kept: {problem}")
             error.add_note(divergence_advice(error, batch, self.run.scenario.policies[policy].learner))
             raise
 
-    def _finish(self, metrics: Metrics, clock: StageTimer, trajectories: Sequence[Trajectory] = ()) -> None:
-        """Evaluate if the step number calls for it, and write the step's row of metrics.
+    def _evaluate_and_log(self, metrics: Metrics, clock: StageTimer, trajectories: Sequence[Trajectory] = ()) -> None:
+        """Evaluate the run if an evaluation is due, and write the step's row of metrics.
 
-        If the evaluation fails, the row is written without it.
+        If the evaluation fails, the row is written without its metrics.
         """
         run, scenario = self.run, self.run.scenario
         figures: Metrics = {}
 
-        def save_unevaluated() -> None:
-            # The length is taken before the row is written: the resumed run writes the row again, with its evaluation.
+        def save_checkpoint_without_evaluation() -> None:
+            # The checkpoint stores the length without this row, because a resumed run writes the row again.
             length = self.folder.fsync_records()
-            self._log_row(metrics, clock)
-            self.save(length, metrics)
+            self._append_and_report_metrics_row(metrics, clock)
+            self.save_checkpoint(length, metrics)
 
         is_last = run.step == scenario.schedule.steps
-        evaluates = self._evaluator.measures and (run.step % scenario.evaluate.every == 0 or is_last)
+        evaluates = self._evaluator.requests_any_metrics and (run.step % scenario.evaluate.every == 0 or is_last)
         if evaluates:
-            failure_context = self._checkpoint_on_failure(clock, save_unevaluated)
+            failure_context = self._checkpoint_on_failure(clock, save_checkpoint_without_evaluation)
             with failure_context, clock("evaluate"), self._stop.grace_period(STEP_S):
                 figures = self._evaluator(run.step)
-                if rows := self._evaluator.strategy_rows():
+                if rows := self._evaluator.move_probability_rows():
                     self.folder.record_strategies(run.step, rows)
-            self._best.check_measured(figures)
+            self._best.require_compared_metric(figures)
             self._best.update(run.step, figures)
-        self._log_row(metrics | figures, clock)
-        run.game_mix.observe(metrics | figures)
+        self._append_and_report_metrics_row(metrics | figures, clock)
+        run.game_mix.update_from_step_metrics(metrics | figures)
         for failure in run.simulator.take_failure_messages():
-            self._say(failure)
+            self._print(failure)
         if evaluates:
-            held_out = self._evaluator.played
+            held_out = self._evaluator.held_out_episodes
             if held_out and scenario.checkpoint.trajectories:
-                self.folder.record_held_out(run.step, held_out[:HELD_OUT_RECORDED])
-            for line in example_lines(held_out or trajectories):
-                self._say(line)
+                self.folder.record_held_out_episodes(run.step, held_out[:HELD_OUT_RECORDED])
+            for line in example_model_turn_lines(held_out or trajectories):
+                self._print(line)
 
-    def _log_row(self, metrics: Metrics, clock: StageTimer) -> None:
-        """Append the row of the newest step to metrics.jsonl, and pass it to the monitors."""
+    def _append_and_report_metrics_row(self, metrics: Metrics, clock: StageTimer) -> None:
+        """Append the metrics of the newest step to metrics.jsonl as one row, and pass them to the monitors."""
         run = self.run
         eval_tokens = run.simulator.tokens["eval"]
         sampled = float(run.simulator.tokens.total() - eval_tokens)
         tokens = {"step/tokens": sampled, "step/eval_tokens": float(eval_tokens)}
-        totals = usage_metrics(run.simulator.usage, "total_")
+        totals = usage_metrics(run.simulator.usage_by_policy, "total_")
         row = metrics | tokens | totals | run.game_mix.metrics() | clock.metrics
         self.folder.append_metrics(run.step, row)
         for monitor in self.monitors:
-            monitor.log(run.step, row)
+            monitor.log_metrics(run.step, row)
 
-    def _report_alarms(self, raised: Sequence[Alarm], trajectories: Sequence[Trajectory]) -> None:
-        """Print each raised alarm; if one ends the run, save a checkpoint and raise `CollapseError`."""
+    def _report_alarms(self, alarms: Sequence[Alarm], trajectories: Sequence[Trajectory]) -> None:
+        """Print each raised alarm; if an alarm ends the run, save a checkpoint and raise `AlarmStopError`."""
         fatal_messages: list[str] = []
-        for alarm in raised:
+        for alarm in alarms:
             turns: list[Turn] = []
             for trajectory in trajectories:
                 if alarm.game in ("", trajectory.deal.game):
                     turns += [turn for turn in trajectory.turns if turn.role == alarm.role]
             message = alarm.message(most_common_move(turns))
-            self._say(message)
+            self._print(message)
             if self._alarms.ends_run(alarm):
                 fatal_messages.append(message)
         if fatal_messages:
-            self.save()
+            self.save_checkpoint()
             reasons = "; ".join(fatal_messages)
-            raise CollapseError(f"stopped after step {self.run.step}, with a checkpoint (alarms.stop): {reasons}")
+            raise AlarmStopError(f"stopped after step {self.run.step}, with a checkpoint (alarms.stop): {reasons}")
 
     def activity(self) -> RunActivity:
-        """Return the current stage and the state of the run's processes; safe to call from any thread."""
+        """Return the current stage and the state of the run's processes. Any thread may call this method."""
         run, clock = self.run, self._clock
-        simulators, learners = tuple(run.simulator.status()), tuple(run.learners.status())
+        simulators, learners = tuple(run.simulator.process_activities()), tuple(run.learners.process_activities())
         return RunActivity(run.step, run.scenario.schedule.steps, clock.stage, clock.since, simulators, learners)
 
-    def _say(self, message: str) -> None:
+    def _print(self, message: str) -> None:
         for monitor in self.monitors:
-            monitor.say(message)
+            monitor.show_message(message)
 
-    def save(self, metrics_bytes: int | None = None, unmeasured: Metrics | None = None) -> None:
+    def save_checkpoint(self, metrics_bytes: int | None = None, metrics_if_unevaluated: Metrics | None = None) -> None:
         """Write a checkpoint of the completed steps, unless the newest checkpoint already covers them.
 
         Args:
-            metrics_bytes: length of metrics.jsonl to which a resumed run cuts the file (default: the current length).
-            unmeasured: metrics of the newest step if its evaluation is outstanding; its row lies beyond
-                `metrics_bytes`.
+            metrics_bytes: length to which a resumed run cuts metrics.jsonl [bytes] (default: the current length).
+            metrics_if_unevaluated: metrics of the newest step, if its evaluation is still to be done.
         """
         run = self.run
         if self._saved_step == run.step:
@@ -246,20 +276,20 @@ class TrainingLoop:
         length = self.folder.fsync_records() if metrics_bytes is None else metrics_bytes
         checkpoint.write_checkpoint(
             self.folder.checkpoints,
-            checkpoint.CheckpointMeta(run.step, length, unmeasured),
+            checkpoint.CheckpointMetadata(run.step, length, metrics_if_unevaluated),
             run.state_dict(),
             run.save_policies,
-            checkpoint.Retention(run.scenario.checkpoint.keep, self._best.step),
+            checkpoint.CheckpointRetention(run.scenario.checkpoint.keep, self._best.step),
         )
         self._saved_step = run.step
 
     def resume(self, step: int) -> None:
-        """Load checkpoint `step`, and cut off everything later in the run's folder.
+        """Load checkpoint `step`, and remove everything later from the run's folder.
 
         Raises:
-            ValueError: if the checkpoint lacks a part that the changed scenario needs.
+            ValueError: if the checkpoint lacks state that the changed scenario needs.
         """
-        state = self.folder.rewind(step)
+        state = self.folder.rewind_to_checkpoint(step)
         if state is not None:
             try:
                 self.run.load_state_dict(state)
@@ -267,51 +297,55 @@ class TrainingLoop:
                 problem = f"checkpoint {step:06d} does not fit the changed scenario: it has no {error}"
                 raise ValueError(problem) from error
             self.run.step = self._saved_step = self._resumed_step = step
-            self._unevaluated = self.folder.unevaluated_metrics(step)
-        # These objects save no state in checkpoints: the rows of metrics and the strategy files determine it.
-        for evaluated_step, strategies in self.folder.strategies():
-            self._evaluator.take(evaluated_step, strategies)
+            self._unevaluated = self.folder.metrics_if_unevaluated(step)
+        # Evaluator, best step, alarms and game mix are in no checkpoint: metrics and strategy files give them.
+        for evaluated_step, strategies in self.folder.iter_strategies():
+            self._evaluator.add_recorded_strategies(evaluated_step, strategies)
         for row in self.folder.rows():
             self._best.update(row["step"], row)
             self._alarms(row)
-            self.run.game_mix.observe(row)
+            self.run.game_mix.update_from_step_metrics(row)
         if self._unevaluated:
             self._alarms(self._unevaluated)
 
-    def _checkpoint_on_failure(self, clock: StageTimer, save: Callable[[], None]) -> ExitStack:
-        """Return a context manager that calls `save` if its body raises or is interrupted.
+    def _checkpoint_on_failure(self, clock: StageTimer, save_checkpoint: Callable[[], None]) -> ExitStack:
+        """Return a context manager that calls `save_checkpoint` if its body raises an error or is interrupted.
 
-        State changed by the unfinished step is restored first, so that a resumed run repeats the step. Nothing is saved
-        after an update that was not finite, as the weights before the update may be the cause.
+        The state before the unfinished step is restored first, so that a resumed run repeats the step. Nothing is saved
+        after a non-finite update, because the weights before the update may be its cause.
         """
-        restore, update_counts, stack = self.run.snapshot(), self.run.update_counts, ExitStack()
+        restore, change_counts, stack = (
+            self.run.make_state_restorer(),
+            self.run.learner_state_change_counts(),
+            ExitStack(),
+        )
 
-        def rescue(_: object, error: BaseException | None, tb: TracebackType | None) -> None:
+        def save_after_error(_: object, error: BaseException | None, tb: TracebackType | None) -> None:
             # A plain KeyboardInterrupt is a second Ctrl-C: the user does not want to wait for a checkpoint.
             if error is None or type(error) is KeyboardInterrupt or isinstance(error, NonFiniteError):
                 return
             if out_of_memory := is_out_of_memory(error):
-                traceback.clear_frames(tb)  # tensors held by these frames would leave no memory for the checkpoint
+                # Local variables of the failed calls are freed: they hold tensors, and the checkpoint needs memory.
+                traceback.clear_frames(tb)
             updating = clock.stage in ("learn", "publish")
-            if updating and (update_counts is None or update_counts != self.run.update_counts):
+            if updating and (change_counts is None or change_counts != self.run.learner_state_change_counts()):
                 newest = f"checkpoint {self._saved_step:06d}" if self._saved_step else "no checkpoint yet"
                 note = f"Step {self.run.step + 1} was broken off in the middle of its update; to go on from: {newest}"
             else:
                 restore()
-                note = self._try_to_save(save)
+                note = "No step was done yet"
+                try:
+                    save_checkpoint()
+                    if self._saved_step:
+                        newest = f"checkpoint {self._saved_step:06d}"
+                        note = f"The steps done are kept: {newest}; to go on from it: {self.folder.resume_command}"
+                except (RunFolderError, MemoryError, RuntimeError) as save_error:
+                    note = f"The steps done could not be kept: {save_error}"
             if out_of_memory:
-                raise OutOfMemory(f"{memory_advice(self.run.scenario, clock.stage, error)}. {note}") from error
+                raise OutOfMemoryRunError(
+                    f"{out_of_memory_advice(self.run.scenario, clock.stage, error)}. {note}"
+                ) from error
             error.add_note(note)
 
-        stack.push(rescue)
+        stack.push(save_after_error)
         return stack
-
-    def _try_to_save(self, save: Callable[[], None]) -> str:
-        """Call `save` and return a sentence for the user that names the newest checkpoint, or the reason for none."""
-        try:
-            save()
-        except (FolderError, MemoryError, RuntimeError) as error:
-            return f"The steps done could not be kept: {error}"
-        if not self._saved_step:
-            return "No step was done yet"
-        return f"The steps done are kept: checkpoint {self._saved_step:06d}; to go on from it: --resume auto"

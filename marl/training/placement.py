@@ -1,4 +1,4 @@
-"""Placement: the location of a run's engines, simulators and learners. Local placement: this process."""
+"""Placement: where the engines, simulators and learners of a run are built, by default in this process."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from marl.core.seeds import seed_of
-from marl.core.types import Metrics, Reading, Sample, Turn
-from marl.protocols import Engine, GameConfig, Learner, LearnerConfig, LearnerContext, ModelConfig, ModelSource
-from marl.rollout.added_policies import AdapterPool, AddedPolicies, EnginePool, SlotPool
-from marl.rollout.base import BaseSimulator, ProcessStatus
-from marl.rollout.casting import RoleCasting
+from marl.core.seeds import hash_to_seed
+from marl.core.types import MetricsByPolicy, Reading, Sample, Turn
+from marl.protocols import Engine, GameConfig, Learner, LearnerBuildArguments, LearnerConfig, ModelConfig, ModelSource
+from marl.rollout.added_policies import AddedPolicies, EarlierWeightsAdapterPool, EarlierWeightsEnginePool, SlotPool
+from marl.rollout.base import BaseSimulator, ProcessActivity
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.sharded_simulator import ShardedSimulator
 from marl.rollout.shards import ShardGroup
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import PolicyConfig, Scenario
 
-Sources = Mapping[str, ModelSource | None]
-"""Policy -> source of its weights, or None for players without weights."""
+ModelSources = Mapping[str, ModelSource | None]
+"""Policy -> source of its weights, or None for a policy without weights."""
 
 
 class Learners(Mapping[str, Learner]):
-    """The learners of a run by policy. Learners of one step are called together, so that they may work in parallel."""
+    """Learners of a run by policy. All learners of a step are called together, so that they can work in parallel."""
 
     @abstractmethod
     def read(self, turns: Mapping[str, Sequence[Turn]], fields: Mapping[str, frozenset[str]]) -> list[Reading]:
-        """Return one reading for each turn, policy by policy.
+        """Return one reading for each turn in `turns`, policy by policy.
 
         Args:
             turns: policy -> turns to read.
@@ -35,15 +35,15 @@ class Learners(Mapping[str, Learner]):
         """
 
     @abstractmethod
-    def update(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, Metrics]:
-        """Update the policies in `samples` together; return policy -> metrics of its update.
+    def update(self, samples: Mapping[str, Sequence[Sample]]) -> MetricsByPolicy:
+        """Update the policies in `samples` together, and return policy -> metrics of its update.
 
         Raises:
-            NonFiniteError: naming the policy whose loss or gradient is not finite.
+            NonFiniteError: if a loss or gradient is not finite; the error names the policy.
         """
 
-    def status(self) -> list[ProcessStatus]:
-        """Return the state of each separate learner process; safe to call from any thread."""
+    def process_activities(self) -> list[ProcessActivity]:
+        """Return the status of each separate learner process. Any thread may call this method."""
         return []
 
 
@@ -68,95 +68,103 @@ class LocalLearners(Learners):
             readings += self[policy].read(policy_turns, fields[policy])
         return readings
 
-    def update(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, Metrics]:
+    def update(self, samples: Mapping[str, Sequence[Sample]]) -> MetricsByPolicy:
         return {policy: self[policy].update(batch) for policy, batch in samples.items()}
 
 
 class Placement(Protocol):
-    """Builds the parts of a run at their location."""
+    """Builds the simulator and the learners of a run, in this process or on other machines."""
 
-    def simulator(self, scenario: Scenario, sources: Sources) -> BaseSimulator:
-        """Return the scenario's simulator, with an engine for each policy in `sources`."""
+    def build_simulator(self, scenario: Scenario, sources: ModelSources) -> BaseSimulator:
+        """Return the simulator of the scenario, with an engine for each policy in `sources`."""
         ...
 
-    def learners(self, scenario: Scenario, sources: Sources) -> Learners:
-        """Return a learner for each policy that has one."""
+    def build_learners(self, scenario: Scenario, sources: ModelSources) -> Learners:
+        """Return the learners of the scenario, one for each policy with a learner."""
         ...
 
 
 class LocalPlacement:
-    """Placement of all parts in this process."""
+    """Placement that builds simulator and learners in this process."""
 
-    def simulator(self, scenario: Scenario, sources: Sources) -> BaseSimulator:
+    def build_simulator(self, scenario: Scenario, sources: ModelSources) -> BaseSimulator:
         return build_simulator(scenario, sources)
 
-    def learners(self, scenario: Scenario, sources: Sources) -> LocalLearners:
-        contexts = learner_contexts(scenario, sources)
+    def build_learners(self, scenario: Scenario, sources: ModelSources) -> LocalLearners:
+        contexts = learner_settings_and_contexts(scenario, sources)
         return LocalLearners({policy: settings.build(context) for policy, (settings, context) in contexts.items()})
 
 
-def learner_contexts(scenario: Scenario, sources: Sources) -> dict[str, tuple[LearnerConfig, LearnerContext]]:
-    """Return policy -> (settings of its learner, context to build it), for each policy with a learner."""
+def learner_settings_and_contexts(
+    scenario: Scenario, sources: ModelSources
+) -> dict[str, tuple[LearnerConfig, LearnerBuildArguments]]:
+    """Return policy -> (settings of its learner, context for building it), for each policy with a learner."""
     schedule = scenario.schedule
-    contexts: dict[str, tuple[LearnerConfig, LearnerContext]] = {}
+    contexts: dict[str, tuple[LearnerConfig, LearnerBuildArguments]] = {}
     for name, policy in scenario.policies.items():
         if policy.learner and (source := sources[name]):
-            seed = seed_of(schedule.seed, "learner", name)
-            contexts[name] = policy.learner, LearnerContext(name, source, policy.updates(schedule.steps), seed)
+            seed = hash_to_seed(schedule.seed, "learner", name)
+            contexts[name] = (
+                policy.learner,
+                LearnerBuildArguments(name, source, policy.count_updates(schedule.steps), seed),
+            )
     return contexts
 
 
-def build_simulator(scenario: Scenario, sources: Sources) -> RolloutSimulator:
-    """Return a simulator with engines for a run's policies, and with slots for earlier weights of these policies."""
+def build_simulator(scenario: Scenario, sources: ModelSources) -> RolloutSimulator:
+    """Return a simulator with an engine for each policy, and with slots for earlier weights of these policies."""
     engines = build_engines(scenario.policies, sources)
-    simulator = make_simulator(scenario, engines)
+    simulator = simulator_from_engines(scenario, engines)
     slots: dict[str, SlotPool] = {}
-    # A slot takes no memory until weights are loaded into it.
+    # A slot uses no memory until it holds the weights of a league member.
     for name, source in sources.items():
         policy = scenario.policies[name]
         if source and _shared_base(policy):
-            slots[name] = AdapterPool(engines[name], source)
+            slots[name] = EarlierWeightsAdapterPool(engines[name], source)
         elif source:
-            slots[name] = EnginePool(partial(policy.engine.build, source))
+            slots[name] = EarlierWeightsEnginePool(partial(policy.engine.build, source))
     simulator.added = AddedPolicies(slots)
     return simulator
 
 
 def sharded_simulator(scenario: Scenario, shards: ShardGroup) -> ShardedSimulator:
-    """Return a simulator of the scenario's games and roles with these shards."""
+    """Return a simulator of the scenario's games and roles whose episodes are played by `shards`."""
     schedule = scenario.schedule
-    simulator = ShardedSimulator(games_of(scenario), RoleCasting(scenario.roles, schedule.seed), shards)
-    simulator.max_drops = schedule.max_drops if schedule.on_error == "drop" else 0
+    simulator = ShardedSimulator(
+        game_configs_by_name(scenario), RoleRequestBuilder(scenario.roles, schedule.seed), shards
+    )
+    simulator.drops.limit = schedule.max_drops if schedule.on_error == "drop" else 0
     return simulator
 
 
-def make_simulator(scenario: Scenario, engines: Mapping[str, Engine], seed: int | None = None) -> RolloutSimulator:
+def simulator_from_engines(
+    scenario: Scenario, engines: Mapping[str, Engine], seed: int | None = None
+) -> RolloutSimulator:
     """Return a simulator of the scenario's games and roles.
 
     Args:
         scenario: scenario to simulate.
-        engines: policy -> engine.
+        engines: policy -> engine that samples for it.
         seed: seed of sampling (default: the scenario's seed).
     """
     schedule = scenario.schedule
-    casting = RoleCasting(scenario.roles, schedule.seed if seed is None else seed)
+    casting = RoleRequestBuilder(scenario.roles, schedule.seed if seed is None else seed)
     simulator = RolloutSimulator(
-        games_of(scenario), casting, engines, schedule.deadline_s, schedule.worker_delay, schedule.max_turns
+        game_configs_by_name(scenario), casting, engines, schedule.deadline_s, schedule.worker_delay, schedule.max_turns
     )
-    simulator.max_drops = schedule.max_drops if schedule.on_error == "drop" else 0
+    simulator.drops.limit = schedule.max_drops if schedule.on_error == "drop" else 0
     return simulator
 
 
-def games_of(scenario: Scenario) -> dict[str, GameConfig]:
-    """Return name -> game. The name of a scenario's only game is ""."""
-    return {name: view.game for name, view in scenario.by_game().items()}
+def game_configs_by_name(scenario: Scenario) -> dict[str, GameConfig]:
+    """Return name -> settings of each game of the scenario; the name is "" in a scenario with one game."""
+    return {name: view.game for name, view in scenario.scenario_by_game().items()}
 
 
-def build_engines(policies: Mapping[str, PolicyConfig], sources: Sources) -> dict[str, Engine]:
-    """Return policy -> engine.
+def build_engines(policies: Mapping[str, PolicyConfig], sources: ModelSources) -> dict[str, Engine]:
+    """Return policy -> engine that samples for it.
 
-    Policies with adapters on one base share an engine, as do policies without learners whose settings and weights are
-    equal.
+    Policies with adapters on one base share an engine, as do frozen policies with equal settings and weights.
     """
     groups: dict[Hashable, list[str]] = {}
     for name, policy in policies.items():
@@ -165,7 +173,7 @@ def build_engines(policies: Mapping[str, PolicyConfig], sources: Sources) -> dic
         elif policy.learner:
             key = name
         else:
-            # Settings alone are no key: equal settings of a tiny model mean other weights after another warm-up.
+            # Tiny models with equal settings may differ in their warm-up, so the key includes the model's source.
             key = (policy.engine.model_dump_json(), sources[name])
         groups.setdefault(key, []).append(name)
     engines: dict[str, Engine] = {}
@@ -181,13 +189,13 @@ def build_engines(policies: Mapping[str, PolicyConfig], sources: Sources) -> dic
 
 
 def _shared_base(policy: PolicyConfig) -> ModelConfig | None:
-    """Return the base of a policy's adapter if one engine can sample for several adapters, else None."""
+    """Return the base of the policy's adapter if its engine can sample for several adapters, else None."""
     return policy.model.shared_base() if policy.model and policy.engine.serves_several_policies else None
 
 
-def use_threads(threads: int | None) -> None:
-    """Set the number of torch's threads; None keeps torch's setting."""
-    # `marl check` imports this module's users, and must not load torch.
+def set_torch_threads(threads: int | None) -> None:
+    """Set the number of threads of torch (default: torch's own setting)."""
+    # torch is imported here, because `marl check` imports this module and must not load torch.
     import torch
 
     if threads:

@@ -1,4 +1,4 @@
-"""Restore parts of a run from its folder: the simulator at a checkpoint, critics, or a learner that failed."""
+"""Restore from a run's folder: the simulator at a checkpoint, the learners' critics, or a failed update."""
 
 from __future__ import annotations
 
@@ -6,40 +6,46 @@ import time
 from pathlib import Path
 
 from marl.core.types import Metrics
+from marl.protocols import Learner
 from marl.rollout.simulator import RolloutSimulator
-from marl.runs.best_checkpoint import BestTracker
-from marl.runs.checkpoint import checkpoint_steps, read_checkpoint, verify_policies
+from marl.runs.best_checkpoint import BestEvaluationTracker
+from marl.runs.checkpoint import checkpoint_steps, read_checkpoint, verify_policy_checksums
 from marl.runs.failed_updates import load_failed_batch
-from marl.runs.locks import read_lock
+from marl.runs.locks import checkpoint_lock
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import PolicyConfig, Scenario
 from marl.training.build import build, prepare_models
 from marl.training.critic import VALUES, LearnerCritic
-from marl.training.placement import LocalLearners, build_engines, learner_contexts, make_simulator, use_threads
+from marl.training.placement import (
+    LocalLearners,
+    build_engines,
+    learner_settings_and_contexts,
+    set_torch_threads,
+    simulator_from_engines,
+)
 
 _RETRY_S = 0.05
-"""Seconds between two attempts to lock a checkpoint."""
+"""Time between two attempts to lock a checkpoint [seconds]."""
 
 
-def best_step(folder: Path) -> int:
-    """Return the step of the best checkpoint by `evaluate.keep_best`.
+def best_checkpoint_step(folder: Path) -> int:
+    """Return the step of the run's best checkpoint, by the metric `evaluate.keep_best`.
 
     Raises:
         ScenarioError: if the metric was never measured, or was best before training.
     """
     home = RunFolder(folder)
-    best = BestTracker.from_rows(home.scenario().evaluate, home.rows())
+    best = BestEvaluationTracker.from_rows(home.scenario().evaluate, home.rows())
     if not best.step:
-        reason = (
-            "no evaluate.keep_best was measured" if best.step is None else f"{best.metric} was best before training"
-        )
+        untrained = f"{best.metric} was best before training"
+        reason = "no evaluate.keep_best was measured" if best.step is None else untrained
         raise ScenarioError(f"{folder}: no best checkpoint: {reason}")
     return best.step
 
 
 def restore_simulator(folder: Path, step: int | None = None) -> tuple[Scenario, RolloutSimulator]:
-    """Return a run's scenario, and its simulator with the weights of a checkpoint (default: the newest intact one).
+    """Return a run's scenario, and its simulator with the weights of checkpoint `step` (default: the newest intact).
 
     The checkpoint is locked while it is read, so that the process that trains the run does not remove it.
 
@@ -49,21 +55,25 @@ def restore_simulator(folder: Path, step: int | None = None) -> tuple[Scenario, 
     home = RunFolder(folder)
     scenario = home.scenario()
     while True:
-        chosen = home.latest_checkpoint(verify_policies)[0] if step is None else step
-        with read_lock(home.checkpoints / f"{chosen:06d}") as is_locked:
+        chosen = home.latest_checkpoint(verify_policy_checksums)[0] if step is None else step
+        with checkpoint_lock(home.checkpoints / f"{chosen:06d}") as is_locked:
             steps = checkpoint_steps(home.checkpoints)
             if is_locked and chosen in steps:
-                use_threads(scenario.schedule.threads)
-                policies = saved_policies(scenario, home.policies_folder(chosen), learn=False)
-                return scenario, make_simulator(scenario, build_engines(policies, prepare_models(scenario, policies)))
+                set_torch_threads(scenario.schedule.threads)
+                policies = policies_with_saved_weights(
+                    scenario, home.verified_policies_folder(chosen), keep_learners=False
+                )
+                return scenario, simulator_from_engines(
+                    scenario, build_engines(policies, prepare_models(scenario, policies))
+                )
         if step is not None or not chosen:
             choices = ", ".join(f"{other:06d}" for other in steps) or "none"
             raise ScenarioError(f"{folder}: no checkpoint of step {chosen}; there are: {choices}")
-        time.sleep(_RETRY_S)  # the run is removing this checkpoint, as it has a newer one
+        time.sleep(_RETRY_S)  # the run has replaced this checkpoint by a newer one meanwhile
 
 
-def restored_critic(folder: Path, step: int) -> LearnerCritic:
-    """Return the critic of a run's learners, with their state at a checkpoint.
+def restore_critic(folder: Path, step: int) -> LearnerCritic:
+    """Return the critic of a run's learners, with the learners' state at checkpoint `step`.
 
     Raises:
         ScenarioError: if no learner of the run has a critic.
@@ -71,27 +81,37 @@ def restored_critic(folder: Path, step: int) -> LearnerCritic:
     """
     home = RunFolder(folder)
     scenario = home.scenario()
-    saved = saved_policies(scenario, home.policies_folder(step), learn=True)
-    learner_kinds = {repr(policy.learner.kind) for policy in saved.values() if policy.learner}
-    policies = {name: policy for name, policy in saved.items() if policy.learner and policy.learner.readable >= VALUES}
+    saved = policies_with_saved_weights(scenario, home.verified_policies_folder(step), keep_learners=True)
+    learner_kinds: set[str] = set()
+    policies: dict[str, PolicyConfig] = {}
+    for name, policy in saved.items():
+        if policy.learner:
+            learner_kinds.add(repr(policy.learner.kind))
+            if policy.learner.computable_reading_fields >= VALUES:
+                policies[name] = policy
     if not policies:
         kinds = ", ".join(sorted(learner_kinds)) or "none"
         raise ScenarioError(
             f"--search: values: 'critic', but no learner of {folder} has one (learners: {kinds}); choices: rollouts"
         )
     state = read_checkpoint(home.checkpoints, step)[1]["learners"]
-    contexts = learner_contexts(scenario.model_copy(update={"policies": policies}), prepare_models(scenario, policies))
-    learners = {name: settings.build(context) for name, (settings, context) in contexts.items()}
-    for name, learner in learners.items():
-        learner.load_state_dict(state[name])
+    contexts = learner_settings_and_contexts(
+        scenario.model_copy(update={"policies": policies}), prepare_models(scenario, policies)
+    )
+    learners: dict[str, Learner] = {}
+    for name, (settings, context) in contexts.items():
+        learners[name] = settings.build(context)
+        learners[name].load_state_dict(state[name])
     return LearnerCritic(scenario, LocalLearners(learners))
 
 
 def rerun_failed_update(folder: Path) -> Metrics:
-    """Repeat the update kept in RUN/failed/STEP/POLICY; return its metrics, or raise the same error as before.
+    """Repeat the failed update that is stored in `folder` (RUN/failed/STEP/POLICY), and return its metrics.
+
+    The repeated update fails with the same error.
 
     Raises:
-        ValueError: if `folder` holds no kept batch.
+        ValueError: if `folder` holds no stored batch.
     """
     state, samples = load_failed_batch(folder)
     learner = build(RunFolder(folder.resolve().parents[2]).scenario()).learners[folder.resolve().name]
@@ -99,21 +119,19 @@ def rerun_failed_update(folder: Path) -> Metrics:
     return learner.update(samples)
 
 
-def saved_policies(scenario: Scenario, folder: Path, *, learn: bool) -> dict[str, PolicyConfig]:
-    """Return the scenario's policies with the weights of a checkpoint.
-
-    Policies without a learner keep their model.
+def policies_with_saved_weights(scenario: Scenario, folder: Path, *, keep_learners: bool) -> dict[str, PolicyConfig]:
+    """Return policy -> settings with the weights of a checkpoint; policies without a learner keep their model.
 
     Args:
         scenario: scenario of the run.
         folder: folder of the checkpoint's policies.
-        learn: keep the learners; otherwise all policies are frozen.
+        keep_learners: True to keep the learners, False to freeze all policies.
     """
     policies = dict(scenario.policies)
     for name, policy in scenario.policies.items():
         if policy.learner and policy.model:
-            # Without `publishes`, as of a reward model, the saved weights are no weights of the policy itself.
-            restored = learn or policy.learner.publishes
+            # A reward model's learner publishes no weights, so without `keep_learners` its policy keeps its own.
+            restored = keep_learners or policy.learner.publishes
             update = {"model": policy.model.with_saved_weights(folder / name)} if restored else {}
-            policies[name] = policy.model_copy(update=update if learn else {**update, "learner": None})
+            policies[name] = policy.model_copy(update=update if keep_learners else {**update, "learner": None})
     return policies

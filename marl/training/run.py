@@ -1,32 +1,38 @@
-"""The parts of a run, built once from its scenario."""
+"""A run: simulator, learners, credit stage and experience, which are built once from a scenario."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
-from marl.core.types import Deal, Metrics, Reading, Sample, TokenFigures, Turn, TurnId, Usage
-from marl.credit_stage.records import CreditRecord, with_token_statistics
+from marl.core.seeds import episode_name_for_seeding, hash_to_seed
+from marl.core.types import Deal, Metrics, Reading, RemoteUsage, Sample, TokenLogprobsAndEntropies, Turn, TurnId
 from marl.credit_stage.stage import CreditStage, StepCredit
-from marl.protocols import CountsChanges, Evidence, Experience, ReportsTokens, Simulator, TracksPolicyUpdates
+from marl.protocols import CountsStateChanges, Evidence, Experience, ReportsTokenStatistics, Simulator
 from marl.rollout.base import BaseSimulator
 from marl.scenario.schema import Scenario
 from marl.training.critic import LearnerCritic
 from marl.training.game_mix import GameMix
 from marl.training.placement import Learners
 from marl.training.samples import collect_samples
-from marl.training.staleness import Staleness
+from marl.training.staleness import StalenessTracker
 from marl.training.update_schedule import UpdateSchedule
+
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+credit/tokens | tokens | sampled or scored by credit itself in the step (counterfactuals, greedy episodes,
+    `compare`)
+"""
 
 
 @dataclass
 class Run:
-    """The parts of a run. `marl.training.loop` passes data through them in one direction."""
+    """Simulator, learners, credit stage and experience of a run; the training loop passes data from one to the next."""
 
     scenario: Scenario
     simulator: BaseSimulator
@@ -36,21 +42,23 @@ class Run:
     step: int = 0
     """Number of completed steps."""
     versions: dict[str, int] = field(init=False)
-    """Policy -> step of its latest published weights."""
+    """Policy -> number of completed steps when its latest weights were published."""
     update_schedule: UpdateSchedule = field(init=False)
     game_mix: GameMix = field(init=False)
-    staleness: Staleness = field(init=False)
+    staleness: StalenessTracker = field(init=False)
 
     def __post_init__(self) -> None:
         self.versions = dict.fromkeys(self.learners, 0)
         self.simulator.critic = LearnerCritic(self.scenario, self.learners)
         self.update_schedule = UpdateSchedule(self.scenario.policies)
         self.game_mix = GameMix(self.scenario)
-        self.staleness = Staleness(self.learners, self.scenario.roles, self.scenario.experience.max_steps_ahead)
-        self._seats = {game: view.seats for game, view in self.scenario.by_game().items()}
+        self.staleness = StalenessTracker(
+            self.learners, self.scenario.roles, self.scenario.experience.max_steps_played_ahead
+        )
+        self._seats = {game: view.seats for game, view in self.scenario.scenario_by_game().items()}
 
     def deals(self, step: int) -> list[Deal]:
-        """Return the deals of a step. The deals of a group share a seed, so that their episodes start alike."""
+        """Return the deals of `step`. Deals of a group share a seed, so that their episodes start alike."""
         schedule = self.scenario.schedule
         deals: list[Deal] = []
         for group, (game, rotation) in enumerate(self.game_mix(step)):
@@ -58,113 +66,100 @@ class Run:
             roles = list(seats.values())
             shift = rotation % len(seats) if schedule.rotate_seats else 0
             rotated = dict(zip(seats, roles[shift:] + roles[:shift], strict=True))
-            name = f"{step:06d}.{group}"
-            seed = seed_of(schedule.seed, "deal", name)
-            deals += [Deal(f"{name}.{i}", name, seed, rotated, game=game) for i in range(schedule.group_size)]
+            # Steps count from 0 here only; names, metrics and files count from 1.
+            name = f"{step + 1:06d}.{group}"
+            seed = hash_to_seed(schedule.seed, "deal", episode_name_for_seeding(name))
+            for member in range(schedule.group_size):
+                deals.append(Deal(f"{name}.{member}", name, seed, rotated, game=game))
         return deals
 
-    def deals_ahead(self, step: int) -> list[Deal]:
-        """Return the deals of a step, or none after the run's last step: no experience need play them ahead."""
+    def deals_of_step_if_scheduled(self, step: int) -> list[Deal]:
+        """Return the deals of `step`, or none after the run's last step, so that no experience plays beyond it."""
         return self.deals(step) if step < self.scenario.schedule.steps else []
 
     def read(
-        self, trajectories: Sequence[Trajectory], credit_needs: frozenset[str] | None = None
+        self, trajectories: Sequence[Trajectory], credit_fields: frozenset[str] | None = None
     ) -> dict[TurnId, Reading]:
-        """Return turn -> reading by its policy's learner, for every turn that credit or the learner needs one of.
+        """Return turn -> reading by the learner of its policy, for all turns whose reading credit or learner needs.
 
         Args:
-            credit_needs: fields of `Reading` that the credit stage needs (default: the needs of the run's own stage).
+            credit_fields: fields of `Reading` that the credit stage needs (default: the needs of the run's own stage).
         """
-        needs = self.credit_stage.needs if credit_needs is None else credit_needs
+        needs = self.credit_stage.needed_reading_fields if credit_fields is None else credit_fields
         fields: dict[str, frozenset[str]] = {}
         for policy, learner in self.learners.items():
             settings = self.scenario.policies[policy].learner
-            readable = settings.readable if settings else frozenset[str]()
-            if policy_fields := (needs & readable) | learner.needs:
+            readable = settings.computable_reading_fields if settings else frozenset[str]()
+            if policy_fields := (needs & readable) | learner.needed_reading_fields:
                 fields[policy] = policy_fields
         if not fields:
             return {}
-        # Keyed by id: a turn that several forks inherited is read once.
+        # Keys are turn ids, so that a turn which several forks inherited is read once.
         sampled: dict[TurnId, Turn] = {}
-        for trajectory in trajectories:
-            sampled |= {turn.id: turn for turn in trajectory.turns if turn.completion.prompt_ids}
+        for turn in chain.from_iterable(trajectory.turns for trajectory in trajectories):
+            if turn.completion.prompt_ids:
+                sampled[turn.id] = turn
+        # The order of `fields` decides the order of readings: policy by policy.
         turns: dict[str, list[Turn]] = {policy: [] for policy in fields}
         for turn in sampled.values():
             role = self.scenario.roles[turn.role]
             if role.trainable and role.policy in turns:
                 turns[role.policy].append(turn)
-        self.simulator.sleep()
-        ids = [turn.id for policy_turns in turns.values() for turn in policy_turns]
+        self.simulator.put_engines_to_sleep()
+        ids = [turn.id for turn in chain.from_iterable(turns.values())]
         return dict(zip(ids, self.learners.read(turns, fields), strict=True))
 
     def evidence(self, trajectories: Sequence[Trajectory], readings: Mapping[TurnId, Reading]) -> Evidence:
-        """Return the input of the run's credit stage."""
+        """Return the evidence for the run's credit stage: trajectories, readings and the simulator."""
         return make_evidence(self.scenario, trajectories, readings, self.simulator)
 
     def assign_credit(self, trajectories: Sequence[Trajectory], readings: Mapping[TurnId, Reading]) -> StepCredit:
-        """Return the credit of a step. Its metric `credit/tokens` counts the tokens that credit sampled or scored."""
+        """Return the credit of a step, with the metric `credit/tokens`: tokens that credit sampled or scored."""
         tokens_before = self.simulator.tokens["credit"]
         step_credit = self.credit_stage(self.evidence(trajectories, readings))
         step_credit.metrics["credit/tokens"] = float(self.simulator.tokens["credit"] - tokens_before)
-        self.simulator.forget_branches(trajectories)
+        self.simulator.fork_names.restart_fork_numbering(trajectories)
         return step_credit
 
     def samples(
         self, trajectories: Sequence[Trajectory], step_credit: StepCredit, readings: Mapping[TurnId, Reading]
     ) -> dict[str, list[Sample]]:
-        """Return policy -> samples of this step."""
+        """Return policy -> training samples of the current step."""
         return collect_samples(
             trajectories, step_credit, self.scenario.roles, readings, lambda turn: self.staleness(turn, self.step)
         )
 
-    def step_metrics(self, trajectories: Sequence[Trajectory]) -> Metrics:
-        """Return the step's metrics of experience, staleness and engines. The call ends the simulator's step."""
-        turns = (turn for trajectory in trajectories for turn in trajectory.turns)
-        return self.experience.metrics() | self.staleness.metrics(turns, self.step) | self.simulator.end_step()
-
-    def credit_record(
-        self, step_credit: StepCredit, trajectories: Sequence[Trajectory], tokens: Mapping[TurnId, TokenFigures]
-    ) -> CreditRecord:
-        """Return the credit record of a step, with the update's figures of single tokens in `tokens`."""
-        policy_of = {name: role.policy for name, role in self.scenario.roles.items()}
-        return with_token_statistics(step_credit.to_record(trajectories, policy_of), trajectories, tokens)
-
     def update(
-        self, samples: Mapping[str, Sequence[Sample]], tokens: dict[TurnId, TokenFigures] | None = None
+        self,
+        samples: Mapping[str, Sequence[Sample]],
+        token_figures: dict[TurnId, TokenLogprobsAndEntropies] | None = None,
     ) -> Metrics:
         """Update the policies in `samples` together, and return their metrics as `policy/NAME/...`.
 
         Args:
             samples: policy -> samples to learn from.
-            tokens: dict to fill with figures of the samples' tokens, or None if they are not recorded.
+            token_figures: dict that learners fill with figures of single tokens, or None if the step is not recorded.
         """
-        self.simulator.sleep()
+        self.simulator.put_engines_to_sleep()
         for policy in samples:
-            if isinstance(learner := self.learners[policy], ReportsTokens):
-                learner.token_figures = tokens
+            if isinstance(learner := self.learners[policy], ReportsTokenStatistics):
+                learner.token_figures = token_figures
         metrics: Metrics = {}
         for policy, figures in self.learners.update(samples).items():
             metrics |= {f"policy/{policy}/{name}": value for name, value in figures.items()}
         return metrics
 
     def publish(self, policy: str, version: int) -> None:
-        """Load a learner's weights into the engine of its policy, unless the learner publishes none."""
+        """Load the weights of `policy`'s learner into the policy's engine, if the learner publishes weights."""
         learner = self.scenario.policies[policy].learner
         if learner is None or not learner.publishes:
             return
         self.versions[policy] = version
-        self.staleness.record_publish(policy, version)
+        self.staleness.record_published_version(policy, version)
         self.simulator.load_weights(policy, self.learners[policy].publish(), version)
 
-    def publish_all(self, policies: Collection[str], version: int) -> None:
-        """Publish the weights of updated policies at the end of a step, and inform the experience."""
-        for policy in policies:
-            self.publish(policy, version)
-        if isinstance(self.experience, TracksPolicyUpdates):
-            self.experience.policies_updated(policies, version)
-
     def save_policies(self, folder: Path) -> None:
-        """Write one Hugging Face folder for each policy with a learner."""
+        """Write one Hugging Face folder into `folder` for each policy with a learner."""
         for policy, learner in self.learners.items():
             learner.save(folder / policy)
 
@@ -174,58 +169,57 @@ class Run:
             "credit": self.credit_stage.state_dict(),
             "pace": self.update_schedule.state_dict(),
             "versions": dict(self.versions),
-            # Usage is no part of a snapshot: restoring one does not refund calls to a paid endpoint.
-            "spent": {policy: asdict(usage) for policy, usage in self.simulator.usage.items()},
-            **self._play_state(),
+            # `spent` is not part of a snapshot, because restoring one refunds no calls to a paid endpoint.
+            "spent": {policy: asdict(usage) for policy, usage in self.simulator.usage_by_policy.items()},
+            **self._experience_and_simulator_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.credit_stage.load_state_dict(state["credit"])
         self.update_schedule.load_state_dict(state["pace"])
-        self._restore_play_state(state)
-        self.simulator.restore_usage({policy: Usage(**usage) for policy, usage in state["spent"].items()})
+        self._restore_experience_and_simulator_state(state)
+        self.simulator.restore_usage({policy: RemoteUsage(**usage) for policy, usage in state["spent"].items()})
         for policy, learner in self.learners.items():
             learner.load_state_dict(state["learners"][policy])
             self.publish(policy, state["versions"][policy])
 
-    def snapshot(self) -> Callable[[], None]:
-        """Return a function that restores the present state of the run, except for the learners."""
-        play = self._play_state()
-        # The state dict may share objects with the stage; the copy keeps later steps from changing the snapshot.
+    def make_state_restorer(self) -> Callable[[], None]:
+        """Return a function that restores the current state of the run, except the learners' state."""
+        play = self._experience_and_simulator_state()
+        # The credit stage may change the objects in its state dict later, so they are copied.
         credit = deepcopy(self.credit_stage.state_dict())
-        restore_schedule = self.update_schedule.snapshot()
+        restore_schedule = self.update_schedule.make_state_restorer()
 
         def restore() -> None:
-            self._restore_play_state(play)
+            self._restore_experience_and_simulator_state(play)
             self.credit_stage.load_state_dict(credit)
             restore_schedule()
 
         return restore
 
-    @property
-    def update_counts(self) -> dict[str, int] | None:
-        """Return policy -> number of changes of its learner's state, or None if some learner does not count them."""
+    def learner_state_change_counts(self) -> dict[str, int] | None:
+        """Return policy -> number of changes of its learner's state, or None if a learner counts no changes."""
         counts: dict[str, int] = {}
         for policy, learner in self.learners.items():
-            if not isinstance(learner, CountsChanges):
+            if not isinstance(learner, CountsStateChanges):
                 return None
             counts[policy] = learner.changes
         return counts
 
-    def _play_state(self) -> dict[str, Any]:
-        """Return the part of the state that play changes: the experience and the simulator's counters."""
+    def _experience_and_simulator_state(self) -> dict[str, Any]:
+        """Return the state that play changes: the experience's state, and the simulator's counters."""
         return {
             "experience": self.experience.state_dict(),
             "tokens": dict(self.simulator.tokens),
-            "dropped": self.simulator.dropped,
+            "dropped": self.simulator.drops.count,
             "unjudged": self.simulator.unverified,
         }
 
-    def _restore_play_state(self, state: Mapping[str, Any]) -> None:
+    def _restore_experience_and_simulator_state(self, state: Mapping[str, Any]) -> None:
         self.experience.load_state_dict(state["experience"])
         self.simulator.tokens.clear()
         self.simulator.tokens.update(state["tokens"])
-        self.simulator.dropped = state["dropped"]
+        self.simulator.drops.count = state["dropped"]
         self.simulator.unverified = state["unjudged"]
 
 
@@ -235,7 +229,7 @@ def make_evidence(
     readings: Mapping[TurnId, Reading],
     simulator: Simulator | None,
 ) -> Evidence:
-    """Return the input of a credit stage for the trajectories of one step."""
-    # With several games the credit stage handles one game at a time, and fills in the game's name itself.
+    """Return the evidence for a credit stage: the trajectories of one step, their readings and a simulator."""
+    # With several games the name is "": the credit stage sets it for each game.
     game = scenario.game.kind if scenario.game else ""
-    return Evidence(trajectories, game, readings, simulator, scenario.rule_roles, scenario.schedule.seed)
+    return Evidence(trajectories, game, readings, simulator, scenario.rule_based_roles, scenario.schedule.seed)

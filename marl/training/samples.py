@@ -1,4 +1,4 @@
-"""Make training samples of credited turns, by policy."""
+"""Training samples, which are made from credited turns and grouped by policy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ def collect_samples(
     readings: Mapping[TurnId, Reading],
     staleness: Callable[[Turn], int] = lambda _: 0,
 ) -> dict[str, list[Sample]]:
-    """Return policy -> samples.
+    """Return policy -> training samples, one for each turn with credit and tokens, in a role that learns.
 
-    Turns of frozen roles, turns without credit and turns without tokens of a model are left out. A turn that several
-    forks inherited becomes one sample.
+    A turn that several forks inherited becomes one sample.
     """
     batches: dict[str, list[Sample]] = {role.policy: [] for role in roles.values() if role.trainable}
     seen: set[TurnId] = set()
@@ -62,7 +61,7 @@ def collect_samples(
 
 
 def _rewards_until_next_turn(trajectory: Trajectory) -> dict[TurnId, list[tuple[int, float]]]:
-    """Return turn -> (index of a turn, reward paid after it), for the rewards before its agent's next turn."""
+    """Return turn -> (index of the turn after which it is paid, reward), for rewards before its agent's next turn."""
     rewards_by_turn: dict[TurnId, list[Reward]] = {}
     for reward in trajectory.rewards:
         rewards_by_turn.setdefault(reward.turn, []).append(reward)
@@ -71,7 +70,7 @@ def _rewards_until_next_turn(trajectory: Trajectory) -> dict[TurnId, list[tuple[
     for index, turn in enumerate(trajectory.turns):
         latest[turn.agent] = turn.id
         for reward in rewards_by_turn.get(turn.id, ()):
-            # A reward before its agent's first turn follows no decision of the agent.
+            # A reward before the agent's first turn cannot follow from a decision of this agent.
             if reward.agent in latest:
                 following.setdefault(latest[reward.agent], []).append((index, reward.value))
     return following

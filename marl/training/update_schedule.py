@@ -1,4 +1,4 @@
-"""Schedule of updates: the steps at whose end each policy learns, and the samples stored until then."""
+"""Schedule of updates: when each policy learns, and the samples that are stored until then."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from marl.scenario.schema import PolicyConfig
 
 
 class UpdateSchedule:
-    """Stores each policy's samples until its next update.
+    """Stores the samples of each policy until its next update.
 
-    Weights do not change between updates, so the stored samples are on-policy.
+    The policy's weights do not change until then, so the stored samples are on-policy.
     """
 
     def __init__(self, policies: Mapping[str, PolicyConfig]) -> None:
         self._policies = {name: policy for name, policy in policies.items() if policy.learner}
         self._waiting: dict[str, list[list[Sample]]] = {name: [] for name in self._policies}
-        """Policy -> stored samples, one list for each step."""
+        """Policy -> samples that are stored for its next update, one list for each step."""
 
     def __call__(self, step: int, batches: Mapping[str, list[Sample]]) -> dict[str, list[Sample]]:
-        """Store the samples of `step`, and return policy -> samples of the update at the end of `step`.
+        """Store the samples of `step`, and return policy -> all stored samples, for policies whose update is due.
 
-        Samples of a policy that does not learn in `step` (`policy.alternate`) are dropped.
+        Samples of a policy that takes no part in `step` (`policy.alternate`) are dropped.
         """
         updates: dict[str, list[Sample]] = {}
         for name, policy in self._policies.items():
-            if not policy.learns_in(step):
+            if not policy.learns_in_step(step):
                 continue
             waiting = [*self._waiting[name], batches.get(name, [])]
             is_full = len(waiting) == policy.update_every
@@ -40,20 +40,20 @@ class UpdateSchedule:
                 updates[name] = list(chain.from_iterable(waiting))
         return updates
 
-    def snapshot(self) -> Callable[[], None]:
-        """Return a function that restores the samples stored now."""
-        # A shallow copy suffices: `__call__` replaces the lists and never changes them.
+    def make_state_restorer(self) -> Callable[[], None]:
+        """Return a function that restores the currently stored samples."""
+        # A shallow copy suffices, because `__call__` replaces these lists and never changes one in place.
         waiting = dict(self._waiting)
         return lambda: self._waiting.update(waiting)
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: _codec().dump_python(waiting) for name, waiting in self._waiting.items()}
+        return {name: _json_codec_of_sample_lists().dump_python(waiting) for name, waiting in self._waiting.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._waiting = {name: _codec().validate_python(state[name]) for name in self._policies}
+        self._waiting = {name: _json_codec_of_sample_lists().validate_python(state[name]) for name in self._policies}
 
 
-# Built on first use: a type adapter takes long to build, and most processes need none.
+# The TypeAdapter is built on first use, because building it takes long and most processes need none.
 @cache
-def _codec() -> TypeAdapter[list[list[Sample]]]:
+def _json_codec_of_sample_lists() -> TypeAdapter[list[list[Sample]]]:
     return TypeAdapter(list[list[Sample]])

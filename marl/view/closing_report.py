@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
-from marl.evaluation.evaluate import LEGAL_MASS, is_exact
+from marl.evaluation.evaluate import MIN_LEGAL_MASS, is_computed_from_move_probabilities
 from marl.metrics.alarms import is_alarm_metric
-from marl.metrics.trajectory_metrics import held_out_metrics, matching_metrics
-from marl.runs.best_checkpoint import BestTracker
-from marl.runs.checkpoint import intact_steps
+from marl.metrics.trajectory_metrics import held_out_metric_names, metric_names_in_all_games
+from marl.runs.best_checkpoint import BestEvaluationTracker
+from marl.runs.checkpoint import intact_checkpoint_steps
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import EvaluationSettings
+from marl.view.credit_warnings import conservation_warning
 from marl.view.curves import Curve, text_chart
+from marl.view.run_groups import metric_values
 
 _TITLES = {
     "eval/nashconv": "NashConv",
@@ -22,158 +26,170 @@ _TITLES = {
     "eval/random/win": "Wins against random",
     "eval/minimax/draw": "Draws against minimax",
 }
-_ROLE_FIGURES = ("illegal", "tokens", "entropy")
-_CREDIT_FIGURES = {
-    "conservation": "conservation",
-    "zero": "zero share",
-    "purity": "purity",
-    "stopping_bias_t": "stopping bias t",
-}
-_BIASED = 4.0
-"""Absolute t value above which chance is an unlikely explanation."""
+_TO_THE_END = ", to the end"
+_ROLE_FIGURES = {"illegal": "illegal moves", "tokens": "tokens a turn", "entropy": "entropy"}
+"""Metric of a role -> name in the report."""
+_BIASED_T = 4.0
+"""Absolute t value of the stopping bias above which chance is an unlikely explanation."""
 Row = Mapping[str, Any]
 
 
-def closing_report(folder: RunFolder, finished: bool, evaluate: EvaluationSettings | None = None) -> str:
-    """Return the report: the main metric's curve, then lines on metrics, roles, credit, the best checkpoint and alarms.
+def closing_report(
+    run_folder: RunFolder, is_finished: bool, evaluation_settings: EvaluationSettings | None = None
+) -> str:
+    """Return the report of a run: the main metric's curve, metrics, roles, credit, the best checkpoint and alarms.
 
     Each metric is shown at the first step and at the end (mean over the last tenth of the steps).
     """
-    rows = list(folder.rows())
-    titles = _titles(rows)
-    curves = {name: curve for name in titles if (curve := [(r["step"], r[name]) for r in rows if name in r])}
-    lines = [] if finished else [_stopped(folder, rows)]
+    rows = list(run_folder.rows())
+    titles = _title_by_evaluation_metric(rows)
+    curves: dict[str, Curve] = {}
+    for name in titles:
+        curves[name] = [(row["step"], row[name]) for row in rows if name in row]
+    lines: list[str] = []
+    if not is_finished and not rows:
+        lines.append("stopped before the first step")
+    elif not is_finished:
+        step, checkpoints = rows[-1]["step"], intact_checkpoint_steps(run_folder.checkpoints)
+        notice = f"stopped at step {step}, before the first checkpoint: `{run_folder.resume_command}` begins anew"
+        if checkpoints:
+            newest = checkpoints[-1]
+            again = "" if newest == step else f" from checkpoint {newest:06d} (the steps after it are done again)"
+            notice = f"stopped at step {step}; go on{again} with: {run_folder.resume_command}"
+        lines.append(notice)
     if curves and len(main_curve := next(iter(curves.values()))) > 1:
         lines += ["", text_chart(main_curve), ""]
-    lines += _evaluations(rows, curves, titles)
-    lines += _roles(rows)
-    lines += _credit(rows)
-    lines += _best(folder, BestTracker.from_rows(evaluate or EvaluationSettings(), rows), rows)
-    lines += alarm_lines(rows)
-    return "\n".join([*lines, f"run folder: {folder.path}"])
+    lines += _evaluation_lines(rows, curves, titles)
+    lines += _role_report_lines(rows)
+    lines += _credit_diagnostic_lines(rows)
+    best = BestEvaluationTracker.from_rows(evaluation_settings or EvaluationSettings(), rows)
+    # With a single evaluation there is no best step to name.
+    if best.step is not None and best.metric and len(metric_values(rows, best.metric)) > 1:
+        checkpoint = run_folder.checkpoints / f"{best.step:06d}"
+        location = "its checkpoint is not kept" if best.step else "before training"
+        if checkpoint.is_dir():
+            location = str(checkpoint)
+        lines.append(f"best {best.metric} {best.value:.3f} at step {best.step}: {location}")
+        if best.out_of_patience:
+            lines.append(best.stop_message)
+    alarms = list(alarm_lines(rows))
+    lines += alarms
+    ending = f"run folder: {run_folder.path}"
+    if any(line.endswith(_TO_THE_END) for line in alarms):
+        ending = (
+            f"WARNING alarms held to the end, so this run has probably not learned what it should: look at its "
+            f"dialogues first: marl show {run_folder.path}"
+        )
+    return "\n".join([*lines, ending])
 
 
-def _stopped(folder: RunFolder, rows: Sequence[Row]) -> str:
-    """Return the step at which the run stopped and the command that resumes it."""
-    if not rows:
-        return "stopped before the first step"
-    step, checkpoints = rows[-1]["step"], intact_steps(folder.checkpoints)
-    if not checkpoints:
-        return f"stopped at step {step}, before the first checkpoint: --resume auto begins anew"
-    newest = checkpoints[-1]
-    again = "" if newest == step else f" from checkpoint {newest:06d} (the steps after it are done again)"
-    return f"stopped at step {step}; go on{again} with: marl train ... --resume auto"
-
-
-def _titles(rows: Sequence[Row]) -> dict[str, str]:
-    """Return metric -> title, in the order of the report."""
-    names = {name: None for row in rows for name in row if name.startswith("eval/")}
-    titles = {}
+def _title_by_evaluation_metric(rows: Sequence[Row]) -> dict[str, str]:
+    """Return metric -> title for the metrics of evaluations, in the order of the report."""
+    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name.startswith("eval/")]
+    titles: dict[str, str] = {}
     for figure, title in _TITLES.items():
-        for name in matching_metrics([figure], names):
+        for name in metric_names_in_all_games([figure], names):
             titles[name] = title if name == figure else f"{name.split('/')[1]}: {title}"
-    for name in held_out_metrics(names):
+    for name in held_out_metric_names(names):
         *game, scope, measure = name.split("/")[1:]
         titles[name] = f"{measure} on held-out starts" + (", greedy" if scope.endswith("greedy") else "")
         titles[name] = ": ".join([*game, titles[name]])
     return titles
 
 
-def _evaluations(rows: Sequence[Row], curves: Mapping[str, Curve], titles: Mapping[str, str]) -> Iterator[str]:
-    last = _last_tenth(rows)
-    for name, curve in curves.items():
+def _evaluation_lines(
+    rows: Sequence[Row], curve_by_metric: Mapping[str, Curve], title_by_metric: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield a line for each metric of evaluations, at the first step and at the end."""
+    last, is_legal_mass_low = _rows_of_last_tenth(rows), False
+    for name, curve in curve_by_metric.items():
+        title = title_by_metric[name]
+        masses: list[float] = []
+        if is_computed_from_move_probabilities(name):
+            masses = metric_values(last, f"{name.rpartition('/')[0]}/legal_mass")
+            is_legal_mass_low |= any(mass < MIN_LEGAL_MASS for mass in masses)
         if len(curve) == 1:
-            yield f"{titles[name]} {curve[0][1]:.3f} at step {curve[0][0]}, measured once: nothing to compare it with"
+            yield f"{title} {curve[0][1]:.3f} at step {curve[0][0]}, measured once: nothing to compare it with"
             continue
-        # A stopped run may have no evaluation in its last tenth.
-        end = fmean(_values(last, name) or [curve[-1][1]])
-        note = ""
-        if is_exact(name):
-            masses = _values(last, _legal_mass_of(name))
-            note = f" (legal mass {fmean(masses):.3f})" if masses else ""
-        elif lows := _values(rows, f"{name}_low"):
-            note = f" (last [{lows[-1]:.3f}, {_values(rows, f'{name}_high')[-1]:.3f}])"
-        late = "" if _values(last, name) else f" at step {curve[-1][0]}"
-        yield f"{titles[name]} {curve[0][1]:.3f} -> {end:.3f}{late}{note}"
-    exact = dict.fromkeys(_legal_mass_of(name) for name in curves if is_exact(name))
-    if any(mass < LEGAL_MASS for name in exact for mass in _values(last, name)):
-        yield f"the exact figure does not count: the legal mass fell below {LEGAL_MASS}"
+        # A stopped run may have no evaluation in its last tenth of steps; then its last value is reported.
+        end = fmean(metric_values(last, name) or [curve[-1][1]])
+        note = f" (legal mass {fmean(masses):.3f})" if masses else ""
+        if not is_computed_from_move_probabilities(name) and (lows := metric_values(rows, f"{name}_low")):
+            note = f" (last [{lows[-1]:.3f}, {metric_values(rows, f'{name}_high')[-1]:.3f}])"
+        late = "" if metric_values(last, name) else f" at step {curve[-1][0]}"
+        yield f"{title} {curve[0][1]:.3f} -> {end:.3f}{late}{note}"
+    if is_legal_mass_low:
+        yield f"the exact figure does not count: the legal mass fell below {MIN_LEGAL_MASS}"
 
 
-def _legal_mass_of(name: str) -> str:
-    """Return the metric with the legal probability mass behind the exact metric `name`."""
-    return f"{name.rpartition('/')[0]}/legal_mass"
-
-
-def _roles(rows: Sequence[Row]) -> Iterator[str]:
+def _role_report_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line for each role of a model: rewards and statistics, at the first step and at the end."""
-    names = {name: None for row in rows for name in row if name.startswith("role/")}
-    for role in sorted({name.split("/")[1] for name in names if name.endswith("/entropy")}):
-        rewards = [name for name in names if name.startswith(f"role/{role}/reward/")]
-        changes = []
-        for name in (*rewards, *(f"role/{role}/{figure}" for figure in _ROLE_FIGURES)):
-            if (end := _end(rows, name)) is not None:
-                first, *later = _values(rows, name)
-                changes.append(f"{name.split('/', 2)[2]} {first:.3g}" + (f" -> {end:.3g}" if later else ""))
+    rewards: dict[str, list[str]] = defaultdict(list)
+    model_roles: set[str] = set()
+    for name in dict.fromkeys(chain.from_iterable(rows)):
+        if name.startswith("role/"):
+            role, _, figure = name.removeprefix("role/").partition("/")
+            if figure.startswith("reward/"):
+                rewards[role].append(figure)
+            # Only roles played by a model have the metric `entropy`, and only these get a line.
+            if name.endswith("/entropy"):
+                model_roles.add(role)
+    for role in sorted(model_roles):
+        changes: list[str] = []
+        for figure in (*rewards[role], *_ROLE_FIGURES):
+            name = f"role/{role}/{figure}"
+            if (end := _mean_over_last_tenth(rows, name)) is not None:
+                first, *later = metric_values(rows, name)
+                words = _ROLE_FIGURES.get(figure) or f"paid for {figure.removeprefix('reward/')}"
+                changes.append(f"{words} {first:.3g}" + (f" -> {end:.3g}" if later else ""))
         yield f"role {role}: {', '.join(changes)}"
 
 
-def _credit(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield each role's credit diagnostics (mean over the last tenth of the steps), and a warning for each bad one."""
-    names = {name for row in rows for name in row if name.startswith(("credit/", "game/")) and name.endswith("/zero")}
-    for scope in sorted(name.removesuffix("/zero") for name in names):
+def _credit_diagnostic_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield each role's share of turns without effect at the end, and a warning for each bad credit diagnostic."""
+    scopes: set[str] = set()
+    for name in set(chain.from_iterable(rows)):
+        if name.startswith(("credit/", "game/")) and name.endswith("/zero"):
+            scopes.add(name.removesuffix("/zero"))
+    for scope in sorted(scopes):
         *game, _, role = scope.removeprefix("game/").split("/")
         role += f" in game {game[0]}" if game else ""
-        figures = {title: _end(rows, f"{scope}/{name}") for name, title in _CREDIT_FIGURES.items()}
-        diagnostics = [f"{title} {value:.3g}" for title, value in figures.items() if value is not None]
-        yield f"credit of role {role}: {', '.join(diagnostics)}"
-        if (pure := min(_values(rows, f"{scope}/purity"), default=1.0)) < 1:
+        zero = _mean_over_last_tenth(rows, f"{scope}/zero")
+        if zero is not None:
+            yield f"credit of role {role}: {zero:.0%} of its turns got advantage 0 and taught nothing"
+        conservation = _mean_over_last_tenth(rows, f"{scope}/conservation")
+        if conservation is not None and (warning := conservation_warning(role, conservation)):
+            yield f"WARNING {warning}"
+        if (pure := min(metric_values(rows, f"{scope}/purity"), default=1.0)) < 1:
             yield (
                 f"WARNING role {role}: purity {pure:.3g} in the worst step: turns were compared that do not have in "
                 "common what the baseline says, or that work on different problems which others posed (then compare by "
-                "`like: problem`); if not even their starts are the same, the game's start_key gives several one key"
+                "`like: problem`); if not even their starts are the same, start_state_key gives several one key"
             )
-        if abs(t := figures["stopping bias t"] or 0.0) > _BIASED:
+        if abs(t := _mean_over_last_tenth(rows, f"{scope}/stopping_bias_t") or 0.0) > _BIASED_T:
             yield (
                 f"WARNING role {role}: stopping bias t {t:.3g}: of two turns that earned the same, the one after which "
                 f"the agent went on is credited {'more' if t > 0 else 'less'}"
             )
 
 
-def _last_tenth(rows: Sequence[Row]) -> list[Row]:
+def _rows_of_last_tenth(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the last tenth of the steps."""
     return [row for row in rows if row["step"] >= 0.9 * rows[-1]["step"]]
 
 
-def _end(rows: Sequence[Row], name: str) -> float | None:
-    """Return the metric's mean over the last tenth of the steps, else its last value, or None if never measured."""
-    values = _values(_last_tenth(rows), name) or _values(rows, name)[-1:]
+def _mean_over_last_tenth(rows: Sequence[Row], metric: str) -> float | None:
+    """Return the mean of `metric` over the last tenth of the steps, or the last value, or None without values."""
+    values = metric_values(_rows_of_last_tenth(rows), metric) or metric_values(rows, metric)[-1:]
     return fmean(values) if values else None
-
-
-def _values(rows: Sequence[Row], name: str) -> list[float]:
-    return [row[name] for row in rows if name in row]
-
-
-def _best(folder: RunFolder, best: BestTracker, rows: Sequence[Row]) -> Iterator[str]:
-    # A single evaluation has nothing to compare with.
-    if best.step is None or sum(best.metric in row for row in rows) < 2:
-        return
-    checkpoint = folder.checkpoints / f"{best.step:06d}"
-    if checkpoint.is_dir():
-        location = str(checkpoint)
-    else:
-        location = "its checkpoint is not kept" if best.step else "before training"
-    yield f"best {best.metric} {best.value:.3f} at step {best.step}: {location}"
-    if best.out_of_patience:
-        yield best.stop_message
 
 
 def alarm_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line for each alarm that was active in `rows`."""
-    for name in sorted({name for row in rows for name in row if is_alarm_metric(name)}):
+    for name in sorted(filter(is_alarm_metric, set(chain.from_iterable(rows)))):
         *game, _, role, kind = name.removeprefix("game/").split("/")
         active_steps = [row["step"] for row in rows if row.get(name)]
-        goes_on = ", to the end" if active_steps[-1] == rows[-1]["step"] else ""
+        goes_on = _TO_THE_END if active_steps[-1] == rows[-1]["step"] else ""
         steps = f"step {active_steps[0]}"
         if len(active_steps) > 1:
             steps = f"{len(active_steps)} steps from {active_steps[0]} to {active_steps[-1]}"

@@ -7,41 +7,61 @@ from dataclasses import dataclass
 
 from marl.core.graph import Trajectory
 from marl.core.types import Reward, Turn, TurnId
-from marl.credit_stage.records import CreditRecord, RuleRecord, TurnCreditRecord
+from marl.credit_stage.records import CreditRecord, CreditRuleSettingsRecord, TurnCreditRecord
 from marl.scenario.schema import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class CreditChain:
+class AdvantageDerivation:
     """Advantage of one turn with every input of its calculation."""
 
     record: TurnCreditRecord
-    rule: RuleRecord
+    """Recorded credit of the turn."""
+    rule: CreditRuleSettingsRecord
+    """Credit rule that was applied to the turn."""
     rewards: tuple[Reward, ...]
-    """Rewards of the episode to all agents in the turn's pool."""
+    """Rewards of the episode to the agents that share rewards with the turn's agent."""
     like: str | None
-    """Property shared by the turn and its peers, or None without a comparison group."""
+    """Criterion by which the turn's peers were chosen, such as `start`, or None without peers."""
     peers: tuple[TurnCreditRecord, ...] | None
     """Other turns of the comparison group, or None if the turn had none."""
 
 
-def credit_chain(
-    chain: TurnCreditRecord, record: CreditRecord, trajectory: Trajectory, chains: Mapping[TurnId, TurnCreditRecord]
-) -> CreditChain:
-    """Return the derivation of one turn's credit. `chains` is `record.turns()`, which callers already hold."""
-    pool = set(chain.pool) or {chain.agent}
-    group = None if chain.group is None else record.groups[chain.group]
-    return CreditChain(
-        chain,
-        record.rules[chain.rule],
+def describe_whether_policy_was_updated(policy: str, step: int, metrics: Mapping[str, float]) -> str:
+    """Return a remark on the update of `policy` in `step`, whose row of metrics is `metrics`, or "" without a row."""
+    if not metrics:
+        return ""
+    # The metric `samples` of a policy exists only in steps that updated its learner.
+    was_updated = f"policy/{policy}/samples" in metrics
+    return f"policy {policy} was {'updated with it' if was_updated else 'not updated'} in step {step}"
+
+
+def derive_advantage(
+    turn_credit: TurnCreditRecord,
+    credit_record: CreditRecord,
+    trajectory: Trajectory,
+    credit_by_turn: Mapping[TurnId, TurnCreditRecord],
+) -> AdvantageDerivation:
+    """Return the derivation of the advantage in `turn_credit`, the recorded credit of a turn of `trajectory`.
+
+    `credit_record` is the credit record of the step, and `credit_by_turn` is its `record.turns()`, which callers
+    already have.
+    """
+    pool = set(turn_credit.pool) or {turn_credit.agent}
+    group = None if turn_credit.group is None else credit_record.groups[turn_credit.group]
+    return AdvantageDerivation(
+        turn_credit,
+        credit_record.rules[turn_credit.rule],
         tuple(reward for reward in trajectory.rewards if reward.agent in pool),
         group.like if group else None,
-        tuple(chains[turn] for turn in group.turns if turn != chain.turn and turn in chains) if group else None,
+        tuple(credit_by_turn[turn] for turn in group.turns if turn != turn_credit.turn and turn in credit_by_turn)
+        if group
+        else None,
     )
 
 
 def reason_without_credit(scenario: Scenario, turn: Turn) -> str:
-    """Return the reason for a turn's missing advantage."""
+    """Return the reason, as text, for which the credit record has no advantage for `turn`."""
     role = scenario.roles.get(turn.role)
     if role is None or role.policy not in scenario.policies:
         return f"role {turn.role!r} is not the scenario's"

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Sequence
+from itertools import chain, combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from marl.core.errors import Writing
+from marl.core.errors import RaiseRunFolderErrorOnFailedWrite
 from marl.core.graph import Trajectory
-from marl.core.types import Turn
-from marl.credit_stage.diagnostics import agreement_by_role
-from marl.credit_stage.records import RecomputedCredit, TurnCreditRecord
-from marl.metrics.collapse import standard_deviation
+from marl.core.types import TurnId
+from marl.credit_stage.diagnostics import credit_rule_agreement_by_role
+from marl.credit_stage.records import CreditRecord, RecomputedCredit, TurnCreditRecord
+from marl.metrics.collapse import population_standard_deviation
 from marl.scenario.load import ScenarioError
+from marl.view.number_format import format_metric_value
 
 _ROLE_FIGURES = {"conserved": "conservation", "purity": "purity", "bias t": "stopping_bias_t"}
 """Heading -> metric below `credit/ROLE/`, or below `game/GAME/credit/ROLE/` with several games."""
@@ -27,67 +29,110 @@ _AGREEMENT = {
     "same sign": "sign_agreement",
     "|difference|": "difference",
 }
-"""Heading -> key of `agreement_by_role`."""
+"""Column heading -> key in the result of `credit_rule_agreement_by_role`."""
 _COLUMNS: Sequence[str] = ("episode", "turn", "agent", "role", "action", "earned", "advantage", "tokens")
+_FORMULA, _NUMBER = re.compile(r"[=+\-@\t\r]"), re.compile(r"[+-]?[\d.,]+")
 TABLE_SUFFIXES = (".jsonl", ".csv")
 
 
-def credit_table(step: RecomputedCredit, trajectories: Iterable[Trajectory] = ()) -> str:
+def credit_summary_by_agent(recomputed_credit: RecomputedCredit, trajectories: Iterable[Trajectory] = ()) -> str:
     """Return a line per role and agent: mean and deviation of earned reward and advantage, and diagnostics.
 
-    Conservation, purity and bias are computed per role. With several games, named by `trajectories`, each game has its
-    own lines.
+    Conservation, purity of the peer groups and stopping bias are computed per role. With several games, named by
+    `trajectories`, each game has its own lines.
     """
     game_of = {trajectory.id: trajectory.deal.game for trajectory in trajectories}
     turns_of: dict[tuple[str, str, str], list[TurnCreditRecord]] = defaultdict(list)
-    for episode in step.record.episodes:
+    for episode in recomputed_credit.record.episodes:
         for turn in episode.turns:
             turns_of[game_of.get(episode.episode, ""), turn.role, turn.agent].append(turn)
-    several = any(game_of.values())
-    headings = ["game"] * several + ["role", "agent", "turns", "earned", "std", "advantage", "std", "zero"]
-    rows = []
+    several_games = any(game_of.values())
+    headings = ["game"] * several_games + ["role", "agent", "turns", "earned", "std", "advantage", "std", "zero"]
+    rows: list[list[str]] = []
     for (game, role, agent), turns in sorted(turns_of.items()):
-        scope = f"game/{game}/credit" if game else "credit"
-        rows.append([*([game] * several), role, agent, *_figures(step, scope, role, turns)])
-    return f"{step.rule}\n{_table([*headings, *_ROLE_FIGURES], rows)}\ntokens spent by credit: {step.tokens:,}"
+        figures: list[float | None] = [*credit_statistics(turns).values()]
+        scope = f"game/{game}/credit/{role}" if game else f"credit/{role}"
+        for figure in _ROLE_FIGURES.values():
+            figures.append(recomputed_credit.metrics.get(f"{scope}/{figure}"))
+        rows.append([game] * several_games + [role, agent, str(len(turns)), *map(_format_number, figures)])
+    table = _aligned_table([*headings, *_ROLE_FIGURES], rows)
+    differences = [f"  {line}" for line in recomputed_credit.differences]
+    if differences:
+        differences.insert(0, "differs from the run's own rule in:")
+    return "\n".join(
+        [recomputed_credit.rule, *differences, table, f"tokens spent by credit: {recomputed_credit.tokens:,}"]
+    )
 
 
-def _figures(step: RecomputedCredit, scope: str, role: str, turns: Sequence[TurnCreditRecord]) -> Iterator[str]:
-    yield str(len(turns))
-    for values in ([turn.earned for turn in turns], [turn.advantage for turn in turns]):
-        yield from (_number(fmean(values)), _number(standard_deviation(values)))
-    yield _number(fmean([not turn.advantage and not any(turn.token_advantages) for turn in turns]))
-    yield from (_number(step.metrics.get(f"{scope}/{role}/{figure}")) for figure in _ROLE_FIGURES.values())
+def credit_statistics(credited_turns: Sequence[TurnCreditRecord]) -> dict[str, float]:
+    """Return mean and standard deviation of the earned rewards and advantages of `credited_turns`, and the share of
+    zeros."""
+    earned, advantages, is_zero = list[float](), list[float](), list[bool]()
+    for turn in credited_turns:
+        earned.append(turn.earned)
+        advantages.append(turn.advantage)
+        is_zero.append(not turn.advantage and not any(turn.token_advantages))
+    return {
+        "earned": fmean(earned),
+        "earned_std": population_standard_deviation(earned),
+        "advantage": fmean(advantages),
+        "advantage_std": population_standard_deviation(advantages),
+        "zero": fmean(is_zero),
+    }
 
 
-def comparison_table(steps: Sequence[RecomputedCredit], trajectories: Sequence[Trajectory]) -> str:
+def credit_statistics_by_role(record: CreditRecord) -> dict[str, dict[str, float]]:
+    """Return role -> number of credited turns and their `credit_statistics`."""
+    turns_of: dict[str, list[TurnCreditRecord]] = defaultdict(list)
+    for turn in record.turns().values():
+        turns_of[turn.role].append(turn)
+    return {role: {"turns": len(turns), **credit_statistics(turns)} for role, turns in turns_of.items()}
+
+
+def credit_agreement_table(recomputed_credits: Sequence[RecomputedCredit], trajectories: Sequence[Trajectory]) -> str:
     """Return the agreement of each pair of credit rules by role, and the token cost of each rule."""
-    rows = []
-    for (i, first), (j, second) in combinations(enumerate(steps, 1), 2):
-        for role, agreement in agreement_by_role(trajectories, first.credit(), second.credit()).items():
-            numbers = [_number(agreement.get(key)) for key in _AGREEMENT.values()]
-            rows.append([str(i), str(j), role, *numbers])
-    rules = [[str(i), step.rule, f"{step.tokens:,}"] for i, step in enumerate(steps, 1)]
-    return "\n\n".join([_table(["", "rule", "tokens"], rules), _table(["", "", "role", *_AGREEMENT], rows)])
+    rows: list[list[str]] = []
+    for (i, first), (j, second) in combinations(enumerate(recomputed_credits, 1), 2):
+        for role, agreement in credit_rule_agreement_by_role(trajectories, first.credit(), second.credit()).items():
+            rows.append([str(i), str(j), role, *map(_format_number, map(agreement.get, _AGREEMENT.values()))])
+    rules = [[str(i), step.rule, f"{step.tokens:,}"] for i, step in enumerate(recomputed_credits, 1)]
+    return "\n\n".join(
+        [_aligned_table(["", "rule", "tokens"], rules), _aligned_table(["", "", "role", *_AGREEMENT], rows)]
+    )
 
 
-def write_credit_table(file: Path, step: RecomputedCredit, trajectories: Sequence[Trajectory]) -> int:
-    """Write one line per turn with its credit; return the number of lines. Turns without credit have empty values.
+def write_credit_table(file: Path, recomputed_credit: RecomputedCredit, trajectories: Sequence[Trajectory]) -> int:
+    """Write a row for each turn with its credit to `file`; return the number of rows.
+
+    A turn without credit has empty values. A turn shared by branched episodes has one row. In a CSV file, an apostrophe
+    stands before a text that a spreadsheet would take for a formula, since models write the moves.
 
     Raises:
         ScenarioError: if the file's suffix is neither .jsonl nor .csv.
     """
     check_table_suffix(file)
-    records = step.record.turns()
-    rows = [_row(turn, records.get(turn.id)) for turn in _turns(trajectories)]
-    with Writing(file), file.open("w", newline="", encoding="utf-8") as out:
+    records, rows = recomputed_credit.record.turns(), dict[TurnId, list[Any]]()
+    for turn in chain.from_iterable(trajectory.turns for trajectory in trajectories):
+        record, figures = records.get(turn.id), [None, None, []]
+        if record:
+            figures = [record.earned, record.advantage, list(record.token_advantages)]
+        rows[turn.id] = [*turn.id, turn.agent, turn.role, turn.action, *figures]
+    with RaiseRunFolderErrorOnFailedWrite(file), file.open("w", newline="", encoding="utf-8") as out:
         if file.suffix == ".csv":
-            table = csv.DictWriter(out, _COLUMNS)
-            table.writeheader()
-            table.writerows([{**row, "tokens": " ".join(map(repr, row["tokens"]))} for row in rows])
+            table = csv.writer(out)
+            table.writerow(_COLUMNS)
+            for *fields, tokens in rows.values():
+                table.writerow([*map(_escape_spreadsheet_formula, fields), " ".join(map(repr, tokens))])
         else:
-            out.writelines(json.dumps(row) + "\n" for row in rows)
+            for row in rows.values():
+                out.write(json.dumps(dict(zip(_COLUMNS, row, strict=True))) + "\n")
     return len(rows)
+
+
+def _escape_spreadsheet_formula(cell: Any) -> Any:
+    """Return `cell`, with an apostrophe in front if it is a text that begins like a formula and is no number."""
+    is_formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
 
 
 def check_table_suffix(file: Path) -> None:
@@ -100,29 +145,18 @@ def check_table_suffix(file: Path) -> None:
         raise ScenarioError(f"--out {file}: no such format {file.suffix!r}; choices: {', '.join(TABLE_SUFFIXES)}")
 
 
-def _row(turn: Turn, record: TurnCreditRecord | None) -> Mapping[str, Any]:
-    figures = (record.earned, record.advantage, list(record.token_advantages)) if record else (None, None, [])
-    return dict(zip(_COLUMNS, (*turn.id, turn.agent, turn.role, turn.action, *figures), strict=True))
-
-
-def _turns(trajectories: Sequence[Trajectory]) -> Sequence[Turn]:
-    """Return every turn once, although branched episodes share turns."""
-    return list({turn.id: turn for trajectory in trajectories for turn in trajectory.turns}.values())
-
-
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
+    """Return a number as `format_metric_value` does, or "-" for None."""
     # Rounding hides float errors such as 1e-17, and adding 0.0 turns -0.0 into 0.0.
-    return "-" if value is None else f"{round(value, 12) + 0.0:.4g}"
+    return "-" if value is None else format_metric_value(round(value, 12) + 0.0)
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return columns of equal width, with numbers aligned to the right."""
-    lines = [headings, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
-    right = [all(_is_number(row[i]) for row in rows) for i in range(len(headings))]
-    cells = [[c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)] for line in lines]
-    return "\n".join("  ".join(line).rstrip() for line in cells)
-
-
-def _is_number(cell: str) -> bool:
-    return cell.replace(",", "").lstrip("-")[:1].isdigit() or cell in ("-", "nan", "inf")
+def _aligned_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as text, with columns of equal width and numbers aligned to the right."""
+    lines = [""] * (len(rows) + 1)
+    for column in zip(headings, *rows, strict=True):
+        width, cells = max(map(len, column)), column[1:]
+        is_numeric = all(cell.lstrip("-")[:1].isdigit() or cell in ("-", "nan", "inf") for cell in cells)
+        for index, cell in enumerate(column):
+            lines[index] += (cell.rjust(width) if is_numeric else cell.ljust(width)) + "  "
+    return "\n".join(map(str.rstrip, lines))

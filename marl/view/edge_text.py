@@ -15,43 +15,55 @@ PROMPT_EDGE_KINDS = frozenset(EDGE_KINDS) - {"gated"}
 """Kinds of edge whose source turn is part of the reader's prompt."""
 
 
-def marked_tokens(reader: Turn, source: TurnId, kind: EdgeKind) -> list[int]:
-    """Return the indices of prompt tokens derived from turn `source` by `kind`, or [] if unknown."""
-    pairs = zip(reader.request.marks, reader.completion.mark_tokens, strict=False)
-    ranges = [token_range for mark, token_range in pairs if (mark.source, mark.kind) == (source, kind)]
-    # A foreign file may contain ranges beyond the prompt, such as 10^12 tokens.
-    count = len(reader.completion.prompt_ids)
-    return sorted({token for first, last in ranges for token in range(max(first, 0), min(last, count))})
+def edge_prompt_token_indices(reading_turn: Turn, source_id: TurnId, kind: EdgeKind) -> list[int]:
+    """Return the indices of the reader's prompt tokens that stem from turn `source_id` by an edge of `kind`.
+
+    The list is empty if the tokens are unknown.
+    """
+    count, tokens = len(reading_turn.completion.prompt_ids), set[int]()
+    for mark, (first, last) in zip(reading_turn.request.marks, reading_turn.completion.mark_tokens, strict=False):
+        if (mark.source, mark.kind) == (source_id, kind):
+            # A trajectory file of unknown origin may contain a range of 10^12 tokens; so it is cut to the prompt.
+            tokens.update(range(max(first, 0), min(last, count)))
+    return sorted(tokens)
 
 
-def format_token_count(tokens: Sequence[int]) -> str:
+def format_token_count(token_indices: Sequence[int]) -> str:
     """Return the number of tokens as text, such as `14 tokens`."""
-    return f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
+    return f"{len(token_indices)} token{'s' * (len(token_indices) != 1)}"
 
 
-def format_token_ranges(tokens: Sequence[int]) -> str:
+def format_token_ranges(token_indices: Sequence[int]) -> str:
     """Return the number and the index ranges of tokens as text, such as `14 tokens (2-9, 31-36)`."""
-    indices = set(tokens)
-    begins = [token for token in tokens if token - 1 not in indices]
-    ends = [token for token in tokens if token + 1 not in indices]
-    ranges = (f"{begin}-{end}" if begin < end else f"{begin}" for begin, end in zip(begins, ends, strict=True))
-    return f"{format_token_count(tokens)} ({', '.join(ranges)})"
+    indices, ranges, begin = set(token_indices), list[str](), 0
+    for token in token_indices:
+        if token - 1 not in indices:
+            begin = token
+        if token + 1 not in indices:
+            ranges.append(f"{begin}-{token}" if begin < token else f"{begin}")
+    return f"{format_token_count(token_indices)} ({', '.join(ranges)})"
 
 
-def describe_edge(reader: Turn, source: TurnId, trajectory: Trajectory, show: TokenFormat = format_token_count) -> str:
-    """Return the kinds of the edge from `source` to `reader` as text, such as `heard, 14 tokens; gated`."""
-    kinds = trajectory.edge_kinds(source, reader.id)
-    tokens = [(kind, marked_tokens(reader, source, kind)) for kind in EDGE_KINDS if kind in kinds]
-    return "; ".join(f"{kind}, {show(indices)}" if indices else kind for kind, indices in tokens)
+def describe_edge(
+    reading_turn: Turn, source_id: TurnId, trajectory: Trajectory, format_tokens: TokenFormat = format_token_count
+) -> str:
+    """Return the edge from turn `source_id` to `reading_turn` as text: its kinds, each with the tokens that it put into
+    the reader's prompt. `format_tokens` formats the tokens. Example: `heard, 14 tokens; gated`."""
+    kinds, texts = trajectory.edge_kinds(source_id, reading_turn.id), list[str]()
+    for kind in EDGE_KINDS:
+        if kind in kinds:
+            tokens = edge_prompt_token_indices(reading_turn, source_id, kind)
+            texts.append(f"{kind}, {format_tokens(tokens)}" if tokens else kind)
+    return "; ".join(texts)
 
 
-def describe_sources(turn: Turn, trajectory: Trajectory, limit: int | None) -> str:
+def describe_source_turns(turn: Turn, trajectory: Trajectory, max_sources: int | None) -> str:
     """Return the source turns of `turn` as text, such as `planner's turn 2 (heard, 14 tokens), critic's 3 (gated)`.
 
-    At most `limit` sources are named, the latest ones (None: all). The text is empty if `turn` has no source.
+    Only the latest `max_sources` sources are named (None: all). The text is empty if `turn` has no source.
     """
     sources = [trajectory.graph.nodes[source]["turn"] for source in trajectory.sources(turn.id, EDGE_KINDS)]
-    left_out = max(len(sources) - limit, 0) if limit is not None else 0
+    left_out = max(len(sources) - max_sources, 0) if max_sources is not None else 0
     named, word = [], "turn "
     for source in sources[left_out:]:
         owner = "its own" if source.agent == turn.agent else f"{source.agent}'s"

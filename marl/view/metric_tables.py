@@ -11,35 +11,46 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from marl.host.outside import escape_for_terminal
+from marl.host.untrusted_text import escape_for_terminal
 from marl.view.curves import sparkline
 
 Rows = Sequence[Mapping[str, Any]]
+"""Rows of metrics (name -> value), oldest first."""
 _GAP = 2
+"""Space between two columns [characters]."""
 _LONGEST_NAME = 28
+"""Maximum width of the column of names [characters]."""
 _TREND = 16
 """Width of the sparkline of a role's return [characters]."""
 _TREND_ROWS = 200
+"""Number of newest rows in the sparkline of a role's return."""
 _MOST = 12
 """Maximum number of roles or policies in a table."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _MetricColumn:
+    """Column of a table of roles or policies."""
+
     heading: str
     cells: Mapping[str, str]
-    """Name of a role or policy -> text."""
+    """Name of a role or policy -> text of its cell in this column."""
     rank: int
     """Priority of the column, 0 first. Columns of high rank are dropped where space is short."""
 
     @property
     def width(self) -> int:
-        return max(cell_len(text) for text in (self.heading, *self.cells.values()))
+        """Width of the column [characters]."""
+        return max(map(cell_len, (self.heading, *self.cells.values())))
 
 
-def latest_values(rows: Rows) -> dict[str, tuple[int, float]]:
+def latest_step_and_value(rows: Rows) -> dict[str, tuple[int, float]]:
     """Return metric -> (step, value) of its last measurement."""
-    return {name: (row["step"], value) for row in rows for name, value in row.items() if name != "step"}
+    latest: dict[str, tuple[int, float]] = {}
+    for row in rows:
+        step = row["step"]
+        latest |= {name: (step, value) for name, value in row.items() if name != "step"}
+    return latest
 
 
 def role_table(rows: Rows, width: int) -> Table | None:
@@ -47,68 +58,91 @@ def role_table(rows: Rows, width: int) -> Table | None:
 
     The return is the sum of all reward components of the role's seats in an episode.
     """
-    latest = {name: value for name, (_, value) in latest_values(rows).items()}
-    roles = _named(latest, "role")
+    latest = latest_step_and_value(rows)
+    roles = _role_or_policy_names(latest, "role")
     if not roles:
         return None
-    returns = {role: [_return(row, role) for row in rows[-_TREND_ROWS:]] for role in roles}
-    trends = {role: [value for value in values if value is not None] for role, values in returns.items()}
-
-    def column(heading: str, figure: str, form: str, rank: int) -> _Column:
-        return _Column(heading, {role: _text(latest.get(f"role/{role}/{figure}"), form) for role in roles}, rank)
-
-    columns = [
-        _Column("return", {role: _text(trends[role][-1] if trends[role] else None, "+.3g") for role in roles}, 0),
-        _Column("trend", {role: sparkline(trends[role], _TREND) for role in roles}, 5),
-        column("turns", "turns", ".0f", 4),
-        column("tokens/turn", "tokens", ".3g", 2),
-        column("illegal", "illegal", ".1%", 1),
-        column("cut off", "cut", ".1%", 6),
-        column("entropy", "entropy", ".3g", 3),
-        column("one move", "constant", ".0%", 7),
-    ]
-    return _table("role", roles, columns, width)
+    returns: dict[str, str] = {}
+    trends: dict[str, str] = {}
+    for role in roles:
+        history: list[float] = []
+        for row in rows[-_TREND_ROWS:]:
+            rewards = [value for name, value in row.items() if name.startswith(f"role/{role}/reward/")]
+            if rewards:
+                history.append(sum(rewards))
+        returns[role] = _format_number(history[-1] if history else None, "+.3g")
+        trends[role] = sparkline(history, _TREND)
+    columns = [_MetricColumn("seats' return", returns, 0), _MetricColumn("trend", trends, 5)]
+    for heading, figure, format_spec, rank in (
+        ("turns", "turns", ".0f", 4),
+        ("tokens/turn", "tokens", ".3g", 2),
+        ("illegal", "illegal", ".1%", 1),
+        ("cut off", "cut", ".1%", 6),
+        ("entropy", "entropy", ".3g", 3),
+        ("one move", "constant", ".0%", 7),
+    ):
+        columns.append(
+            _MetricColumn(heading, _metric_text_by_role_or_policy(latest, "role", roles, figure, format_spec), rank)
+        )
+    return _table_of_fitting_columns("role", roles, columns, width)
 
 
 def policy_table(rows: Rows, width: int) -> Table | None:
     """Return a table of each policy's newest update, or None before the first update."""
-    latest = {name: value for name, (_, value) in latest_values(rows).items()}
-    policies = [name for name in _named(latest, "policy") if f"policy/{name}/loss" in latest]
+    latest = latest_step_and_value(rows)
+    policies = [name for name in _role_or_policy_names(latest, "policy") if f"policy/{name}/loss" in latest]
     if not policies:
         return None
-
-    def column(heading: str, figure: str, rank: int) -> _Column:
-        return _Column(heading, {p: _text(latest.get(f"policy/{p}/{figure}"), ".3g") for p in policies}, rank)
-
-    ends = dict.fromkeys(name.rpartition("/")[2] for name in latest if name.startswith("policy/"))
-    divergences = sorted((end for end in ends if end.startswith("kl_")), key=lambda end: end == "kl_sampler")
-    columns = [column("loss", "loss", 0)]
-    columns += [column(end.replace("_", " "), end, 2 + rank) for rank, end in enumerate(divergences)]
-    columns += [column("entropy", "entropy", 1), column("lr", "lr", 1), column("|grad|", "grad_norm", 8)]
-    columns += [column("clipped", "clip_fraction", 9), column("samples", "samples", 10)]
-    return _table("policy", policies, columns, width)
-
-
-def _named(names: Iterable[str], scope: str) -> list[str]:
-    """Return the names of roles or policies in the metrics, in order of appearance. Such a name contains no slash."""
-    return list(dict.fromkeys(name.split("/")[1] for name in names if name.startswith(f"{scope}/") and "/" in name))
-
-
-def _return(row: Mapping[str, Any], role: str) -> float | None:
-    values = [value for name, value in row.items() if name.startswith(f"role/{role}/reward/")]
-    return sum(values) if values else None
+    divergences: list[str] = []
+    for name in latest:
+        figure = name.rpartition("/")[2]
+        if name.startswith("policy/") and figure.startswith("kl_") and figure not in divergences:
+            divergences.append(figure)
+    # KL from the sampler is sorted behind KL from anchors.
+    divergences.sort(key=lambda figure: figure == "kl_sampler")
+    ranks = {"loss": 0} | {figure: 2 + index for index, figure in enumerate(divergences)}
+    ranks |= {"entropy": 1, "lr": 1, "grad_norm": 8, "clip_fraction": 9, "samples": 10}
+    columns: list[_MetricColumn] = []
+    for figure, rank in ranks.items():
+        heading = {"grad_norm": "|grad|", "clip_fraction": "clipped"}.get(figure, figure.replace("_", " "))
+        columns.append(
+            _MetricColumn(heading, _metric_text_by_role_or_policy(latest, "policy", policies, figure, ".3g"), rank)
+        )
+    return _table_of_fitting_columns("policy", policies, columns, width)
 
 
-def _text(value: float | None, form: str) -> str:
+def _role_or_policy_names(metrics: Iterable[str], scope: str) -> list[str]:
+    """Return the names of roles (scope "role") or policies ("policy") with metrics, in order of appearance."""
+    return list(dict.fromkeys(metric.split("/")[1] for metric in metrics if metric.startswith(f"{scope}/")))
+
+
+def _metric_text_by_role_or_policy(
+    latest_step_and_value_by_metric: Mapping[str, tuple[int, float]],
+    scope: str,
+    names: Sequence[str],
+    metric: str,
+    format_spec: str,
+) -> dict[str, str]:
+    """Return name of a role or policy -> text of the metric `SCOPE/NAME/METRIC`, for one column of a table."""
+    cells: dict[str, str] = {}
+    for name in names:
+        _, value = latest_step_and_value_by_metric.get(f"{scope}/{name}/{metric}", (0, None))
+        cells[name] = _format_number(value, format_spec)
+    return cells
+
+
+def _format_number(value: float | None, format_spec: str) -> str:
+    """Return a number in a format such as ".3g", or "-" for None."""
     if value is None:
         return "-"
-    return format(value, form) if isfinite(value) else str(value)
+    return format(value, format_spec) if isfinite(value) else str(value)
 
 
-def _table(title: str, names: Sequence[str], columns: Sequence[_Column], width: int) -> Table:
+def _table_of_fitting_columns(title: str, names: Sequence[str], columns: Sequence[_MetricColumn], width: int) -> Table:
+    """Return a table with a row for each name, and with the columns that fit `width` by their rank."""
     listed_names = names[:_MOST]
-    longest = min(_LONGEST_NAME, max(cell_len(escape_for_terminal(name)) for name in (*listed_names, title)))
-    # Columns are admitted by rank, but appear in their declared order.
+    longest = min(_LONGEST_NAME, max(map(cell_len, map(escape_for_terminal, (*listed_names, title)))))
+    # Low ranks are admitted first, but columns are shown in their declared order.
     used, fitting = longest, []
     for column in sorted(columns, key=lambda column: column.rank):
         if set(column.cells.values()) - {"-", ""} and used + _GAP + column.width <= width:

@@ -3,8 +3,9 @@ matplotlib takes long to import."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import nan
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -12,121 +13,142 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from marl.core.errors import Writing
-from marl.evaluation.cross_table import CrossTable
-from marl.evaluation.evaluate import LEGAL_MASS
-from marl.view.curve_data import Curves, Point
-from marl.view.tournament_table import short_names
+from marl.core.errors import RaiseRunFolderErrorOnFailedWrite
+from marl.evaluation.cross_table import CrossPlayTable
+from marl.evaluation.evaluate import MIN_LEGAL_MASS
+from marl.view.colours import LineStyle, colours_by_name
+from marl.view.curve_data import CurvePoint, Curves
+from marl.view.tournament_table import shortest_distinct_path_suffixes
 
-_FEW = 50
+_MAX_MARKED_POINTS = 50
 """Maximum number of points with individual markers. A curve of one point would be invisible without a marker."""
-_MOST_NUMBERS = 15
-"""Maximum number of players for numbers in the picture's cells."""
-_DARK = 0.6
-"""Fraction of the largest value above which a cell's colour is dark."""
+_MAX_NUMBERED_PLAYERS = 15
+"""Maximum number of players of a heat map whose cells show numbers."""
+_DARK_SHARE = 0.6
+"""Fraction of the largest absolute mean above which a cell is dark, so that its number is white."""
 
 
-def save_curves(path: Path, curves: Curves) -> None:
-    """Write a picture with a panel per metric and a line per run. `curves` maps metric -> run -> curve.
+def save_curves(picture_file: Path, curves: Curves, style_by_line: Mapping[str, LineStyle] | None = None) -> None:
+    """Write a picture with a panel per metric and a line per run. `curves` maps metric -> line -> curve, and
+    `style_by_line` line -> style (default: a colour of its own for each line, in order).
 
     Raises:
-        FolderError: if the picture cannot be written.
+        RunFolderError: if the picture cannot be written.
     """
     # Matplotlib would parse a `$` in a metric's or run's name as the start of a formula.
-    with mpl.rc_context({"text.parse_math": False, "text.usetex": False}), Writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        curves_figure(curves).savefig(path, dpi=130, bbox_inches="tight")
+    with (
+        mpl.rc_context({"text.parse_math": False, "text.usetex": False}),
+        RaiseRunFolderErrorOnFailedWrite(picture_file),
+    ):
+        picture_file.parent.mkdir(parents=True, exist_ok=True)
+        curves_figure(curves, style_by_line).savefig(picture_file, dpi=130, bbox_inches="tight")
 
 
-def curves_figure(curves: Curves) -> Figure:
-    """Return the figure of `curves` (metric -> run -> curve). A run has one colour in all panels."""
+def curves_figure(curves: Curves, style_by_line: Mapping[str, LineStyle] | None = None) -> Figure:
+    """Return the figure of `curves` (metric -> line -> curve). A line has one style in all panels."""
+    if style_by_line is None:
+        colours = colours_by_name(dict.fromkeys(chain.from_iterable(curves.values())))
+        style_by_line = {line: LineStyle(colour, (), (line,)) for line, colour in colours.items()}
     columns = min(len(curves), 2 if len(curves) <= 4 else 3)
     rows = -(-len(curves) // columns)
     figure = Figure(figsize=(6.5 * columns, 3.6 * rows))
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    runs = dict.fromkeys(run for by_run in curves.values() for run in by_run)
-    colours = {run: f"C{index % 10}" for index, run in enumerate(runs)}
+    drawn: dict[str, LineStyle] = {}
+    has_invalid_points = False
     for axis, (metric, by_run) in zip(axes, curves.items(), strict=False):
-        _panel(axis, metric, by_run, colours)
+        for run, points in by_run.items():
+            drawn[run] = style_by_line[run]
+            has_invalid_points |= _draw_curve(axis, points, style_by_line[run])
+        axis.set_title(metric, fontsize=10)
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.25)
+        if metric.startswith("eval/") and metric.endswith("/legal_mass"):
+            axis.set_ylim(0, 1.02)  # automatic limits would magnify differences of 0.001
     for axis in axes[len(curves) :]:
         axis.set_visible(False)
     figure.tight_layout()
-    _legend(figure, curves, colours)
-    return figure
 
-
-def _panel(axis: Any, metric: str, by_run: Mapping[str, Sequence[Point]], colours: Mapping[str, str]) -> None:
-    for run, points in by_run.items():
-        _line(axis, points, colours[run])
-    axis.set_title(metric, fontsize=10)
-    axis.set_xlabel("step")
-    axis.grid(alpha=0.25)
-    if metric.startswith("eval/") and metric.endswith("/legal_mass"):
-        axis.set_ylim(0, 1.02)  # automatic limits would magnify differences of 0.001
-
-
-def _line(axis: Any, points: Sequence[Point], colour: str) -> None:
-    """Draw a curve with its intervals. Invalid points are hollow and dashed."""
-    steps = [point.step for point in points]
-    hollow = [point.step for point in points if not point.valid]
-    if hollow:
-        axis.plot(steps, [point.value for point in points], color=colour, linewidth=1, linestyle="--", alpha=0.6)
-        values = [point.value for point in points if not point.valid]
-        axis.plot(hollow, values, color=colour, linestyle="", marker="o", mfc="white", markersize=4)
-    valid_values = [point.value if point.valid else nan for point in points]
-    axis.plot(
-        steps, valid_values, color=colour, linewidth=1.4, marker="o" if len(points) <= _FEW else None, markersize=3
-    )
-    bounded = [(point.step, point.low, point.high) for point in points if point.low is not None]
-    if bounded:
-        axis.fill_between(*zip(*bounded, strict=True), color=colour, alpha=0.15, linewidth=0)
-
-
-def _legend(figure: Figure, curves: Curves, colours: Mapping[str, str]) -> None:
-    """Add one legend below all panels, unless a single run has valid points only."""
-    lines = [Line2D([], [], color=colour, label=run) for run, colour in colours.items()] if len(colours) > 1 else []
-    points = [point for by_run in curves.values() for curve in by_run.values() for point in curve]
-    if not all(point.valid for point in points):
-        label = f"does not count: legal mass below {LEGAL_MASS}"
+    # A legend below all panels is needed for several runs, or to explain invalid points of a single run.
+    lines: list[Line2D] = []
+    if len(drawn) > 1:
+        lines = [
+            Line2D([], [], color=style.colour, linestyle=_line_style(style), label=run) for run, style in drawn.items()
+        ]
+    if has_invalid_points:
+        label = f"does not count: legal mass below {MIN_LEGAL_MASS}"
         lines.append(Line2D([], [], color="gray", linestyle="--", marker="o", mfc="white", markersize=4, label=label))
     if lines:
         below, columns = (0.5, 0), min(4, len(lines))
         figure.legend(handles=lines, loc="upper center", bbox_to_anchor=below, ncols=columns, fontsize=9, frameon=False)
-
-
-def save_heat_map(path: Path, table: CrossTable) -> None:
-    """Write a picture of the mean returns of rows against columns.
-
-    Raises:
-        FolderError: if the picture cannot be written.
-    """
-    # Matplotlib would parse a `$` in a player's name as the start of a formula.
-    with mpl.rc_context({"text.parse_math": False, "text.usetex": False}), Writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _heat_map(table).savefig(path, dpi=130, bbox_inches="tight")
-
-
-def _heat_map(table: CrossTable) -> Figure:
-    means = [[cell.mean if cell else float("nan") for cell in row] for row in table.cells]
-    names, numbers = short_names(table.names), range(len(table.names))
-    figure = Figure(figsize=(2.5 + 0.6 * len(names), 1.5 + 0.5 * len(names)))
-    axis = figure.subplots()
-    reach = max((abs(mean) for _, _, mean in _numbered(means)), default=1.0) or 1.0
-    image = axis.imshow(means, cmap="RdBu", vmin=-reach, vmax=reach)
-    axis.set_xticks(numbers, names, rotation=90, fontsize=8)
-    axis.set_yticks(numbers, names, fontsize=8)
-    axis.set_title("mean return of the row against the column", fontsize=10)
-    if len(names) <= _MOST_NUMBERS:
-        for row, column, mean in _numbered(means):
-            colour = "white" if abs(mean) > _DARK * reach else "black"
-            axis.text(column, row, f"{mean:.2f}", ha="center", va="center", fontsize=7, color=colour)
-    figure.colorbar(image, ax=axis)
     return figure
 
 
-def _numbered(means: Sequence[Sequence[float]]) -> Iterator[tuple[int, int, float]]:
-    """Yield row, column and value of every played pairing."""
-    for row, values in enumerate(means):
-        for column, value in enumerate(values):
-            if value == value:  # false for NaN, the value of an unplayed pairing
-                yield row, column, value
+def _line_style(style: LineStyle) -> Any:
+    """Return matplotlib's name of a dash pattern."""
+    return (0, tuple(style.dash)) if style.dash else "-"
+
+
+def _draw_curve(axis: Any, points: Sequence[CurvePoint], style: LineStyle) -> bool:
+    """Draw a curve with its intervals; return True if it has invalid points, which are hollow and dashed."""
+    colour = style.colour
+    steps, values, valid_values, invalid, bounded = [], [], [], [], []
+    for point in points:
+        steps.append(point.step)
+        values.append(point.value)
+        valid_values.append(point.value if point.valid else nan)
+        if not point.valid:
+            invalid.append((point.step, point.value))
+        if point.low is not None:
+            bounded.append((point.step, point.low, point.high))
+    if invalid:
+        axis.plot(steps, values, color=colour, linewidth=1, linestyle="--", alpha=0.6)
+        axis.plot(*zip(*invalid, strict=True), color=colour, linestyle="", marker="o", mfc="white", markersize=4)
+    # A value between two gaps is no line, so only a marker makes it visible.
+    isolated = _indices_of_isolated_points(valid_values) if len(points) > _MAX_MARKED_POINTS else None
+    look = {"color": colour, "linewidth": 1.4, "linestyle": _line_style(style)}
+    axis.plot(steps, valid_values, marker="o", markersize=3, markevery=isolated, **look)
+    if bounded:
+        axis.fill_between(*zip(*bounded, strict=True), color=colour, alpha=0.15, linewidth=0)
+    return bool(invalid)
+
+
+def _indices_of_isolated_points(values: Sequence[float]) -> list[int]:
+    """Return the indices of values between two gaps (NaN)."""
+    padded = [nan, *values, nan]
+    return [i for i in range(len(values)) if not isnan(values[i]) and isnan(padded[i]) and isnan(padded[i + 2])]
+
+
+def save_heat_map(picture_file: Path, table: CrossPlayTable) -> None:
+    """Write a picture of the mean returns of rows against columns.
+
+    Raises:
+        RunFolderError: if the picture cannot be written.
+    """
+    # Matplotlib would parse a `$` in a player's name as the start of a formula.
+    with (
+        mpl.rc_context({"text.parse_math": False, "text.usetex": False}),
+        RaiseRunFolderErrorOnFailedWrite(picture_file),
+    ):
+        picture_file.parent.mkdir(parents=True, exist_ok=True)
+        means: list[list[float]] = []
+        played_means: dict[tuple[int, int], float] = {}
+        for row, cells in enumerate(table.score_matrix):
+            means.append([])
+            for column, cell in enumerate(cells):
+                means[-1].append(cell.mean if cell else nan)
+                if cell and not isnan(cell.mean):
+                    played_means[row, column] = cell.mean
+        names, numbers = shortest_distinct_path_suffixes(table.names), range(len(table.names))
+        figure = Figure(figsize=(2.5 + 0.6 * len(names), 1.5 + 0.5 * len(names)))
+        axis = figure.subplots()
+        maximum = max(map(abs, played_means.values()), default=1.0) or 1.0
+        image = axis.imshow(means, cmap="RdBu", vmin=-maximum, vmax=maximum)
+        axis.set_xticks(numbers, names, rotation=90, fontsize=8)
+        axis.set_yticks(numbers, names, fontsize=8)
+        axis.set_title("mean return of the row against the column", fontsize=10)
+        if len(names) <= _MAX_NUMBERED_PLAYERS:
+            for (row, column), mean in played_means.items():
+                colour = "white" if abs(mean) > _DARK_SHARE * maximum else "black"
+                axis.text(column, row, f"{mean:.2f}", ha="center", va="center", fontsize=7, color=colour)
+        figure.colorbar(image, ax=axis)
+        figure.savefig(picture_file, dpi=130, bbox_inches="tight")

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -15,21 +14,22 @@ from rich.table import Table
 from rich.text import Text
 
 from marl.core.graph import Trajectory
-from marl.host.outside import escape_for_terminal
+from marl.host.untrusted_text import escape_for_terminal
 from marl.metrics.alarms import is_alarm_metric
-from marl.metrics.trajectory_metrics import held_out_metrics, matching_metrics
-from marl.runs.liveness import Liveness, format_duration
-from marl.view.brief_dialogue import brief_dialogue
+from marl.metrics.trajectory_metrics import held_out_metric_names, metric_names_in_all_games
+from marl.runs.liveness import RunLiveness, format_duration
+from marl.view.brief_dialogue import brief_dialogue_lines
 from marl.view.curves import sparkline
-from marl.view.metric_tables import Rows, latest_values, policy_table, role_table
-from marl.view.throughput import Throughput, measure_throughput
+from marl.view.metric_tables import Rows, latest_step_and_value, policy_table, role_table
+from marl.view.run_groups import metric_values
+from marl.view.throughput import measure_throughput
 
 MIN_WIDTH = 40
 """Minimum layout width [characters]."""
-_COLOURS = {"training": "green", "complete": "green", "silent": "yellow", "stopped": "yellow"}
-_EXACT = ("eval/nashconv", "eval/average/nashconv", "eval/legal_mass", "eval/optimal")
-_FIGURES = (*_EXACT, "eval/random/win", "eval/minimax/draw")
-_MOST_FIGURES = 12
+_COLOURS = {"training": "green", "ended": "green", "silent": "yellow", "stopped": "yellow"}
+_EXACT_EVALUATION_METRICS = ("eval/nashconv", "eval/average/nashconv", "eval/legal_mass", "eval/optimal")
+_PREFERRED_METRICS = (*_EXACT_EVALUATION_METRICS, "eval/random/win", "eval/minimax/draw")
+_MAX_TABLE_METRICS = 12
 """Maximum number of metrics besides those of roles and policies."""
 
 
@@ -42,130 +42,125 @@ class RunSnapshot:
     """Newest rows of metrics, oldest first."""
     planned_steps: int | None
     """Planned number of steps, or None if unknown."""
-    state: Liveness | None = None
+    state: RunLiveness | None = None
     episode: tuple[int, Trajectory] | None = None
     """Step and trajectory of the latest sampled episode."""
     note: str = ""
-    """Name of an unreadable file, and the reason."""
+    """Message about a file that could not be read, or ""."""
 
     @property
-    def step(self) -> int:
-        """Number of completed steps."""
+    def completed_steps(self) -> int:
+        """Number of completed training steps."""
         return int(self.rows[-1]["step"]) if self.rows else 0
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalSize:
-    """Size of the terminal area for a frame."""
+    """Size of the terminal area that the dashboard may fill."""
 
     width: int
-    """Width [characters]."""
+    """Width of the terminal area [characters]."""
     height: int | None = None
-    """Height [lines], or None if unlimited."""
+    """Height of the terminal area [lines], or None if unlimited."""
 
 
-def render_dashboard(view: RunSnapshot, room: TerminalSize) -> RenderableType:
-    """Return the frame of a run within the height of `room`."""
-    width = max(room.width, MIN_WIDTH)
-    lines = list(_head(view, width))
-    for part in (
-        *(role_table(view.rows, width), policy_table(view.rows, width), _alarms(view.rows), _figures(view.rows, width)),
-        *([Text(escape_for_terminal(view.note), "yellow")] if view.note else []),
-    ):
-        lines += [Text(), part] if part is not None else []
-    # The episode fills the rest of the screen, and is dropped if fewer than four lines remain.
-    used = sum(map(_height, lines))
-    if view.episode is not None and (room.height is None or room.height - used > 3):
-        remaining_lines = 12 if room.height is None else room.height - used - 1
-        lines += [Text(), *brief_dialogue(*view.episode, width, remaining_lines)]
+def render_dashboard(snapshot: RunSnapshot, size: TerminalSize) -> RenderableType:
+    """Return the dashboard of a run, at most as high as `size`."""
+    width = max(size.width, MIN_WIDTH)
+    lines = list(_run_status_lines(snapshot, width))
+    blocks: list[RenderableType | None] = [role_table(snapshot.rows, width), policy_table(snapshot.rows, width)]
+    blocks += [_active_alarms_text(snapshot.rows), _measure_history_table(snapshot.rows, width)]
+    blocks.append(Text(escape_for_terminal(snapshot.note), "yellow") if snapshot.note else None)
+    for block in blocks:
+        lines += [Text(), block] if block is not None else []
+    # The episode gets the remaining lines of the screen, or is left out if there are fewer than four.
+    used = sum(line.row_count + 1 if isinstance(line, Table) else 1 for line in lines)
+    if snapshot.episode is not None and (size.height is None or size.height - used > 3):
+        remaining_lines = 12 if size.height is None else size.height - used - 1
+        lines += [Text(), *brief_dialogue_lines(*snapshot.episode, width, remaining_lines)]
     return Group(*lines)
 
 
-def _height(part: RenderableType) -> int:
-    return part.row_count + 1 if isinstance(part, Table) else 1
+def _truncated_line(*texts: str | tuple[str, str]) -> Text:
+    """Return texts, or pairs (text, style), as one line that is truncated to the width."""
+    return Text.assemble(*texts, no_wrap=True, overflow="ellipsis")
 
 
-def _line(*parts: str | tuple[str, str]) -> Text:
-    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
-
-
-def _head(view: RunSnapshot, width: int) -> Iterator[RenderableType]:
-    title: list[str | tuple[str, str]] = [(escape_for_terminal(view.title), "bold")]
-    if view.state:
-        title += ["  ", (view.state.state, _COLOURS.get(view.state.state, "red"))]
-    yield _line(*title)
-    if view.state and view.state.words:
-        yield _line((escape_for_terminal(view.state.words), "dim"))
-    speed = measure_throughput(view.rows)
-    yield _progress(view, speed, width)
-    if speed:
-        yield from _speed(speed)
-
-
-def _progress(view: RunSnapshot, speed: Throughput | None, width: int) -> RenderableType:
-    ends = view.state is not None and view.state.state not in ("training", "silent")
-    planned = view.planned_steps
-    words = f"step {view.step}" + (f"/{planned}" if planned else "")
+def _run_status_lines(snapshot: RunSnapshot, width: int) -> Iterator[RenderableType]:
+    """Yield the title, state, completed steps, remaining time and speed of a run."""
+    name, state = escape_for_terminal(snapshot.title), snapshot.state.state if snapshot.state else ""
+    # A long path is cut at its beginning, so that a narrow terminal still shows the run's name and state.
+    room = max(1, width - len(state) - 2)
+    title: list[str | tuple[str, str]] = [(name if len(name) <= room else f"…{name[1 - room :]}", "bold")]
+    if state:
+        title += ["  ", (state, _COLOURS.get(state, "red"))]
+    yield _truncated_line(*title)
+    if snapshot.state and snapshot.state.description:
+        yield _truncated_line((escape_for_terminal(snapshot.state.description), "dim"))
+    speed = measure_throughput(snapshot.rows)
+    ends = snapshot.state is not None and snapshot.state.state not in ("training", "silent")
+    planned = snapshot.planned_steps
+    completed = snapshot.completed_steps
+    words = f"step {completed}" + (f"/{planned}" if planned else "")
     if planned:
-        words += f"  {view.step / planned:.0%}"
-        if speed and view.step < planned and not ends:
-            words += f"  ETA {format_duration(speed.remaining_s(planned - view.step))}"
+        words += f"  {completed / planned:.0%}"
+        if speed and completed < planned and not ends:
+            words += f"  ETA {format_duration(speed.step_s * (planned - completed))}"
     if not planned or width < 50:
-        return _line(words)
-    row = Table.grid(padding=(0, 2))
-    row.add_column(no_wrap=True)
-    row.add_column(no_wrap=True)
-    row.add_row(ProgressBar(planned, min(view.step, planned), width=min(40, width - len(words) - 2)), words)
-    return row
+        yield _truncated_line(words)
+    else:
+        row = Table.grid(padding=(0, 2))
+        row.add_column(no_wrap=True)
+        row.add_column(no_wrap=True)
+        row.add_row(ProgressBar(planned, min(completed, planned), width=min(40, width - len(words) - 2)), words)
+        yield row
+    if speed:
+        rates = [
+            f"{_format_with_three_digits(speed.tokens_per_s)} tokens/s",
+            f"{_format_with_three_digits(speed.episodes_per_s)} episodes/s",
+        ]
+        yield _truncated_line("  ".join([*rates, f"{speed.step_s:.3g} s a step"]))
+        shares = [f"{stage} {share:.0%}" for stage, share in speed.time_shares.items() if share >= 0.005]
+        yield _truncated_line(("  ".join(["time:", *shares]), "dim"))
 
 
-def _speed(speed: Throughput) -> Iterator[Text]:
-    rates = [f"{_rounded(speed.tokens_per_s)} tokens/s", f"{_rounded(speed.episodes_per_s)} episodes/s"]
-    yield _line("  ".join([*rates, f"{speed.step_s:.3g} s a step"]))
-    shares = [f"{stage} {share:.0%}" for stage, share in speed.time_shares.items() if share >= 0.005]
-    yield _line(("  ".join(["time:", *shares]), "dim"))
-
-
-def _rounded(number: float) -> str:
+def _format_with_three_digits(number: float) -> str:
+    """Return a number of at least 100 without decimals, and a smaller number with three digits."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def _alarms(rows: Rows) -> Text | None:
-    """Return the alarms active in the newest row with their first steps, or None."""
-    if not rows:
-        return None
-    holding = [name for name, value in rows[-1].items() if is_alarm_metric(name) and value]
-    words = [f"ALARM {escape_for_terminal(name)} since step {_since(rows, name)}" for name in holding]
-    return Text("\n".join(words), "red", no_wrap=True, overflow="ellipsis") if words else None
+def _active_alarms_text(rows: Rows) -> Text | None:
+    """Return a line for each alarm active in the newest row, with the first step of its current period, or None."""
+    lines: list[str] = []
+    for name, active in rows[-1].items() if rows else ():
+        if is_alarm_metric(name) and active:
+            first = len(rows) - 1
+            while first > 0 and rows[first - 1].get(name):
+                first -= 1
+            # The rows may not go back to the alarm's first step, hence "or earlier".
+            since = f"{rows[first]['step']}{' or earlier' if not first and rows[0]['step'] > 1 else ''}"
+            lines.append(f"ALARM {escape_for_terminal(name)} since step {since}")
+    return Text("\n".join(lines), "red", no_wrap=True, overflow="ellipsis") if lines else None
 
 
-def _since(rows: Rows, name: str) -> str:
-    """Return the first step of the alarm's current uninterrupted period."""
-    first = len(rows) - 1
-    while first > 0 and rows[first - 1].get(name):
-        first -= 1
-    return f"{rows[first]['step']}{' or earlier' if not first and rows[0]['step'] > 1 else ''}"
-
-
-def _figures(rows: Rows, width: int) -> Table | None:
-    """Return a table of measures and evaluation results with their history, or None without any."""
-    latest = latest_values(rows)
+def _measure_history_table(rows: Rows, width: int) -> Table | None:
+    """Return a table of measures and evaluation results with sparklines, or None if nothing was measured."""
+    latest = latest_step_and_value(rows)
     episode_metrics = sorted(name for name in latest if name.startswith(("episode/measure/", "episode/return/")))
-    names = list(dict.fromkeys([*matching_metrics(_FIGURES, latest), *held_out_metrics(latest), *episode_metrics]))
+    names = list(
+        dict.fromkeys(
+            [*metric_names_in_all_games(_PREFERRED_METRICS, latest), *held_out_metric_names(latest), *episode_metrics]
+        )
+    )
     if not names:
         return None
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("figure", "now", "step", *(["history"] if width >= 60 else [])):
         table.add_column(heading, no_wrap=True, overflow="ellipsis", justify="left")
-    for name in names[:_MOST_FIGURES]:
+    for name in names[:_MAX_TABLE_METRICS]:
         step, value = latest[name]
         history = [sparkline(metric_values(rows, name), min(40, width - 50))] if width >= 60 else []
         table.add_row(Text(escape_for_terminal(name)), f"{value:.4g}", str(step), *history)
-    if len(names) > _MOST_FIGURES:
-        table.add_row(f"+{len(names) - _MOST_FIGURES} more")
+    if len(names) > _MAX_TABLE_METRICS:
+        table.add_row(f"+{len(names) - _MAX_TABLE_METRICS} more")
     return table
-
-
-def metric_values(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """Return the measured values of metric `name`."""
-    return [row[name] for row in rows if name in row]

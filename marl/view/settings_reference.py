@@ -5,17 +5,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from textwrap import fill, indent
 from typing import Any, get_origin
 
 import yaml
 from pydantic.fields import FieldInfo
 
-from marl.core.config import Config, PluginConfig, choices_hint, field_descriptions, similar
+from marl.core.config import Config, PluginConfig, choices_hint, did_you_mean, field_descriptions
 from marl.core.plugins import GROUPS, RENAMED_KINDS, find_plugin, import_plugin, known_kinds
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import ScenarioError, read_yaml
-from marl.view.type_descriptions import config_classes, describe_default, describe_type, plugin_marker
+from marl.view.type_descriptions import (
+    describe_default,
+    describe_type,
+    plugin_marker_of_field,
+    settings_classes_of_field,
+)
 
 SCENARIO_SKELETONS: Mapping[str, str] = {
     "games": "game: PART",
@@ -37,203 +43,210 @@ GROUP_ALIASES: Mapping[str, str] = {
     **{group.removesuffix("s"): group for group in GROUPS},
     **{"assign": "credit", "learner": "trainers", "loss": "losses"},
 }
-"""Alternative word for a group -> group."""
+"""Word that a user may write for a group of plug-ins -> the group's name."""
 _WIDTH = 100
-
-
-_HOLE = "PART"
+"""Maximum width of the text [characters]."""
+_PLACEHOLDER = "PART"
+"""Placeholder of a skeleton that example values replace."""
 _NAME = "first"
-"""Placeholder key in examples of mappings from names to settings."""
+"""Key used in examples of mappings from names to settings, such as `policies`."""
 
 
 @dataclass(frozen=True)
-class Subject:
-    """Subject of a description: a plug-in, the scenario, or a single setting."""
+class PluginOrSetting:
+    """Subject of `marl describe`: a plug-in, the scenario, or a single setting."""
 
     title: str
+    """First line of the description, such as `grpo, one of trainers`."""
     settings: tuple[type[Config], ...]
-    """Settings classes of the subject's values, or () for plain values such as numbers."""
+    """Pydantic classes whose fields are described, or () for a plain setting such as a number."""
     skeleton: Any
-    """Part of a scenario with a hole for the values."""
+    """Parsed YAML of an example scenario, with the placeholder `PART` where `example_values` belong."""
     example_values: Any
-    """Example values of the settings."""
+    """Parsed YAML that replaces the placeholder `PART` of `skeleton` in the example scenario."""
     info: FieldInfo | None = None
     """Pydantic field of a setting, or None for the scenario and for plug-ins."""
     meaning: str = ""
-    """Description of the field."""
+    """Text below the setting's field, or "" for the scenario and for plug-ins."""
 
     @property
-    def example(self) -> dict[str, Any]:
-        """Example scenario with the subject's values in the skeleton."""
-        return _filled(self.skeleton, self.example_values)
+    def example_scenario(self) -> dict[str, Any]:
+        """Example scenario that contains the described plug-in, section or setting."""
+        return _replace_placeholder_with_values(self.skeleton, self.example_values)
 
 
-def describe(words: Sequence[str]) -> str:
-    """Return the description of a subject such as `grpo`, `role solver`, `schedule` or `grpo.reference`.
+def describe_plugin_or_setting(name_words: Sequence[str]) -> str:
+    """Return the description of a plug-in (`grpo`, `role solver`), section (`schedule`) or setting (`grpo.reference`).
 
     Raises:
-        ScenarioError: if the words match no subject or several; the message lists the choices.
+        ScenarioError: if the words match no plug-in, section or setting, or several; the message lists the choices.
     """
     path: list[str] = []
-    for word in words:
-        # The dots of an import path (MODULE:CLASS) do not separate settings.
+    for word in " ".join(name_words).split():
+        # Dots separate settings (`grpo.reference`), but not in an import path (MODULE:CLASS).
         path += [word] if ":" in word else word.split(".")
-    subject = _find(path)
+    subject = _find_plugin_or_setting(path)
     example = yaml.safe_dump(
-        subject.example, sort_keys=False, allow_unicode=True, width=_WIDTH, default_flow_style=None
+        subject.example_scenario, sort_keys=False, allow_unicode=True, width=_WIDTH, default_flow_style=None
     )
-    return "\n".join([*_lines(subject), "", "example:", indent(example.rstrip(), "  ")])
+    lines = [f"{subject.title}:"]
+    if subject.info:
+        lines = list(_field_description_lines(subject.title, subject.info, subject.meaning, ""))
+    for settings, paths in field_paths_by_settings_class(subject.settings).items():
+        lines += ["", f"{', '.join(paths)}:"] if paths else []
+        lines.append(indent(inspect.cleandoc(settings.__doc__ or ""), "    "))
+        texts = field_descriptions(settings)
+        for name, info in settings.model_fields.items():
+            if name != "kind" or not issubclass(settings, PluginConfig):
+                lines += ["", *_field_description_lines(name, info, texts.get(name, ""), "  ")]
+    return "\n".join([*lines, "", "example:", indent(example.rstrip(), "  ")])
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
+# --- finding a setting, plug-in or section by name --------------------------------------------------------------------
 
 
-def _find(path: Sequence[str]) -> Subject:
-    if not path or path[0] == "scenario":
-        subject, fields = Subject("scenario", (Scenario,), _HOLE, read_yaml(Scenario.example, "example")), path[1:]
-    elif len(path) > 1 and (group := _group(path[0])) and (path[1] in _kinds(group) or not _homes(path[0])):
-        subject, fields = plugin_subject(group, path[1]), path[2:]
+def _find_plugin_or_setting(name_path: Sequence[str]) -> PluginOrSetting:
+    """Return the plug-in, section or setting at the end of a path of names, such as `grpo`, `reference`, `kind`."""
+    if not name_path or name_path[0] == "scenario":
+        subject, fields = (
+            PluginOrSetting("scenario", (Scenario,), _PLACEHOLDER, read_yaml(Scenario.example, "example")),
+            name_path[1:],
+        )
+    elif (
+        len(name_path) > 1
+        and (group := _plugin_group_named_by(name_path[0]))
+        and (name_path[1] in _current_and_former_kinds(group) or not _groups_containing_name(name_path[0]))
+    ):
+        subject, fields = plugin_of_kind(group, name_path[1]), name_path[2:]
     else:
-        subject, fields = _named(path[0]), path[1:]
+        subject, fields = _find_plugin_or_section(name_path[0]), name_path[1:]
     for name in fields:
-        subject = _setting(subject, name)
+        subject = _find_setting_within(subject, name)
     return subject
 
 
-def _group(word: str) -> str:
-    """Return the group for a word in plural or singular, or "" if no group matches."""
+def _plugin_group_named_by(word: str) -> str:
+    """Return the plug-in group that `word` names, in plural or singular, or "" if no group has this name."""
     return word if word in GROUPS else GROUP_ALIASES.get(word, "")
 
 
-def _kinds(group: str) -> set[str]:
+def _current_and_former_kinds(group: str) -> set[str]:
+    """Return the kinds of a plug-in group, including the names of kinds in earlier versions."""
     return {*known_kinds(group), *RENAMED_KINDS.get(group, {})}
 
 
-def _homes(name: str) -> list[str]:
-    """Return every owner of `name`: `scenario` for a section, and the groups with that kind. Old kinds count only if
-    nothing else matches."""
-    homes = [*(["scenario"] if name in Scenario.model_fields else []), *(g for g in GROUPS if name in known_kinds(g))]
-    return homes or [group for group in GROUPS if name in _kinds(group)]
+def _groups_containing_name(name: str) -> list[str]:
+    """Return the groups with a plug-in of kind `name`, after `scenario` if `name` is a section of a scenario.
+
+    Kinds of earlier versions count only if nothing else matches.
+    """
+    owners = ["scenario"] if name in Scenario.model_fields else []
+    owners += [group for group in GROUPS if name in known_kinds(group)]
+    return owners or [group for group in GROUPS if name in _current_and_former_kinds(group)]
 
 
-def _named(name: str) -> Subject:
+def _find_plugin_or_section(name: str) -> PluginOrSetting:
     """Return the plug-in or scenario section called `name`.
 
     Raises:
-        ScenarioError: if nothing has the name, or several subjects have it.
+        ScenarioError: if no plug-in or section has the name, or several have it.
     """
     if ":" in name:
-        return plugin_subject(import_plugin(name).group, name)
-    homes = _homes(name)
-    if len(homes) > 1:
-        choices = " or ".join(f"`marl describe {home} {name}`" for home in homes)
-        raise ScenarioError(f"{name!r} stands in {' and '.join(homes)}: write {choices}")
-    if not homes and (group := _group(name)):
+        return plugin_of_kind(import_plugin(name).group, name)
+    owners = _groups_containing_name(name)
+    if len(owners) > 1:
+        choices = " or ".join(f"`marl describe {owner} {name}`" for owner in owners)
+        raise ScenarioError(f"{name!r} stands in {' and '.join(owners)}: write {choices}")
+    if not owners and (group := _plugin_group_named_by(name)):
         raise ScenarioError(
             f"{name!r} is a group of parts, so name one of it; choices: {', '.join(known_kinds(group))}"
         )
-    if not homes:
-        suggestion = similar(name, {*Scenario.model_fields, *(kind for group in GROUPS for kind in known_kinds(group))})
+    if not owners:
+        suggestion = did_you_mean(name, {*Scenario.model_fields, *chain.from_iterable(map(known_kinds, GROUPS))})
         sections = ", ".join(Scenario.model_fields)
         raise ScenarioError(f"nothing is called {name!r}; {suggestion}choices: {sections}, or a kind (see `marl list`)")
-    return _find(["scenario", name]) if homes == ["scenario"] else plugin_subject(homes[0], name)
+    return _find_plugin_or_setting(["scenario", name]) if owners == ["scenario"] else plugin_of_kind(owners[0], name)
 
 
-def plugin_subject(group: str, kind: str) -> Subject:
-    """Return the subject for a plug-in.
+def plugin_of_kind(group: str, kind: str) -> PluginOrSetting:
+    """Return the plug-in that `marl describe GROUP KIND` describes.
 
     Raises:
         ValueError: if the plug-in does not exist.
     """
     part = find_plugin(group, kind)
-    values = {"kind": kind, **_example_of(part)}
-    return Subject(f"{kind}, one of {group}", (part,), read_yaml(SCENARIO_SKELETONS[group], group), values)
+    values = {"kind": kind, **_example_values(part)}
+    return PluginOrSetting(f"{kind}, one of {group}", (part,), read_yaml(SCENARIO_SKELETONS[group], group), values)
 
 
-def _example_of(settings: type[Config]) -> dict[str, Any]:
-    return read_yaml(f"{{{settings.example}}}", f"example of {settings.__name__}")
+def _example_values(settings_class: type[Config]) -> dict[str, Any]:
+    """Return the example values of a settings class, parsed from the YAML of its attribute `example`."""
+    return read_yaml(f"{{{settings_class.example}}}", f"example of {settings_class.__name__}")
 
 
-def _setting(subject: Subject, name: str) -> Subject:
-    """Return the subject for one setting of `subject`.
+def _find_setting_within(parent: PluginOrSetting, setting_name: str) -> PluginOrSetting:
+    """Return the setting `setting_name` of `parent`.
 
     Raises:
         ScenarioError: if the setting does not exist.
     """
     fields: dict[str, tuple[type[Config], FieldInfo]] = {}
-    for settings_class in subject.settings:
+    for settings_class in parent.settings:
         for key, info in settings_class.model_fields.items():
             fields[key] = settings_class, info
-    if name not in fields:
-        part = plugin_marker(subject.info) if subject.info else None
+    if setting_name not in fields:
+        part = plugin_marker_of_field(parent.info) if parent.info else None
         choices = [*fields, *(known_kinds(part.group) if part else ())]
-        raise ScenarioError(f"{subject.title} has no setting {name!r}; {choices_hint(name, choices)}")
-    holder, info = fields[name]
-    part = plugin_marker(info)
-    settings = (part.base,) if part else tuple(config_classes(info))
-    skeleton, values = _place(subject, name, settings, named=get_origin(info.annotation) is dict)
-    title = name if holder is Scenario else f"{name}, a setting of {subject.title}"
-    return Subject(title, settings, skeleton, values, info, field_descriptions(holder).get(name, ""))
+        raise ScenarioError(f"{parent.title} has no setting {setting_name!r}; {choices_hint(setting_name, choices)}")
+    holder, info = fields[setting_name]
+    part = plugin_marker_of_field(info)
+    settings = (part.base,) if part else tuple(settings_classes_of_field(info))
+    # A setting is shown in the example of its plug-in or section, or else in the example of its own class.
+    skeleton, values = parent.skeleton, parent.example_values
+    example = values.get(setting_name) if isinstance(values, dict) else None
+    if example is None and len(settings) == 1 and (own_values := _example_values(settings[0])):
+        example = {_NAME: own_values} if get_origin(info.annotation) is dict else own_values
+    if example is not None:
+        hole: Any = _PLACEHOLDER
+        setting_names = set(chain.from_iterable(each.model_fields for each in settings))
+        if isinstance(example, dict) and len(example) == 1 and setting_names and not example.keys() & setting_names:
+            # The field maps names to settings, and the example has one such name.
+            [(key, example)] = example.items()
+            hole = {key: _PLACEHOLDER}
+        other_values = {} if parent.settings == (Scenario,) else values
+        skeleton, values = _replace_placeholder_with_values(skeleton, {**other_values, setting_name: hole}), example
+    title = setting_name if holder is Scenario else f"{setting_name}, a setting of {parent.title}"
+    return PluginOrSetting(title, settings, skeleton, values, info, field_descriptions(holder).get(setting_name, ""))
 
 
-def _place(subject: Subject, name: str, settings: tuple[type[Config], ...], *, named: bool) -> tuple[Any, Any]:
-    """Return skeleton and example values of a setting, or those of `subject` if its example lacks the setting.
-
-    `named` is True for a mapping from names to settings.
-    """
-    value = subject.example_values.get(name) if isinstance(subject.example_values, dict) else None
-    if value is None and len(settings) == 1 and (example := _example_of(settings[0])):
-        value = {_NAME: example} if named else example
-    if value is None:
-        return subject.skeleton, subject.example_values
-    hole: Any = _HOLE
-    fields = {key for each in settings for key in each.model_fields}
-    if isinstance(value, dict) and len(value) == 1 and fields and not value.keys() & fields:
-        # A mapping from names to settings.
-        [(key, value)] = value.items()
-        hole = {key: _HOLE}
-    other_values = {} if subject.settings == (Scenario,) else subject.example_values
-    return _filled(subject.skeleton, {**other_values, name: hole}), value
-
-
-def _filled(skeleton: Any, value: Any) -> Any:
-    """Return the skeleton with `value` in its hole."""
+def _replace_placeholder_with_values(skeleton: Any, values: Any) -> Any:
+    """Return `skeleton` with `values` in place of its placeholder `PART`."""
     if isinstance(skeleton, dict):
-        return {key: _filled(inner, value) for key, inner in skeleton.items()}
-    return value if skeleton == _HOLE else skeleton
+        return {key: _replace_placeholder_with_values(inner, values) for key, inner in skeleton.items()}
+    return values if skeleton == _PLACEHOLDER else skeleton
 
 
-# --- text ------------------------------------------------------------------------------------------------------------
+# --- lines that describe fields ---------------------------------------------------------------------------------------
 
 
-def _lines(subject: Subject) -> Iterator[str]:
-    heading = _field_lines(subject.title, subject.info, subject.meaning, "") if subject.info else [f"{subject.title}:"]
-    yield from heading
-    for settings, paths in nested_settings(subject.settings).items():
-        yield from ["", f"{', '.join(paths)}:"] if paths else []
-        yield indent(inspect.cleandoc(settings.__doc__ or ""), "    ")
-        texts = field_descriptions(settings)
-        for name, info in settings.model_fields.items():
-            if name != "kind" or not issubclass(settings, PluginConfig):
-                yield from ["", *_field_lines(name, info, texts.get(name, ""), "  ")]
-
-
-def nested_settings(settings: tuple[type[Config], ...]) -> dict[type[Config], list[str]]:
-    """Return every settings class reachable from `settings`, mapped to the dotted fields that hold it."""
-    holders: dict[type[Config], list[str]] = {subject_class: [] for subject_class in settings}
-    queue = [(subject_class, "") for subject_class in settings if subject_class is not Scenario]
+def field_paths_by_settings_class(settings_classes: tuple[type[Config], ...]) -> dict[type[Config], list[str]]:
+    """Return settings class -> dotted paths of the fields that hold the class, for all classes within
+    `settings_classes`."""
+    holders: dict[type[Config], list[str]] = {subject_class: [] for subject_class in settings_classes}
+    queue = [(subject_class, "") for subject_class in settings_classes if subject_class is not Scenario]
     for outer, prefix in queue:
         for name, info in outer.model_fields.items():
-            for inner in config_classes(info):
+            for inner in settings_classes_of_field(info):
                 if inner not in holders:
                     queue.append((inner, f"{prefix}{name}."))
                 holders.setdefault(inner, []).append(f"{prefix}{name}")
     return holders
 
 
-def _field_lines(name: str, info: FieldInfo, meaning: str, margin: str) -> Iterator[str]:
-    head = f"{name}: {describe_type(info)}; {describe_default(info)}"
-    yield fill(head, _WIDTH, initial_indent=margin, subsequent_indent=f"{margin}    ", break_on_hyphens=False)
+def _field_description_lines(name: str, field_info: FieldInfo, meaning: str, indentation: str) -> Iterator[str]:
+    """Yield the name, type and default of a field, and the text below it, indented by `indentation`."""
+    head = f"{name}: {describe_type(field_info)}; {describe_default(field_info)}"
+    yield fill(head, _WIDTH, initial_indent=indentation, subsequent_indent=f"{indentation}    ", break_on_hyphens=False)
     if meaning:
-        inner = f"{margin}    "
+        inner = f"{indentation}    "
         yield fill(meaning, _WIDTH, initial_indent=inner, subsequent_indent=inner, break_on_hyphens=False)

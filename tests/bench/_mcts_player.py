@@ -21,7 +21,7 @@ class Mcts(ScriptedConfig):
     simulations: int = 1000
     seed: int = 0
 
-    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
         columns = state.split("/")
         game = pyspiel.load_game(f"connect_four(rows={len(columns[0])},columns={len(columns)})")
         generator = np.random.RandomState(zlib.crc32(f"{self.seed} {state}".encode()))

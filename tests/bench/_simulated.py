@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from marl.core.types import Completion, Failure, Metrics, Reading, Request, Sample, Ticket, Turn
-from marl.protocols import EngineConfig, LearnerConfig, LearnerContext, ModelConfig, ModelContext, ModelSource
+from marl.core.types import Completion, CompletionFailure, Metrics, Reading, Request, Sample, Ticket, Turn
+from marl.protocols import (
+    EngineConfig,
+    LearnerBuildArguments,
+    LearnerConfig,
+    ModelConfig,
+    ModelPreparation,
+    ModelSource,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +38,7 @@ class SimulatedModel(ModelConfig):
     parameters: int = 1024**2
     """Numbers in all, as whole matrices of 1024 by 1024."""
 
-    def prepare(self, context: ModelContext) -> ModelSource:
+    def prepare(self, context: ModelPreparation) -> ModelSource:
         return Matrices(self.parameters)
 
 
@@ -86,7 +93,7 @@ class WaitingEngine:
     def submit(self, ticket: Ticket, request: Request) -> None:
         heapq.heappush(self._due, (time.monotonic() + self._settings.wait_s(request.seed), ticket, request))
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         if not self._due:
             return []
         time.sleep(min(wait_s, max(self._due[0][0] - time.monotonic(), 0.0)))
@@ -127,19 +134,19 @@ class NoUpdate(LearnerConfig):
 
     kind: str = "no_update"
 
-    def build(self, context: LearnerContext) -> FixedWeights:
+    def build(self, context: LearnerBuildArguments) -> FixedWeights:
         return FixedWeights(context.source.model())
 
 
 class FixedWeights:
     """Weights that stay as they are."""
 
-    needs: frozenset[str] = frozenset()
+    needed_reading_fields: frozenset[str] = frozenset()
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         self._weights, self.changes = weights, 0
 
-    def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
+    def read(self, turns: Sequence[Turn], reading_fields: frozenset[str]) -> list[Reading]:
         return [Reading(turn.completion.logprobs) for turn in turns]
 
     def update(self, samples: Sequence[Sample]) -> Metrics:

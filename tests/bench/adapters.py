@@ -26,7 +26,7 @@ from _bench import parser, report, spread
 from torch import Tensor
 
 from marl.core.types import Message
-from marl.games.base import TextGame, TextGameConfig
+from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig
 from marl.protocols import Evidence, PromptContext, RoleConfig
 from marl.scenario.load import validate
 from marl.training.build import build
@@ -54,24 +54,24 @@ class Relay(TextGame):
         super().__init__(AGENTS, config.illegal, ("heads", "tails"))
         self.at_once = config.at_once
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.shown: list[str] = []
         self.texts = {agent: "".join(rng.choices("abcdefghijklmnop", k=63)) for agent in AGENTS}
         return AGENTS[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return self.texts[AGENTS[0]]
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return self.texts[agent]
 
     def information_state(self, agent: str) -> str:
         return self.texts[agent]
 
-    def together(self, agent: str) -> tuple[str, ...]:
+    def agents_asked_together(self, agent: str) -> tuple[str, ...]:
         return AGENTS if self.at_once and agent == AGENTS[0] else (agent,)
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         self.shown.append(action)
         if len(self.shown) < 2:
             return AGENTS[1]
@@ -83,8 +83,8 @@ class Speaker(RoleConfig):
 
     kind: str = f"{__name__}:Speaker"
 
-    def messages(self, view: PromptContext) -> tuple[Message, ...]:
-        return (Message("user", view.observation["text"]),)
+    def messages(self, context: PromptContext) -> tuple[Message, ...]:
+        return (Message("user", context.observation["text"]),)
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
         return ("heads", "tails")[sum(map(ord, text)) % 2]
@@ -112,7 +112,7 @@ def scenario(model: dict[str, Any], separate: bool, at_once: bool, how: Any) -> 
 
 def built(*settings: Any) -> Run:
     """A run in which nothing ends early."""
-    run = build(scenario(*settings))
+    run: Any = build(scenario(*settings))
     engines: Any = run.simulator.engines.values()
     for engine in engines:
         engine._ends_E = np.array([], np.int64)
@@ -156,7 +156,8 @@ def times(model: dict[str, Any], at_once: bool, how: Any) -> dict[str, Any]:
 def held(run: Run) -> dict[str, int]:
     """Bytes by what they are for, each stretch of memory once; the learners' own first."""
     learners: Any = run.learners.values()
-    engines: Any = {id(engine): engine for engine in run.simulator.engines.values()}.values()
+    simulator: Any = run.simulator
+    engines: Any = {id(engine): engine for engine in simulator.engines.values()}.values()
     kinds: dict[str, list[Tensor]] = {
         "parameters": [p for each in learners for p in each.model.parameters()]
         + [t for each in engines for t in _tensors(each.network.model)],
@@ -186,7 +187,8 @@ def memory(model: dict[str, Any], how: Any) -> dict[str, Any]:
         run = built(model, separate, False, how)
         step(run)
         figures[name] = held(run)
-        sampler: Any = run.simulator.engines[next(iter(run.learners))]
+        simulator: Any = run.simulator
+        sampler: Any = simulator.engines[next(iter(run.learners))]
         figures["base_parameters"] = sum(p.numel() for p in sampler.network.model.parameters())
     one, two = (figures[name] for name in ("one_adapter", "two_adapters"))
     figures["added"] = round(two["total"] / one["total"] - 1, 4)

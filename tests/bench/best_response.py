@@ -18,12 +18,12 @@ from typing import Any
 
 from _bench import ROOT, parser, report, silent
 
-from marl.commands.best_response import BestResponse
+from marl.commands.best_response import BestResponseTraining
 from marl.commands.eval.exploitability import tabulate_strategy
-from marl.evaluation.game_tree import best_response, values
+from marl.evaluation.game_tree import best_response_return, expected_returns
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import load
-from marl.training.session import RunStart, train_with_monitors
+from marl.training.session import NewOrResumedRunStart, train_with_monitors
 
 FAST = ("lr=5.0e-3", "lr_end=5.0e-4")
 EPISODES = ("schedule.groups=64", "schedule.group_size=2")
@@ -31,17 +31,19 @@ EPISODES = ("schedule.groups=64", "schedule.group_size=2")
 
 def measured(target: str, folder: Path, steps: int, seed: int) -> dict[str, Any]:
     """Train a learner in each seat, and compare what it gains with what a best response does."""
-    response = BestResponse.against(target, folder, policy=None, seats=(), game=None)
-    response.train({seat: response.scenario(seat, steps, seed, EPISODES) for seat in response.seats})
+    response = BestResponseTraining.from_target(target, folder, policy=None, seats=(), game=None)
+    for seat in response.seats:
+        responder_scenario = response.responder_scenario(seat, steps, seed, EPISODES)
+        train_with_monitors(responder_scenario, response.folder / seat, NewOrResumedRunStart("auto"))
     tree, strategy = tabulate_strategy(response.frozen.scenario, response.frozen.entrants[0])
-    own = values(tree, strategy)
+    own = expected_returns(tree, strategy)
     seats = {}
     for seat in response.seats:
         last = [row for row in RunFolder(folder / seat).rows() if f"eval/value/{seat}" in row][-1]
-        exact = best_response(tree, strategy, seat) - own[seat]
+        exact = best_response_return(tree, strategy, seat) - own[seat]
         seats[seat] = {"gain": last[f"eval/value/{seat}"] - own[seat], "exact_gain": exact}
     gain, exact = (sum(each[name] for each in seats.values()) for name in ("gain", "exact_gain"))
-    played = response.metrics(1000, seed)
+    played = response.measure_best_response_gains(1000, seed)
     bound = {end: played[f"best_response/nashconv{end}"] for end in ("_low", "", "_high")}
     return {"share": gain / exact, "nashconv": exact, "reached": gain, "played": bound, "seats": seats}
 
@@ -58,7 +60,7 @@ def main() -> None:
         folder = Path(temporary)
         fast = [f"policies.actor.learner.{setting}" for setting in FAST]
         run = load(given.scenario, [*fast, *EPISODES, f"schedule.steps={given.trained}", "evaluate.every=1000"])
-        train_with_monitors(run, folder / "trained", RunStart())
+        train_with_monitors(run, folder / "trained", NewOrResumedRunStart())
         targets = {"untrained": str(given.scenario), "trained": str(folder / "trained")}
         figures = {
             name: {str(seed): measured(target, folder / f"{name}-{seed}", given.steps, seed) for seed in given.seeds}

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ KINDS = {"simulators": 7, "learners": 5, "workers": 4, "machines": 3, "runs": 3,
 KINDS |= {"stopped_learners": 2}
 """Kind of fault -> default number."""
 _NAMES = {"simulators": "ray::SimulatorProcess", "learners": "ray::LearnerWorker", "workers": "engines.workers.process"}
+_NAMES |= dict.fromkeys(("programs", "connections"), "_chaos_agents:main")
 """Kind of process -> a part of its command line."""
 SAID = {
     "a simulator died": r"simulator \d .* died while|lost its connection",
@@ -50,6 +51,8 @@ SAID = {
     "a learner hangs": r"learner of policy .* has given no sign of life",
     "the run goes on": r"going on from step",
 }
+_START_S = 0.5
+"""Time in which a process may import its modules before it is struck."""
 LIMIT_S = 1800.0
 """Longest time for a run."""
 _STORE: dict[str, Any] = {"object_store_memory": 100 << 20}
@@ -64,6 +67,9 @@ class Fault:
 
     @property
     def number(self) -> int:
+        """Signal of the fault. A program cuts its connections when it gets SIGUSR1."""
+        if self.kind == "connections":
+            return signal.SIGUSR1
         return signal.SIGSTOP if self.kind.startswith("stopped_") else signal.SIGKILL
 
 
@@ -120,30 +126,14 @@ def scenario(steps: int) -> dict[str, Any]:
     }
 
 
-class Machines:
-    """A cluster on loopback, and what runs there."""
+class Processes:
+    """Processes of a run, all of which descend from this one."""
+
+    address = ""
+    """Address of the run's cluster, or "" for a run in one process."""
 
     def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
-        # Each machine but the run's has room for what is lost with another one.
-        self._cluster = Cluster(
-            initialize_head=True, head_node_args={**_STORE, "num_cpus": 0, "include_dashboard": False}
-        )
-        for _ in range(3):
-            self.add()
-        self.address = self._cluster.address
         self._stopped: list[psutil.Process] = []
-
-    def add(self) -> None:
-        self._cluster.add_node(num_cpus=1, **_STORE)
-
-    def lose(self, rng: random.Random) -> bool:
-        """One machine, whose Ray gets SIGKILL; another one is added."""
-        machines = sorted(self._cluster.worker_nodes, key=lambda node: node.unique_id)
-        self._cluster.remove_node(rng.choice(machines), allow_graceful=False)
-        self.add()
-        return True
 
     def strike(self, kind: str, number: int, rng: random.Random) -> bool:
         """Send a signal to a process of this kind; False if there is none now."""
@@ -157,16 +147,51 @@ class Machines:
             return True
         return False
 
+    def lose_machine(self, rng: random.Random) -> bool:
+        """Lose one machine and add another one; False if there is no cluster."""
+        return False
+
     def end(self) -> None:
-        self._cluster.shutdown()
         for process in self._stopped:
             with suppress(psutil.NoSuchProcess):
                 process.kill()  # one whose machine was lost meanwhile cannot notice it
 
 
+class Machines(Processes):
+    """A cluster on loopback, and what runs there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from ray.cluster_utils import Cluster
+
+        # Each machine but the run's has room for what is lost with another one.
+        self._cluster = Cluster(
+            initialize_head=True, head_node_args={**_STORE, "num_cpus": 0, "include_dashboard": False}
+        )
+        for _ in range(3):
+            self.add()
+        self.address = self._cluster.address
+
+    def add(self) -> None:
+        self._cluster.add_node(num_cpus=1, **_STORE)
+
+    def lose_machine(self, rng: random.Random) -> bool:
+        """Send SIGKILL to the Ray processes of one machine, and add another machine."""
+        machines = sorted(self._cluster.worker_nodes, key=lambda node: node.unique_id)
+        self._cluster.remove_node(rng.choice(machines), allow_graceful=False)
+        self.add()
+        return True
+
+    def end(self) -> None:
+        self._cluster.shutdown()
+        super().end()
+
+
 def _is(process: psutil.Process, name: str) -> bool:
+    """Return True if this is a process with `name` in its command line that has started and is not stopped."""
     with suppress(psutil.Error):
-        return process.status() != psutil.STATUS_STOPPED and name in " ".join(process.cmdline())
+        is_at_work = process.status() != psutil.STATUS_STOPPED and time.time() - process.create_time() > _START_S
+        return is_at_work and name in " ".join(process.cmdline())
     return False
 
 
@@ -184,8 +209,8 @@ def machines() -> Iterator[Machines]:
 class Trial:
     """A run in a folder, to which faults happen."""
 
-    def __init__(self, folder: Path, file: Path, where: Machines) -> None:
-        self.run, self.log, self._file, self._machines = folder, folder.with_suffix(".log"), file, where
+    def __init__(self, folder: Path, file: Path, where: Processes) -> None:
+        self.run, self.log, self._file, self._where = folder, folder.with_suffix(".log"), file, where
         self.happened: list[dict[str, Any]] = []
         self.seconds = 0.0
 
@@ -197,9 +222,10 @@ class Trial:
         return 0
 
     def start(self) -> subprocess.Popen[bytes]:
-        words = ["-m", "marl", "train", str(self._file), "--out", str(self.run), "--address", self._machines.address]
+        words = ["-m", "marl", "train", str(self._file), "--out", str(self.run), "--resume", "auto", "--trust"]
+        words += ["--address", self._where.address] if self._where.address else []
         with self.log.open("ab") as log:
-            return subprocess.Popen([sys.executable, *words, "--resume", "auto"], stdout=log, stderr=log)
+            return subprocess.Popen([sys.executable, *words], stdout=log, stderr=log)
 
     def __call__(self, faults: Sequence[Fault], seed: int) -> None:
         """Run to the end.
@@ -228,12 +254,12 @@ class Trial:
 
     def _happen(self, fault: Fault, process: subprocess.Popen[bytes], rng: random.Random) -> bool:
         if fault.kind == "machines":
-            return self._machines.lose(rng)
+            return self._where.lose_machine(rng)
         if fault.kind == "runs":
             process.kill()
             process.wait()
             return True
-        return self._machines.strike(fault.kind.removeprefix("stopped_"), fault.number, rng)
+        return self._where.strike(fault.kind.removeprefix("stopped_"), fault.number, rng)
 
     def said(self) -> dict[str, int]:
         text = self.log.read_text()
@@ -248,7 +274,7 @@ def episodes(run: Path, steps: int) -> dict[str, int]:
     ids = Counter(episode.id for step in home.recorded_steps() for episode in home.load_trajectories(step))
     dealt = {
         f"{step:06d}.{group}.{i}"
-        for step in range(steps)
+        for step in range(1, steps + 1)
         for group in range(schedule.groups)
         for i in range(schedule.group_size)
     }
@@ -256,7 +282,7 @@ def episodes(run: Path, steps: int) -> dict[str, int]:
         episode.id
         for step in home.recorded_steps()
         for episode in home.load_trajectories(step)
-        if int(episode.id.partition(".")[0]) != step - 1
+        if int(episode.id.partition(".")[0]) != step
     ]
     return {
         "steps": len(rows),
@@ -276,24 +302,27 @@ def rows_of(run: Path) -> list[dict[str, float]]:
         {
             k: v
             for k, v in row.items()
-            if not k.startswith(("time/", "cluster/")) and not k.endswith(("/restarts", "/idle"))
+            if not k.startswith(("time/", "crc32", "cluster/")) and not k.endswith(("/restarts", "/idle"))
         }
         for row in rows
     ]
 
 
-def equal(one: Path, other: Path) -> dict[str, bool]:
-    """Kind of a run's contents -> True if all bits are equal."""
+def equal(one: Path, other: Path, ignored: Collection[str] = ()) -> dict[str, bool]:
+    """Kind of a run's contents -> True if all bits are equal, but for metrics and files whose names are `ignored`."""
     last = max((one / "checkpoints").iterdir()).name
-    found = {"metrics": rows_of(one) == rows_of(other)}
+    rows: list[list[dict[str, float]]] = []
+    for run in (one, other):
+        rows.append([{k: v for k, v in row.items() if k not in ignored} for row in rows_of(run)])
+    found = {"metrics": rows[0] == rows[1]}
     for name in (f"checkpoints/{last}", "trajectories", "credit"):
-        mine, theirs = contents(one / name), contents(other / name)
+        mine, theirs = (contents(run / name, ignored) for run in (one, other))
         found[name.partition("/")[0]] = bool(mine) and mine == theirs
     return found
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    files = [file for file in folder.rglob("*") if file.is_file() and file.name != "manifest.json"]
+def contents(folder: Path, ignored: Collection[str] = ()) -> dict[str, bytes]:
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name not in ("manifest.json", *ignored)]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 

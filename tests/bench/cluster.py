@@ -37,7 +37,7 @@ import marl
 from marl.cluster.placement import open_placement
 from marl.core.graph import Trajectory
 from marl.core.types import Metrics
-from marl.rollout.base import EpisodeResult
+from marl.rollout.base import FinishedEpisode
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
@@ -115,7 +115,7 @@ def scaled(simulators: int, options: Any) -> dict[str, Any]:
 def wire_bytes(episodes: Sequence[Trajectory]) -> int:
     """Return the bytes of an episode as Ray sends it, on average over batches of eight."""
     batches = [episodes[n : n + 8] for n in range(0, len(episodes), 8)]
-    return round(sum(len(pickle.dumps([(0, EpisodeResult(e)) for e in b], 5)) for b in batches) / len(episodes))
+    return round(sum(len(pickle.dumps([(0, FinishedEpisode(e)) for e in b], 5)) for b in batches) / len(episodes))
 
 
 def published(matrices: int, simulators: int, options: Any, repeats: int = 3) -> dict[str, Any]:
@@ -123,14 +123,14 @@ def published(matrices: int, simulators: int, options: Any, repeats: int = 3) ->
     made = scenario(simulators, options, matrices * WIDTH**2)
     with open_placement(made) as placement:
         run = build(made, placement)
-        run.simulator.end_step()  # all have come up
+        run.simulator.take_step_metrics()  # all have come up
         times: list[tuple[float, float]] = []
         figures: Metrics = {}
         for version in range(1, repeats + 2):
             began = time.perf_counter()
             run.publish("actor", version)
             handed = time.perf_counter()
-            figures = run.simulator.end_step()
+            figures = run.simulator.take_step_metrics()
             times.append((handed - began, time.perf_counter() - began))
     handed_over, sampled = (statistics.median(each) for each in zip(*times[1:], strict=True))
     return {

@@ -22,9 +22,9 @@ from _bench import parser, report, silent
 
 from marl.commands.eval.evaluate import EvaluatedPolicies, policies_of_run, policies_of_scenario
 from marl.core.graph import Trajectory
-from marl.core.statistics import interval, normal
+from marl.core.statistics import confidence_interval, normal_interval
 from marl.engines.scripted import Random
-from marl.evaluation.held_out import HeldOut
+from marl.evaluation.held_out import HeldOutEvaluator
 from marl.games.communication import CommunicationConfig
 from marl.protocols import EngineConfig
 
@@ -42,9 +42,12 @@ def game_of(policies: EvaluatedPolicies) -> CommunicationConfig:
 def figures(episodes: Sequence[Trajectory], game: CommunicationConfig) -> Figures:
     """Means over episodes, with intervals."""
     columns = {name: [episode.findings.measures[name] for episode in episodes] for name in MEASURES}
-    columns["return"] = [episode.returns.get(game.choosers[0], 0.0) for episode in episodes]
+    columns["return"] = [episode.returns.get(game.edge_choosing_agents[0], 0.0) for episode in episodes]
     columns["tokens"] = [float(sum(map(tokens, turns(episode, game.speakers)))) for episode in episodes]
-    bounds = {name: interval(values) if name == "success" else normal(values) for name, values in columns.items()}
+    bounds = {
+        name: confidence_interval(values) if name == "success" else normal_interval(values)
+        for name, values in columns.items()
+    }
     return {name: [round(bound, 4) for bound in each] for name, each in bounds.items()}
 
 
@@ -60,14 +63,14 @@ def tokens(turn: Any) -> int:
 def measured(policies: EvaluatedPolicies, players: dict[str, EngineConfig], options: Any) -> dict[str, Figures]:
     """Figures of the policies themselves (``), and with each player in the controllers' place."""
     scenario, simulator, game = policies.scenario, policies.load_simulator(), game_of(policies)
-    chooser = scenario.roles[scenario.seats[game.choosers[0]]].policy
-    casting = simulator.casting.greedy() if options.greedy else simulator.casting
+    chooser = scenario.roles[scenario.seats[game.edge_choosing_agents[0]]].policy
+    casting = simulator.casting.with_greedy_decoding() if options.greedy else simulator.casting
     engines = {"": simulator.engines[chooser], **{name: player.build(None) for name, player in players.items()}}
     rows = {}
     for name, engine in engines.items():
-        evaluation = HeldOut(scenario, simulator.variant(casting, {chooser: engine}), options.episodes)
+        evaluation = HeldOutEvaluator(scenario, simulator.variant(casting, {chooser: engine}), options.episodes)
         evaluation()
-        rows[name] = figures(evaluation.played, game)
+        rows[name] = figures(evaluation.episodes_of_last_call, game)
     return rows
 
 
@@ -81,12 +84,16 @@ def main() -> None:
     start = policies_of_scenario(options.scenario, (), None, best=False)
     game = game_of(start)
     with silent():
-        rows = measured(start, {"random": Random(), **game.opponents()}, options)
+        rows = measured(start, {"random": Random(), **game.reference_players()}, options)
         rows["untrained"] = rows.pop("")
         for run in options.runs:
             rows[run.name] = measured(policies_of_run(run, (), None, best=False), {}, options)[""]
     table = dict(sorted(rows.items(), key=lambda row: row[1]["words"][1]))
-    exact = {name: each._asdict() for name, each in game.exact_outcomes().items()} if game.is_exact else None
+    exact = (
+        {name: each._asdict() for name, each in game.outcome_by_decision_rule().items()}
+        if game.can_enumerate_joint_choices
+        else None
+    )
     seeds = [policies_of_run(run, (), None, best=False).scenario.schedule.seed for run in options.runs]
     settings = {"scenario": options.scenario.name, "episodes": options.episodes, "greedy": options.greedy}
     report({"played": table, "exact": exact}, options.out, seeds=seeds, **settings)

@@ -25,10 +25,10 @@ import numpy as np
 from _bench import ROOT, parser, report
 
 import marl
-from marl.evaluation.game_tree import GameTree, Node, Strategy, build_game_tree, nash_conv
-from marl.evaluation.mixtures import RunningMixture
-from marl.rollout.casting import RoleCasting
-from marl.view.curve_data import Point
+from marl.evaluation.game_tree import GameTree, GameTreeNode, Strategy, build_game_tree, nash_conv
+from marl.evaluation.mixtures import RunningStrategyMixture
+from marl.rollout.casting import RoleRequestBuilder
+from marl.view.curve_data import CurvePoint
 from marl.view.pictures import save_curves
 
 SCALES = {"kuhn": 0.5, "leduc": 0.15, "liars_dice": 1.0}
@@ -91,7 +91,7 @@ class Table:
         self._chances = np.array([chance for chance, _ in tree.roots])
         self._at_N, self._next_NA, self._paid_N = np.array(self._at), np.array(self._next), np.array(self._paid)
 
-    def _add(self, node: Node, paid: float) -> int:
+    def _add(self, node: GameTreeNode, paid: float) -> int:
         index, paid = len(self._at), paid + node.rewards.get(self.tree.agents[0], 0.0)
         self._at.append(-1 if node.situation is None else self._rows[node.situation])
         self._paid.append(paid)
@@ -186,32 +186,36 @@ def _kl_gradient(policy: np.ndarray, anchor: np.ndarray) -> np.ndarray:
 
 def learn(table: Table, method: Method, scale: float, seed: int, steps: int) -> dict[str, Any]:
     """Train one seed; return its curve, the mean of the last two evaluations, and the average policy's NashConv."""
-    player, average, curve = SelfPlay(table, method, scale, seed), RunningMixture(table.tree), list[list[float]]()
+    player, average, curve = (
+        SelfPlay(table, method, scale, seed),
+        RunningStrategyMixture(table.tree),
+        list[list[float]](),
+    )
     for step in range(steps):
         player.update(step / steps)
         if (step + 1) % (steps // EVALUATIONS) == 0:
             strategy = table.strategy(player.policy)
             curve.append([player.turns, round(nash_conv(table.tree, strategy), 4)])
             if 2 * (step + 1) >= steps:
-                average.add(strategy)
+                average.add_strategy(strategy)
     last = (curve[-1][1] + curve[-2][1]) / 2
-    return {"curve": curve, "last": round(last, 4), "average": round(nash_conv(table.tree, average.strategy()), 4)}
+    return {"curve": curve, "last": round(last, 4), "average": round(nash_conv(table.tree, average.mean_strategy()), 4)}
 
 
-def curves(methods: Mapping[str, Sequence[Mapping[str, Any]]], steps: int) -> dict[str, list[Point]]:
+def curves(methods: Mapping[str, Sequence[Mapping[str, Any]]], steps: int) -> dict[str, list[CurvePoint]]:
     """Return method -> NashConv at each evaluation: mean, least and greatest of the seeds."""
-    drawn: dict[str, list[Point]] = {}
+    drawn: dict[str, list[CurvePoint]] = {}
     for name, runs in methods.items():
         by_time = zip(*([value for _, value in run["curve"]] for run in runs), strict=True)
         every = steps // EVALUATIONS
-        drawn[name] = [Point(every * nth, fmean(v), min(v), max(v)) for nth, v in enumerate(by_time, 1)]
+        drawn[name] = [CurvePoint(every * nth, fmean(v), min(v), max(v)) for nth, v in enumerate(by_time, 1)]
     return drawn
 
 
 def tabulated(game: str) -> Table:
     """Return the game of a scenario."""
     scenario = marl.load(ROOT / "scenarios" / f"{game}_self_play.yaml")
-    return Table(build_game_tree(scenario.game, RoleCasting(scenario.roles, 0), scenario.seats))
+    return Table(build_game_tree(scenario.game, RoleRequestBuilder(scenario.roles, 0), scenario.seats))
 
 
 def main() -> None:

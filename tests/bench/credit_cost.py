@@ -38,15 +38,15 @@ TOKENS, LENGTH, GROUP = 16, 20, 8
 HIERARCHY = {"kind": "marl.credit.assign.hierarchical:HierarchicalAssign"}
 PROCESS = {"kind": "marl.credit.assign.process:Process", "rewards": ["step"], "discount": 0.9}
 GAE, CHAIN, GRAPH = (
-    "marl.credit.assign.gae:Gae",
-    "marl.credit.assign.gae:ChainGae",
+    "marl.credit.assign.gae:PerAgentGae",
+    "marl.credit.assign.gae:TeamChainGae",
     "marl.credit.assign.graph_gae:GraphGae",
 )
 ASSIGN: dict[str, dict[str, Any]] = {
-    "outcome": {"kind": "marl.credit.assign.reward_rules:Outcome"},
-    "outcome, to go": {"kind": "marl.credit.assign.reward_rules:Outcome", "to_go": True},
-    "flow, each alone": {"kind": "marl.credit.assign.reward_rules:Flow"},
-    "flow, one team": {"kind": "marl.credit.assign.reward_rules:Flow", "teams": TEAM},
+    "outcome": {"kind": "marl.credit.assign.reward_rules:AgentReturnAssign"},
+    "outcome, to go": {"kind": "marl.credit.assign.reward_rules:AgentReturnAssign", "to_go": True},
+    "flow, each alone": {"kind": "marl.credit.assign.reward_rules:RewardFlowAssign"},
+    "flow, one team": {"kind": "marl.credit.assign.reward_rules:RewardFlowAssign", "teams": TEAM},
     "uniform": {"kind": "marl.credit.assign.reward_rules:Uniform"},
     "last_speaker": {"kind": "marl.credit.assign.reward_rules:LastSpeaker"},
     "trajectory, copied": HIERARCHY,
@@ -61,22 +61,22 @@ ASSIGN: dict[str, dict[str, Any]] = {
 }
 ALONG_EDGES = ("flow, one team", "chain_gae, turn", "graph_gae, turn", "graph_gae, equal parts")
 LENGTHS = (10, 100, 1000, 10_000, 100_000)
-PEERS, WHITEN = "credit.baselines.group", "credit.baselines.whiten"
+PEERS, WHITEN = "marl.credit.baselines.group", "marl.credit.baselines.whiten"
 BASELINES: dict[str, dict[str, Any]] = {
     "none": {"kind": "marl.credit.baselines.reinforce:NoBaseline"},
-    "group": {"kind": "marl.credit.baselines.group:Group"},
-    "group, prompt": {"kind": "marl.credit.baselines.group:Group", "like": "prompt"},
-    "group, problem": {"kind": "marl.credit.baselines.group:Group", "like": "problem"},
+    "group": {"kind": "marl.credit.baselines.group:GrpoBaseline"},
+    "group, prompt": {"kind": "marl.credit.baselines.group:GrpoBaseline", "like": "prompt"},
+    "group, problem": {"kind": "marl.credit.baselines.group:GrpoBaseline", "like": "problem"},
     "rloo": {"kind": "marl.credit.baselines.group:RlooBaseline"},
-    "role_average": {"kind": "marl.credit.baselines.reinforce:RoleAverage"},
+    "role_average": {"kind": "marl.credit.baselines.reinforce:RoleAverageBaseline"},
     "agent_turn_group": {"kind": f"{PEERS}:AgentTurnGroup"},
     "agent_group": {"kind": f"{PEERS}:AgentGroup"},
-    "task_role": {"kind": f"{PEERS}:TaskRole"},
+    "task_role": {"kind": f"{PEERS}:TaskRoleBaseline"},
     "joint": {"kind": "marl.credit.baselines.group:JointBaseline"},
     "opo": {"kind": "marl.credit.baselines.group:OpoBaseline"},
-    "whiten": {"kind": f"{WHITEN}:Whiten"},
-    "whiten, start": {"kind": f"{WHITEN}:Whiten", "like": "start"},
-    "decoupled": {"kind": f"{WHITEN}:Decoupled"},
+    "whiten": {"kind": f"{WHITEN}:WhitenBaseline"},
+    "whiten, start": {"kind": f"{WHITEN}:WhitenBaseline", "like": "start"},
+    "decoupled": {"kind": f"{WHITEN}:GdpoBaseline"},
 }
 
 
@@ -136,7 +136,9 @@ def assigning(settings: dict[str, Any], evidence: Evidence, repeat: int) -> dict
 def comparing(settings: dict[str, Any], evidence: Evidence) -> Callable[[], object]:
     rule = CreditRule.model_validate({"assign": ASSIGN["outcome"], "baseline": settings})
     assign, baseline = rule.assign.build(), rule.baseline.build()
-    named = {n: assign(evidence.transform_rewards(lambda t, n=n: t.with_rewards_named(n))) for n in ("step", "outcome")}
+    named = {
+        n: assign(evidence.transform_rewards(lambda t, n=n: t.keep_only_rewards_named(n))) for n in ("step", "outcome")
+    }
     told, earned = replace(evidence, earned_by_reward=named), assign(evidence)
     return lambda: baseline(told, earned)
 

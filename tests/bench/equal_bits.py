@@ -1,7 +1,7 @@
 """Train every shipped scenario for three steps; record metrics and checksums of weights, to compare two commits.
 
     python tests/bench/equal_bits.py record CHECKOUT FOLDER [--only NAME …]
-    python tests/bench/equal_bits.py compare FOLDER OTHER [--out FILE]
+    python tests/bench/equal_bits.py compare OLDER_FOLDER NEWER_FOLDER [--out FILE]
 
 `record` plays with the code of CHECKOUT (this environment's libraries), one thread a run, and writes FOLDER/NAME.json.
 Times, idle shares and sizes of messages are left out, as they differ from run to run. Scenarios that need a model or
@@ -26,7 +26,7 @@ from _bench import report
 STEPS = 3
 LATER_STEPS = {"r_zero": 7, "recipes/iterative_dpo": 8}
 """Numbers of steps of scenarios in which a policy is first updated after step 3."""
-VOLATILE = ("time/", "cluster/", "queue/wait_s")
+VOLATILE = ("time/", "crc32", "cluster/", "queue/wait_s")
 RENAMED = {"tree/courses": "tree/rollouts"}
 """Metric's name in the older commit -> its name today."""
 RECORDINGS = {
@@ -119,14 +119,18 @@ def record(checkout: Path, out: Path, only: list[str]) -> None:
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """Return an empty string if two results are equal to the last bit, else the first thing that differs."""
+    """Return an empty string if two results are equal to the last bit, else the first difference in words.
+
+    `one` is the result of the older commit.
+    """
     if "skipped" in one or "skipped" in other:
         return f"skipped: {one.get('skipped')} / {other.get('skipped')}; check {one.get('check')}, {other.get('check')}"
     for step, (row, other_row) in enumerate(zip(one["metrics"], other["metrics"], strict=True), start=1):
         old = {RENAMED.get(name, name): value for name, value in row.items()}
         new = {RENAMED.get(name, name): value for name, value in other_row.items()}
-        if old.keys() != new.keys():
-            return f"step {step}: names of metrics {sorted(old.keys() ^ new.keys())[:6]}"
+        if missing := old.keys() - new.keys():
+            return f"step {step}: no metrics {sorted(map(str, missing))[:6]} any more"
+        # Later features add metrics of their own (`role/ROLE/spoof`); those of the older commit must all be there.
         differing = [name for name in old if old[name] != new[name]]
         if differing:
             return (

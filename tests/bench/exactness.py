@@ -140,7 +140,7 @@ def _rows(run: Path) -> list[dict[str, Any]]:
     file = run / "metrics.jsonl"
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
     rows = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
+    return [{key: value for key, value in row.items() if not key.startswith(("time/", "crc32"))} for row in rows]
 
 
 def differences(one: Path, other: Path) -> list[str]:

@@ -21,8 +21,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from marl.commands.credit_check.measure import MethodResult
-from marl.commands.credit_check.report import method_table
+from marl.commands.credit_check.measure import CreditMethodResult
+from marl.commands.credit_check.report import method_markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench"
@@ -33,6 +33,11 @@ READMES = (
 )
 _BLOCK = re.compile(r"(<!-- figures (\w+) -->\n).*?\n?(<!-- end of figures -->)", re.DOTALL)
 DASH, MINUS = "\u2013", "\u2212"
+METRIC_SCOPES = (
+    *("step", "time", "episode", "game", "role", "alarm", "credit", "policy", "eval", "tree", "search", "cluster"),
+    *("queue", "dynamic", "pool", "league", "written", "recorded", "..._low"),
+)
+"""First words of metrics' names, in the order of the table."""
 _BUSY = 1.5
 """Load of two cores before a measurement from which other work is mentioned."""
 
@@ -109,7 +114,30 @@ def credit_rules() -> str:
     """Return a line for each assign rule of the credit check."""
     rows: list[dict[str, Any]] = [row for row in figures("credit_check")["methods"] if "/" not in row["method"]]
     names = {"own": "own_pearson"}
-    return method_table([MethodResult(**{names.get(key, key): value for key, value in row.items()}) for row in rows])
+    return method_markdown_table(
+        [CreditMethodResult(**{names.get(key, key): value for key, value in row.items()}) for row in rows]
+    )
+
+
+def metric_rows() -> list[tuple[str, str, str, str]]:
+    """Return the rows of the table of metrics: names, unit, meaning and modules, from every module's text `METRICS`.
+
+    Rows are ordered by scope (the first word of a metric's name), then by module.
+    """
+    modules: dict[tuple[str, str, str], list[str]] = {}
+    for folder in ("marl", "games", "roles", "credit", "trainers"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            table = re.search(r'^METRICS = """\n(.*?)^"""', file.read_text(), re.DOTALL | re.MULTILINE)
+            # An indented line continues the row above it.
+            for line in table[1].replace("\n    ", " ").splitlines() if table else ():
+                names, unit, meaning = line.split(" | ")
+                modules.setdefault((names, unit, meaning), []).append(str(file.relative_to(ROOT)))
+    rows = [
+        (", ".join(f"`{name}`" for name in names.split(", ")), unit, meaning, ", ".join(f"`{file}`" for file in files))
+        for (names, unit, meaning), files in modules.items()
+    ]
+    scopes = list(METRIC_SCOPES)
+    return sorted(rows, key=lambda row: scopes.index(re.split("[/`]", row[0])[1]))
 
 
 def with_interval(name: str, key: str, when: str) -> str:
@@ -132,7 +160,7 @@ def quoted(text: str) -> str:
 
 HELPERS: tuple[Callable[..., Any], ...] = (
     *(figures, values, plain, seeds, mean, before_and_after, span, effort, percent, thousands, credit_rules, min, max),
-    *(with_interval, quoted, result, converged),
+    *(with_interval, quoted, result, converged, metric_rows),
 )
 
 

@@ -40,19 +40,19 @@ from _bench import ROOT, parser, report
 
 import marl
 from marl.engines.transformers.settings import Transformers
-from marl.evaluation.evaluate import Opponents, move_probabilities, play_match, score
+from marl.evaluation.evaluate import OpponentPlayers, move_probabilities, play_match, win_draw_loss_metrics
 from marl.evaluation.game_tree import GameTree, Strategy, build_game_tree, nash_conv
-from marl.evaluation.mixtures import mixture
-from marl.experience.league.matchmaking import psro, uniform
-from marl.experience.league.results import Payoffs
+from marl.evaluation.mixtures import mix_strategies
+from marl.experience.league.matchmaking import psro_probabilities, uniform_opponent_probabilities
+from marl.experience.league.results import MeanPayoffTable
 from marl.models.pretrained import PretrainedSource
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from marl.runs import checkpoint
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Scenario
 from marl.training.build import build
 from marl.training.loop import TrainingLoop
-from marl.training.placement import make_simulator
+from marl.training.placement import simulator_from_engines
 from marl.training.restore import restore_simulator
 
 RUNS = ROOT / "runs" / "league"
@@ -85,14 +85,14 @@ def strategies(scenario: Scenario, tree: GameTree, folders: Sequence[Path]) -> l
     """Return how each member of the pool plays in all situations of the game, exactly."""
     found: list[Strategy] = []
     for folder in folders:
-        simulator = make_simulator(scenario, {"actor": engine_of(folder)})
+        simulator = simulator_from_engines(scenario, {"actor": engine_of(folder)})
         found.append(dict(zip(tree.requests, move_probabilities(simulator, [*tree.requests.values()]), strict=True)))
     return found
 
 
-def payoffs(run: Path) -> Payoffs:
+def payoffs(run: Path) -> MeanPayoffTable:
     """Return what members of the pool have won from each other, as the run knows it at its end."""
-    known, folder = Payoffs(), RunFolder(run)
+    known, folder = MeanPayoffTable(), RunFolder(run)
     known.load_state_dict(
         checkpoint.read_checkpoint(folder.checkpoints, folder.latest_checkpoint()[0])[1]["experience"]["payoffs"]
     )
@@ -104,14 +104,16 @@ def measured(mode: str, scenario: Scenario, run: Path, resume: bool) -> dict[str
     learning.whole_run(scenario, run, resume=resume)
     rows, steps = list(RunFolder(run).rows()), scenario.schedule.steps
     last = [(row["step"], row["eval/nashconv"]) for row in rows if "eval/nashconv" in row]
-    tree = build_game_tree(scenario.game, RoleCasting(scenario.roles, scenario.schedule.seed), scenario.seats)
+    tree = build_game_tree(scenario.game, RoleRequestBuilder(scenario.roles, scenario.schedule.seed), scenario.seats)
     folders = [folder for folder in members(run) if int(folder.name) < steps]  # the newest has played nobody
     played, names = strategies(scenario, tree, folders), [f"actor@{folder.name}" for folder in folders]
     curves = {"last": last, "average": [], "nash": []}
     for many in range(1, len(folders) + 1):
-        curves["average"].append((int(folders[many - 1].name), mixed(tree, played[:many], uniform(many))))
+        curves["average"].append(
+            (int(folders[many - 1].name), mixed(tree, played[:many], uniform_opponent_probabilities(many)))
+        )
         if mode == "psro":
-            weights = psro(payoffs(run).matrix(names[:many]))
+            weights = psro_probabilities(payoffs(run).payoff_matrix(names[:many]))
             curves["nash"].append((int(folders[many - 1].name), mixed(tree, played[:many], weights)))
     late = [value for step, value in last if step > steps / 2]
     figures = {"last": fmean(late), "last_max": max(late), "average": curves["average"][-1][1]}
@@ -122,7 +124,7 @@ def measured(mode: str, scenario: Scenario, run: Path, resume: bool) -> dict[str
 
 def mixed(tree: GameTree, played: Sequence[Strategy], weights: Sequence[float]) -> float:
     """Return NashConv of a mixture."""
-    return nash_conv(tree, mixture(tree, played, weights))
+    return nash_conv(tree, mix_strategies(tree, played, weights))
 
 
 def cycles(seed: int, given: Namespace) -> dict[str, Any]:
@@ -199,9 +201,9 @@ def tic_tac_toe(seed: int, given: Namespace) -> dict[str, Any]:
     measured = scenario.model_copy(update={"seats": both})
     against = {}
     for folder in members(run):
-        opponents = Opponents(roles, {"actor": engine_of(folder)})
+        opponents = OpponentPlayers(roles, {"actor": engine_of(folder)})
         results = play_match(measured, simulator, opponents, episodes=GAMES, seed=seed)
-        found = score([value for returns in results.returns.values() for value in returns])
+        found = win_draw_loss_metrics([value for returns in results.returns.values() for value in returns])
         against[folder.name] = [round(found[name], 3) for name in ("mean_low", "mean", "mean_high")]
     means = [mean for _, mean, _ in against.values()]
     figures |= {"members": len(against), "against/least": min(means), "against/mean": round(fmean(means), 4)}

@@ -36,7 +36,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from marl.core.config import Sampling
 from marl.core.types import Advantage, Sample
-from marl.protocols import LearnerContext
+from marl.protocols import LearnerBuildArguments
 from marl.trainers.policy_gradient.settings import Grpo
 
 GROUP = 8
@@ -106,6 +106,8 @@ class Random:
     size: Size
     device: str
 
+    path, dtype, adapter = "", "float32", None
+
     def model(self) -> Any:
         torch.manual_seed(0)
         dtype = torch.float32 if self.device == "cpu" else torch.bfloat16
@@ -145,7 +147,7 @@ def clock(device: str) -> float:
 def ours(size: Size, given: list[Sample], how: dict[str, Any], updates: int, device: str) -> dict[str, float]:
     micro_tokens = size.micro_rows * (size.prompt + size.longest)
     settings = Grpo(lr=1e-5, micro_tokens=micro_tokens, **how)
-    learner = settings.build(LearnerContext("actor", Random(size, device), 100, 0))
+    learner = settings.build(LearnerBuildArguments("actor", Random(size, device), 100, 0))
     return measured(lambda: learner.update(given), updates, device)
 
 
@@ -181,9 +183,10 @@ def theirs(size: Size, given: list[Sample], updates: int, device: str) -> dict[s
 def trl_trainer(size: Size, given: list[Sample], folder: Path, updates: int, device: str) -> Any:
     """TRL's trainer with `given` in place of what it would generate."""
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from marl.models.tiny_build import make_tokenizer
+    from marl.models.tiny_build import make_tiny_tokenizer
 
     class Given(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -200,7 +203,7 @@ def trl_trainer(size: Size, given: list[Sample], folder: Path, updates: int, dev
         lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
     )  # fmt: skip
     return Given(
-        model=Random(size, device).model(), processing_class=make_tokenizer("bytes"), args=arguments,
+        model=Random(size, device).model(), processing_class=make_tiny_tokenizer("bytes"), args=arguments,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         train_dataset=Dataset.from_list([{"prompt": str(i)} for i in range(len(given) * (updates + 1))]),
     )  # fmt: skip
@@ -285,7 +288,8 @@ def main() -> None:
     line.add_argument("--child", nargs=3)
     options = line.parse_args()
     if options.child:
-        child(*options.child, options.updates, options.device)
+        name, way, shape = options.child
+        child(name, way, shape, options.updates, options.device)
         return
     figures: dict[str, Any] = {"target": {"equal": 1.5, "ragged": 3.0}}
     for name in options.sizes:

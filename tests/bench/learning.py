@@ -29,14 +29,14 @@ from _bench import ROOT, parser, report, silent
 
 import marl
 from marl.core.graph import write_trajectories
-from marl.evaluation.evaluate import EXACT
+from marl.evaluation.evaluate import EXACT_METRICS
 from marl.models.tiny import Tiny
-from marl.protocols import WarmUp
+from marl.protocols import ImitationWarmUp
 from marl.runs.run_folder import RunFolder
 from marl.scenario.games import game_shares
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.training.warm_up import corpus, random_play, warm_up_scenario_data
+from marl.training.warm_up import random_play, random_play_texts, warm_up_scenario_data
 from tests.support.evaluated_runs import evaluate_run
 
 GAMES_OF = {
@@ -45,6 +45,8 @@ GAMES_OF = {
     **{name: name for name in ("pspo_nim", "kuhn_frozen_opponent", "kuhn_two_policies", "taboo")},
     **{name: name for name in ("two_step_q", "tic_tac_toe_q", "tic_tac_toe_league", "tic_tac_toe_search")},
     **{name: name for name in ("biased_rps_self_play", "goofspiel_self_play", "connect_four_self_play")},
+    "colonel_blotto": "colonel_blotto_self_play",
+    **{name: name for name in ("first_price_auction", "werewolf", "holdem_self_play", "hanabi")},
     **{name: name for name in ("negotiation", "guess_who")},
 }
 TEAMS = (
@@ -110,7 +112,9 @@ def exact(name: str, rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def exactly(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return `exact` of all exact figures that were measured to the end."""
-    return {f"{name}/{key}": value for name in EXACT if name in rows[-1] for key, value in exact(name, rows).items()}
+    return {
+        f"{name}/{key}": value for name in EXACT_METRICS if name in rows[-1] for key, value in exact(name, rows).items()
+    }
 
 
 def played(run: Path, task: str) -> dict[str, float]:
@@ -138,7 +142,7 @@ def held_out(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Measures on held-out problems before training and at the end, with 95 % intervals, and steps with an alarm."""
     measured = [row for row in rows if "eval/held_out/episodes" in row]
     names = [name for name in measured[0] if name.startswith("eval/held_out/") and name.count("/") == 2]
-    figures = {}
+    figures: dict[str, float] = {}
     for when, row in (("start", measured[0]), ("end", measured[-1])):
         figures |= {f"{name.removeprefix('eval/')}/{when}": row[name] for name in names if name in row}
     alarms = {name for row in rows for name in row if name.startswith("alarm/")}
@@ -205,10 +209,10 @@ def one(file: Path, run: Path, how: tuple[int, float], overrides: list[str]) -> 
 def imitate(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     """Supervised fine-tuning from a file of recorded play; a fresh answer for every step, so its loss is held out."""
     team = scenario("team_arithmetic", seed, 1.0, overrides)
-    settings = WarmUp(episodes=16384, steps=round(250 * budget), lr=3e-3, seed=seed)
+    settings = ImitationWarmUp(episodes=16384, steps=round(250 * budget), lr=3e-3, seed=seed)
     tiny = team.policies["solver"].model
     assert isinstance(tiny, Tiny)
-    base = tiny.folder(corpus(team, ("solver",), tiny.seed))
+    base = tiny.cached_folder(random_play_texts(team, ("solver",), tiny.seed))
     home = RUNS / f"sft_{seed}"
     home.mkdir(parents=True, exist_ok=True)
     write_trajectories(home / "recorded.jsonl.zst", random_play(team, settings.episodes, seed))

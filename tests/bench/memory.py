@@ -72,7 +72,7 @@ def _learner(options: argparse.Namespace) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from marl.protocols import LearnerContext
+    from marl.protocols import LearnerBuildArguments
     from marl.trainers.policy_gradient.settings import Grpo
 
     class Source:
@@ -84,7 +84,7 @@ def _learner(options: argparse.Namespace) -> Any:
             return LlamaForCausalLM(config).to(options.device, getattr(torch, options.dtype))
 
     settings = Grpo.model_validate({"kind": "grpo", "micro_tokens": 1 << 20, **LEARNERS[options.learner]})
-    return settings.build(LearnerContext("actor", Source(), steps=10, seed=0))  # type: ignore[arg-type]  # no tokenizer is needed
+    return settings.build(LearnerBuildArguments("actor", Source(), steps=10, seed=0))  # type: ignore[arg-type]  # no tokenizer is needed
 
 
 def _sample(options: argparse.Namespace, rng: random.Random, number: int) -> Any:

@@ -23,6 +23,8 @@ from typing import Any
 
 from _bench import ROOT, parser, report, silent
 
+from marl.core.types import Metrics
+
 SUPPORT = ROOT / "tests" / "support"
 sys.path.append(str(SUPPORT))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(SUPPORT)]))
@@ -75,10 +77,14 @@ def scenario(ahead: int, steps: int) -> dict[str, Any]:
 def measured(ahead: int, steps: int) -> dict[str, Any]:
     """Train once, and return its figures."""
     run, ends = RUNS / str(ahead), dict[int, float]()
+
+    def note_end(step: int, metrics: Metrics) -> None:
+        ends.setdefault(step, time.perf_counter())
+
     shutil.rmtree(run, ignore_errors=True)
     with silent():
         checked = validate(scenario(ahead, steps))
-        if not marl.train(checked, run, on_step=lambda step, metrics: ends.setdefault(step, time.perf_counter())):
+        if not marl.train(checked, run, on_step=note_end):
             raise KeyboardInterrupt
     counted = [row for row in RunFolder(run).rows() if FIRST < row["step"] <= steps - LAST]
     seconds = ends[steps - LAST] - ends[FIRST]

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from marl.trainers.batching.batches import collate
 from marl.trainers.batching.planner import BatchPlan, BatchPlanner
-from marl.trainers.batching.rows import Row
+from marl.trainers.batching.rows import BatchRow
 from marl.trainers.forward.token_outputs import token_outputs
 
 VOCABULARY = 512
@@ -58,27 +58,29 @@ def model_of(size: Size) -> Any:
     return AutoModelForCausalLM.from_config(config).train()
 
 
-def ragged(size: Size, rng: random.Random) -> list[Row]:
+def ragged(size: Size, rng: random.Random) -> list[BatchRow]:
     """Prompts of one length, completions of up to so many tokens."""
     rows = []
     for _ in range(size.texts):
         many = rng.randint(8, size.longest)
-        rows.append(Row(_words(rng, 16), _words(rng, many)))
+        rows.append(BatchRow(_words(rng, 16), _words(rng, many)))
     return rows
 
 
-def groups(size: Size, rng: random.Random) -> list[Row]:
+def groups(size: Size, rng: random.Random) -> list[BatchRow]:
     """Groups of 8, prompt : completion = 8 : 1."""
     answer = size.longest // 8
     prompts = [_words(rng, 8 * answer) for _ in range(size.texts // 8)]
-    return [Row(prompt, _words(rng, answer)) for prompt in prompts for _ in range(8)]
+    return [BatchRow(prompt, _words(rng, answer)) for prompt in prompts for _ in range(8)]
 
 
 def _words(rng: random.Random, many: int) -> tuple[int, ...]:
     return tuple(rng.choices(range(VOCABULARY), k=many))
 
 
-def compare(planner: BatchPlanner, model: Any, rows: list[Row], names: tuple[str, str], repeats: int) -> dict[str, Any]:
+def compare(
+    planner: BatchPlanner, model: Any, rows: list[BatchRow], names: tuple[str, str], repeats: int
+) -> dict[str, Any]:
     """How many times faster the second layout is than the first."""
     makers: list[Callable[[], BatchPlan]] = [_maker(planner, rows, name) for name in names]
     slow, fast = (make() for make in makers)
@@ -97,7 +99,7 @@ def compare(planner: BatchPlanner, model: Any, rows: list[Row], names: tuple[str
     }
 
 
-def _maker(planner: BatchPlanner, rows: list[Row], name: str) -> Callable[[], BatchPlan]:
+def _maker(planner: BatchPlanner, rows: list[BatchRow], name: str) -> Callable[[], BatchPlan]:
     return lambda: planner.padded_plan(rows) if name == "padded" else planner.packed_plan(rows, name)
 
 

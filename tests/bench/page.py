@@ -61,6 +61,7 @@ def enlarge(run: Path, steps: int, times: int) -> None:
             packed = zstandard.ZstdCompressor().compress(b"".join([*heads, *copies]))
             (run / kind / f"{step:06d}.jsonl.zst").write_bytes(packed)
     row = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    row.pop("crc32", None)
     row |= {f"policy/actor/figure_{i}": 0.5 for i in range(60)}
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row | {'step': step})}\n" for step in range(1, steps + 1)))
 
@@ -68,7 +69,7 @@ def enlarge(run: Path, steps: int, times: int) -> None:
 def renamed(lines: bytes, step: int, copy: int) -> bytes:
     """Return lines in which the groups 0 and 1 of step 1 have the names of a later step's groups."""
     for group in (1, 0):
-        lines = lines.replace(b"000000.%d" % group, b"%06d.%d" % (step - 1, 2 * copy + group))
+        lines = lines.replace(b"000001.%d" % group, b"%06d.%d" % (step, 2 * copy + group))
     return lines
 
 
@@ -142,7 +143,7 @@ def episodes(ask: Asking, steps: int, times: int) -> Iterator[float]:
     rng = random.Random(0)
     for _ in range(ASKED):
         step = rng.randint(1, steps)
-        name = f"{step - 1:06d}.{rng.randrange(2 * times)}.{rng.randrange(4)}"
+        name = f"{step:06d}.{rng.randrange(2 * times)}.{rng.randrange(4)}"
         yield timed(lambda step=step, name=name: ask("/api/episode", step=step, episode=name))
 
 

@@ -19,7 +19,7 @@ from _bench import ROOT
 from PIL import Image
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from marl.commands.web_view import OfflineCredit
+from marl.commands.web_view import OfflineCreditRecomputation
 from marl.view.page.episode_filter import EpisodeFilter
 from marl.view.page.page_data import PageApi, ServedRun
 from marl.view.page.server import PageServer
@@ -32,9 +32,9 @@ COLOURS = 64
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("runs", type=Path, nargs=3)
-    data = PageApi(options.parse_args().runs, OfflineCredit())
+    data = PageApi(options.parse_args().runs, OfflineCreditRecomputation())
     for run in data.runs.values():
-        run.index.update()
+        run.index.index_new_steps()
     with PageServer(data) as server, sync_playwright() as playwright:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -56,8 +56,10 @@ def take_all(browser: Browser, url: str, runs: list[ServedRun]) -> None:
 
 def siblings(run: ServedRun) -> tuple[tuple[int, str], tuple[int, str]]:
     """Return (step, episode) of two episodes of one group that were paid differently."""
-    for entry in run.index.select(EpisodeFilter(), limit=200)[1]:
-        for peer in run.index.select(EpisodeFilter(first=entry.step, last=entry.step, group=entry.group), limit=50)[1]:
+    for entry in run.index.query_episodes(EpisodeFilter(), limit=200)[1]:
+        for peer in run.index.query_episodes(
+            EpisodeFilter(first=entry.step, last=entry.step, group=entry.group), limit=50
+        )[1]:
             if peer.paid > entry.paid:
                 return (entry.step, entry.episode), (peer.step, peer.episode)
     raise SystemExit(f"{run.name}: all episodes of each group were paid the same")

@@ -156,14 +156,14 @@ def _status(name: str) -> float:
 
 def estimated(settings: dict[str, Any], answer: float) -> dict[str, float]:
     """GB of each stage, from settings, shapes, and the mean tokens of an answer."""
-    from marl.evaluation.dry_run import dry_run
-    from marl.memory.estimate import estimate, measure_sizes
+    from marl.evaluation.dry_run import play_dry_run
+    from marl.memory.estimate import estimate_memory, measure_model_sizes_and_workloads
     from marl.scenario.load import validate
 
-    run = dry_run(validate(settings))
-    sizes = measure_sizes(run)
+    run = play_dry_run(validate(settings))
+    sizes = measure_model_sizes_and_workloads(run)
     work = {role: replace(load, max_completion_tokens=round(answer)) for role, load in sizes.workloads.items()}
-    needed = estimate(run.scenario, replace(sizes, workloads=work))
+    needed = estimate_memory(run.scenario, replace(sizes, workloads=work))
     return {stage: needed.peak_bytes([stage]) / 1e9 for stage in STAGES}
 
 

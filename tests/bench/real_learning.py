@@ -17,12 +17,12 @@ from learning import RUNS, learn, scenario
 from marl.commands.eval.evaluate import policies_of_run
 from marl.commands.simulators import untrained_simulator
 from marl.core.graph import Trajectory
-from marl.evaluation.held_out import HeldOut
+from marl.evaluation.held_out import HeldOutEvaluator
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Scenario
-from marl.view.curves import plot
-from marl.view.verifier_scores import problem_of
+from marl.view.curves import plot_curves
+from marl.view.verifier_scores import question_and_right_answer
 
 TASKS = ("smollm2_team", "smollm2_solver_only")
 DIALOGUES = 10
@@ -31,16 +31,16 @@ CURVES = ("eval/held_out/success", "eval/held_out/solver", "eval/held_out/planne
 
 def dialogue(trajectory: Trajectory) -> dict[str, Any]:
     """Return the question, its answer, what each model's turn says, and the game's measures (1: right)."""
-    question, answer = problem_of(trajectory)
+    question, answer = question_and_right_answer(trajectory)
     turns = {turn.agent: turn.completion.text for turn in trajectory.turns if turn.completion.token_ids}
     return {"question": question, "answer": answer, "turns": turns, "measures": dict(trajectory.findings.measures)}
 
 
 def dialogues(of: Scenario, simulator: RolloutSimulator) -> list[dict[str, Any]]:
     """Return the first held-out episodes, played with the seeds of the run's evaluations."""
-    held_out = HeldOut(of, simulator, of.evaluate.held_out or DIALOGUES)
+    held_out = HeldOutEvaluator(of, simulator, of.evaluate.held_out or DIALOGUES)
     held_out()
-    return [dialogue(trajectory) for trajectory in held_out.played[:DIALOGUES]]
+    return [dialogue(trajectory) for trajectory in held_out.episodes_of_last_call[:DIALOGUES]]
 
 
 def curve(run: Path) -> dict[str, dict[int, float]]:
@@ -69,7 +69,7 @@ def main() -> None:
     first = scenario(given.task, given.seeds[0], given.budget, given.overrides)
     before = dialogues(first, untrained_simulator(first))
     if given.picture:
-        plot([RUNS / f"{given.task}_{seed}" for seed in given.seeds], CURVES[:1], given.picture)
+        plot_curves([RUNS / f"{given.task}_{seed}" for seed in given.seeds], CURVES[:1], given.picture)
     report({"runs": runs, "before": before}, given.out, seeds=given.seeds, scenario=given.task, budget=given.budget)
 
 

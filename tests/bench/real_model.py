@@ -44,7 +44,7 @@ from train_vs_trl import quiet
 
 import marl
 from marl.core.types import Metrics
-from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.base import IllegalMoveHandling, NextAgent, TextGame, TextGameConfig
 from marl.host.paths import cache_folder
 from marl.scenario.load import validate
 
@@ -69,17 +69,17 @@ class Sums(TextGame):
 
     name = "sums"
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.question = question(rng)
         return self.seats[0]
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return self.question
 
     def information_state(self, agent: str) -> str:
         return self.question
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return self.question
 
     def apply_action(self, action: str) -> Mapping[str, float]:
@@ -156,7 +156,7 @@ def theirs(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOTrainer
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     clock, rng = Clock(), random.Random(options.seed)
 
@@ -174,9 +174,10 @@ def theirs(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
     asked = [question(rng) for _ in range(options.prompts * (options.steps + 1))]
     prompts = [{"prompt": [{"role": "user", "content": each}]} for each in asked]
+    reward_function: Any = judge
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype[0]),
-        processing_class=AutoTokenizer.from_pretrained(options.model), reward_funcs=judge,
+        processing_class=AutoTokenizer.from_pretrained(options.model), reward_funcs=reward_function,
         peft_config=LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM"),
         args=settings(options, folder), train_dataset=Dataset.from_list(prompts), callbacks=[Marks()],
     )  # fmt: skip
@@ -186,7 +187,7 @@ def theirs(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def settings(options: argparse.Namespace, folder: Path) -> Any:
     """As fast as TRL goes here."""
-    from trl import GRPOConfig
+    from trl.trainer.grpo_config import GRPOConfig
 
     return GRPOConfig(
         output_dir=str(folder), max_steps=options.steps + 1, seed=options.seed, use_cpu=options.device == "cpu",

@@ -15,7 +15,7 @@ import argparse
 import random
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +33,7 @@ from marl.engines.transformers.settings import Transformers
 from marl.host.paths import cache_folder
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.pretrained import Pretrained, PretrainedSource
-from marl.protocols import LearnerContext
+from marl.protocols import LearnerBuildArguments
 from marl.trainers.forward import token_outputs
 from marl.trainers.policy_gradient.settings import Grpo
 
@@ -46,7 +46,7 @@ class CpuTime(TorchDispatchMode):
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.vocabulary, self.in_head = vocabulary, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -73,7 +73,7 @@ class CpuTime(TorchDispatchMode):
 @contextmanager
 def marked_head(timed: CpuTime) -> Iterator[None]:
     """Let all that the learner computes of last hidden states count as the head's."""
-    plain = token_outputs._with_slopes
+    plain = token_outputs._outputs_with_stored_gradients
 
     def marked(*args: Any) -> Any:
         timed.in_head = True
@@ -81,11 +81,11 @@ def marked_head(timed: CpuTime) -> Iterator[None]:
         timed.in_head = False
         return outputs
 
-    token_outputs._with_slopes = marked
+    token_outputs._outputs_with_stored_gradients = marked
     try:
         yield
     finally:
-        token_outputs._with_slopes = plain
+        token_outputs._outputs_with_stored_gradients = plain
 
 
 def timed(task: Callable[[], object], vocabulary: int, flops: float) -> dict[str, float]:
@@ -94,7 +94,8 @@ def timed(task: Callable[[], object], vocabulary: int, flops: float) -> dict[str
     with marked_head(mode), mode:
         task()
     whole = time.thread_time() - started
-    shares = {name: round(seconds / whole, 3) for name, seconds in mode.seconds.most_common()}
+    by_time = sorted(mode.seconds.items(), key=lambda item: -item[1])
+    shares = {name: round(seconds / whole, 3) for name, seconds in by_time}
     return {"cpu_s": round(whole, 2), "tflops": round(flops / whole / 1e12, 3), **shares} | {
         "Python": round(1 - sum(mode.seconds.values()) / whole, 3)
     }
@@ -110,7 +111,7 @@ def profiled(options: argparse.Namespace, dtype: Any) -> dict[str, Any]:
     source = AdapterSource(
         "solver", Adapter(base=base, rank=RANK), PretrainedSource("solver", str(options.model), dtype, "cpu")
     )
-    learner: Any = Grpo(fidelity=None).build(LearnerContext("solver", source, 10, 0))
+    learner: Any = Grpo(fidelity=None).build(LearnerBuildArguments("solver", source, 10, 0))
     engine: Any = Transformers().build_shared({"solver": source})
     assert isinstance(engine, TransformersEngine)
     config = learner.model.config

@@ -35,9 +35,9 @@ from marl.engines.transformers.settings import Transformers
 from marl.engines.vllm.settings import VLLM
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
+from marl.models.tiny_build import build_tiny_model
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "1.7M": {"hidden": 192, "layers": 4, "heads": 6, "kv_heads": 3, "head_dim": 32, "intermediate": 512},
     "15M": {"hidden": 384, "layers": 8, "heads": 6, "kv_heads": 3, "head_dim": 64, "intermediate": 1152},
 }
@@ -227,7 +227,7 @@ def compare(source: PretrainedSource, model: Any, work: RolloutWork, repeats: in
         for side, task in compared.items():
             if repeat == 0 or side != "generate":
                 times[side].append(seconds(lambda: task(work)))  # noqa: B023
-            hosted.end_step()  # nothing of a prompt is remembered
+            hosted.take_step_metrics()  # nothing of a prompt is remembered
     hosted.close()
     rates = {side: work.tokens / statistics.median(each) for side, each in times.items()}
     ratios = {f"vllm_to_{side}": rates["vllm"] / rate for side, rate in rates.items() if side != "vllm"}
@@ -261,7 +261,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as beside:
         for size in filter(None, options.sizes.split(",")):
             tiny = Tiny(architecture="qwen3", vocabulary="bytes", context=2048, **SHAPES[size])
-            build_tiny(tiny, Path(beside) / size, ())
+            build_tiny_model(tiny, Path(beside) / size, ())
             figures[size] = measured(tiny.source("actor", Path(beside) / size), scaled(SIZES[size]), options.only)
     if options.model:
         source = Pretrained(path=options.model).source("actor", options.model)

@@ -23,12 +23,12 @@ import torch
 from _bench import parser, report
 
 from marl.core.config import Sampling
-from marl.core.types import Message, Request
+from marl.core.types import Completion, Message, Request
 from marl.engines.transformers.engine import TransformersEngine
 from marl.engines.transformers.policy_weights import FullWeights
 from marl.engines.transformers.settings import Transformers
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
+from marl.models.tiny_build import build_tiny_model
 
 SETTINGS = Tiny(
     architecture="qwen3", hidden=192, layers=4, heads=6, kv_heads=3, head_dim=32, intermediate=512,
@@ -70,6 +70,7 @@ def ours(sampler: TransformersEngine, work: Work) -> None:
     while waiting:
         for _, answer in sampler.step(0):
             waiting -= 1
+            assert isinstance(answer, Completion)
             said += len(answer.token_ids)
     assert said == sum(work.lengths)
 
@@ -125,7 +126,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as beside:
         folder = Path(beside) / "model"
-        count = build_tiny(SETTINGS, folder, ())
+        count = build_tiny_model(SETTINGS, folder, ())
         figures = measured(folder, options.repeats)
     settings = {"parameters": count, "threads": options.threads, "repeats": options.repeats}
     report(figures, options.out, seeds=[0], **settings)

@@ -38,9 +38,9 @@ from marl.commands.eval.evaluate import EvaluatedPolicies, policies_of_run
 from marl.commands.simulators import untrained_simulator
 from marl.core.types import Deal
 from marl.engines.scripted import Random, ScriptedConfig
-from marl.evaluation.evaluate import Opponents, exact, play_match
+from marl.evaluation.evaluate import OpponentPlayers, move_probability_metrics, play_match
 from marl.evaluation.game_tree import build_game_tree
-from marl.evaluation.search_policy import exact_figures
+from marl.evaluation.search_policy import exact_search_metrics
 from marl.games.connect_four_search import ConnectFourAlphaBeta
 from marl.games.kuhn_poker import KuhnEquilibrium
 from marl.games.tic_tac_toe import EMPTY, TicTacToeConfig
@@ -49,11 +49,11 @@ from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import load
 from marl.scenario.schema import Scenario
-from marl.search.mcts import Leaf, LeafEvaluation, search, search_all
-from marl.search.play import SearchPlayer, SearchSeats
+from marl.search.mcts import LeafEvaluation, SearchLeaf, run_searches_in_parallel, search
+from marl.search.play import SearchPlayer, SearchRoles
 from marl.search.positions import SearchPosition
 from marl.search.settings import SearchSettings
-from marl.training.placement import make_simulator
+from marl.training.placement import simulator_from_engines
 
 SCENARIOS = ROOT / "scenarios"
 SIMULATIONS = 1000
@@ -70,7 +70,7 @@ class Stopwatch(Evaluator):
     def __init__(self) -> None:
         self.seconds, self.calls = 0.0, 0
 
-    def __call__(self, leaves: Sequence[Leaf]) -> list[LeafEvaluation]:
+    def __call__(self, leaves: Sequence[SearchLeaf]) -> list[LeafEvaluation]:
         began = time.process_time()
         evaluations = [LeafEvaluation(self._prior(len(leaf.position.moves)), (0.0, 0.0)) for leaf in leaves]
         self.seconds, self.calls = self.seconds + time.process_time() - began, self.calls + len(leaves)
@@ -95,7 +95,7 @@ def ours(watch: Stopwatch) -> None:
     game = TicTacToeConfig().build()
     game.reset(0, {"board": EMPTY})
     settings = SearchSettings(simulations=SIMULATIONS, prior="uniform")
-    search_all([search(SearchPosition(game.copy(0)), settings, random.Random(0))], watch)
+    run_searches_in_parallel([search(SearchPosition(game.copy(0)), settings, random.Random(0))], watch)
 
 
 def theirs(watch: Stopwatch) -> None:
@@ -135,10 +135,10 @@ def with_a_model(simulator: RolloutSimulator, scenario: Scenario, games: int, re
         deals = [Deal(f"{repeat}.{i}", "g", i, scenario.seats, "eval", options={"board": EMPTY}) for i in range(games)]
         episodes = [Episode(scenario.game.build(), deal, simulator.casting) for deal in deals]
         for episode in episodes:
-            episode.new_requests()
-        player = SearchPlayer(simulator, settings, SearchSeats(["player"], scenario.seats))
+            episode.take_new_requests()
+        player = SearchPlayer(simulator, settings, SearchRoles(["player"], scenario.seats))
         before, began = simulator.tokens["eval"], time.process_time()
-        player.decide(episodes)
+        player.search_next_moves(episodes)
         rates.append(games * settings.simulations / (time.process_time() - began))
         fresh.append((simulator.tokens["eval"] - before) / (games * settings.simulations))
     return {"simulations_per_cpu_s": round(statistics.median(rates)), "tokens_per_simulation": round(fresh[-1], 2)}
@@ -147,7 +147,7 @@ def with_a_model(simulator: RolloutSimulator, scenario: Scenario, games: int, re
 def draws(policies: EvaluatedPolicies, games: int, settings: SearchSettings | None) -> dict[str, float]:
     """Return how often a policy draws against minimax and loses to it, with 95 % intervals, seats balanced."""
     scenario = policies.scenario
-    opponents = Opponents.scripted(scenario, "minimax")
+    opponents = OpponentPlayers.from_scripted_player(scenario, "minimax")
     results = play_match(scenario, policies.load_simulator(), opponents, episodes=games, seed=0, search=settings)
     figures = results.metrics("minimax")
     wanted = [f"minimax/{kind}{bound}" for kind in ("draw", "loss") for bound in ("", "_low", "_high")]
@@ -159,10 +159,10 @@ def hidden(policy: ScriptedConfig, seeds: Sequence[int]) -> dict[str, Any]:
     figures: dict[str, Any] = {"with_search": []}
     for seed in seeds:
         scenario = marl.load(SCENARIOS / "kuhn_self_play.yaml", [f"schedule.seed={seed}"])
-        simulator = make_simulator(scenario, {"actor": policy.build(None)})
-        figures["with_search"].append(round(exact_figures(scenario, simulator, HIDDEN)["eval/nashconv"], 4))
+        simulator = simulator_from_engines(scenario, {"actor": policy.build(None)})
+        figures["with_search"].append(round(exact_search_metrics(scenario, simulator, HIDDEN)["eval/nashconv"], 4))
         tree = build_game_tree(scenario.game, simulator.casting, scenario.seats)
-        figures["without"] = round(exact(tree, simulator)["eval/nashconv"], 4)
+        figures["without"] = round(move_probability_metrics(tree, [], simulator)["eval/nashconv"], 4)
     return figures
 
 
@@ -228,7 +228,12 @@ def met(
     scenario = policies.scenario
     roles = {agent: scenario.roles[role].model_copy(update={"policy": name}) for agent, role in scenario.seats.items()}
     results = play_match(
-        scenario, policies.load_simulator(), Opponents(roles, {name: engine}), episodes=games, seed=0, search=settings
+        scenario,
+        policies.load_simulator(),
+        OpponentPlayers(roles, {name: engine}),
+        episodes=games,
+        seed=0,
+        search=settings,
     )
     figures = results.metrics(name)
     wanted = [f"{kind}{bound}" for kind in ("win", "draw", "loss") for bound in ("", "_low", "_high")]

@@ -32,7 +32,7 @@ import marl
 from marl.core.types import Metrics
 from marl.engines.transformers.settings import Transformers
 from marl.models.chat_template import Prompt
-from marl.protocols import LearnerContext, ModelSource
+from marl.protocols import LearnerBuildArguments, ModelSource
 from marl.scenario.schema import Scenario
 from marl.trainers.policy_gradient.settings import Grpo
 
@@ -98,7 +98,7 @@ class ClockedLearner(Grpo):
     kind: str = f"{__name__}:ClockedLearner"
     share: bool = True
 
-    def build(self, context: LearnerContext) -> Any:
+    def build(self, context: LearnerBuildArguments) -> Any:
         learner: Any = super().build(context)
         learner.update = update = clocked("learner", learner.update)
         if not self.share:

@@ -30,11 +30,11 @@ from _bench import parser, report, silent
 
 from marl.commands.simulators import untrained_simulator
 from marl.core.graph import Trajectory
-from marl.core.statistics import paired_bootstrap, wilson
+from marl.core.statistics import paired_bootstrap_interval, wilson_interval
 from marl.evaluation.held_out import held_out_deals
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.search.rollout_ratings import RolloutRating
+from marl.search.rollout_ratings import RolloutRater
 from marl.search.settings import TurnSearchSettings
 from marl.search.turn_search import TurnSearch, TurnSearchResult
 
@@ -111,11 +111,11 @@ def _successes(rollouts: Sequence[Trajectory]) -> list[float]:
 
 def _row(results: Sequence[TurnSearchResult]) -> dict[str, Any]:
     """Return success of the chosen rollouts with its 95 % interval, and what they cost."""
-    right = _successes([result.chosen for result in results])
-    low, rate, high = wilson(sum(right), len(right))
+    right = _successes([result.chosen_rollout for result in results])
+    low, rate, high = wilson_interval(sum(right), len(right))
     return {
         "success": [round(bound, 4) for bound in (low, rate, high)],
-        "tokens": round(fmean(result.tokens for result in results), 1),
+        "tokens": round(fmean(result.sampled_tokens for result in results), 1),
         "prompt_tokens": round(fmean(result.prompt_tokens for result in results), 1),
         "rollouts": round(fmean(len(result.rollouts) for result in results), 2),
         "any_right": round(fmean(max(_successes(result.rollouts)) for result in results), 4),
@@ -127,11 +127,13 @@ def table(results: dict[str, list[TurnSearchResult]]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for rule, searched in results.items():
         for budget in BUDGETS:
-            within = [result.within(budget) for result in searched]
-            rows.setdefault(rule, {})[budget] = row = _row(within)
+            within_token_budget = [result.within_token_budget(budget) for result in searched]
+            rows.setdefault(rule, {})[budget] = row = _row(within_token_budget)
             if rule != "best_of_n":
-                others = [result.within(budget).chosen for result in results["best_of_n"]]
-                gain = paired_bootstrap(_successes(others), _successes([result.chosen for result in within]))
+                others = [result.within_token_budget(budget).chosen_rollout for result in results["best_of_n"]]
+                gain = paired_bootstrap_interval(
+                    _successes(others), _successes([result.chosen_rollout for result in within_token_budget])
+                )
                 row["over_best_of_n"] = [round(bound, 4) for bound in gain]
     return rows
 
@@ -154,7 +156,7 @@ def measure(seeds: Sequence[int], problems: int, steps: int) -> dict[str, Any]:
             else:
                 results[name][rule] += TurnSearch(simulator)(played, settings)
             spent[f"{name} {rule}"] += time.process_time() - start
-    low, rate, high = wilson(sum(_successes(firsts)), len(firsts))
+    low, rate, high = wilson_interval(sum(_successes(firsts)), len(firsts))
     return {
         "without_search": {
             "success": [round(bound, 4) for bound in (low, rate, high)],
@@ -167,8 +169,8 @@ def measure(seeds: Sequence[int], problems: int, steps: int) -> dict[str, Any]:
 
 
 def _rated(result: TurnSearchResult, settings: TurnSearchSettings) -> TurnSearchResult:
-    rating = RolloutRating(settings.by, settings.verdicts)
-    return replace(result, ratings=tuple(rating.rate(rollout) for rollout in result.rollouts))
+    rating = RolloutRater(settings.by, settings.verdicts)
+    return replace(result, ratings=tuple(rating.rate_rollout(rollout) for rollout in result.rollouts))
 
 
 def _accuracy(rollouts: Sequence[Trajectory]) -> float:

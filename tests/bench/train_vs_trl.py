@@ -39,9 +39,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
 from marl.core.types import Metrics
-from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.base import IllegalMoveHandling, NextAgent, TextGame, TextGameConfig
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
+from marl.models.tiny_build import build_tiny_model
 from marl.roles.base import BaseRole
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
@@ -70,17 +70,17 @@ class Answer(TextGame):
 
     name = "answer"
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.prompt = prompt(rng=rng)
         return self.seats[0]
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return self.prompt
 
     def information_state(self, agent: str) -> str:
         return self.prompt
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return self.prompt
 
     def apply_action(self, action: str) -> Mapping[str, float]:
@@ -142,11 +142,12 @@ def make_model(folder: Path) -> int:
     All tokens' embeddings begin with the same number, which no layer adds to, so every last hidden state begins with a
     positive one. The end token's embedding (also its row of the head) begins with a large negative one.
     """
-    count = build_tiny(MODEL, folder, ())
+    count = build_tiny_model(MODEL, folder, ())
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    embeddings: Any = model.get_input_embeddings().weight
     with torch.no_grad():
-        model.get_input_embeddings().weight[:, 0] = 1.0
-        model.get_input_embeddings().weight[tokenizer.eos_token_id, 0] = -100.0
+        embeddings[:, 0] = 1.0
+        embeddings[tokenizer.eos_token_id, 0] = -100.0
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight[0] = layer.mlp.down_proj.weight[0] = 0.0
     model.save_pretrained(folder)
@@ -182,7 +183,7 @@ def ours(model: Path, folder: Path, steps: int, seed: int) -> Watch:
 def theirs(model: Path, folder: Path, steps: int, seed: int) -> Watch:
     from datasets import Dataset
     from transformers import TrainerCallback
-    from trl import GRPOTrainer
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     watch = Watch()
 
@@ -192,9 +193,10 @@ def theirs(model: Path, folder: Path, steps: int, seed: int) -> Watch:
 
     said = [{"prompt": [{"role": "user", "content": prompt(seed + i)}]} for i in range(PROMPTS * steps)]
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
+    reward_function: Any = watch.judge
     with silent():
         trainer = GRPOTrainer(
-            model=loaded, processing_class=AutoTokenizer.from_pretrained(model), reward_funcs=watch.judge,
+            model=loaded, processing_class=AutoTokenizer.from_pretrained(model), reward_funcs=reward_function,
             args=settings(folder, steps, seed), train_dataset=Dataset.from_list(said), callbacks=[Clock()],
         )  # fmt: skip
         trainer.train()
@@ -203,7 +205,7 @@ def theirs(model: Path, folder: Path, steps: int, seed: int) -> Watch:
 
 def settings(folder: Path, steps: int, seed: int) -> Any:
     """As fast as TRL goes here."""
-    from trl import GRPOConfig
+    from trl.trainer.grpo_config import GRPOConfig
 
     return GRPOConfig(
         output_dir=str(folder), max_steps=steps, seed=seed, use_cpu=True, bf16=False, report_to="none",

@@ -24,16 +24,16 @@ from typing import Any
 from _bench import parser, report
 
 from marl.core.graph import Trajectory, write_trajectories
-from marl.core.seeds import seed_of
-from marl.core.types import Completion, Deal, Failure, Request, Ticket
-from marl.credit.assign.reward_rules import Flow, Outcome
+from marl.core.seeds import hash_to_seed
+from marl.core.types import Completion, CompletionFailure, Deal, Request, Ticket
+from marl.credit.assign.reward_rules import AgentReturnAssign, RewardFlowAssign
 from marl.credit_stage.stage import CreditStage, StepCredit
-from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame, TextGameConfig
 from marl.games.kuhn_poker import KuhnPokerConfig
-from marl.metrics.trajectory_metrics import summarize
-from marl.protocols import Evidence, GameConfig
+from marl.metrics.trajectory_metrics import summarize_trajectories
+from marl.protocols import Evidence, GameConfig, WeightlessEngine
 from marl.roles.answering import PlayerRole
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import CreditConfig
 from marl.training.samples import collect_samples
@@ -48,20 +48,20 @@ class Metronome(TextGame):
     name = "metronome"
     reset_options = ("turns",)
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.left = options["turns"]
         return AGENTS[0]
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return "tick or tock"
 
     def information_state(self, agent: str) -> str:
         return ""
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return ""
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         self.left -= 1
         mover = self.agent_selection
         if not self.left:
@@ -77,12 +77,12 @@ class MetronomeConfig(TextGameConfig):
         return Metronome(AGENTS, IllegalMoveHandling(), ("tick", "tock"))
 
 
-class Instant:
+class Instant(WeightlessEngine):
     """Says a legal move picked by the request's seed, in tokens that mean nothing; keeps its own time."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._answers: list[tuple[Ticket, Completion | Failure]] = []
+        self._answers: list[tuple[Ticket, Completion | CompletionFailure]] = []
 
     def submit(self, ticket: Ticket, request: Request) -> None:
         started = time.process_time()
@@ -91,7 +91,7 @@ class Instant:
         self._answers.append((ticket, said))
         self.seconds += time.process_time() - started
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         answers, self._answers = self._answers, []
         return answers
 
@@ -103,7 +103,7 @@ class Instant:
 
 
 def table(game: GameConfig, engine: Instant) -> RolloutSimulator:
-    return RolloutSimulator(game, RoleCasting(ROLES, 0), {"actor": engine})
+    return RolloutSimulator(game, RoleRequestBuilder(ROLES, 0), {"actor": engine})
 
 
 def kuhn(steps: int) -> dict[str, float]:
@@ -111,10 +111,10 @@ def kuhn(steps: int) -> dict[str, float]:
     engine = Instant()
     laid = table(KuhnPokerConfig(), engine)
     judge = CreditStage(CreditConfig.model_validate({"baseline": {"kind": "group", "std": False}}))
-    seats = dict.fromkeys(AGENTS, "player")
+    seats: dict[str, str] = dict.fromkeys(AGENTS, "player")
     stages: dict[str, list[float]] = {"play": [], "judge": [], "collect": [], "summarize": []}
     for step in range(steps + 1):
-        deals = [Deal(f"{step}.{i}", f"{step}.{i // 2}", seed_of(step, i // 2), seats) for i in range(256)]
+        deals = [Deal(f"{step}.{i}", f"{step}.{i // 2}", hash_to_seed(step, i // 2), seats) for i in range(256)]
         engine.seconds = 0.0
         marks = [time.process_time()]
         trajectories = laid.play(deals)
@@ -123,7 +123,7 @@ def kuhn(steps: int) -> dict[str, float]:
         marks.append(time.process_time())
         samples = collect_samples(trajectories, judgement, ROLES, {})
         marks.append(time.process_time())
-        summarize(trajectories)
+        summarize_trajectories(trajectories)
         marks.append(time.process_time())
         turns = len(samples["actor"])
         spent = [b - a for a, b in pairwise(marks)]
@@ -139,7 +139,7 @@ def chain(turns: int, length: int) -> dict[str, float]:
     """Microseconds per turn of `turns` turns in episodes of `length`."""
     engine = Instant()
     laid = table(MetronomeConfig(), engine)
-    seats = dict.fromkeys(AGENTS, "player")
+    seats: dict[str, str] = dict.fromkeys(AGENTS, "player")
     deals = [Deal(f"{i}", f"{i}", i, seats, options={"turns": length}) for i in range(turns // length)]
     marks = [time.process_time()]
     trajectories = laid.play(deals)
@@ -157,9 +157,9 @@ def chain(turns: int, length: int) -> dict[str, float]:
 
 def _learn(trajectories: Sequence[Trajectory]) -> None:
     evidence = Evidence(trajectories, "metronome")
-    earned = Outcome()(evidence)
-    Outcome(to_go=True)(evidence)
-    flow = Flow(teams=(AGENTS,))(evidence)
+    earned = AgentReturnAssign()(evidence)
+    AgentReturnAssign(to_go=True)(evidence)
+    flow = RewardFlowAssign(teams=(AGENTS,))(evidence)
     samples = collect_samples(trajectories, StepCredit(earned, flow, {}), ROLES, {})
     assert len(samples["actor"]) == len(earned) == len(flow)
 

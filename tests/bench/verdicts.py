@@ -22,9 +22,9 @@ from typing import Any
 from _bench import ROOT, parser, report
 from _math_verify import MathVerifyAlone
 
-from marl.core.statistics import wilson
-from marl.engines.workers.pool import Job, JobResult, WorkerPool
-from marl.engines.workers.settings import encode_case
+from marl.core.statistics import wilson_interval
+from marl.engines.workers.pool import PluginJob, PluginJobResult, WorkerPool
+from marl.engines.workers.settings import verifier_case_to_json
 from marl.protocols import VerifierConfig
 
 TABLES = ROOT / "tests" / "games" / "verifiers"
@@ -58,9 +58,9 @@ def outcomes(table: Sequence[Row], checks: Sequence[VerifierConfig]) -> list[Out
     pool = WorkerPool({names[check.model_dump_json()]: check for check in checks}, 1, MEMORY)
     found, up = [], False
     for row, check in zip(table, checks, strict=True):
-        job = Job(names[check.model_dump_json()], encode_case(row.case), check.timeout_s)
+        job = PluginJob(names[check.model_dump_json()], verifier_case_to_json(row.case), check.timeout_s)
         if not up:
-            _answer(pool, Job(job.plugin, encode_case(table[0].case), check.timeout_s))
+            _answer(pool, PluginJob(job.plugin, verifier_case_to_json(table[0].case), check.timeout_s))
         started = time.perf_counter()
         result = _answer(pool, job)
         found.append(Outcome(row, _accepted(result), result.error, time.perf_counter() - started))
@@ -69,14 +69,14 @@ def outcomes(table: Sequence[Row], checks: Sequence[VerifierConfig]) -> list[Out
     return found
 
 
-def _answer(pool: WorkerPool, job: Job) -> JobResult:
-    pool.put(job)
-    while not (ready := pool.take(1.0)):
+def _answer(pool: WorkerPool, job: PluginJob) -> PluginJobResult:
+    pool.submit_job(job)
+    while not (ready := pool.take_finished_jobs(1.0)):
         pass
     return ready[0][1]
 
 
-def _accepted(result: JobResult) -> bool:
+def _accepted(result: PluginJobResult) -> bool:
     return not result.error and result.value[0] == 1
 
 
@@ -84,7 +84,7 @@ def summary(found: Sequence[Outcome]) -> dict[str, Any]:
     """Return counts, the share of right verdicts with its interval, and times in milliseconds."""
     if not found:
         return {"rows": 0}
-    low, rate, high = wilson(sum(outcome.right for outcome in found), len(found))
+    low, rate, high = wilson_interval(sum(outcome.right for outcome in found), len(found))
     times = [outcome.seconds * 1e3 for outcome in found]
     return {
         "rows": len(found),

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from _bench import ROOT, parser, report, spread
 from rich.console import Console
@@ -36,8 +37,9 @@ def main() -> None:
     report(figures, chosen.out, seeds=[0], rows=chosen.rows, figures_a_row=chosen.figures)
 
 
-def measure(run: Path, rows: int, many: int) -> dict[str, object]:
+def measure(run: Path, rows: int, many: int) -> dict[str, Any]:
     row = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    row.pop("crc32", None)
     row |= {f"policy/actor/figure_{i}": 0.123456789 * i for i in range(many)}
     with (run / "metrics.jsonl").open("w") as file:
         file.writelines(f"{json.dumps(row | {'step': step})}\n" for step in range(1, rows + 1))
@@ -56,7 +58,7 @@ def measure(run: Path, rows: int, many: int) -> dict[str, object]:
 
 def look(watch: RunFollower) -> None:
     Console(file=io.StringIO(), width=120, force_terminal=True).print(
-        render_dashboard(watch.snapshot(), TerminalSize(120, 50))
+        render_dashboard(watch.read_run_snapshot(), TerminalSize(120, 50))
     )
 
 

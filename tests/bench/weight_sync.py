@@ -28,7 +28,7 @@ from marl.models.adapter import Adapter, AdapterSource
 from marl.models.lora import adapter_tensors
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
+from marl.models.tiny_build import build_tiny_model
 
 ENGINE = VLLM(kv_cache_mib=64, max_context=256, max_sequences=8)
 BEFORE = 10
@@ -54,7 +54,8 @@ def measured(update: Callable[[int], None], updates: int) -> dict[str, Any]:
 
 def whole_model(source: PretrainedSource, updates: int) -> dict[str, Any]:
     """Replace all weights again and again."""
-    engine, weights = ENGINE.build(source), dict(source.model().named_parameters())
+    engine: Any = ENGINE.build(source)
+    weights = dict(source.model().named_parameters())
     figures = measured(lambda version: engine.load_weights("actor", _scaled(weights, version), version), updates)
     engine.close()
     return figures
@@ -64,7 +65,8 @@ def eight_adapters(source: PretrainedSource, updates: int) -> dict[str, Any]:
     """Replace one of eight adapters after the other."""
     settings = Adapter(base=Pretrained(path=source.path), rank=16)
     sources = {f"role{number}": AdapterSource(f"role{number}", settings, source) for number in range(ADAPTERS)}
-    engine, names = ENGINE.build_shared(sources), list(sources)
+    engine: Any = ENGINE.build_shared(sources)
+    names = list(sources)
     weights = adapter_tensors(sources[names[0]].model())
 
     def update(version: int) -> None:
@@ -90,7 +92,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as beside:
         for size in options.sizes.split(","):
             tiny = Tiny(architecture="qwen3", vocabulary="bytes", context=2048, **SHAPES[size])
-            build_tiny(tiny, Path(beside) / size, ())
+            build_tiny_model(tiny, Path(beside) / size, ())
             source = tiny.source("actor", Path(beside) / size)
             figures[size] = {
                 "all_weights": whole_model(source, options.updates),

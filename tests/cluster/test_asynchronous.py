@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from marl.cluster.learner_group import LearnerGroup, LearnerResources
-from marl.cluster.learner_worker import LearnerSpec
+from marl.cluster.learner_group import LearnerProcessResourcesAndDeadlines, MultiProcessLearner
+from marl.cluster.learner_worker import LearnerProcessSettings
 from marl.cluster.learners import ClusterLearners
 from marl.cluster.placement import ShardedPlacement
 from marl.cluster.ray_placement import RayPlacement
@@ -25,7 +25,7 @@ from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
 from marl.trainers.policy_gradient.settings import Grpo
 from marl.training.placement import Placement
-from marl.training.session import RunStart, train_in_folder
+from marl.training.session import NewOrResumedRunStart, train_in_folder
 from tests.support.learning_samples import SamplePlan, context, make_samples
 from tests.support.ray_clusters import local_cluster
 from tests.support.run_processes import RunWorkspace, SignalTrigger, contents, exit_status, kuhn_scenario, metric_lines
@@ -53,7 +53,7 @@ def scenario(experience: dict[str, Any] | str, **engine: Any) -> dict[str, Any]:
 
 def trained(data: dict[str, Any], folder: Path, placement: Placement) -> list[dict[str, Any]]:
     """Train; return a row of metrics for each step."""
-    assert train_in_folder(validate(data), folder, RunStart(), [], placement=placement)
+    assert train_in_folder(validate(data), folder, NewOrResumedRunStart(), [], placement=placement)
     return [row for row in RunFolder(folder).rows() if row["step"]]
 
 
@@ -74,7 +74,7 @@ def episodes(folder: Path) -> dict[int, list[Trajectory]]:
 def each_once(steps: int) -> list[str]:
     """Names of all episodes that a run is to learn from, in order."""
     groups, size = SCHEDULE["groups"], SCHEDULE["group_size"]
-    return [f"{step:06d}.{group}.{i}" for step in range(steps) for group in range(groups) for i in range(size)]
+    return [f"{step:06d}.{group}.{i}" for step in range(1, steps + 1) for group in range(groups) for i in range(size)]
 
 
 def names(folder: Path) -> list[str]:
@@ -87,7 +87,7 @@ def test_without_staleness_a_queue_on_ray_gives_the_bits_of_rollouts(
     monkeypatch.setenv("MARL_CACHE", str(made))
     ahead = on_ray(scenario({"kind": "queue", "max_staleness": 0}), tmp_path / "queue")
     plain = trained(scenario("rollouts"), tmp_path / "plain", ShardedPlacement(2))
-    clock = ("time/", "cluster/", "queue/")
+    clock = ("time/", "crc32", "cluster/", "queue/")
     assert [{name: row[name] for name in row if not name.startswith(clock)} for row in ahead] == [
         {name: row[name] for name in row if not name.startswith(clock)} for row in plain
     ]
@@ -133,7 +133,7 @@ def test_a_run_killed_with_episodes_in_flight_goes_on_without_losing_or_repeatin
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     data = scenario({"kind": "queue", "max_staleness": 2}, **SLOW) | {"cluster": {"simulators": 2, "cpus": 0.1}}
     desk = RunWorkspace(tmp_path, data)
-    assert exit_status(desk.start_training(kill=SignalTrigger("call", "TrainingLoop._learn", 4))) == -9, (
+    assert exit_status(desk.start_training(kill=SignalTrigger("call", "TrainingLoop._update_policies", 4))) == -9, (
         desk.take_output()
     )
     assert len(metric_lines(desk.run)) == 4  # that before the first step, and three, two of them in a checkpoint
@@ -145,10 +145,10 @@ def test_a_run_killed_with_episodes_in_flight_goes_on_without_losing_or_repeatin
 def test_learners_of_two_policies_update_at_the_same_time(cluster: None) -> None:
     settings = Grpo(loss=SlowLoss(seconds=0.7), minibatches=2, merge=False)
     places = {name: replace(context(), policy=name) for name in ("planner", "solver")}
-    provision = LearnerResources(cpus=0.5, start_s=300.0)
+    provision = LearnerProcessResourcesAndDeadlines(cpus=0.5, start_s=300.0)
     learners = ClusterLearners(
         {
-            name: LearnerGroup(LearnerSpec(settings, place, 1, "ddp", 1, 60.0), provision)
+            name: MultiProcessLearner(LearnerProcessSettings(settings, place, 1, "ddp", 1, 60.0), provision)
             for name, place in places.items()
         }
     )

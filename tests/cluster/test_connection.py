@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from marl.cluster.connection import connected
+from marl.cluster.connection import ray_connection
 from marl.cluster.placement import open_placement
 from marl.core.errors import EngineError
 from marl.scenario.cluster import ClusterConfig
@@ -22,10 +22,10 @@ ray = pytest.importorskip("ray")
 
 LISTENERS = """
 import json, os, psutil
-from marl.cluster.connection import connected
+from marl.cluster.connection import ray_connection
 from marl.scenario.cluster import ClusterConfig
 
-with connected(ClusterConfig(cpus=0.5)):
+with ray_connection(ClusterConfig(cpus=0.5)):
     import ray
 
     actor = ray.remote(num_cpus=0.5)(type("Actor", (), {"pid": lambda self: os.getpid()})).remote()
@@ -34,6 +34,28 @@ with connected(ClusterConfig(cpus=0.5)):
     sockets = [c for process in [me, *me.children(recursive=True)] for c in process.net_connections("inet")]
     print(json.dumps([c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN]))
 """
+
+IMPORT_PATH = """
+import sys
+from marl.cluster.connection import ray_connection
+from marl.scenario.cluster import ClusterConfig
+
+with ray_connection(ClusterConfig(cpus=0.5)):
+    import ray
+
+    print(sys.argv[1] in ray.get(ray.remote(num_cpus=0.5)(lambda: sys.path).remote()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_the_working_folder_is_not_on_the_import_path_of_rays_processes(tmp_path: Path) -> None:
+    # Ray would put it first, where a stranger's file hides an installed package.
+    (tmp_path / "pydantic.py").write_text("open('ran', 'w').close()")
+    words = [sys.executable, "-P", "-c", IMPORT_PATH, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.slow
@@ -59,7 +81,7 @@ def test_an_address_given_on_the_command_line_is_that_of_the_cluster(
 def test_an_address_that_is_none_is_refused() -> None:
     for address in ("rubbish", "no.such.host.invalid:6379"):
         with pytest.raises(ScenarioError, match=f"cluster.address: {address}: no Ray cluster answers there"):
-            connected(ClusterConfig(address=address)).__enter__()
+            ray_connection(ClusterConfig(address=address)).__enter__()
 
 
 def test_a_start_that_takes_ray_too_long_is_tried_again_until_the_runs_own_limit(
@@ -73,7 +95,7 @@ def test_a_start_that_takes_ray_too_long_is_tried_again_until_the_runs_own_limit
 
     monkeypatch.setattr(ray, "init", slow)
     with pytest.raises(EngineError, match=r"not come up within cluster\.start_s .* timed out during startup"):
-        connected(ClusterConfig(start_s=0.05)).__enter__()
+        ray_connection(ClusterConfig(start_s=0.05)).__enter__()
     assert attempts == ["local"] * len(attempts)
     assert capsys.readouterr().err.count("it is tried again") == len(attempts) - 1 > 0
 

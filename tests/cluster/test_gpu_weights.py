@@ -11,8 +11,14 @@ import pytest
 import torch
 
 import marl
-from marl.cluster.gpu_weights import GpuBufferPool, on_one_gpu, open_handle, plan_layout, views
-from marl.cluster.weight_transfer import PublishedWeights, receive
+from marl.cluster.gpu_weights import (
+    GpuBufferPool,
+    are_on_one_gpu,
+    open_shared_weights,
+    plan_buffer_layout,
+    tensor_views,
+)
+from marl.cluster.weight_transfer import PublishedWeights, receive_weights
 from tests.support.paths import KUHN
 from tests.support.ray_clusters import local_cluster
 
@@ -31,12 +37,12 @@ def equal(ours: Any, theirs: dict[str, torch.Tensor]) -> bool:
 
 
 def test_tensors_of_any_kind_lie_apart_in_the_same_bytes() -> None:
-    layout = plan_layout(TENSORS)
+    layout = plan_buffer_layout(TENSORS)
     memory = torch.zeros(layout[-1].offset + layout[-1].nbytes, dtype=torch.uint8)
-    for (_, view), tensor in zip(views(layout, memory), TENSORS.values(), strict=True):
+    for (_, view), tensor in zip(tensor_views(layout, memory), TENSORS.values(), strict=True):
         view.copy_(tensor)
-    assert equal(views(layout, memory), TENSORS)
-    assert all(view.data_ptr() % view.element_size() == 0 for _, view in views(layout, memory))
+    assert equal(tensor_views(layout, memory), TENSORS)
+    assert all(view.data_ptr() % view.element_size() == 0 for _, view in tensor_views(layout, memory))
 
 
 def test_without_a_gpu_every_process_gets_the_same_bytes_as_they_were() -> None:
@@ -45,23 +51,23 @@ def test_without_a_gpu_every_process_gets_the_same_bytes_as_they_were() -> None:
     publication = PublishedWeights(
         tensors.items(), GpuBufferPool(), lambda packed: stored.append(packed) or len(stored) - 1
     )
-    assert publication.payload_for(["GPU-1"]) == publication.payload_for([]) == 0
+    assert publication.weights_payload_for(["GPU-1"]) == publication.weights_payload_for([]) == 0
     assert publication.stored_bytes == 15 * 4 + 7 * 2 + 8 + 5 * 8
-    assert equal(receive(0, stored.__getitem__), TENSORS)
-    assert not on_one_gpu(TENSORS)
-    assert not on_one_gpu({})
+    assert equal(receive_weights(0, stored.__getitem__), TENSORS)
+    assert not are_on_one_gpu(TENSORS)
+    assert not are_on_one_gpu({})
 
 
 class Reader:
     """A process that reads weights on its GPU."""
 
     def gpus(self) -> list[str]:
-        from marl.cluster.gpu_weights import visible_gpus
+        from marl.cluster.gpu_weights import visible_gpu_uuids
 
-        return visible_gpus()
+        return visible_gpu_uuids()
 
     def read(self, handle: Any) -> dict[str, torch.Tensor]:
-        return {name: tensor.cpu() for name, tensor in open_handle(handle)}
+        return {name: tensor.cpu() for name, tensor in open_shared_weights(handle)}
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +89,12 @@ def test_processes_on_the_gpu_read_what_is_lent_there_and_nothing_else_is_copied
         publication = PublishedWeights(tensors.items(), lender, cluster.put)
         for tensor in tensors.values():
             tensor += 1  # the learner goes on
-        handles = [publication.payload_for(gpus) for _ in readers]
+        handles = [publication.weights_payload_for(gpus) for _ in readers]
         used.add(publication.on_gpu.buffer.bytes.data_ptr())  # type: ignore[union-attr]
         for read in cluster.get([reader.read.remote(handle) for reader, handle in zip(readers, handles, strict=True)]):
             assert equal(read.items(), expected), version
         assert publication.stored_bytes == 0
-        assert equal(receive(publication.payload_for(["another"]), cluster.get), expected)
+        assert equal(receive_weights(publication.weights_payload_for(["another"]), cluster.get), expected)
         assert publication.stored_bytes > 0
     assert len(used) == 2  # the one that is kept for late readers, and the next
 

@@ -16,13 +16,13 @@ from marl.cluster.ray_placement import RayPlacement
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
 from marl.training.placement import Placement
-from marl.training.session import Callback, RunStart, train_in_folder
+from marl.training.session import NewOrResumedRunStart, StepCallbackMonitor, train_in_folder
 from tests.support.league_scenarios import with_exploiter
 from tests.support.ray_clusters import local_cluster
 from tests.support.run_processes import contents
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
-OF_PROCESSES = ("time/", "cluster/", "policy/actor/idle", "policy/actor/restarts")
+OF_PROCESSES = ("time/", "crc32", "cluster/", "policy/actor/idle", "policy/actor/restarts")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,8 +35,8 @@ def outcome(
     folder: Path, placement: Placement, on_step: Callable[[int], None] = lambda step: None
 ) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
     """Return what a short league leaves: metrics that no clock decides, weights of the pool, episodes, judgements."""
-    monitors = [Callback(lambda step, metrics: on_step(step))]
-    assert train_in_folder(validate(with_exploiter()), folder, RunStart(), monitors, placement=placement)
+    monitors = [StepCallbackMonitor(lambda step, metrics: on_step(step))]
+    assert train_in_folder(validate(with_exploiter()), folder, NewOrResumedRunStart(), monitors, placement=placement)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     kept = [{name: value for name, value in row.items() if not name.startswith(OF_PROCESSES)} for row in rows]
     return kept, contents(folder, "league", "trajectories", "credit")
@@ -49,9 +49,9 @@ def test_a_league_with_an_exploiter_and_a_lost_simulator_has_the_bits_of_one_in_
 
     def strike(step: int) -> None:
         parts = placement.shard_groups[-1]
-        notes.extend(parts.take_notes())
+        notes.extend(parts.take_lost_shard_messages())
         if step == 3:
-            os.kill(int(parts.status()[0].place.rpartition(" ")[2]), signal.SIGKILL)
+            os.kill(int(parts.process_activities()[0].place.rpartition(" ")[2]), signal.SIGKILL)
 
     try:
         assert outcome(tmp_path / "ray", placement, strike) == (rows, files)

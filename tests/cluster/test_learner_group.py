@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from marl.cluster.learner_group import LearnerGroup, LearnerResources, LearnerRestarted
-from marl.cluster.learner_worker import LearnerSpec
+from marl.cluster.learner_group import LearnerProcessResourcesAndDeadlines, LearnerRestartNotice, MultiProcessLearner
+from marl.cluster.learner_worker import LearnerProcessSettings
 from marl.core.errors import NonFiniteError
 from marl.protocols import DataParallel
 from marl.trainers.policy_gradient.settings import Grpo
@@ -34,10 +34,12 @@ def cluster() -> Iterator[None]:
         yield
 
 
-def group(size: int = 2, way: DataParallel = "ddp", policy: str = "actor", **provision: Any) -> LearnerGroup:
+def group(size: int = 2, way: DataParallel = "ddp", policy: str = "actor", **provision: Any) -> MultiProcessLearner:
     place = replace(context(source=Float64Source()), policy=policy)
     limits = {"deadline_s": 20.0, "start_s": 300.0, **provision}
-    return LearnerGroup(LearnerSpec(SETTINGS, place, size, way, 1, 300.0), LearnerResources(**limits))
+    return MultiProcessLearner(
+        LearnerProcessSettings(SETTINGS, place, size, way, 1, 300.0), LearnerProcessResourcesAndDeadlines(**limits)
+    )
 
 
 def alone() -> Any:
@@ -55,8 +57,8 @@ def gap(one: Any, other: Any) -> float:
     return max(float((ours[name] - theirs[name]).abs().max()) for name in theirs)
 
 
-def process(learner: LearnerGroup, rank: int) -> int:
-    return int(learner.status()[rank].place.rpartition(" ")[2])
+def process(learner: MultiProcessLearner, rank: int) -> int:
+    return int(learner.process_activities()[rank].place.rpartition(" ")[2])
 
 
 def test_a_group_learns_reads_saves_and_fails_as_one_learner(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_processes_that_die_or_hang_are_named_within_the_deadline_and_replaced_a
     faults = [(1, signal.SIGKILL, "has died, in 'update'"), (0, signal.SIGSTOP, hangs), (1, signal.SIGSTOP, hangs)]
     for step, (rank, number, what) in enumerate(faults, 1):
         os.kill(process(ours, rank), number)
-        with pytest.warns(LearnerRestarted, match=f"policy 'actor': process {rank} of 2 {what}"):
+        with pytest.warns(LearnerRestartNotice, match=f"policy 'actor': process {rank} of 2 {what}"):
             learn(ours, step, 1)
     assert gap(ours, theirs) == 0.0
     assert ours.restarts == len(faults)

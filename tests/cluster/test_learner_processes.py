@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import marl
-from marl.cluster.connection import check_capacity
+from marl.cluster.connection import check_cluster_capacity
 from marl.protocols import LearnerConfig
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import ScenarioError
@@ -22,7 +22,9 @@ def test_a_policy_that_does_not_learn_has_no_processes() -> None:
         ScenarioError, match=r"cluster\.learners: 'actr' is no policy with a learner; did you mean 'actor'"
     ):
         marl.load(KUHN, ["cluster={learners: {actr: 2}}"])
-    assert marl.load(KUHN, ["cluster={learners: {actor: 2}}"]).cluster.learners == {"actor": 2}
+    cluster = marl.load(KUHN, ["cluster={learners: {actor: 2}}"]).cluster
+    assert cluster is not None
+    assert cluster.learners == {"actor": 2}
 
 
 @pytest.mark.parametrize(
@@ -34,15 +36,15 @@ def test_a_policy_that_does_not_learn_has_no_processes() -> None:
     ],
 )
 def test_a_learner_says_why_processes_cannot_share_it(settings: LearnerConfig, way: str, why: str) -> None:
-    assert (settings.parallel_obstacle(way) or "").startswith(why)  # type: ignore[arg-type]
+    assert (settings.data_parallel_error(way) or "").startswith(why)  # type: ignore[arg-type]
 
 
 def test_a_cluster_without_room_for_the_learners_says_so() -> None:
-    check_capacity(ClusterConfig(learners={"actor": 3}), [MACHINE])
+    check_cluster_capacity(ClusterConfig(learners={"actor": 3}), [MACHINE])
     with pytest.raises(
         ScenarioError, match="4 processes of learners and 1 simulators take 5 CPU, but the cluster has 4"
     ):
-        check_capacity(ClusterConfig(learners={"actor": 4}), [MACHINE])
+        check_cluster_capacity(ClusterConfig(learners={"actor": 4}), [MACHINE])
 
 
 def test_learners_without_ray_have_no_processes() -> None:

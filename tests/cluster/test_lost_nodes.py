@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from marl.cluster.learner_group import LearnerRestarted
+from marl.cluster.learner_group import LearnerRestartNotice
 from marl.cluster.placement import ShardedPlacement
 from marl.cluster.ray_placement import RayPlacement
 from marl.core.types import Metrics
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
 from marl.training.placement import Placement
-from marl.training.session import Callback, RunStart, train_in_folder
+from marl.training.session import NewOrResumedRunStart, StepCallbackMonitor, train_in_folder
 from tests.support.run_processes import kuhn_scenario
 
 ray = pytest.importorskip("ray")
@@ -48,15 +48,15 @@ def cluster() -> Iterator[Any]:
     cluster.shutdown()
 
 
-def rows_of(made: Path, folder: Path, placement: Placement, *monitors: Callback) -> list[Metrics]:
+def rows_of(made: Path, folder: Path, placement: Placement, *monitors: StepCallbackMonitor) -> list[Metrics]:
     """Train; return each step's metrics that do not depend on the clock or on processes."""
     schedule = {"steps": 7, "groups": 6, "group_size": 2, "threads": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(made))
         scenario = validate(kuhn_scenario(schedule=schedule, checkpoint={"every": 7, "trajectories": 1.0}))
-        assert train_in_folder(scenario, folder, RunStart(), list(monitors), placement=placement)
+        assert train_in_folder(scenario, folder, NewOrResumedRunStart(), list(monitors), placement=placement)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    theirs = ("time/", "cluster/", "policy/actor/restarts", "policy/actor/idle")
+    theirs = ("time/", "crc32", "cluster/", "policy/actor/restarts", "policy/actor/idle")
     return [{name: value for name, value in row.items() if not name.startswith(theirs)} for row in rows]
 
 
@@ -76,18 +76,18 @@ def test_a_run_goes_on_with_fewer_machines_and_takes_up_new_ones(cluster: Any, m
     def on_step(step: int, metrics: Metrics) -> None:
         simulators[step] = metrics.get("cluster/simulators", 0.0)  # step 0 is an evaluation
         parts = placement.shard_groups[-1]
-        notes.extend(parts.take_notes())
+        notes.extend(parts.take_lost_shard_messages())
         if step == 2:
             cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         if step == 4:
             cluster.add_node(num_cpus=SIMULATOR + LEARNER, num_gpus=1, **STORE)
             until = time.monotonic() + 60
-            while any(part.doing in ("waiting for room", "loading weights") for part in parts.status()):
+            while any(part.doing in ("waiting for room", "loading weights") for part in parts.process_activities()):
                 assert time.monotonic() < until
                 time.sleep(0.2)
 
-    with closing(placement), pytest.warns(LearnerRestarted) as warned:
-        rows = rows_of(made, tmp_path / "run", placement, Callback(on_step))
+    with closing(placement), pytest.warns(LearnerRestartNotice) as warned:
+        rows = rows_of(made, tmp_path / "run", placement, StepCallbackMonitor(on_step))
     said = "\n".join([*notes, *(str(warning.message) for warning in warned)])
     assert (simulators[2], simulators[4], simulators[7]) == (3, 2, 3), said
     assert "died while" in said

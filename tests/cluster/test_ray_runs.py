@@ -17,7 +17,7 @@ from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
 from marl.training.placement import Placement
-from marl.training.session import Callback, RunStart, train_in_folder
+from marl.training.session import NewOrResumedRunStart, StepCallbackMonitor, train_in_folder
 from tests.support.run_processes import contents, kuhn_scenario
 
 ray = pytest.importorskip("ray")
@@ -54,7 +54,7 @@ def scenario(made: Path) -> Iterator[Scenario]:
 def outcome(run: Path) -> Result:
     """Metrics that depend neither on the clock nor on processes, weights, states and trajectories."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    kept = [{k: v for k, v in row.items() if not k.startswith(("time/", "cluster/"))} for row in rows]
+    kept = [{k: v for k, v in row.items() if not k.startswith(("time/", "crc32", "cluster/"))} for row in rows]
     files = contents(run, "checkpoints", "trajectories")
     return kept, {name: data for name, data in files.items() if not name.endswith("manifest.json")}
 
@@ -62,8 +62,8 @@ def outcome(run: Path) -> Result:
 def trained(
     scenario: Scenario, folder: Path, placement: Placement, on_step: Callable[[int], None] = lambda step: None
 ) -> Result:
-    monitors = [Callback(lambda step, metrics: on_step(step))]
-    assert train_in_folder(scenario, folder, RunStart(), monitors, placement=placement)
+    monitors = [StepCallbackMonitor(lambda step, metrics: on_step(step))]
+    assert train_in_folder(scenario, folder, NewOrResumedRunStart(), monitors, placement=placement)
     return outcome(folder)
 
 
@@ -80,9 +80,9 @@ def on_ray(scenario: Scenario, folder: Path, wound: dict[int, int]) -> tuple[Res
 
     def strike(step: int) -> None:
         parts = placement.shard_groups[-1]
-        notes.extend(parts.take_notes())
+        notes.extend(parts.take_lost_shard_messages())
         if step in wound:
-            os.kill(int(parts.status()[0].place.rpartition(" ")[2]), wound[step])
+            os.kill(int(parts.process_activities()[0].place.rpartition(" ")[2]), wound[step])
 
     try:
         result = trained(scenario, folder, placement, strike)

@@ -95,7 +95,7 @@ def marl_train(folder: Path, *words: str, host: tuple[str, ...] = ()) -> list[di
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    theirs = ("time/", "cluster/", "policy/actor/restarts", "policy/actor/idle")
+    theirs = ("time/", "crc32", "cluster/", "policy/actor/restarts", "policy/actor/idle")
     return [{name: value for name, value in row.items() if not name.startswith(theirs)} for row in rows]
 
 

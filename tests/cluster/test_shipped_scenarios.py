@@ -41,7 +41,7 @@ def cluster(made: Path) -> Iterator[None]:
 def rows(run: Path) -> list[dict[str, Any]]:
     """Return the metrics that depend neither on the clock nor on processes."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "cluster/"))} for row in lines]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "crc32", "cluster/"))} for row in lines]
 
 
 def trained(name: str, folder: Path, *settings: str) -> Path:

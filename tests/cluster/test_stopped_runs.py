@@ -9,10 +9,12 @@ from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from marl.commands.status import status_lines
 from marl.runs.checkpoint import checkpoint_steps
+from marl.runs.liveness import determine_liveness
 from marl.runs.status import read_status
 from tests.support.run_processes import RunWorkspace, exit_status, metric_lines
 
@@ -42,11 +44,18 @@ def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_one_that_was_killed
     done = checkpoint_steps(desk.run / "checkpoints")[-1]
     assert 2 <= done == len(metric_lines(desk.run)) - 1 < 60  # step 0 has a row, too
     status = read_status(desk.run)
-    assert next(status_lines(status, status.written)).startswith(f"step {done} of 60, ended 0 s ago")
+    interrupted = determine_liveness(desk.run, done, 60, status.written)
+    assert next(status_lines(status, interrupted)).startswith(f"stopped: step {done} of 60; 0 s ago, in order")
     second = desk.start_training("--resume", "auto")
-    os.kill(after(done + 4, desk.run, second), signal.SIGKILL)
+    killed = after(done + 4, desk.run, second)
+    descendants = psutil.Process(killed).children(recursive=True)
+    assert len(descendants) > 6  # servers and agents of Ray, two simulators
+    os.kill(killed, signal.SIGKILL)
     assert exit_status(second) == -signal.SIGKILL
+    # Agents of the raylet used to live on for a minute.
+    assert psutil.wait_procs(descendants, 5)[1] == []
     status = read_status(desk.run)
-    run, *simulators = status_lines(status, status.written + 60)
-    assert "silent for 60 s: it has died" in run
+    run, *simulators = status_lines(status, determine_liveness(desk.run, done + 4, 60, status.written + 60))
+    assert run.startswith(f"died: step {status.activity.step} of 60; process ")
+    assert "was last heard of 1 min 0 s ago" in run
     assert [line.partition(" (")[0] for line in simulators] == ["  simulator 0", "  simulator 1"]

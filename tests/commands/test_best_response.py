@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marl.commands.best_response import BestResponse
+from marl.commands.best_response import BestResponseTraining
 from marl.commands.eval.exploitability import tabulate_strategy
 from marl.evaluation.evaluate import Evaluator
 from marl.evaluation.game_tree import nash_conv
@@ -25,13 +25,13 @@ def cache(monkeypatch: pytest.MonkeyPatch, whole: RunWorkspace) -> None:
     monkeypatch.setenv("MARL_CACHE", str(whole.path / "cache"))
 
 
-def respond(target: object, folder: Path, *seats: str, policy: str | None = None) -> BestResponse:
-    return BestResponse.against(str(target), folder, policy=policy, seats=seats, game=None)
+def respond(target: object, folder: Path, *seats: str, policy: str | None = None) -> BestResponseTraining:
+    return BestResponseTraining.from_target(str(target), folder, policy=policy, seats=seats, game=None)
 
 
 def test_a_learner_takes_one_seat_and_the_run_stays_as_it_was_in_the_other(whole: RunWorkspace, tmp_path: Path) -> None:
     last = RunFolder(whole.run).latest_checkpoint()[0]
-    scenario = respond(whole.run, tmp_path).scenario("player_1", 5, 3, ["schedule.groups=2"])
+    scenario = respond(whole.run, tmp_path).responder_scenario("player_1", 5, 3, ["schedule.groups=2"])
     assert scenario.seats == {"player_0": "player_0", "player_1": "responder"}
     assert {name: role.policy for name, role in scenario.roles.items()} == {
         "player_0": "actor",
@@ -55,14 +55,14 @@ def test_a_learner_takes_one_seat_and_the_run_stays_as_it_was_in_the_other(whole
 def test_who_never_learnt_is_answered_by_a_policy_that_can(tmp_path: Path) -> None:
     file = SCENARIOS / "kuhn_frozen_opponent.yaml"
     response = respond(file, tmp_path)
-    assert response.scenario("player_1", 1, 0, []).policies["responder"].learner is not None
-    assert set(response.scenario("player_0", 1, 0, []).policies) == {"teacher", "responder"}
+    assert response.responder_scenario("player_1", 1, 0, []).policies["responder"].learner is not None
+    assert set(response.responder_scenario("player_0", 1, 0, []).policies) == {"teacher", "responder"}
 
 
 def test_a_frozen_tiny_model_is_the_one_that_its_own_scenario_makes(tmp_path: Path) -> None:
     response = respond(SCENARIOS / "kuhn_self_play.yaml", tmp_path)
     tree, strategy = tabulate_strategy(response.frozen.scenario, response.frozen.entrants[0])
-    run = build(response.scenario("player_1", 1, 0, []))
+    run = build(response.responder_scenario("player_1", 1, 0, []))
     # Before it learns anything, the learner is the frozen player, too.
     figures = Evaluator(run.scenario, run.simulator)(0)
     assert figures["eval/nashconv"] == pytest.approx(nash_conv(tree, strategy), abs=1e-6)

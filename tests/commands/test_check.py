@@ -38,6 +38,7 @@ CHECK = {"role": "verifier", "verifies": "solver", "scores": ["correct"]}
 def scenario(folder: Path, *stages: dict[str, Any], **more: Any) -> Path:
     """Write a scenario in which a solver learns sums, and others may speak."""
     game = {"kind": "team", "task": "arithmetic", "stages": stages or (SOLVE, CHECK)}
+    game["rewards"] = {"solver": {"readable": "own.readable"}}
     roles = {"solver": {"kind": "solver", "policy": "actor"}, "verifier": {"kind": "verifier", "policy": "checker"}}
     data = {
         "game": game | more.pop("game", {}),
@@ -51,6 +52,22 @@ def scenario(folder: Path, *stages: dict[str, Any], **more: Any) -> Path:
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump(data | more, sort_keys=False))
     return path
+
+
+def test_a_run_larger_than_the_machine_is_not_fine(run: Any) -> None:
+    huge = ["policies.actor.model.hidden=2048", "policies.actor.model.layers=64"]
+    status, said, complaint = run("check", KUHN, *huge)
+    assert (status, complaint) == (0, "")
+    verdict, warning = said.splitlines()[:2]
+    assert verdict == f"{KUHN}: valid, but read 1 warning; game kuhn_poker, trains actor"
+    assert re.fullmatch(
+        r"WARNING memory: about \d+ GB, more than the .* of this machine; marl check --device .*", warning
+    )
+    status, said, _ = run("check", KUHN, *huge, "--device", "2GiB")
+    assert (status, "fine" in said) == (1, False)
+    assert re.search(r"^WARNING memory: about \d+ GB, more than the 1\.4 GB that 2GiB leaves to the run$", said, re.M)
+    status, said, complaint = run("check", KUHN, "--device", "2GiB")
+    assert (status, complaint, said.partition(";")[0]) == (0, "", f"{KUHN}: fine")
 
 
 def test_check_says_who_learns_what_is_read_and_how_much_is_played_and_held(
@@ -93,7 +110,7 @@ def test_a_prompt_cannot_command_the_terminal(run: Any, tmp_path: Path) -> None:
 
 def test_a_challenger_is_shown_the_form_of_a_problem(run: Any, tmp_path: Path) -> None:
     pose = {"role": "challenger", "poses": True, "when": "split == 'train'", "examples": ["{{ question }}"]}
-    challenger = {"challenger": {"kind": "challenger", "policy": "actor"}}
+    challenger = {"challenger": {"kind": "challenger", "policy": "actor", "trainable": False}}
     text = run("check", scenario(tmp_path, pose, SOLVE, CHECK, roles=challenger))[1]
     assert (
         "  is to say  a problem: 2 numbers from 0 to 99 with + between them and nothing else, such as '99 + 0'" in text

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from marl.core.graph import Trajectory
+from marl.credit_stage.records import CreditRecord, RecomputedCredit
 from marl.runs.run_folder import RunFolder
-from marl.training.recompute_credit import CreditRecomputation, ranges
+from marl.training.recompute_credit import CreditRecomputation, format_ranges
+from marl.view.credit_table import write_credit_table
+from tests.support.handmade_episodes import make_episode
 from tests.support.run_processes import RunWorkspace
 
 
@@ -23,7 +28,9 @@ def step(whole: RunWorkspace) -> int:
 def test_a_table_names_every_role_and_agent(run: Any, whole: RunWorkspace, step: int) -> None:
     status, said, complaint = run("credit", whole.run, "--with", "outcome/none")
     assert (status, complaint) == (0, "")
-    title, _, rule, headings, first, second, tokens = said.splitlines()
+    title, _, rule, difference, baseline, headings, first, second, tokens = said.splitlines()
+    assert difference == "differs from the run's own rule in:"
+    assert baseline.startswith("  credit.baseline: none instead of group ")
     assert title == f"{whole.run}: step {step}, 32 episodes"
     assert rule == "outcome/none"
     assert headings.split()[:6] == ["role", "agent", "turns", "earned", "std", "advantage"]
@@ -62,6 +69,28 @@ def test_a_rule_with_settings_is_written_in_yaml_as_it_stands_under_assign(run: 
     assert status == 0
     assert said.splitlines()[3:] == whole_rule.splitlines()[3:]
     assert said.splitlines()[3:] != run("credit", whole.run, "--with", "flow")[1].splitlines()[3:]
+
+
+@pytest.mark.parametrize(
+    ("move", "cell"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("-1+cmd|' /C calc'!A0", "'-1+cmd|' /C calc'!A0"),
+        ("\t=1", "'\t=1"),
+        ("-12.5", "-12.5"),
+        ("bet", "bet"),
+        (None, ""),
+    ],
+)
+def test_a_move_that_looks_like_a_formula_is_text_in_a_csv_file(move: str | None, cell: str, tmp_path: Path) -> None:
+    played = make_episode("played", ["ann"])
+    trajectory = Trajectory(played.deal, played.start)
+    trajectory.add(replace(played.turns[0], action=move), [])
+    recomputed = RecomputedCredit("outcome", CreditRecord((), (), ()), {}, 0)
+    write_credit_table(tmp_path / "turns.csv", recomputed, [trajectory])
+    with (tmp_path / "turns.csv").open(newline="") as file:
+        assert next(csv.DictReader(file))["action"] == cell
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".csv"])
@@ -135,5 +164,5 @@ def test_what_cannot_be_done_is_said_with_status_2(
 ) -> None:
     status, _, complaint = run(*(str(whole.run) if word == "RUN" else word for word in words))
     assert status == 2
-    assert message.replace("STEPS", ranges(RunFolder(whole.run).recorded_steps())) in complaint
+    assert message.replace("STEPS", format_ranges(RunFolder(whole.run).recorded_steps())) in complaint
     assert "Traceback" not in complaint

@@ -1,9 +1,11 @@
-"""Consent: nothing outside a scenario's folder and the installed packages is imported, read or sent without it."""
+"""Consent: nothing outside a scenario's folder and marl's plug-ins is imported, read or sent without it."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +20,8 @@ from marl.commands import cli, consent
 from marl.core.plugins import GROUPS, find_plugin, known_kinds
 from marl.host.paths import FILE_FIELDS
 from marl.scenario.schema import Scenario
-from marl.scenario.trust import MODEL_FIELDS, ScenarioFolder, external_accesses, is_installed
+from marl.scenario.trust import MODEL_FIELDS, ExternalAccess, ScenarioFolder, external_accesses, is_plugin_code
+from tests.support.paths import ROOT
 
 NIM: Mapping[str, Any] = {
     "game": "nim",
@@ -101,16 +104,38 @@ def test_a_package_without_an_init_file_needs_consent_too(home: Home) -> None:
     assert not home.trace.exists()
 
 
-def test_a_module_in_the_scenarios_folder_needs_none(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_beside_a_scenario_needs_consent_once(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(home.other / "cache"))
     monkeypatch.chdir(home.own)
-    assert home.run("check", home.write(game=home.module(home.own, "own_4"))) == 0
+    file = home.write(game=home.module(home.own, "own_4"))
+    assert home.run("check", file) == 2
+    said = capsys.readouterr().err
+    assert f"imports own_4:Mine from {home.own}/own_4.py (game)" in said
+    assert "asked once for code in the scenario's folder" in said
+    assert not home.trace.exists()
+    assert home.run("check", file, "--trust") == 0
     assert home.trace.exists()
+    assert home.run("check", home.write(game="own_4:Mine", schedule={**NIM["schedule"], "steps": 2})) == 0, "asked once"
+    # Consent holds for this code in this folder: neither for other code, nor for a copy elsewhere.
+    assert home.run("check", home.write(game=home.module(home.own, "own_5"))) == 2
+    monkeypatch.chdir(home.other)
+    (home.other / "scenario.yaml").write_text(home.write(game=home.module(home.other, "own_4")).read_text())
+    assert home.run("check", home.other / "scenario.yaml") == 2
+
+
+def test_code_in_a_folder_of_pythonpath_needs_none(home: Home) -> None:
+    home.module(home.own, "own_6")
+    file = home.write(game="own_6:Mine")
+    settings = {**os.environ, "PYTHONPATH": f"{home.own}{os.pathsep}{ROOT}", "MARL_CACHE": str(home.other)}
+    assert subprocess.run([sys.executable, "-m", "marl", "check", file], env=settings).returncode == 0
 
 
 def test_a_hidden_folder_is_not_the_scenarios(home: Home) -> None:
     (home.own / ".ssh").mkdir()
     (home.own / ".ssh" / "key").write_text("secret")
-    assert not ScenarioFolder(home.own).holds(home.own / ".ssh" / "key")
+    assert not ScenarioFolder(home.own).contains_unhidden_path(home.own / ".ssh" / "key")
     assert home.run("check", home.write(game={"kind": "taboo", "file": str(home.own / ".ssh" / "key")})) == 2
 
 
@@ -134,20 +159,34 @@ def test_kinds_of_a_package_that_lies_in_the_working_folder_need_consent(
     from marl.core import plugins
     from marl.scenario import trust
 
-    for cached in (plugins._installed, trust._outside_kinds):
+    for cached in (plugins._installed_import_paths_by_kind, trust._import_path_by_uninstalled_kind):
         cached.cache_clear()
     try:
         assert home.run("check", home.write(game="nimble")) == 2
         assert not home.trace.exists()
     finally:
-        for cached in (plugins._installed, trust._outside_kinds):
+        for cached in (plugins._installed_import_paths_by_kind, trust._import_path_by_uninstalled_kind):
             cached.cache_clear()
+
+
+def test_a_module_in_folders_that_are_no_packages_is_not_imported_without_consent(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = home.other / "runs" / "stranger" / "code"
+    folder.mkdir(parents=True)
+    path = f"runs.stranger.code.{home.module(folder, 'evil')}"
+    file = home.write(game={"kind": path})
+    assert home.run("check", file) == 2
+    assert f"imports {path} from {folder / 'evil.py'} (game.kind)" in capsys.readouterr().err
+    assert not home.trace.exists()
+    assert home.run("check", file, "--trust") == 0
+    assert home.trace.exists()
 
 
 def test_what_no_rule_has_seen_is_stopped_where_it_would_be_imported(home: Home) -> None:
     place = home.module(home.other, "elsewhere_6")
     sys.path.append(str(home.other))
-    with consent.require_consent(), pytest.raises(ValueError, match="reaches outside"):
+    with consent.require_consent_to_external_accesses(), pytest.raises(ValueError, match="reaches outside"):
         find_plugin("games", place)
     assert not home.trace.exists()
     sys.path.remove(str(home.other))
@@ -220,6 +259,26 @@ def test_runs_that_build_on_each_other_in_a_circle_come_to_an_end(home: Home) ->
     assert external_accesses({"model": {"run": str(run)}}, home.own)
 
 
+def test_an_access_that_two_scenarios_have_is_listed_once() -> None:
+    own = ExternalAccess("imports", "mine:Mine from mine.py", "game.kind", needs_consent=True, is_code_in_folder=True)
+    of_a_run = ExternalAccess("imports", "mine:Mine from mine.py", "game.kind", needs_consent=True)
+    assert consent._format_access_lines([own, of_a_run]) == "  imports mine:Mine from mine.py (game.kind)"
+
+
+def test_a_link_out_of_a_models_folder_needs_consent_although_the_folder_is_the_scenarios_own(home: Home) -> None:
+    secret, model = home.other / "secret", home.own / "model"
+    secret.write_text("{{ messages }}")
+    (model / "more").mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"")
+    (model / "more" / "same.json").symlink_to(model / "config.json")
+    data = {"policies": {"actor": {"model": str(model)}}}
+    assert [access.needs_consent for access in external_accesses(data, home.own)] == [False]
+    (model / "chat_template.jinja").symlink_to(secret)
+    accesses = external_accesses(data, home.own)
+    assert [(access.target, access.needs_consent) for access in accesses] == [(str(model), False), (str(secret), True)]
+
+
 def test_a_models_folder_needs_consent_only_if_it_may_hold_code(home: Home) -> None:
     model = home.other / "model"
     model.mkdir()
@@ -231,7 +290,7 @@ def test_a_models_folder_needs_consent_only_if_it_may_hold_code(home: Home) -> N
         (model / name).write_bytes(b"")
         assert [reach.needs_consent for reach in external_accesses(data, home.own)] == [True]
         (model / name).unlink()
-    (model / "config.json").unlink()
+    (model / "model.safetensors").unlink()
     assert [reach.needs_consent for reach in external_accesses(data, home.own)] == [True]
     (model / "model.gguf").write_bytes(b"GGUF")
     assert [reach.needs_consent for reach in external_accesses(data, home.own)] == [False]
@@ -246,7 +305,7 @@ ENGINE = {"kind": "openai", "model": "m"}
         ("http://127.0.0.1:8000/v1", {}, False),
         ("http://localhost/v1", {"key_env": "PATH"}, False),
         ("http://[::1]/v1", {}, False),
-        ("https://api.example/v1", {"key_env": None}, False),
+        ("https://api.example/v1", {"key_env": None}, True),
         ("https://api.example/v1", {}, True),
         ("https://localhost.example/v1", {}, True),
         ("https://127.0.0.1.example/v1", {}, True),
@@ -288,8 +347,8 @@ def test_nothing_that_needs_consent_is_left_out_of_the_list(home: Home, capsys: 
 
 
 def test_a_long_rule_on_the_command_line_is_no_file(home: Home) -> None:
-    with consent.require_consent() as agreed:
-        agreed.check(NIM, "--with " + "x" * 5000, ())
+    with consent.require_consent_to_external_accesses() as agreed:
+        agreed.require_consent_to_settings(NIM, "--with " + "x" * 5000, ())
 
 
 def test_from_python_nobody_is_asked(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,8 +377,71 @@ def test_every_field_of_ours_that_names_a_file_is_known() -> None:
     assert issubclass(Scenario, BaseModel)
 
 
-def test_packages_are_installed_and_temporary_files_are_not(tmp_path: Path) -> None:
-    assert is_installed(Path(yaml.__file__))
-    assert is_installed(Path(marl.__file__))
-    assert not is_installed(tmp_path / "x.py")
-    assert not is_installed(Path("/etc/passwd"))
+def test_only_marl_and_packages_with_plug_ins_may_be_imported_without_consent(tmp_path: Path) -> None:
+    assert is_plugin_code(Path(marl.__file__))
+    assert is_plugin_code(Path(marl.__file__).parent / "games" / "nim.py")
+    assert not is_plugin_code(Path(yaml.__file__))
+    assert not is_plugin_code(tmp_path / "x.py")
+    assert not is_plugin_code(Path("/etc/passwd"))
+
+
+@pytest.mark.parametrize(
+    ("data", "module"),
+    [
+        ({"game": "numpy.testing:X"}, "numpy.testing:X"),
+        (
+            {"game": {"kind": "verifiers", "env": "verifiers.types:load_environment"}},
+            "verifiers.types:load_environment",
+        ),
+        ({"rewards": ["yaml.reader:Reader"]}, "yaml.reader:Reader"),
+    ],
+)
+def test_other_installed_packages_are_imported_with_consent_only(home: Home, data: Any, module: str) -> None:
+    (access,) = external_accesses(data, home.own)
+    assert access.needs_consent
+    assert str(access).startswith(f"imports {module} from")
+
+
+def test_a_module_main_is_never_imported(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    assert home.run("check", home.write(game="numpy.f2py.__main__:X"), "--trust") == 2
+    assert "importing a module __main__ runs a program" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="importing a module __main__ runs a program"):
+        find_plugin("games", "numpy.f2py.__main__:X")
+
+
+def test_a_folder_of_data_that_looks_like_a_models_needs_consent(home: Home) -> None:
+    business = home.other / "business"
+    business.mkdir()
+    for name in ("config.json", "scenario.yaml", "model.gguf", "model.safetensors", "secrets.csv"):
+        (business / name).write_text("{}")
+    task = {"game": {"kind": "team", "task": {"kind": "dataset", "path": str(business)}}}
+    (access,) = external_accesses(task, home.own)
+    assert access.needs_consent
+    assert str(access) == f"reads {business} (game.task.path)"
+
+
+def test_a_cluster_elsewhere_gets_code_and_prompts_only_with_consent(home: Home) -> None:
+    for address, expected in (("10.0.0.1:6379", [True]), ("127.0.0.1:6379", [True]), ("auto", [False]), (None, [])):
+        accesses = external_accesses({"cluster": {"kind": "ray", "address": address}}, home.own)
+        assert [access.needs_consent for access in accesses] == expected
+
+
+def test_files_that_games_open_and_hosts_that_games_call_need_consent(home: Home) -> None:
+    (home.other / "game.efg").write_text("EFG 2 R")
+    game = {"kind": "openspiel", "name": f"efg_game(filename={home.other}/game.efg)"}
+    (access,) = external_accesses({"game": game}, home.own)
+    assert (access.action, access.needs_consent) == ("reads", True)
+    assert not external_accesses({"prompt": f"Say (={home.other}/game.efg) aloud."}, home.own)
+    # A relative path without a slash starts at the working directory, which is not the scenario's folder.
+    games = [
+        {"kind": "openspiel", "name": "efg_game(filename=game.efg)"},
+        {"kind": "openspiel", "name": "efg_game", "parameters": {"filename": "game.efg"}},
+        {"kind": "textarena", "id": "Taboo-v0", "settings": {"data_path": "game.efg"}},
+    ]
+    for game in games:
+        (access,) = external_accesses({"game": game}, home.own)
+        assert (access.action, access.target) == ("reads", f"{home.other}/game.efg")
+        assert access.needs_consent
+    (access,) = external_accesses({"game": {"kind": "textarena", "id": "Hangman-v0"}}, home.own)
+    assert (access.action, access.needs_consent) == ("downloads", True)
+    assert not external_accesses({"game": {"kind": "textarena", "id": "TicTacToe-v0"}}, home.own)

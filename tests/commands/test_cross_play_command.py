@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from marl.commands.eval.cross_play import CrossPlayRun
+from marl.commands.eval.cross_play import CrossPlayTournament
 from marl.commands.eval.players import read_roster
-from marl.runs.checkpoint import intact_steps as whole_steps
+from marl.runs.checkpoint import intact_checkpoint_steps as whole_steps
 from marl.runs.run_folder import RunFolder
 from tests.support.paths import SCENARIOS
 from tests.support.run_processes import RunWorkspace
@@ -26,7 +26,7 @@ def test_all_kinds_of_players_meet_and_the_file_holds_what_the_table_shows(
     run: Any, whole: RunWorkspace, tmp_path: Path
 ) -> None:
     snapshot = shutil.copytree(
-        RunFolder(whole.run).policies_folder(8) / "actor", tmp_path / "league" / "actor" / "000008"
+        RunFolder(whole.run).verified_policies_folder(8) / "actor", tmp_path / "league" / "actor" / "000008"
     )
     out = tmp_path / "cross.json"
     players = [f"{whole.run}@all", whole.path / "scenario.yaml", snapshot, "nash", "random"]
@@ -64,18 +64,18 @@ def test_pairs_that_the_file_holds_are_not_played_again(run: Any, whole: RunWork
 def test_what_was_played_before_an_interruption_is_kept(whole: RunWorkspace, tmp_path: Path) -> None:
     met = read_roster([str(whole.run), "nash", "random"])
     out = tmp_path / "cross.json"
-    play = CrossPlayRun.from_roster(met, episodes=2, budget=None, seed=0, out=out)
+    play = CrossPlayTournament.from_roster(met, episodes=2, budget=None, seed=0, out=out)
 
     def stopped(engines: Any) -> Any:
         if any(policy.startswith("random") for policy in engines):
             raise KeyboardInterrupt
-        return play.tournament.simulator(engines)
+        return play.tournament.build_simulator(engines)
 
-    halted = CrossPlayRun(type(play.tournament)(met.scenario, met.entrants, 1, 0, stopped), out)
+    halted = CrossPlayTournament(type(play.tournament)(met.scenario, met.entrants, 1, 0, stopped), out)
     with pytest.raises(KeyboardInterrupt):
         halted()
     assert len(json.loads(out.read_text())["meetings"]) == 1
-    assert len(play().meetings) == 3
+    assert len(play().episodes_by_pair) == 3
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from marl.commands.cli import app
-from marl.commands.machine_findings import check_scenario, machine_findings
+from marl.commands.machine_findings import check_machine, check_scenario
 from marl.commands.self_test import self_test
 
 
 def test_all_topics_are_looked_at_and_nothing_is_wrong_on_a_machine_that_runs_the_tests() -> None:
-    found = list(machine_findings())
+    found = list(check_machine())
     topics = {each.topic for each in found}
     assert topics >= {
         "python",
@@ -34,7 +34,7 @@ def test_all_topics_are_looked_at_and_nothing_is_wrong_on_a_machine_that_runs_th
 
 
 def test_what_is_missing_comes_with_the_command_that_installs_it() -> None:
-    for each in machine_findings():
+    for each in check_machine():
         if each.topic in ("ray", "gguf", "tracking", "data", "bitsandbytes") and each.state == "absent":
             assert each.advice == f"pip install 'marl-llm[{each.topic}]'"
 

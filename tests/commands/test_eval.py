@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from marl.commands.eval.evaluate import EvaluatedPolicies, evaluate_policies
-from marl.commands.simulators import random_simulator
+from marl.commands.simulators import simulator_with_random_players
 from marl.core.graph import read_trajectories
-from marl.runs.checksums import _checksum as digests
+from marl.runs.checksums import _cached_checksum as digests
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, load, validate
 from tests.support.paths import SCENARIOS
@@ -45,7 +45,7 @@ def test_a_scenario_is_measured_as_its_run_was_before_the_first_step(run: Any, w
 
 def test_the_folder_of_a_model_sits_where_an_override_puts_it(run: Any, whole: RunWorkspace) -> None:
     last = RunFolder(whole.run).latest_checkpoint()[0]
-    model = RunFolder(whole.run).policies_folder(last) / "actor"
+    model = RunFolder(whole.run).verified_policies_folder(last) / "actor"
     status, said, _ = run("eval", whole.path / "scenario.yaml", f"policies.actor.model={model}")
     assert status == 0
     assert figures(said)["eval/nashconv"] == f"{row(whole.run, last)['eval/nashconv']:.4f}"
@@ -54,7 +54,7 @@ def test_the_folder_of_a_model_sits_where_an_override_puts_it(run: Any, whole: R
 def test_the_folder_of_a_model_alone_is_no_run_and_the_message_says_how_to_measure_it(
     run: Any, whole: RunWorkspace
 ) -> None:
-    model = RunFolder(whole.run).policies_folder(RunFolder(whole.run).latest_checkpoint()[0]) / "actor"
+    model = RunFolder(whole.run).verified_policies_folder(RunFolder(whole.run).latest_checkpoint()[0]) / "actor"
     status, _, complaint = run("eval", model)
     assert status == 2
     assert complaint == (
@@ -84,7 +84,7 @@ def test_each_file_of_the_checkpoint_is_verified_by_reading_it_once(
 ) -> None:
     # A copy, as checksums of files that have not changed are remembered.
     copied = Path(shutil.copytree(whole.run, tmp_path / "run"))
-    policies = RunFolder(whole.run).policies_folder(RunFolder(whole.run).latest_checkpoint()[0])
+    policies = RunFolder(whole.run).verified_policies_folder(RunFolder(whole.run).latest_checkpoint()[0])
     files = [file for file in policies.rglob("*") if file.is_file()]
     before = digests.cache_info().misses
     assert run("eval", copied)[0] == 0
@@ -135,4 +135,4 @@ def test_a_seed_decides_what_policies_say(run: Any, whole: RunWorkspace) -> None
 
 def test_random_players_leave_seats_that_answer_by_rule_alone() -> None:
     scenario = load(SCENARIOS / "solver_critic.yaml")
-    assert type(random_simulator(scenario).engines["checker"]).__name__ == "WorkerPoolEngine"
+    assert type(simulator_with_random_players(scenario).engines["checker"]).__name__ == "WorkerPoolEngine"

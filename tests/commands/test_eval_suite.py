@@ -10,9 +10,9 @@ import pytest
 
 from marl.commands.eval.suite import read_suite, suite_player
 from marl.evaluation.suite import Suite
-from marl.evaluation.suite_play import ProblemScores, suite_figures, suite_gains
+from marl.evaluation.suite_play import EpisodeScoresOfProblem, paired_gain_metrics, suite_metrics
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
+from marl.models.tiny_build import build_tiny_model
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from tests.support.paths import SCENARIOS
@@ -47,7 +47,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, whole: RunWorkspace) -> None:
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face folder that nobody trains: random weights, a byte tokenizer."""
     folder = tmp_path_factory.mktemp("bare") / "model"
-    build_tiny(Tiny(hidden=16, layers=1, vocabulary="bytes"), folder, ())
+    build_tiny_model(Tiny(hidden=16, layers=1, vocabulary="bytes"), folder, ())
     return folder
 
 
@@ -93,10 +93,10 @@ def test_a_run_is_compared_with_the_scenario_that_it_began_from(run: Any, whole:
         gain, *bounds = last[f"gain/{name}"]
         assert gain == pytest.approx(last[f"eval/{name}"][0] - first[f"eval/{name}"][0], abs=2e-4)
         assert bounds[0] <= gain <= bounds[1]
-    checkpoint = RunFolder(whole.run).policies_folder(RunFolder(whole.run).latest_checkpoint()[0]) / "actor"
+    checkpoint = RunFolder(whole.run).verified_policies_folder(RunFolder(whole.run).latest_checkpoint()[0]) / "actor"
     told = written(tmp_path, "{tests: {kuhn: {game: kuhn_poker, roles: {player: {kind: player, policy: measured}}}}}")
     for target in (whole.run, checkpoint):
-        found = suite_player(str(target), read_suite(told)).play(Suite.model_validate(read_suite(told)))
+        found = suite_player(str(target), read_suite(told)).play_suite(Suite.model_validate(read_suite(told)))
         assert len(found["kuhn"]) == 100
 
 
@@ -110,34 +110,43 @@ def test_scripted_players_need_neither_weights_nor_a_learner_and_win(run: Any, t
 
 def test_two_are_compared_problem_by_problem() -> None:
     suite = Suite.model_validate({"tests": {"t": {"task": "arithmetic"}}, "samples": 2, "k": [1, 2]})
-    hard = [ProblemScores(f"{i}", (0.0, float(i % 2)), answers=("a", "b"), tokens=(3, 5)) for i in range(50)]
-    easy = [ProblemScores(f"{i}", (1.0, float(i % 2)), answers=("a", "b"), tokens=(3, 5)) for i in range(50)]
-    assert suite_figures(suite, {"t": hard})["eval/t/pass@1"] == 0.25
-    assert suite_figures(suite, {"t": hard})["eval/t/pass@2"] == 0.5
+    hard = [EpisodeScoresOfProblem(f"{i}", (0.0, float(i % 2)), answers=("a", "b"), tokens=(3, 5)) for i in range(50)]
+    easy = [EpisodeScoresOfProblem(f"{i}", (1.0, float(i % 2)), answers=("a", "b"), tokens=(3, 5)) for i in range(50)]
+    assert suite_metrics(suite, {"t": hard})["eval/t/pass@1"] == 0.25
+    assert suite_metrics(suite, {"t": hard})["eval/t/pass@2"] == 0.5
     assert (
-        suite_figures(suite, {"t": hard})["eval/t/maj@2"] == 0.25
+        suite_metrics(suite, {"t": hard})["eval/t/maj@2"] == 0.25
     )  # a tie of two, one of which is right half the time
-    gains = suite_gains(suite, {"t": hard}, {"t": easy})
+    gains = paired_gain_metrics(suite, {"t": hard}, {"t": easy})
     # Every problem gains the same half, so that there is no doubt, although problems differ.
     assert [gains[f"gain/t/mean{end}"] for end in ("", "_low", "_high")] == [0.5, 0.5, 0.5]
     assert gains["gain/t/pass@2_low"] < 0.5 < gains["gain/t/pass@2_high"]
-    with pytest.raises(ScenarioError, match="not the same problems: 50 before and 49 after, 49 of them in common"):
-        suite_gains(suite, {"t": hard}, {"t": easy[1:]})
+    with pytest.raises(ScenarioError, match="not the same problems: 50 before and 44 after, 44 of them in common"):
+        paired_gain_metrics(suite, {"t": hard}, {"t": easy[6:]})
+
+
+def test_a_problem_without_an_episode_on_one_side_is_left_out_and_shifts_no_other() -> None:
+    suite = Suite.model_validate({"tests": {"t": {"task": "arithmetic"}}, "samples": 1, "k": [1]})
+    before = [EpisodeScoresOfProblem(f"{i % 45}", (float(i % 2),)) for i in range(50)]
+    after = [EpisodeScoresOfProblem(f"{i % 45}", (i % 2 + 0.25,)) for i in range(50)]
+    gains = paired_gain_metrics(suite, {"t": before[:10] + before[11:]}, {"t": after[:21] + after[22:]})
+    # By position, problem 11 before would be compared with problem 10 after.
+    assert [gains[f"gain/t/mean{end}"] for end in ("", "_low", "_high")] == pytest.approx([0.25] * 3)
 
 
 def test_the_shipped_suite_fits_the_team_and_any_model(bare: Path) -> None:
     suite = read_suite(SUITE)
     for target, answering in ((TEAM, "critic"), (bare, "solver")):
-        tables = {name: suite_player(str(target), suite).table(name, test) for name, test in suite.tests.items()}
-        assert {table.answering for table in tables.values()} == {answering}
-        assert all(not policy.learner for table in tables.values() for policy in table.scenario.policies.values())
-    held_out = tables["two_digits"].scenario.game.held_out(1000)
+        tests = {test.name: test for test in suite_player(str(target), suite).assign_policies_to_tests(suite)}
+        assert {test.answering_role for test in tests.values()} == {answering}
+        assert all(not policy.learner for test in tests.values() for policy in test.scenario.policies.values())
+    held_out = tests["two_digits"].scenario.game.held_out_reset_options(1000)
     assert len(held_out) == 1000
 
 
 def test_of_several_games_each_test_takes_the_one_that_it_names_or_fits() -> None:
     suite, measured = read_suite(SCENARIOS / "suites" / "small_games.yaml"), suite_player(str(TWO), read_suite(SUITE))
-    tables = {name: measured.table(name, test) for name, test in suite.tests.items()}
+    tables = {test.name: test for test in measured.assign_policies_to_tests(suite)}
     games = {name: (table.scenario.game.kind, table.test.against) for name, table in tables.items()}
     assert games == {
         "nim": ("nim", "random"),
@@ -146,10 +155,12 @@ def test_of_several_games_each_test_takes_the_one_that_it_names_or_fits() -> Non
         "kuhn_nash": ("kuhn_poker", "nash"),
     }
     assert {*tables["nim"].scenario.seats.values()} == {"player"}
-    own = measured.table("kuhn", Suite.model_validate({"tests": {"kuhn": {}}}).tests["kuhn"])
+    [own] = measured.assign_policies_to_tests(Suite.model_validate({"tests": {"kuhn": {}}}))
     assert own.scenario.game.model_dump()["illegal"]["penalty"] == 3, "the game as the scenario has it"
     with pytest.raises(ScenarioError, match=r"tests\.sums: .*several games \(kuhn, nim\), of which none fit the test"):
-        measured.table("sums", read_suite(SUITE).tests["two_digits"])
+        measured.assign_policies_to_tests(
+            suite.model_copy(update={"tests": {"sums": read_suite(SUITE).tests["two_digits"]}})
+        )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +169,7 @@ def test_of_several_games_each_test_takes_the_one_that_it_names_or_fits() -> Non
         ("{tests: {}}", "tests: must have at least 1, has 0"),
         (
             "{tests: {a: {task: arithmetic, game: nim}}}",
-            "tests.a: task: 'arithmetic' beside game: 'nim'; give one of them",
+            "tests.a.task: 'arithmetic' beside game: 'nim'; give one of them",
         ),
         ("{tests: {a: {tsk: arithmetic}}}", "tests.a.tsk: unknown field 'tsk'; did you mean 'task'"),
         ("{tests: {a: {task: arithmetic}}, samples: 2, k: [4]}", "k: 4 of samples: 2; choices: 1 to 2"),
@@ -177,7 +188,7 @@ def test_of_several_games_each_test_takes_the_one_that_it_names_or_fits() -> Non
         ),
         ("{tests: {a: {}}}", "tests.a: a bare model has no game of its own; give the test a task or a game"),
         ("{tests: {a: {task: {kind: file, path: no.csv}}}}", "no.csv"),
-        ("{tests: {a: {game: nim, seats: {player_0: x}}}}", "tests.a: seats: have no effect without a game and roles"),
+        ("{tests: {a: {game: nim, seats: {player_0: x}}}}", "tests.a.seats: have no effect without a game and roles"),
     ],
 )
 def test_a_faulty_suite_is_refused_by_field_value_and_choices(
@@ -185,7 +196,7 @@ def test_a_faulty_suite_is_refused_by_field_value_and_choices(
 ) -> None:
     def played() -> None:
         suite = read_suite(written(tmp_path, text))
-        suite_player(str(bare), suite).play(suite)
+        suite_player(str(bare), suite).play_suite(suite)
 
     with pytest.raises(ScenarioError) as caught:
         played()

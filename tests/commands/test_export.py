@@ -93,7 +93,7 @@ def weights(run: Path, step: int = 1) -> dict[str, torch.Tensor]:
 def test_a_run_goes_on_from_another_runs_adapter_on_the_same_base(first: Path, tmp_path: Path) -> None:
     scenario = validate(duel(going_on(first), going_on(first), steps=2))
     assert missing_requirements(scenario) == []
-    begun = build(scenario)
+    begun: Any = build(scenario)
     assert begun.simulator.engines["student"] is begun.simulator.engines["teacher"]
     published: Any = begun.learners["student"].publish()
     saved = {tuple(tensor.flatten().tolist()) for tensor in weights(first).values()}

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import marl
+from marl.commands import starter_fit
 from marl.commands.cli import app
-from marl.commands.starter import inspect_data
+from marl.commands.starter import inspect_question_file
+from marl.evaluation.dry_run import play_dry_run
+from marl.memory.device import DeviceMemory
+from marl.memory.preflight import estimate_memory_fit
+from marl.models.tiny import Tiny
+from marl.models.tiny_build import build_tiny_model
 
 
 def new(*arguments: str) -> Result:
@@ -32,6 +39,49 @@ def test_what_is_written_passes_the_check_as_it_is(kind: str, tmp_path: Path) ->
     assert all(len(line) <= 120 for line in file.read_text().splitlines() if str(file) not in line)
 
 
+PROGRAM = """
+import json, os, urllib.request
+
+def ask(agent, text):
+    body = json.dumps({"model": agent, "messages": [{"role": "user", "content": text}]}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as response:
+        return json.load(response)["choices"][0]["message"]["content"]
+
+def main(task):
+    return ask("solver", task["question"] + ask("planner", task["question"]))
+"""
+
+
+def test_the_scenario_of_a_program_runs_the_program_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "my_graph.py").write_text(PROGRAM)
+    file = tmp_path / "mine.yaml"
+    written = new("program", "--call", "my_graph:main", "--callers", "planner,solver", "--out", str(file))
+    assert f"next, marl check {file}" in written.output
+    checked = CliRunner().invoke(app, ["check", str(file), "--trust"], catch_exceptions=False)
+    assert f"{file}: fine" in checked.output
+    scenario = marl.load(file)
+    assert [name for name, policy in scenario.policies.items() if policy.learner] == ["planner", "solver"]
+    assert scenario.roles["planner"].history == "append"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["program"], "--call names the function"),
+        (["team", "--call", "a:b"], "--call names the function"),
+        (["program", "--call", "my_graph"], "--call 'my_graph': give a function as module:function"),
+        (["program", "--call", "a:b", "--callers", "planner,Crew"], "--callers: 'Crew' is no name"),
+        (["program", "--call", "a:b", "--callers", "x,x"], "--callers: x,x names an agent twice"),
+    ],
+)
+def test_a_wrong_call_is_refused(arguments: list[str], message: str, tmp_path: Path) -> None:
+    written = CliRunner().invoke(app, ["new", *arguments, "--out", str(tmp_path / "mine.yaml")])
+    assert written.exit_code != 0
+    assert message in str(written.exception)
+
+
 def test_only_the_solver_of_one_role_learns(tmp_path: Path) -> None:
     new("one-role", "--out", str(tmp_path / "mine.yaml"))
     policies = marl.load(tmp_path / "mine.yaml").policies
@@ -50,17 +100,17 @@ def test_a_file_of_ones_own_is_read_by_its_columns_and_verified_as_numbers(tmp_p
 def test_answers_that_are_no_numbers_are_compared_as_texts(tmp_path: Path) -> None:
     file = tmp_path / "colours.jsonl"
     file.write_text('{"input": "grass", "output": "green"}\n{"input": "snow", "output": "white as milk"}\n')
-    data = inspect_data(file)
-    assert (data.numeric, data.longest, data.held_out) == (False, 3, 1)
+    data = inspect_question_file(file)
+    assert (data.numeric, data.answer_words, data.held_out_row_count) == (False, 3, 1)
 
 
 def test_unknown_columns_are_named_with_those_there_are(tmp_path: Path) -> None:
     file = sums(tmp_path, "left", "right")
     with pytest.raises(ValueError, match=r"--question: no column of .* has a usual name .*; choices: left, right"):
-        inspect_data(file)
+        inspect_question_file(file)
     with pytest.raises(ValueError, match=r"--answer rihgt: not every row of .* has it; .*right"):
-        inspect_data(file, "left", "rihgt")
-    assert inspect_data(file, "left", "right").question == "left"
+        inspect_question_file(file, "left", "rihgt")
+    assert inspect_question_file(file, "left", "right").question == "left"
 
 
 def test_a_model_of_ones_own_gets_no_settings_that_only_tiny_ones_need(tmp_path: Path) -> None:
@@ -70,6 +120,40 @@ def test_a_model_of_ones_own_gets_no_settings_that_only_tiny_ones_need(tmp_path:
     assert "lr: 1.0e-6" in text
     assert "tiny" not in text
     assert "threads" not in text
+
+
+def test_a_file_elsewhere_that_was_typed_needs_no_further_consent(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    result = new("team", "--data", str(sums(tmp_path / "elsewhere")), "--out", str(tmp_path / "mine" / "team.yaml"))
+    assert result.exit_code == 0
+    assert "30 rows, 6 held out" in result.output
+
+
+def test_editors_find_the_schema_beside_the_scenario(tmp_path: Path) -> None:
+    new("self-play", "--out", str(tmp_path / "mine.yaml"))
+    first = (tmp_path / "mine.yaml").read_text().splitlines()[0]
+    name = first.removeprefix("# yaml-language-server: $schema=")
+    assert "schedule" in json.loads((tmp_path / name).read_text())["properties"]
+
+
+@pytest.mark.parametrize(("game", "exact"), [("kuhn_poker", True), ("leduc_poker", True), ("tic_tac_toe", False)])
+def test_nashconv_is_measured_where_the_game_is_small_enough(game: str, exact: bool, tmp_path: Path) -> None:
+    new("self-play", "--game", game, "--out", str(tmp_path / "mine.yaml"))
+    assert marl.load(tmp_path / "mine.yaml").evaluate.nashconv is exact
+
+
+def test_settings_for_a_model_fit_the_longest_move_and_the_memory_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model"
+    build_tiny_model(Tiny.model_validate({"hidden": 64, "vocabulary": "bytes", "context": 4096}), model, ())
+    small = DeviceMemory("cpu", 2.0e9)
+    monkeypatch.setattr(starter_fit, "_memory_of_this_machine", lambda: small)
+    new("self-play", "--model", str(model), "--out", str(tmp_path / "mine.yaml"))
+    scenario = marl.load(tmp_path / "mine.yaml")
+    # "[check]" has seven bytes, and the template adds none behind it.
+    assert scenario.roles["player"].sampling.max_tokens == 256 + len(" [check]")
+    assert estimate_memory_fit(play_dry_run(scenario), small).fits_device
 
 
 def test_nothing_is_overwritten_and_what_does_not_fit_is_said(tmp_path: Path) -> None:

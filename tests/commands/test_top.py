@@ -16,11 +16,13 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import yaml
 
+from marl.runs.status import STATUS_FILE, RunActivity, RunStatus
 from tests.support.recorded_runs import HOSTILE, kuhn_run
 from tests.support.run_processes import RunWorkspace
 
@@ -119,6 +121,19 @@ def test_top_follows_a_run_until_q_is_pressed(run: Path) -> None:
     assert r"\x1b[31mred" in terminal.output
 
 
+def test_status_and_top_name_the_same_state_of_a_run_that_was_killed(run: Path) -> None:
+    killed = RunStatus("node1", 7, time.time() - 100, ended=False, activity=RunActivity(3, 9, "play", 0.0))
+    (run / STATUS_FILE).write_text(json.dumps(asdict(killed)))
+    said = [
+        subprocess.run([sys.executable, "-m", "marl", *words], capture_output=True, text=True, check=True).stdout
+        for words in (("status", str(run)), ("top", str(run), "--once"))
+    ]
+    assert said[0].startswith("died: step 3 of 9; process 7 on node1 was last heard of 1 min 4")
+    assert re.search(r"newest row \d+ s old", said[0])
+    assert "died" in said[1].splitlines()[0]
+    assert "was last heard of 1 min 4" in said[1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["ctrl-c", "SIGTERM"])
 def test_the_terminal_is_restored_however_top_is_left(how: str, run: Path) -> None:
@@ -143,7 +158,7 @@ def test_training_on_a_terminal_shows_progress_roles_and_an_episode(desk: RunWor
         assert terminal.ended() == 0
     output = _STYLES.sub("", terminal.output)
     assert "step 4/4  100%" in output
-    assert re.search(r"role +return +trend", output)
+    assert re.search(r"role +seats' return +trend", output)
     assert re.search(r"episode 00000\d\.\d+\.\d, step \d", output)
     with on_terminal(*words, "--no-episodes", "--out", str(desk.path / "plain"), MARL_CACHE=cache) as terminal:
         assert terminal.ended() == 0

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Credit, Reading
-from marl.credit.assign.gae import Gae
-from marl.credit.assign.reward_rules import Outcome
-from marl.credit.baselines.group import AgentTurnGroup, Group, OpoBaseline, RlooBaseline
-from marl.credit.baselines.reinforce import Greedy
+from marl.credit.assign.gae import PerAgentGae
+from marl.credit.assign.reward_rules import AgentReturnAssign
+from marl.credit.baselines.group import AgentTurnGroup, GrpoBaseline, OpoBaseline, RlooBaseline
+from marl.credit.baselines.reinforce import GreedyReturnBaseline
 from marl.credit.baselines.whiten import GdpoBaseline, WhitenBaseline
 from marl.games.kuhn_poker import KuhnPokerConfig
-from marl.protocols import Baseline
+from marl.protocols import BaselineRule
 from tests.support.detailed_handmade_episodes import detailed_episode, numbers
 from tests.support.handmade_episodes import make_episode, make_evidence
 from tests.support.small_games import FunctionEngine, make_deal, make_simulator, random_move
@@ -41,7 +41,7 @@ def at_the_end(paid_B: Tensor) -> Tensor:
     return rewards_BT
 
 
-def ours(baseline: Baseline, paid_B: Tensor, **named: Tensor) -> list[float]:
+def ours(baseline: BaselineRule, paid_B: Tensor, **named: Tensor) -> list[float]:
     """One turn an episode, groups by start."""
     episodes = [
         detailed_episode(f"{i}", "a", start=f"{g}", lengths=[many], prompts=[(int(g),)])
@@ -69,7 +69,7 @@ def test_grpo_and_dr_grpo(version: str, error: float, std: bool, seed: int) -> N
     """The vectorised version has its statistics in float32."""
     advantages_of = getattr(algos, f"compute_grpo{version}_outcome_advantage")
     expected, _ = advantages_of(at_the_end(paid(seed)), MASK, GROUPS, norm_adv_by_std_in_grpo=std)
-    for baseline in (Group(std=std, epsilon=1e-6), AgentTurnGroup(std=std, epsilon=1e-6)):
+    for baseline in (GrpoBaseline(std=std, epsilon=1e-6), AgentTurnGroup(std=std, epsilon=1e-6)):
         assert ours(baseline, paid(seed)) == pytest.approx(first(expected), rel=error, abs=error)
 
 
@@ -115,7 +115,7 @@ def test_remax() -> None:
     simulator = make_simulator(kuhn, FunctionEngine(bold))
     episodes = simulator.play([make_deal(f"{i}", kuhn, i, cards=cards) for i, cards in enumerate(("KQ", "QK", "JQ"))])
     seen = replace(make_evidence(*episodes), simulator=simulator)
-    credit, _ = Greedy()(seen, Outcome()(seen))
+    credit, _ = GreedyReturnBaseline()(seen, AgentReturnAssign()(seen))
     # Bet and called, the pot is 2 each: what verl is told that a greedy answer was paid.
     for trajectory, greedy in zip(episodes, (2.0, -2.0, -2.0), strict=True):
         for agent, baseline in (("player_0", greedy), ("player_1", -greedy)):
@@ -147,7 +147,7 @@ def test_gae_skips_what_others_said_between(seed: int, gamma: float, lam: float)
     rewards_T = torch.zeros_like(values_T)
     rewards_T[int(mask_T.nonzero()[-1])] = reward
     _, returns = algos.compute_gae_advantage_return(rewards_T[None], values_T[None], mask_T[None], gamma, lam)
-    credit = Gae(gamma=gamma, lam=lam).build()(read(speakers, values_T.split(lengths), reward))
+    credit = PerAgentGae(gamma=gamma, lam=lam).build()(read(speakers, values_T.split(lengths), reward))
     advantages = [credit["e", index] for index, speaker in enumerate(speakers) if speaker == "a"]
     expected = returns[0][mask_T.bool()]
     assert [r for a in advantages for r in a.returns] == pytest.approx(expected.tolist())
@@ -173,5 +173,5 @@ def test_where_verl_is_not_followed() -> None:
     assert theirs[0].item() > 0.02
     assert theirs[8].item() == pytest.approx(0.3)
     episodes = [detailed_episode(f"{i}", "a", start=f"{group}") for i, group in enumerate(index)]
-    credit, _ = Group()(make_evidence(*episodes), {(f"{i}", 0): Advantage(0.3) for i in range(9)})
+    credit, _ = GrpoBaseline()(make_evidence(*episodes), {(f"{i}", 0): Advantage(0.3) for i in range(9)})
     assert set(numbers(credit).values()) == {0.0}

@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from marl.core.types import Completion, Fork
-from marl.credit.assign.reward_rules import Outcome
-from marl.credit.baselines.group import AgentGroup, AgentTurnGroup, Group, OpoBaseline, RlooBaseline, TaskRole
+from marl.credit.assign.reward_rules import AgentReturnAssign
+from marl.credit.baselines.group import (
+    AgentGroup,
+    AgentTurnGroup,
+    GrpoBaseline,
+    OpoBaseline,
+    RlooBaseline,
+    TaskRoleBaseline,
+)
 from marl.games.tic_tac_toe import TicTacToeConfig
 from tests.support.detailed_handmade_episodes import detailed_episode, numbers, worth
 from tests.support.handmade_episodes import advantages_of, make_evidence, uniform_credit
@@ -72,7 +79,7 @@ def test_forks_of_a_real_game_are_compared_with_the_course_they_left() -> None:
     [past] = simulator.play([make_deal("e", game)])
     episodes = [past, *simulator.play([Fork(past, 2, n=5)])]
     seen = make_evidence(*episodes)
-    peers = AgentTurnGroup().peers(seen, Outcome()(seen))
+    peers = AgentTurnGroup().compared_turn_groups(seen, AgentReturnAssign()(seen))
     [candidates] = [group for group in peers.groups if past.turns[2].id in group]
     assert candidates == [t.turns[2].id for t in episodes]
     for turn in past.turns[:2]:
@@ -89,7 +96,7 @@ def test_every_turn_of_an_agent_counts() -> None:
     credit, metrics = AgentGroup(std=False)(make_evidence(*episodes), assigned)
     assert [advantages_of(credit, t) for t in episodes] == [[-1, -1, -1, -2], [3, 2]]
     assert metrics == {"credit/groups": 2.0, "credit/degenerate_groups": 0.0}
-    each_once, _ = Group(std=False)(make_evidence(*episodes), assigned)
+    each_once, _ = GrpoBaseline(std=False)(make_evidence(*episodes), assigned)
     assert [advantages_of(each_once, t) for t in episodes] == [[-2, -2, -2, -2], [2, 2]]
     # ddof 1: squares 3 * 1 + 9 = 12 over 3.
     divided, _ = AgentGroup(epsilon=0.5)(make_evidence(*episodes), assigned)
@@ -109,7 +116,7 @@ def test_tasks_and_roles_have_a_mean_and_a_deviation_each() -> None:
         detailed_episode(f"{i}", "pst", start=f"{i}", seats=SEATS, problems=["", k, k]) for i, k in enumerate(kinds)
     ]
     assigned = worth({"0": [0, 1, 0], "1": [1, 1, 0], "2": [1, 0, 0], "3": [0, 0, 1]})
-    credit, metrics = TaskRole(task=r"^\w+", epsilon=0)(make_evidence(*episodes), assigned)
+    credit, metrics = TaskRoleBaseline(task=r"^\w+", epsilon=0)(make_evidence(*episodes), assigned)
     half = 0.5 * 3**0.5
     assert [advantages_of(credit, t) for t in episodes] == [
         pytest.approx([-half, half, -half]),
@@ -122,7 +129,7 @@ def test_tasks_and_roles_have_a_mean_and_a_deviation_each() -> None:
 
 def test_without_a_pattern_the_game_is_the_task() -> None:
     episodes = [detailed_episode(f"{i}", "s", start=f"{i}", seats=SEATS, problems=[f"{i}"]) for i in range(2)]
-    credit, _ = TaskRole(std=False)(make_evidence(*episodes), uniform_credit(episodes, 0.0, 4.0))
+    credit, _ = TaskRoleBaseline(std=False)(make_evidence(*episodes), uniform_credit(episodes, 0.0, 4.0))
     assert [advantages_of(credit, t) for t in episodes] == [[-2], [2]]
 
 
@@ -131,7 +138,7 @@ def test_one_work_on_one_problem_counts_once() -> None:
         detailed_episode("0", "sss", seats=SEATS, problems=["p", "p", "q"]),
         detailed_episode("1", "s", seats=SEATS, problems=["p"]),
     ]
-    credit, _ = TaskRole(std=False)(make_evidence(*episodes), worth({"0": [0, 0, 3], "1": [6]}))
+    credit, _ = TaskRoleBaseline(std=False)(make_evidence(*episodes), worth({"0": [0, 0, 3], "1": [6]}))
     # Worths 0 (twice said, once counted), 3, 6.
     assert [advantages_of(credit, t) for t in episodes] == [[-3, -3, 0], [3]]
 
@@ -139,9 +146,9 @@ def test_one_work_on_one_problem_counts_once() -> None:
 def test_a_problem_whose_task_cannot_be_told_is_named() -> None:
     one = detailed_episode("0", "s", seats=SEATS, problems=["1+2"])
     with pytest.raises(ValueError, match=r"task: '\[a-z\]\+' finds nothing in '1\+2' \(turn \('0', 0\)\)"):
-        TaskRole(task="[a-z]+")(make_evidence(one), uniform_credit([one], 1.0))
+        TaskRoleBaseline(task="[a-z]+")(make_evidence(one), uniform_credit([one], 1.0))
     with pytest.raises(ValueError, match="'\\(' is no regular expression"):
-        TaskRole(task="(")
+        TaskRoleBaseline(task="(")
 
 
 # --- RLOO, OPO -------------------------------------------------------------------------------------------------------
@@ -171,6 +178,8 @@ def test_long_answers_make_the_baseline() -> None:
 def test_of_equal_lengths_the_baseline_is_the_mean_and_without_any_there_is_none() -> None:
     episodes = [detailed_episode(f"{i}", "a", lengths=[7]) for i in range(3)]
     assigned = uniform_credit(episodes, 1, 2, 6)
-    assert OpoBaseline()(make_evidence(*episodes), assigned) == Group(std=False)(make_evidence(*episodes), assigned)
+    assert OpoBaseline()(make_evidence(*episodes), assigned) == GrpoBaseline(std=False)(
+        make_evidence(*episodes), assigned
+    )
     silent = [detailed_episode(f"{i}", "a", lengths=[0]) for i in range(3)]
     assert set(numbers(OpoBaseline()(make_evidence(*silent), assigned)[0]).values()) == {0.0}

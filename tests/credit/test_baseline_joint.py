@@ -3,7 +3,7 @@
 import pytest
 
 from marl.core.types import Advantage, Reward
-from marl.credit.assign.reward_rules import Outcome
+from marl.credit.assign.reward_rules import AgentReturnAssign
 from marl.credit.baselines.group import JointBaseline
 from tests.support.detailed_handmade_episodes import detailed_episode, forked_episode, numbers, worth
 from tests.support.handmade_episodes import advantages_of, make_evidence
@@ -52,7 +52,7 @@ def test_a_common_reward_counts_once_whoever_is_paid() -> None:
         for value, t in enumerate(episodes):
             t.rewards = [Reward(agent, float(value), t.turns[-1].id) for agent in agents]
         joint = JointBaseline(common="mean" if agents == "ab" else "sum")
-        credit, _ = joint(make_evidence(*episodes), Outcome()(make_evidence(*episodes)))
+        credit, _ = joint(make_evidence(*episodes), AgentReturnAssign()(make_evidence(*episodes)))
         assert [advantages_of(credit, t) for t in episodes] == [[-0.5, -0.5], [0.5, 0.5]]
 
 

@@ -11,27 +11,27 @@ import pytest
 
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Credit, Reward
-from marl.credit.assign.reward_rules import Outcome
+from marl.credit.assign.reward_rules import AgentReturnAssign
 from marl.credit.baselines.group import (
     AgentGroup,
     AgentTurnGroup,
-    Group,
+    GrpoBaseline,
     JointBaseline,
     OpoBaseline,
     RlooBaseline,
-    TaskRole,
+    TaskRoleBaseline,
 )
-from marl.credit.baselines.reinforce import NoBaseline, RoleAverage
+from marl.credit.baselines.reinforce import NoBaseline, RoleAverageBaseline
 from marl.credit.baselines.whiten import GdpoBaseline, WhitenBaseline
-from marl.protocols import Baseline, BaselineConfig
+from marl.protocols import BaselineConfig, BaselineRule
 from tests.support.detailed_handmade_episodes import detailed_episode, forked_episode, numbers, worth
 from tests.support.handmade_episodes import make_evidence, uniform_credit
 
 DIVIDING = {
-    "group": Group(epsilon=0),
-    "group batch": Group(std="batch", epsilon=0),
-    "group prompt": Group(like="prompt", epsilon=0),
-    "group problem": Group(like="problem", epsilon=0),
+    "group": GrpoBaseline(epsilon=0),
+    "group batch": GrpoBaseline(std="batch", epsilon=0),
+    "group prompt": GrpoBaseline(like="prompt", epsilon=0),
+    "group problem": GrpoBaseline(like="problem", epsilon=0),
     "agent turn": AgentTurnGroup(epsilon=0),
     "agent turn, problem": AgentTurnGroup(like="problem", epsilon=0),
     "agent": AgentGroup(epsilon=0),
@@ -45,7 +45,7 @@ DIVIDING = {
 }
 """Within groups, with a division."""
 PLAIN = {
-    "group mean": Group(std=False),
+    "group mean": GrpoBaseline(std=False),
     "loo": RlooBaseline(),
     "opo": OpoBaseline(),
     "joint": JointBaseline(),
@@ -58,7 +58,7 @@ WIDE = {
     "whiten": WhitenBaseline(epsilon=0),
     "whiten by role": WhitenBaseline(over="role", epsilon=0),
     "whiten sequences": WhitenBaseline(unit="sequence", guard="std", epsilon=0),
-    "task": TaskRole(epsilon=0),
+    "task": TaskRoleBaseline(epsilon=0),
 }
 """Across the whole step."""
 GROUPED = {**DIVIDING, **PLAIN}
@@ -82,7 +82,7 @@ def step(groups: int = 3, size: int = 4) -> list[Trajectory]:
     ]
 
 
-def judge(baseline: Baseline, episodes: list[Trajectory], assigned: Credit) -> dict:
+def judge(baseline: BaselineRule, episodes: list[Trajectory], assigned: Credit) -> dict:
     seen = replace(make_evidence(*episodes), earned_by_reward={"outcome": assigned})
     return numbers(baseline(seen, assigned)[0])
 
@@ -187,13 +187,13 @@ def test_tokens_of_a_turn_keep_their_differences() -> None:
     episodes = [detailed_episode(f"{i}", "a", lengths=[2]) for i in range(2)]
     assigned = {("0", 0): Advantage(2.0, (1.5, 2.5)), ("1", 0): Advantage(4.0, (4.0, 5.0))}
     # Mean 3, deviation of 2 and 4 with ddof 1: sqrt(2).
-    credit, _ = Group(epsilon=0)(make_evidence(*episodes), assigned)
+    credit, _ = GrpoBaseline(epsilon=0)(make_evidence(*episodes), assigned)
     assert [credit[f"{i}", 0].tokens for i in range(2)] == [
         pytest.approx((-1.5 / 2**0.5, -0.5 / 2**0.5)),
         pytest.approx((1 / 2**0.5, 2 / 2**0.5)),
     ]
     # Averages of the past: 0 before the first episode, (1 - 0.75) 2 = 0.5 before the second.
-    credit, _ = RoleAverage(alpha=0.75).build()(make_evidence(*episodes), assigned)
+    credit, _ = RoleAverageBaseline(alpha=0.75).build()(make_evidence(*episodes), assigned)
     assert [credit[f"{i}", 0].tokens for i in range(2)] == [(1.5, 2.5), (3.5, 4.5)]
     assert NoBaseline()(make_evidence(*episodes), assigned)[0] == assigned
 
@@ -201,14 +201,14 @@ def test_tokens_of_a_turn_keep_their_differences() -> None:
 def test_tokens_of_equal_turns_get_exactly_0() -> None:
     episodes = [detailed_episode(f"{i}", "a", lengths=[2]) for i in range(2)]
     assigned = {(f"{i}", 0): Advantage(0.1, (0.0, 0.2)) for i in range(2)}
-    credit, _ = Group()(make_evidence(*episodes), assigned)
+    credit, _ = GrpoBaseline()(make_evidence(*episodes), assigned)
     assert {advantage.tokens for advantage in credit.values()} == {(0.0, 0.0)}
 
 
 def test_batch_deviation_is_that_of_all_worths_of_the_step() -> None:
     # Worths 0, 2 and 4, 10: means 1 and 7; all of them: mean 4, squares 16 + 4 + 0 + 36 = 56, variance 56 / 3.
     episodes = [detailed_episode(f"{i}", "a", start=f"{i // 2}") for i in range(4)]
-    credit, _ = Group(std="batch", epsilon=0.5)(make_evidence(*episodes), uniform_credit(episodes, 0, 2, 4, 10))
+    credit, _ = GrpoBaseline(std="batch", epsilon=0.5)(make_evidence(*episodes), uniform_credit(episodes, 0, 2, 4, 10))
     deviation = (56 / 3) ** 0.5 + 0.5
     assert list(numbers(credit).values()) == pytest.approx([x / deviation for x in (-1, 1, -3, 3)], rel=1e-12)
 
@@ -246,7 +246,7 @@ def test_peers_are_those_whose_worth_makes_a_difference(kind: str) -> None:
     episodes = step(2, 3)
     assigned = drawn(episodes)
     seen = replace(make_evidence(*episodes), earned_by_reward={"outcome": assigned})
-    peers = ALL[kind].peers(seen, assigned)
+    peers = ALL[kind].compared_turn_groups(seen, assigned)
     assert peers is not None
     assert peers.shared_property == LIKE.get(kind, "start")
     assert sorted(chain(*peers.groups)) == sorted(assigned)
@@ -272,12 +272,12 @@ def test_what_the_rule_declares_is_so() -> None:
     episodes = [detailed_episode(f"{i}", "aa", prompts=[(1,), (2, i)], problems=["p", "q"]) for i in range(3)]
     assigned = uniform_credit(episodes, 1.0, 2.0, 4.0)
     turns = {turn.id: turn for t in episodes for turn in t.turns}
-    for baseline in (Group(like="prompt"), AgentTurnGroup(), JointBaseline(per="round")):
-        peers = baseline.peers(make_evidence(*episodes), assigned)
+    for baseline in (GrpoBaseline(like="prompt"), AgentTurnGroup(), JointBaseline(per="round")):
+        peers = baseline.compared_turn_groups(make_evidence(*episodes), assigned)
         assert sorted(map(len, peers.groups)) == [1, 1, 1, 3]
         assert all(len({turns[t].completion.prompt_ids for t in group}) == 1 for group in peers.groups)
-    for baseline in (Group(), AgentGroup(), JointBaseline()):
-        assert [len(group) for group in baseline.peers(make_evidence(*episodes), assigned).groups] == [6]
+    for baseline in (GrpoBaseline(), AgentGroup(), JointBaseline()):
+        assert [len(group) for group in baseline.compared_turn_groups(make_evidence(*episodes), assigned).groups] == [6]
 
 
 # --- the stopping bias -----------------------------------------------------------------------------------------------
@@ -299,12 +299,12 @@ def course(name: str, moves: tuple[str, ...], off: float) -> Trajectory:
     return made
 
 
-def gradient(baseline: Baseline, to_go: bool) -> float:
+def gradient(baseline: BaselineRule, to_go: bool) -> float:
     """Of the logit of `continue`, over all pairs of episodes: sum of advantage times d log probability."""
     total = 0.0
     for (one, other), (x, y) in product(product(OVER, OVER), product(NOISE, NOISE)):
         pair = [course("0", one, x), course("1", other, y)]
-        assigned = Outcome(to_go=to_go)(make_evidence(*pair))
+        assigned = AgentReturnAssign(to_go=to_go)(make_evidence(*pair))
         advantages = judge(baseline, pair, assigned)
         slopes = [(move == "continue") - CHANCES["continue"] for move in (*one, *other)]
         chance = math.prod(CHANCES[move] for move in (*one, *other)) / 4
@@ -326,7 +326,7 @@ def test_returns_to_go_do_pay_against_the_mean_of_whole_episodes() -> None:
     # The half of a pair's mean that is an episode's own: 0 if it stops, -1 / 2 if it goes on, which has chance 0.3 and
     # slope 0.7. So both together gain 0.3 * 0.7 / 2, but for pairs that go on and end alike (chance 0.09 / 2): they get
     # 0 instead of 1 / 2 for each first turn and -1 / 2 for each second one, whose slopes are 0 in the mean.
-    assert gradient(Group(std=False), to_go=True) == pytest.approx(0.105 - 0.045 * 0.7, rel=1e-9)
+    assert gradient(GrpoBaseline(std=False), to_go=True) == pytest.approx(0.105 - 0.045 * 0.7, rel=1e-9)
 
 
 # --- forks -----------------------------------------------------------------------------------------------------------
@@ -342,7 +342,11 @@ def fork_of_three() -> tuple[list[Trajectory], Credit]:
 
 @pytest.mark.parametrize(
     "baseline",
-    [Group(like="prompt", std=False), AgentTurnGroup(std=False), JointBaseline(per="round", teams=(("a",), ("b",)))],
+    [
+        GrpoBaseline(like="prompt", std=False),
+        AgentTurnGroup(std=False),
+        JointBaseline(per="round", teams=(("a",), ("b",))),
+    ],
     ids=["prompt", "agent turn", "joint"],
 )
 def test_candidates_are_compared_and_what_they_share_enters_once(baseline: BaselineConfig) -> None:

@@ -16,9 +16,9 @@ from trl.trainer.rloo_trainer import RLOOTrainer
 from trl.trainer.utils import nanstd
 
 from marl.core.types import Advantage, Credit
-from marl.credit.baselines.group import Group, RlooBaseline
+from marl.credit.baselines.group import GrpoBaseline, RlooBaseline
 from marl.credit.baselines.whiten import GdpoBaseline
-from marl.protocols import Baseline
+from marl.protocols import BaselineRule
 from tests.support.detailed_handmade_episodes import detailed_episode
 from tests.support.handmade_episodes import make_evidence
 
@@ -55,7 +55,7 @@ def rloo(rewards: Tensor, normalize: bool) -> Tensor:
     return run(RLOOTrainer, "grouped_rewards = ", "if self.normalize_advantages", names)
 
 
-def ours(baseline: Baseline, rewards: Tensor, weights: Tensor) -> list[float]:
+def ours(baseline: BaselineRule, rewards: Tensor, weights: Tensor) -> list[float]:
     """Single turns, a group for each prompt; the named rewards are what each would have earned alone."""
     episodes = [detailed_episode(f"{i}", "a", start=f"{i // SIZE}", lengths=[1 + i]) for i in range(len(rewards))]
     assigned = {(f"{i}", 0): Advantage(total) for i, total in enumerate((rewards * weights).sum(1).tolist())}
@@ -83,7 +83,7 @@ def drawn(seed: int) -> tuple[Tensor, Tensor]:
 def test_group(seed: int, theirs: str, std: bool | str) -> None:
     rewards, weights = drawn(seed)
     expected = grpo(rewards, weights, scale_rewards=theirs)
-    baseline = Group.model_validate({"std": std, "epsilon": 1e-4})
+    baseline = GrpoBaseline.model_validate({"std": std, "epsilon": 1e-4})
     assert ours(baseline, rewards, weights) == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-9)
 
 

@@ -8,7 +8,7 @@ from torch.nn.functional import layer_norm
 
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Reward
-from marl.credit.baselines.group import Group
+from marl.credit.baselines.group import GrpoBaseline
 from marl.credit.baselines.whiten import GdpoBaseline, WhitenBaseline
 from marl.credit_stage.stage import CreditStage
 from marl.scenario.schema import CreditConfig
@@ -120,7 +120,7 @@ def test_rewards_that_a_sum_cannot_tell_apart_are_told_apart() -> None:
     seen = replace(make_evidence(*episodes), earned_by_reward={"right": right, "short": short})
     exact = GdpoBaseline(weights={"right": 1, "short": 0.5}, epsilon=0, group_epsilon=0)
     assert list(numbers(exact(seen, total)[0]).values()) == pytest.approx([0, 1, -1], abs=1e-12)
-    assert len(set(numbers(Group()(seen, total)[0]).values())) == 2
+    assert len(set(numbers(GrpoBaseline()(seen, total)[0]).values())) == 2
     # With an epsilon of 1/2 in the second place alone: over std + 1/2.
     loose = GdpoBaseline(weights={"right": 1, "short": 0.5}, epsilon=0.5, group_epsilon=0)
     share = 1.5 / (1.5 + 0.5 * 3**0.5)
@@ -154,7 +154,7 @@ def test_one_reward_alone_is_plain_grpo_where_nvlabs_code_is_followed() -> None:
     assigned = worth({"0": [1], "1": [0], "2": [0.5], "3": [0.5]})
     seen = replace(make_evidence(*episodes), earned_by_reward={"r": assigned})
     plain = GdpoBaseline(alone="group", weights={"r": 1.0})
-    assert plain(seen, assigned)[0] == Group(epsilon=1e-4)(seen, assigned)[0]
+    assert plain(seen, assigned)[0] == GrpoBaseline(epsilon=1e-4)(seen, assigned)[0]
     assert GdpoBaseline()(seen, assigned)[0] != plain(seen, assigned)[0]
     # Paid or not, a second reward that has a weight is another one.
     assert GdpoBaseline(alone="group", weights={"r": 1.0, "other": 1.0})(seen, assigned) == GdpoBaseline()(

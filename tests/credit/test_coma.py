@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from marl.core.graph import Trajectory
 from marl.core.state import load_state, save_state
-from marl.core.types import Failure, Reading, Request, TurnId
+from marl.core.types import CompletionFailure, Reading, Request, TurnId
 from marl.credit.assign.value_decomposition import Coma
-from marl.credit.mixing.networks import counterfactual
+from marl.credit.mixing.networks import counterfactual_advantage
 from marl.engines.scripted import Random, Tabular
 from marl.games.matrix_games import MatrixConfig, TwoStepConfig
 from marl.protocols import EngineConfig, Evidence
@@ -57,7 +57,7 @@ def joint_advantages(q: torch.Tensor, policies: list[torch.Tensor]) -> list[torc
         policies: for each agent, how likely each of its actions is.
     """
     return [
-        counterfactual(q.movedim(agent, -1), q.movedim(agent, -1)[..., None, :], policy).movedim(-1, agent)
+        counterfactual_advantage(q.movedim(agent, -1), q.movedim(agent, -1)[..., None, :], policy).movedim(-1, agent)
         for agent, policy in enumerate(policies)
     ]
 
@@ -78,7 +78,8 @@ def test_each_agents_advantages_average_to_zero_under_its_policy() -> None:
     policies = [policy / policy.sum() for policy in policies]
     for agent, advantages in enumerate(joint_advantages(q, policies)):
         assert advantages.shape == q.shape
-        means = torch.tensordot(advantages, policies[agent], dims=([agent], [0]))
+        dims: Any = ([agent], [0])
+        means = torch.tensordot(advantages, policies[agent], dims=dims)
         assert float(means.abs().max()) < 1e-12
 
 
@@ -151,7 +152,7 @@ def test_hidden_states_of_siblings_are_judged_where_they_are_read() -> None:
     states = {t.turns[0].id: torch.eye(4)[[3, len(t.turns[0].completion.text) // 2]] for t in episodes}
     readings = {turn: Reading((), hidden=hidden) for turn, hidden in states.items()}
     part = coma(common="sum", features="hidden", samples=15, fit=FIT | {"updates": 300})
-    assert part.needs == {"hidden"}
+    assert part.needed_reading_fields == {"hidden"}
     credit = part(Evidence(episodes, "a_game", readings))
     for t in episodes:
         wanted = 4 * 8 / 15 * (1 if len(t.turns[0].completion.text) > 1 else -1)
@@ -161,9 +162,9 @@ def test_hidden_states_of_siblings_are_judged_where_they_are_read() -> None:
 def test_new_answers_are_drawn_where_they_are_asked_for_and_cost_tokens() -> None:
     requests: list[Request] = []
 
-    def say(request: Request) -> str | Failure:
+    def say(request: Request) -> str | CompletionFailure:
         requests.append(request)
-        return "x" if len(requests) % 2 else Failure("aborted", "busy")
+        return "x" if len(requests) % 2 else CompletionFailure("aborted", "busy")
 
     simulator = make_simulator(GAME, FunctionEngine(say))
     episodes = saying(["x", "x x x"] * 2)
@@ -186,14 +187,15 @@ def test_new_answers_are_drawn_where_they_are_asked_for_and_cost_tokens() -> Non
 
 
 def test_whom_nobody_answers_gets_nothing_to_compare_with() -> None:
-    simulator = make_simulator(GAME, FunctionEngine(lambda request: Failure("aborted", "gone")))
+    simulator = make_simulator(GAME, FunctionEngine(lambda request: CompletionFailure("aborted", "gone")))
     episodes = saying(["x", "x x x"])
     credit = coma(alternatives="resample", samples=1)(Evidence(episodes, "a_game", simulator=simulator))
     assert {worth.value for worth in credit.values()} == {0.0}
 
 
 def test_a_restart_changes_no_bit(tmp_path: Path) -> None:
-    settings = Coma(lam=0.5, features="text", fit={"batch": 4, "memory": 2, "target_every": 3, "updates": 7})
+    fit: Any = {"batch": 4, "memory": 2, "target_every": 3, "updates": 7}
+    settings = Coma(lam=0.5, features="text", fit=fit)
     seen = [by_hand(*saying(["x", "x x x", "x x"] * 3, name)) for name in "abc"]
     whole, before, after = settings.build(), settings.build(), settings.build()
     expected = [whole(evidence) for evidence in seen]

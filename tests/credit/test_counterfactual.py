@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from marl.core.types import Fork, Request
-from marl.credit.assign.counterfactual import Difference, LeaveOneOut
+from marl.credit.assign.counterfactual import DifferenceReward, LeaveOneAgentOut
 from marl.engines.scripted import Tabular
 from marl.games.hint import HintConfig
 from marl.games.kuhn_poker import KuhnPokerConfig
@@ -35,7 +35,7 @@ from tests.support.small_games import (
     random_move,
 )
 
-POLICY = Difference(against="policy", common="mean")
+POLICY = DifferenceReward(against="policy", common="mean")
 
 
 # --- against the policy: COMA with Q = G -----------------------------------------------------------------------------
@@ -64,9 +64,9 @@ def test_comas_table_comes_out_of_real_play() -> None:
 @pytest.mark.parametrize("name", ["qmix_2b", "climbing", "penalty", "additive"])
 def test_under_the_policy_the_mean_of_the_credit_is_0_for_each_agent(name: str) -> None:
     game = MatrixConfig(table=name)
-    moves = "abc"[: game.cells.shape[0]]
+    moves = "abc"[: game.build().cells.shape[0]]
     odds = dict(zip(moves, {2: (0.25, 0.75), 3: (0.125, 0.25, 0.625)}[len(moves)], strict=True))
-    player = Tabular(table={f"agent_{place}": odds for place in range(game.cells.ndim)})
+    player = Tabular(table={f"agent_{place}": odds for place in range(game.build().cells.ndim)})
     simulator = scripted_simulator(game, player)
     [trajectory] = episodes(simulator, game, 1)
     for turn in trajectory.turns:
@@ -87,7 +87,7 @@ def test_a_last_turn_is_worth_its_exact_advantage() -> None:
     simulator = scripted_simulator(game, Tabular(table=rows))
     tree, strategy = table_strategy(simulator, game, rows)
     played = episodes(simulator, game, 60)
-    credit, _ = assign_credit(Difference(against="policy"), simulator, *played)
+    credit, _ = assign_credit(DifferenceReward(against="policy"), simulator, *played)
     symbols = ["red", "green", "blue"]
     for trajectory in played:
         moves = [turn.action or "" for turn in trajectory.turns]
@@ -131,15 +131,15 @@ def test_free_text_has_no_finite_list_of_moves() -> None:
     simulator = team_simulator(game, lambda request: "4")
     [trajectory] = simulator.play([team_deal(game)])
     with pytest.raises(ValueError, match=r"role 'solver' may say any text .*choices: against: default"):
-        assign_credit(Difference(against="policy"), simulator, trajectory)
+        assign_credit(DifferenceReward(against="policy"), simulator, trajectory)
 
 
 # --- against a default -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", [LeaveOneOut, Difference])
+@pytest.mark.parametrize("rule", [LeaveOneAgentOut, DifferenceReward])
 @pytest.mark.parametrize(("name", "known"), [("and", 1.0), ("or", 0.0)])
-def test_leaving_one_out_is_not_efficient(rule: type[LeaveOneOut], name: str, known: float) -> None:
+def test_leaving_one_out_is_not_efficient(rule: type[LeaveOneAgentOut], name: str, known: float) -> None:
     simulator, trajectory = play_joint_move(MatrixConfig(table=name), "bbb")
     spent = dict(simulator.tokens)
     credit, metrics = assign_credit(rule(common="mean", default="a"), simulator, trajectory)
@@ -150,12 +150,14 @@ def test_leaving_one_out_is_not_efficient(rule: type[LeaveOneOut], name: str, kn
 
 def test_an_additive_game_pays_each_what_it_adds() -> None:
     simulator, trajectory = play_joint_move(CoalitionConfig(preset="additive"), ["in"] * 3)
-    for rule in (LeaveOneOut, Difference):
+    for rule in (LeaveOneAgentOut, DifferenceReward):
         credit, _ = assign_credit(rule(common="mean", default="out"), simulator, trajectory)
         assert [credit[turn.id].value for turn in trajectory.turns] == [1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize("rule", [LeaveOneOut(default="a"), Difference(default="a"), Difference(against="policy")])
+@pytest.mark.parametrize(
+    "rule", [LeaveOneAgentOut(default="a"), DifferenceReward(default="a"), DifferenceReward(against="policy")]
+)
 def test_where_all_moves_pay_the_same_everybody_earns_exactly_0(rule: AssignConfig) -> None:
     game = MatrixConfig(table=[[0.1, 0.1], [0.1, 0.1]])
     simulator = scripted_simulator(game)
@@ -167,7 +169,7 @@ def test_a_default_of_ones_own_comes_before_the_roles() -> None:
     simulator, trajectory = play_joint_move(MatrixConfig(table="climbing"), "aa")
 
     def worths(default: Any) -> list[float]:
-        credit, _ = assign_credit(LeaveOneOut(common="mean", default=default), simulator, trajectory)
+        credit, _ = assign_credit(LeaveOneAgentOut(common="mean", default=default), simulator, trajectory)
         return [credit[turn.id].value for turn in trajectory.turns]
 
     assert worths("b") == [11 + 30, 11 + 30]
@@ -190,26 +192,26 @@ def test_one_turn_is_replaced_or_all_of_its_agents() -> None:
         return [credit[turn.id].value for turn in trajectory.turns]
 
     # agent_0's first `a` leads to 2A, which pays 7; agent_1's first move changes nothing; in 2B the other cells pay 1.
-    assert worths(Difference(common="mean", default="a")) == [1.0, 0.0, 7.0, 7.0]
+    assert worths(DifferenceReward(common="mean", default="a")) == [1.0, 0.0, 7.0, 7.0]
     # All of agent_0's: (a, a), so 7. All of agent_1's: 2B, row b, column a: 1.
-    assert worths(Difference(common="mean", default="a", each="agent")) == [1.0, 7.0, 1.0, 7.0]
-    assert worths(LeaveOneOut(common="mean", default="a")) == [1.0, 7.0, 1.0, 7.0]
+    assert worths(DifferenceReward(common="mean", default="a", each="agent")) == [1.0, 7.0, 1.0, 7.0]
+    assert worths(LeaveOneAgentOut(common="mean", default="a")) == [1.0, 7.0, 1.0, 7.0]
 
 
 def test_silence_at_one_turn_is_no_answer_there() -> None:
     game = PenniesConfig(rounds=2)
     simulator = make_simulator(game, FunctionEngine(lambda request: "[heads]"))
     [trajectory] = simulator.play([make_deal("e", game)])
-    credit, _ = assign_credit(Difference(teams=(("player_0",), ("player_1",))), simulator, trajectory)
-    # player_0 wins both rounds, 2 to -2. Who says nothing forfeits: it pays the other 1, and the game is over.
-    assert [credit[turn.id].value for turn in trajectory.turns] == [2 - -1, -2 - -1, 2 - (1 - 1), -2 - (-1 - 1)]
+    credit, _ = assign_credit(DifferenceReward(teams=(("player_0",), ("player_1",))), simulator, trajectory)
+    # player_0 wins both rounds, 2 to -2. Who says nothing pays the other 2, the worst loss of play, and the game ends.
+    assert [credit[turn.id].value for turn in trajectory.turns] == [2 - -2, -2 - -2, 2 - (1 - 2), -2 - (-1 - 2)]
 
 
 def test_samples_average_over_what_others_may_answer() -> None:
     game = HintConfig(symbols=2)
     simulator = scripted_simulator(game)
     trajectory = next(e for e in episodes(simulator, game, 12, symbol="red") if e.turns[0].action == "two")
-    credit, metrics = assign_credit(Difference(common="mean", default="one", samples=400), simulator, trajectory)
+    credit, metrics = assign_credit(DifferenceReward(common="mean", default="one", samples=400), simulator, trajectory)
     # After another word the guesser guesses anew: right half of the time.
     assert credit[trajectory.turns[0].id].value == pytest.approx(trajectory.returns.get("speaker", 0.0) - 0.5, abs=0.1)
     assert metrics == {"credit/plays": 800}
@@ -235,20 +237,20 @@ def test_verifiers_are_asked_again_and_earn_nothing() -> None:
     simulator = team_simulator(CHAIN, led)
     [trajectory] = simulator.play([team_deal(CHAIN)])
     evidence = Evidence([trajectory], "team", simulator=simulator, rule_based_roles=frozenset({"verifier"}))
-    part = LeaveOneOut().build()
+    part = LeaveOneAgentOut().build()
     # Both are right, which pays 2. Without the planner neither is, without a solver the other one.
     assert first_advantages(part(evidence), trajectory) == {"planner": 2.0, "solver_0": 1.0, "solver_1": 1.0}
     assert part.metrics() == {"credit/plays": 3}
-    only = LeaveOneOut(roles=("solver",)).build()
+    only = LeaveOneAgentOut(roles=("solver",)).build()
     assert first_advantages(only(evidence), trajectory) == {"solver_0": 1.0, "solver_1": 1.0}
     assert only.metrics() == {"credit/plays": 2}
     with pytest.raises(ValueError, match=r"roles: 'verifier' can earn nothing here; .*planner, solver"):
-        LeaveOneOut(roles=("verifier",)).build()(evidence)
+        LeaveOneAgentOut(roles=("verifier",)).build()(evidence)
 
 
 def test_without_a_game_at_hand_nothing_can_be_said() -> None:
     _, trajectory = play_joint_move(MatrixConfig(table="and"), "bbb")
-    for rule in (LeaveOneOut(), Difference()):
+    for rule in (LeaveOneAgentOut(), DifferenceReward()):
         with pytest.raises(ValueError, match=rf"{rule.kind!r} plays what did not happen, so it needs the game"):
             assign_credit(rule, None, trajectory)
 
@@ -258,7 +260,7 @@ def test_what_is_scaled_is_scaled_in_every_course() -> None:
     simulator, trajectory = play_joint_move(game, "aa")
     evidence = Evidence([trajectory], "matrix", simulator=simulator)
     halved = evidence.transform_rewards(lambda trajectory: trajectory.with_scaled_rewards(0.5))
-    for rule in (LeaveOneOut(default="b"), Difference(default="c"), POLICY):
+    for rule in (LeaveOneAgentOut(default="b"), DifferenceReward(default="c"), POLICY):
         whole, half = rule.build()(evidence), rule.build()(halved)
         assert {turn: 2 * worth.value for turn, worth in half.items()} == pytest.approx(
             {turn: worth.value for turn, worth in whole.items()}
@@ -272,7 +274,7 @@ def test_courses_of_a_tree_keep_to_their_own_answers_and_one_they_share_is_judge
     [[branch]] = simulator.play_forks([Fork(trunk, 3, "a", keeps_unchanged_answers=True)])
     assert (trunk.returns["agent_0"], branch.returns["agent_0"]) == (8, 1)
     alone, both = (
-        assign_credit(LeaveOneOut(common="mean", default="a"), simulator, *held)[0]
+        assign_credit(LeaveOneAgentOut(common="mean", default="a"), simulator, *held)[0]
         for held in ([branch], [trunk, branch])
     )
     # In the branch agent_1 ends with `a`. Without agent_0 it is 2A: 1 - 7. Without agent_1 nothing changes: 1 - 1.
@@ -286,9 +288,11 @@ def test_a_game_that_breaks_leaves_those_turns_without_an_entry_that_depend_on_i
     game = FailingPenniesConfig()
     simulator = make_simulator(game, FunctionEngine(lambda request: "[safe]"))
     [trajectory] = simulator.play([make_deal("e", game)])
-    simulator.max_drops = 100
-    default = {"player_0": "safe", "player_1": "crack"}
-    one, whole = (assign_credit(rule(default=default), simulator, trajectory)[0] for rule in (Difference, LeaveOneOut))
+    simulator.drops.limit = 100
+    default: dict[str, str | None] = {"player_0": "safe", "player_1": "crack"}
+    one, whole = (
+        assign_credit(rule(default=default), simulator, trajectory)[0] for rule in (DifferenceReward, LeaveOneAgentOut)
+    )
     assert {turn.agent for turn in trajectory.turns if turn.id in one} == {"player_0"}
     assert whole == {}, "an episode's agents are judged together or not at all"
 
@@ -298,8 +302,8 @@ def test_a_replaced_turn_has_no_tokens_from_which_its_agent_could_go_on() -> Non
     simulator = make_simulator(game, FunctionEngine(random_move), player=PlayerRole(policy="actor", history="append"))
     [trajectory] = simulator.play([make_deal("e", game)])
     with pytest.raises(ValueError, match=r"role 'player' \(history: append\).*choices: each: agent"):
-        assign_credit(Difference(default="heads"), simulator, trajectory)
-    assert len(assign_credit(Difference(default="heads", each="agent"), simulator, trajectory)[0]) == 4
+        assign_credit(DifferenceReward(default="heads"), simulator, trajectory)
+    assert len(assign_credit(DifferenceReward(default="heads", each="agent"), simulator, trajectory)[0]) == 4
 
 
 @pytest.mark.parametrize(
@@ -314,10 +318,12 @@ def test_a_replaced_turn_has_no_tokens_from_which_its_agent_could_go_on() -> Non
 )
 def test_settings_that_contradict_each_other_are_refused(settings: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        Difference.model_validate(settings)
+        DifferenceReward.model_validate(settings)
 
 
-@pytest.mark.parametrize("rule", [LeaveOneOut(default="bet"), Difference(default="bet"), Difference(against="policy")])
+@pytest.mark.parametrize(
+    "rule", [LeaveOneAgentOut(default="bet"), DifferenceReward(default="bet"), DifferenceReward(against="policy")]
+)
 def test_the_same_step_is_judged_the_same_way_and_nothing_is_remembered(rule: AssignConfig) -> None:
     game = KuhnPokerConfig()
     judged = []

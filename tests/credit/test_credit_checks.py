@@ -40,14 +40,17 @@ def test_a_rule_beside_that_needs_what_no_learner_reads_is_refused() -> None:
 
 def test_a_rule_that_nobody_learns_by_must_find_its_values_all_the_same() -> None:
     # Imitation learns from no credit, but every rule judges every step.
-    gae, imitates = "credit={assign: {kind: 'marl.credit.assign.gae:Gae'}}", "policies.actor.learner={kind: sft}"
-    needs = "'marl.credit.assign.gae:Gae' and 'group' need values, which no learner here reads"
+    gae, imitates = (
+        "credit={assign: {kind: 'marl.credit.assign.gae:PerAgentGae'}}",
+        "policies.actor.learner={kind: sft}",
+    )
+    needs = "'marl.credit.assign.gae:PerAgentGae' and 'group' need values, which no learner here reads"
     [problem] = problems(gae, imitates)
     assert problem.startswith(f"credit: {needs} ('sft'), and nobody learns by this rule")
     own = "credit.roles.player={assign: outcome, baseline: role_average}"
     [problem] = problems(gae, own)
     assert problem.startswith(f"credit: {needs} ('grpo'), and nobody learns by this rule")
-    marl.load(KUHN, [imitates, "credit={assign: {kind: 'marl.credit.assign.gae:Gae', values: none}}"])
+    marl.load(KUHN, [imitates, "credit={assign: {kind: 'marl.credit.assign.gae:PerAgentGae', values: none}}"])
 
 
 def test_a_rule_beside_that_compares_needs_somebody_to_compare_with() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from marl.credit.assign.gae import Bootstrap, Discount
+from marl.credit.assign.gae import BootstrapValueAndAdvantage, GammaAndLambda
 from marl.credit.assign.gae import gae as gae_of_moments
-from marl.credit.baselines.group import Group, OpoBaseline, RlooBaseline
+from marl.credit.baselines.group import GrpoBaseline, OpoBaseline, RlooBaseline
 from marl.credit.functions import gae, gdpo, grpo, opo, rloo, whiten
 from marl.protocols import BaselineConfig
 from tests.support.handmade_episodes import advantages_of, make_episode, make_evidence, uniform_credit
@@ -61,8 +61,8 @@ def test_advantages_are_those_of_the_baselines_on_episodes(seed: int) -> None:
         credit, _ = baseline.build()(make_evidence(*played), uniform_credit(played, *scores))
         return [advantages_of(credit, each)[0] for each in played]
 
-    assert grpo(scores, groups) == pytest.approx(judged(Group()), abs=1e-12)
-    assert grpo(scores, groups, std=False) == pytest.approx(judged(Group(std=False)), abs=1e-12)
+    assert grpo(scores, groups) == pytest.approx(judged(GrpoBaseline()), abs=1e-12)
+    assert grpo(scores, groups, std=False) == pytest.approx(judged(GrpoBaseline(std=False)), abs=1e-12)
     assert rloo(scores, groups) == pytest.approx(judged(RlooBaseline()), abs=1e-12)
     assert opo(scores, groups, [1] * len(scores)) == pytest.approx(judged(OpoBaseline()), abs=1e-12)
 
@@ -84,7 +84,7 @@ def test_whitened_scores_have_mean_0_and_spread_1() -> None:
 
 def test_gae_takes_its_options_by_name() -> None:
     rewards, values = [0.0, 1.0, 0.5], [0.2, 0.4, 0.1]
-    expected = gae_of_moments(rewards, values, Discount(0.9, 0.8), Bootstrap(0.7))
+    expected = gae_of_moments(rewards, values, GammaAndLambda(0.9, 0.8), BootstrapValueAndAdvantage(0.7))
     assert gae(rewards, values, gamma=0.9, lam=0.8, next_value=0.7) == expected
 
 

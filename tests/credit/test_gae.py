@@ -9,22 +9,22 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from marl.credit.assign.gae import TERMINAL, Bootstrap, Discount, bi_level_gae, gae
+from marl.credit.assign.gae import TERMINAL, BootstrapValueAndAdvantage, GammaAndLambda, bi_level_gae, gae
 
-NOTHING = Bootstrap(Fraction(0), Fraction(0))  # type: ignore[arg-type]
+NOTHING = BootstrapValueAndAdvantage(Fraction(0), Fraction(0))  # type: ignore[arg-type]
 """The end of an episode, in exact numbers."""
 
 
-def drawn(seed: int, n: int) -> tuple[list[Fraction], list[Fraction], Discount, Bootstrap]:
+def drawn(seed: int, n: int) -> tuple[list[Fraction], list[Fraction], GammaAndLambda, BootstrapValueAndAdvantage]:
     """Exact rewards, values, discount and bootstrap value."""
     rng = random.Random(seed)
     rewards, values = ([Fraction(rng.randint(-9, 9), rng.randint(1, 9)) for _ in range(n)] for _ in range(2))
-    discount = Discount(Fraction(rng.randint(0, 7), 7), Fraction(rng.randint(0, 5), 5))  # type: ignore[arg-type]
-    return rewards, values, discount, Bootstrap(Fraction(rng.randint(-5, 5), 3), Fraction(0))  # type: ignore[arg-type]
+    discount = GammaAndLambda(Fraction(rng.randint(0, 7), 7), Fraction(rng.randint(0, 5), 5))  # type: ignore[arg-type]
+    return rewards, values, discount, BootstrapValueAndAdvantage(Fraction(rng.randint(-5, 5), 3), Fraction(0))  # type: ignore[arg-type]
 
 
 def defined(
-    rewards: Sequence[Fraction], values: Sequence[Fraction], discount: Discount, later: Bootstrap
+    rewards: Sequence[Fraction], values: Sequence[Fraction], discount: GammaAndLambda, later: BootstrapValueAndAdvantage
 ) -> list[Fraction]:
     """A_k = sum over j >= k of (gamma lambda)^(j - k) delta_j, each sum on its own (Schulman et al. 2016, eq. 16)."""
     gamma, lam = Fraction(discount.gamma), Fraction(discount.lam)
@@ -58,19 +58,19 @@ def test_lambda_1_is_the_return_minus_the_value_and_lambda_0_is_the_temporal_dif
 
 def test_three_tokens_by_hand() -> None:
     # gamma 1/2, lambda 1/2; r = 0, 0, 8; V = 2, 4, 6. delta = 0, -1, 2; A3 = 2, A2 = -1 + 2/4, A1 = 0 - .5/4.
-    assert gae([0, 0, 8], [2, 4, 6], Discount(0.5, 0.5)) == [-0.125, -0.5, 2.0]
+    assert gae([0, 0, 8], [2, 4, 6], GammaAndLambda(0.5, 0.5)) == [-0.125, -0.5, 2.0]
     # Truncated, with 4 to come: delta3 = 8 + 2 - 6 = 4; A2 = -1 + 1, A1 = 0.
-    assert gae([0, 0, 8], [2, 4, 6], Discount(0.5, 0.5), Bootstrap(4.0)) == [0.0, 0.0, 4.0]
+    assert gae([0, 0, 8], [2, 4, 6], GammaAndLambda(0.5, 0.5), BootstrapValueAndAdvantage(4.0)) == [0.0, 0.0, 4.0]
 
 
 def test_no_moments_have_no_advantages() -> None:
-    assert gae([], [], Discount()) == []
+    assert gae([], [], GammaAndLambda()) == []
 
 
 # --- what is between --------------------------------------------------------------------------------------------------
 
 
-def skipping(row: np.ndarray, discount: Discount) -> np.ndarray:
+def skipping(row: np.ndarray, discount: GammaAndLambda) -> np.ndarray:
     """verl's GAE of one row [reward, value, mask], as restated: at a masked token, what is next stays what it was."""
     next_value = last = 0.0
     advantages = np.zeros(len(row))
@@ -81,7 +81,7 @@ def skipping(row: np.ndarray, discount: Discount) -> np.ndarray:
     return advantages
 
 
-def filling(row: np.ndarray, discount: Discount) -> np.ndarray:
+def filling(row: np.ndarray, discount: GammaAndLambda) -> np.ndarray:
     """OpenRLHF's, as restated: masked tokens are states worth 0 on the time axis."""
     rewards, values = row[:, 0] * row[:, 2], row[:, 1] * row[:, 2]
     after = np.append(values[1:], 0.0)
@@ -95,7 +95,7 @@ def filling(row: np.ndarray, discount: Discount) -> np.ndarray:
 def test_what_others_said_between_two_turns_does_not_exist_on_the_time_axis(seed: int) -> None:
     rng = np.random.default_rng(seed)
     row = np.stack([rng.normal(size=12), rng.normal(size=12), rng.random(12) < 0.6], 1)
-    seen, discount = row[row[:, 2] == 1], Discount(0.9, 0.8)
+    seen, discount = row[row[:, 2] == 1], GammaAndLambda(0.9, 0.8)
     assert gae(seen[:, 0].tolist(), seen[:, 1].tolist(), discount) == pytest.approx(
         skipping(row, discount)[row[:, 2] == 1].tolist(), rel=1e-12
     )
@@ -104,10 +104,13 @@ def test_what_others_said_between_two_turns_does_not_exist_on_the_time_axis(seed
 def test_skipping_is_not_filling_with_zeros_unless_nothing_is_discounted() -> None:
     row = np.array([[0.0, 0.5, 1], [0.0, 0.7, 0], [0.0, 0.2, 0], [1.0, 0.25, 1]])
     seen = row[row[:, 2] == 1]
-    skip = gae(seen[:, 0].tolist(), seen[:, 1].tolist(), Discount(0.9, 1.0))
+    skip = gae(seen[:, 0].tolist(), seen[:, 1].tolist(), GammaAndLambda(0.9, 1.0))
     assert skip == pytest.approx([0.9 - 0.5, 1 - 0.25])
-    assert filling(row, Discount(0.9, 1.0))[[0, 3]].tolist() == pytest.approx([0.9**3 - 0.5, 1 - 0.25])
-    assert gae(seen[:, 0].tolist(), seen[:, 1].tolist(), Discount()) == filling(row, Discount())[[0, 3]].tolist()
+    assert filling(row, GammaAndLambda(0.9, 1.0))[[0, 3]].tolist() == pytest.approx([0.9**3 - 0.5, 1 - 0.25])
+    assert (
+        gae(seen[:, 0].tolist(), seen[:, 1].tolist(), GammaAndLambda())
+        == filling(row, GammaAndLambda())[[0, 3]].tolist()
+    )
 
 
 # --- two levels -------------------------------------------------------------------------------------------------------
@@ -122,20 +125,22 @@ def test_bi_level_gae_of_three_turns_by_hand() -> None:
     # Turns, gamma_turn 1/2 and lambda 1: V(e) = 2, 3, 6 and R = 4, 0, 8.
     #   delta = 4 + 3/2 - 2 = 3.5,  0 + 6/2 - 3 = 0,  8 - 6 = 2;  A3 = 2, A2 = 0 + 2/2 = 1, A1 = 3.5 + 1/2 = 4.
     # Tokens inside, gamma = lambda = 1: turn 1: (2 - 1) + 4 = 5. Turn 3: (6 - 5) + 2 = 3, then (5 - 4) + 3 = 4.
-    advantages = bi_level_gae(REWARDS, VALUES, ENDS, Discount(), Discount(0.5, 1.0))
+    advantages = bi_level_gae(REWARDS, VALUES, ENDS, GammaAndLambda(), GammaAndLambda(0.5, 1.0))
     assert advantages == [5.0, 4.0, 1.0, 4.0, 3.0, 2.0]
 
 
 def test_bi_level_gae_discounts_inside_a_turn_with_the_tokens_own_gamma_and_lambda() -> None:
     # The same turns with lambda_turn 1/2: A3 = 2, A2 = 0 + 2/4 = .5, A1 = 3.5 + .5/4 = 3.625.
     # Inside, gamma 1/2, lambda 1/2: turn 1: 2/2 - 1 + 3.625/4; turn 3: 6/2 - 5 + 2/4 = -1.5, 5/2 - 4 - 1.5/4 = -1.875.
-    advantages = bi_level_gae(REWARDS, VALUES, ENDS, Discount(0.5, 0.5), Discount(0.5, 0.5))
+    advantages = bi_level_gae(REWARDS, VALUES, ENDS, GammaAndLambda(0.5, 0.5), GammaAndLambda(0.5, 0.5))
     assert advantages == [0.90625, 3.625, 0.5, -1.875, -1.5, 2.0]
 
 
 def test_a_truncated_episode_goes_on_at_the_level_of_turns() -> None:
     # A3 = 8 + 10/2 - 6 = 7; A2 = 0 + 7/2 = 3.5; A1 = 3.5 + 3.5/2 = 5.25; inside: differences of V are added.
-    advantages = bi_level_gae(REWARDS, VALUES, ENDS, Discount(), Discount(0.5, 1.0), Bootstrap(10.0))
+    advantages = bi_level_gae(
+        REWARDS, VALUES, ENDS, GammaAndLambda(), GammaAndLambda(0.5, 1.0), BootstrapValueAndAdvantage(10.0)
+    )
     assert advantages == [6.25, 5.25, 3.5, 9.0, 8.0, 7.0]
 
 
@@ -146,23 +151,23 @@ def guessed(rewards: Sequence[float]) -> list[int]:
 
 def test_a_turn_that_is_paid_exactly_0_is_a_turn() -> None:
     assert guessed(REWARDS) == [1, 5], "RAGEN merges the second turn into the third"
-    merged = bi_level_gae(REWARDS, VALUES, guessed(REWARDS), Discount(), Discount(0.5, 1.0))
+    merged = bi_level_gae(REWARDS, VALUES, guessed(REWARDS), GammaAndLambda(), GammaAndLambda(0.5, 1.0))
     # Then A = 8 - 6 = 2 and 4 + 6/2 - 2 + 2/2 = 6: the first turn's advantage would be 6 instead of 4.
     assert merged[1] == 6.0
-    assert bi_level_gae(REWARDS, VALUES, ENDS, Discount(), Discount(0.5, 1.0))[1] == 4.0
+    assert bi_level_gae(REWARDS, VALUES, ENDS, GammaAndLambda(), GammaAndLambda(0.5, 1.0))[1] == 4.0
 
 
 @pytest.mark.parametrize("ends", [[], [1], [1, 3]])
 def test_tokens_after_the_last_turn_are_refused(ends: list[int]) -> None:
     with pytest.raises(ValueError, match=r"the last of 6 tokens must end a turn, got ends=\["):
-        bi_level_gae(REWARDS, VALUES, ends, Discount(), Discount())
+        bi_level_gae(REWARDS, VALUES, ends, GammaAndLambda(), GammaAndLambda())
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_where_nothing_is_discounted_the_two_levels_are_plain_gae(seed: int) -> None:
     rewards, values, _, later = drawn(seed, n=7)
     rewards = [reward if t in (1, 2, 6) else Fraction(0) for t, reward in enumerate(rewards)]
-    whole = Discount(Fraction(1), Fraction(1))  # type: ignore[arg-type]
+    whole = GammaAndLambda(Fraction(1), Fraction(1))  # type: ignore[arg-type]
     assert bi_level_gae(rewards, values, [1, 2, 6], whole, whole, later) == gae(rewards, values, whole, later)  # type: ignore[arg-type]
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from marl.core.graph import Trajectory
-from marl.core.types import EdgeKind, Reading, SourceSpan, TurnId
-from marl.credit.assign.gae import ChainGae, Gae
-from marl.credit.assign.graph_gae import Ancestry, GraphGae
+from marl.core.types import EdgeKind, Reading, SpanFromEarlierTurn, TurnId
+from marl.credit.assign.gae import PerAgentGae, TeamChainGae
+from marl.credit.assign.graph_gae import CreditedTurnAncestry, GraphGae
 from marl.protocols import Evidence
 from tests.support.credit_graphs import random_episode
 from tests.support.handmade_episodes import TimedRewards, advantages_of, make_episode
@@ -80,7 +80,9 @@ def test_on_the_turns_of_one_agent_it_is_gae_whatever_their_prompts_repeat(seed:
     evidence = seen(graph("a" * 9, edges, drawn_payments(rng, "a" * 9)), drawn_values(rng, 9))
     evidence.trajectories[0].end = rng.choice(["terminated", "truncated"])
     settings = drawn_settings(rng)
-    assert GraphGae(share=share, rewards="paid", **settings).build()(evidence) == Gae(**settings).build()(evidence)
+    assert GraphGae(share=share, rewards="paid", **settings).build()(evidence) == PerAgentGae(**settings).build()(
+        evidence
+    )
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -95,9 +97,9 @@ def test_on_a_line_it_is_chain_gae(seed: int, share: Any, repeats: bool) -> None
     trajectory = graph(agents, edges, drawn_payments(rng, agents))
     evidence = seen(trajectory, values)
     for where in ("last", "paid"):
-        settings = drawn_settings(rng) | {"rewards": where}
+        settings: dict[str, Any] = drawn_settings(rng) | {"rewards": where}
         graph_credit = GraphGae(share=share, **settings).build()(evidence)
-        chain_credit = ChainGae(**settings).build()(evidence)
+        chain_credit = TeamChainGae(**settings).build()(evidence)
         assert graph_credit == chain_credit
         assert set(graph_credit) == {t.id for t, row in zip(trajectory.turns, values, strict=True) if row}
 
@@ -121,7 +123,7 @@ def test_a_fork_and_a_join_by_hand() -> None:
 def test_siblings_do_not_see_one_another_as_a_chain_does() -> None:
     # With lambda 0, the chain credits a with V(b) - V(a) although b never read a; the graph with what j expects.
     evidence = seen(graph("pabj", FORK_JOIN, [("j", 8.0, 3)]), [4.0, 6.0, 2.0, 5.0])
-    assert advantages_of(ChainGae(lam=0.0).build()(evidence), evidence.trajectories[0])[1] == 2 - 6
+    assert advantages_of(TeamChainGae(lam=0.0).build()(evidence), evidence.trajectories[0])[1] == 2 - 6
     assert advantages_of(GraphGae(lam=0.0).build()(evidence), evidence.trajectories[0])[1] == 5 - 6
 
 
@@ -177,10 +179,10 @@ def kept_bytes(turns: int) -> int:
     for place, turn in enumerate(whole.turns):
         made.add(turn, [read.id for read in whole.turns[max(0, place - 3) : place]])
     tracemalloc.start()
-    order = Ancestry(made, [turn.id for turn in made.turns], ("heard", "self"))
+    order = CreditedTurnAncestry(made, [turn.id for turn in made.turns], ("heard", "self"))
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert len(order.parents(made.turns[-1].id)) == 1
+    assert len(order.credited_parents(made.turns[-1].id)) == 1
     return kept
 
 
@@ -200,7 +202,8 @@ def ancestors(t: Trajectory, judged: Sequence[TurnId]) -> list[set[TurnId]]:
 def test_parts_by_tokens_are_those_of_the_prompt_that_were_made_from_each() -> None:
     whole = graph("pabj", FORK_JOIN, [("j", 8.0, 3)])
     join = whole.turns[3]
-    marks = tuple(SourceSpan(("e", place), kind, 0, 0, 1) for place, kind in ((1, "heard"), (2, "told"), (1, "gated")))
+    kinds: Any = ((1, "heard"), (2, "told"), (1, "gated"))
+    marks = tuple(SpanFromEarlierTurn(("e", place), kind, 0, 0, 1) for place, kind in kinds)
     request = replace(join.request, marks=marks)
     whole.turns[3] = replace(
         join, request=request, completion=replace(join.completion, mark_tokens=((0, 6), (6, 8), (0, 9)))

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Credit, Metrics
 from marl.credit.assign.hierarchical import HierarchicalAssign
-from marl.credit.assign.reward_rules import LastSpeaker, Uniform
-from marl.protocols import Assign, AssignConfig, Evidence
-from marl.scenario.load import explain
+from marl.credit.assign.reward_rules import FullTeamRewardAssign, LastSpeaker
+from marl.protocols import AssignConfig, AssignRule, Evidence
+from marl.scenario.load import explain_validation_error
 from tests.support.credit_graphs import fork_episode, random_episode
 from tests.support.handmade_episodes import advantages_of, make_episode, make_evidence
 
@@ -35,15 +35,15 @@ class Fading(AssignConfig):
     kind: str = "fading"
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needed_reading_fields(self) -> frozenset[str]:
         return frozenset({"hidden"})
 
-    def build(self) -> Assign:
+    def build(self) -> AssignRule:
         return _Fading()
 
 
 class _Fading:
-    needs: frozenset[str] = frozenset({"hidden"})
+    needed_reading_fields: frozenset[str] = frozenset({"hidden"})
 
     def __init__(self) -> None:
         self.calls = 0
@@ -76,7 +76,7 @@ def saying(t: Trajectory, logprobs: tuple[float, ...]) -> Trajectory:
 def test_by_default_the_return_is_copied_to_every_call_as_in_the_released_code() -> None:
     t = random_episode(0)
     seen = Evidence([t], "a_game", rule_based_roles=RULES)
-    assert HierarchicalAssign().build()(seen) == Uniform()(seen)
+    assert HierarchicalAssign().build()(seen) == FullTeamRewardAssign()(seen)
 
 
 def test_a_discount_leaves_the_last_turn_whole_and_fades_per_turn_of_the_agent() -> None:
@@ -197,8 +197,8 @@ def test_where_a_part_gives_nothing_shares_are_equal() -> None:
 
 def test_parts_keep_their_state_and_say_what_they_need() -> None:
     settings = HierarchicalAssign(calls=Fading(), tokens="surprise")
-    assert settings.needs == settings.build().needs == {"hidden"}
-    assert HierarchicalAssign().needs == frozenset()
+    assert settings.needed_reading_fields == settings.build().needed_reading_fields == {"hidden"}
+    assert HierarchicalAssign().needed_reading_fields == frozenset()
     t = make_episode("e", "aaaa", [("a", 12.0, 3)])
     original, restored = settings.build(), settings.build()
     original(make_evidence(t))
@@ -240,7 +240,7 @@ WRONG = {
 def test_wrong_settings_are_named(message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         HierarchicalAssign.model_validate(WRONG[message])
-    assert explain(caught.value) == [message]
+    assert explain_validation_error(caught.value) == [message]
 
 
 def test_a_role_without_a_weight_is_named() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage
-from marl.credit.baselines.group import Group
+from marl.credit.baselines.group import GrpoBaseline
 from tests.support.handmade_episodes import advantages_of, make_episode, make_evidence, uniform_credit
 
-PEERS = Group(like="problem", std=False)
+PEERS = GrpoBaseline(like="problem", std=False)
 
 
 def on(name: str, agents: str, *problems: str, **more: dict[str, str]) -> Trajectory:
@@ -55,7 +55,7 @@ def test_eight_solvers_of_one_problem_have_grpos_advantages() -> None:
     # ddof 1, as by hand for 1, 2, 3, 6 in test_baseline: the peers are agents instead of episodes.
     one = on("0", "abcd", *"pppp")
     values = dict(zip([turn.id for turn in one.turns], map(Advantage, (1.0, 2.0, 3.0, 6.0)), strict=True))
-    credit, _ = Group(like="problem")(make_evidence(one), values)
+    credit, _ = GrpoBaseline(like="problem")(make_evidence(one), values)
     std = (14 / 3) ** 0.5
     assert advantages_of(credit, one) == pytest.approx([d / (std + 1e-6) for d in (-2, -1, 0, 3)], rel=1e-12)
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from marl.core.graph import Trajectory
 from marl.core.state import load_state, save_state
 from marl.core.types import Fork, Reading, TurnId
-from marl.credit.assign.value_decomposition import Decomposition, Qmix, Vdn
+from marl.credit.assign.value_decomposition import Qmix, ValueDecompositionAssign, Vdn
 from marl.credit.mixing.decomposition import DecompositionRule
 from marl.credit.mixing.networks import RoundBatch
 from marl.games.matrix_games import MatrixConfig, TwoStepConfig
@@ -26,14 +26,12 @@ from tests.support.handmade_episodes import make_evidence as by_hand
 from tests.support.small_games import CircleConfig, FunctionEngine, make_deal, make_simulator, random_move
 
 SEEDS = range(5)
-MIXERS: list[type[Decomposition]] = [Vdn, Qmix]
+MIXERS: list[type[ValueDecompositionAssign]] = [Vdn, Qmix]
 # All courses in one minibatch; fewer and longer steps than pymarl's 4,000 with RMSprop at 5e-4.
 FIT = {"updates": 300, "target_every": 25, "memory": 1}
 
 
-def fitted(
-    kind: type[Decomposition], game: GameConfig, seed: int, **settings: Any
-) -> tuple[DecompositionRule, Evidence]:
+def fitted(kind: Any, game: GameConfig, seed: int, **settings: Any) -> tuple[DecompositionRule, Evidence]:
     part = kind(features="text", common="mean", **{"fit": FIT, "rest": "drop", **settings}).build()
     assert isinstance(part, DecompositionRule)
     evidence = exhaustive_evidence(game, seed)
@@ -41,12 +39,12 @@ def fitted(
     return part, evidence
 
 
-def move_utilities(part: DecompositionRule, evidence: Evidence) -> dict[TurnId, dict[str, float]]:
+def legal_move_utilities(part: DecompositionRule, evidence: Evidence) -> dict[TurnId, dict[str, float]]:
     """Turn -> move -> Q of that move in its place."""
-    fitted, played = part.get_networks(evidence), part.rounds(evidence)
+    fitted, played = part.get_or_create_networks(evidence), part.rounds_of_all_teams(evidence)
     record, turns = fitted.encoder(played, evidence.readings, options=True)
     with torch.no_grad():
-        q = fitted.networks.move_utilities(RoundBatch(record))[record.turns >= 0].tolist()
+        q = fitted.networks.legal_move_utilities(RoundBatch(record))[record.turns >= 0].tolist()
     return {
         turns[place].id: dict(zip(turns[place].request.options or (), values, strict=False))
         for place, values in zip(record.turns[record.turns >= 0].tolist(), q, strict=True)
@@ -55,7 +53,7 @@ def move_utilities(part: DecompositionRule, evidence: Evidence) -> dict[TurnId, 
 
 def greedy(part: DecompositionRule, evidence: Evidence) -> float:
     """What is paid if every agent makes the move that its own utility prefers."""
-    utilities = move_utilities(part, evidence)
+    utilities = legal_move_utilities(part, evidence)
 
     def preferred(course: Trajectory) -> bool:
         return all(max(of := utilities[turn.id], key=of.__getitem__) == turn.action for turn in course.turns)
@@ -66,14 +64,14 @@ def greedy(part: DecompositionRule, evidence: Evidence) -> float:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("kind", "reached"), [(Vdn, 7.0), (Qmix, 8.0)])
-def test_in_the_two_step_game_vdn_ends_at_7_and_qmix_at_8(kind: type[Decomposition], reached: float, seed: int) -> None:
+def test_in_the_two_step_game_vdn_ends_at_7_and_qmix_at_8(kind: Any, reached: float, seed: int) -> None:
     assert greedy(*fitted(kind, TwoStepConfig(), seed, targets="max", gamma=0.99)) == reached
 
 
 def test_vdn_values_the_two_step_game_as_its_additive_projection_does() -> None:
     fit = FIT | {"updates": 500, "lr": 1e-2}
     part, evidence = fitted(Vdn, TwoStepConfig(), 0, targets="max", gamma=0.99, fit=fit)
-    utilities = move_utilities(part, evidence)
+    utilities = legal_move_utilities(part, evidence)
     first, second = {}, {}
     for course in evidence.trajectories:
         here = [utilities[turn.id][turn.action or ""] for turn in course.turns]
@@ -89,7 +87,7 @@ def test_vdn_values_the_two_step_game_as_its_additive_projection_does() -> None:
 @pytest.mark.parametrize("kind", MIXERS)
 @pytest.mark.parametrize(("preset", "reached"), [("climbing", 5.0), ("qtran", 0.0), ("penalty", 2.0)])
 def test_where_a_monotonic_mix_cannot_tell_what_pays_both_settle_for_less(
-    preset: str, reached: float, kind: type[Decomposition], seed: int
+    preset: str, reached: float, kind: Any, seed: int
 ) -> None:
     game = MatrixConfig(table=preset)
     # Slow enough for QMIX to stay where pymarl's does. With longer steps it leaves the additive fit of the climbing
@@ -102,11 +100,11 @@ def test_where_a_monotonic_mix_cannot_tell_what_pays_both_settle_for_less(
 def test_vdn_fits_the_additive_least_squares_projection(preset: str) -> None:
     game = MatrixConfig(table=preset)
     part, evidence = fitted(Vdn, game, 0, fit=FIT | {"lr": 1e-2})
-    cells = game.cells
+    cells = game.build().cells
     rows, columns = cells.shape
     design = np.array([[*np.eye(rows)[i], *np.eye(columns)[j]] for i in range(rows) for j in range(columns)])
     projection = design @ np.linalg.lstsq(design, cells.ravel(), rcond=None)[0]
-    utilities = move_utilities(part, evidence)
+    utilities = legal_move_utilities(part, evidence)
     sums = [sum(utilities[t.id][t.action or ""] for t in course.turns) for course in evidence.trajectories]
     assert sums == pytest.approx(projection, abs=0.02 * np.ptp(cells))
     # A turn is worth what its move adds to the mean over its agent's moves, which do not depend on the others'.
@@ -137,7 +135,7 @@ def test_q_tot_of_qmix_never_falls_when_a_utility_rises() -> None:
 def test_a_marginal_is_what_q_tot_loses_without_the_utility(mixer: VdnMixer | QmixMixer) -> None:
     q, v, state = torch.randn(20, 3), torch.randn(20, 3), torch.randn(20, 5)
     q[:5, 1] = v[:5, 1] = 0  # nobody at that seat
-    marginals = mixer.counterfactual_gaps(q, v, state)
+    marginals = mixer.counterfactual_q_differences(q, v, state)
     for agent in range(3):
         without = q.clone()
         without[:, agent] = v[:, agent]
@@ -173,10 +171,10 @@ def readings(episodes: list[Trajectory], agents: str = "ab", size: int = 6) -> d
 
 @pytest.mark.parametrize("kind", MIXERS)
 @pytest.mark.parametrize("read", ["", "ab", "a"], ids=["texts", "states", "states_of_one"])
-def test_a_turn_on_which_nothing_depends_earns_next_to_nothing(kind: type[Decomposition], read: str) -> None:
+def test_a_turn_on_which_nothing_depends_earns_next_to_nothing(kind: Any, read: str) -> None:
     episodes = pairs()
     part = kind(fit={"updates": 200, "lr": 1e-2}).build()
-    assert part.needs == {"hidden"}
+    assert part.needed_reading_fields == {"hidden"}
     credit = part(Evidence(episodes, "a_game", readings(episodes, read)))
     for t in episodes:
         a, b = (credit[turn.id].value for turn in t.turns)
@@ -186,7 +184,7 @@ def test_a_turn_on_which_nothing_depends_earns_next_to_nothing(kind: type[Decomp
 
 
 @pytest.mark.parametrize("kind", MIXERS)
-def test_a_round_without_some_of_the_agents_is_mixed_of_the_others(kind: type[Decomposition]) -> None:
+def test_a_round_without_some_of_the_agents_is_mixed_of_the_others(kind: Any) -> None:
     game = CircleConfig(rounds=3)
     played = make_simulator(game, FunctionEngine(random_move)).play([make_deal(f"{i}", game, i) for i in range(40)])
     assert {len(t.turns) for t in played} > {3, 6}
@@ -199,8 +197,9 @@ def test_teams_are_judged_by_what_they_are_paid_themselves() -> None:
     episodes = pairs()
     for t in episodes:
         t.rewards += [type(t.rewards[0])("b", -reward.value, reward.turn) for reward in t.rewards]
-    together = Vdn(rest="drop", fit={"updates": 200, "lr": 1e-2}).build()(by_hand(*episodes))
-    apart = Vdn(rest="drop", fit={"updates": 200, "lr": 1e-2}, teams=(("a",), ("b",))).build()(by_hand(*episodes))
+    fit: Any = {"updates": 200, "lr": 1e-2}
+    together = Vdn(rest="drop", fit=fit).build()(by_hand(*episodes))
+    apart = Vdn(rest="drop", fit=fit, teams=(("a",), ("b",))).build()(by_hand(*episodes))
     won = [t for t in episodes if t.returns["a"]]
     assert np.mean([together[t.turns[0].id].value for t in won]) == pytest.approx(0, abs=0.02)
     assert np.mean([apart[t.turns[0].id].value for t in won]) == pytest.approx(0.5, abs=0.1)
@@ -223,8 +222,10 @@ def test_an_inherited_turn_is_judged_where_it_was_said() -> None:
     alone = []
     for course in courses:
         evidence = Evidence([course], "circle")
-        record, turns = part.get_networks(evidence).encode(part.rounds(evidence), evidence)
-        marginals = part.credit(part.get_networks(evidence), evidence, record, turns)
+        record, turns = part.get_or_create_networks(evidence).encode_rounds(
+            part.rounds_of_all_teams(evidence), evidence
+        )
+        marginals = part.credit_by_seat(part.get_or_create_networks(evidence), evidence, record, turns)
         alone.append(float(marginals[0, 0]))
     assert len(set(alone)) > 1
     assert credit[past.turns[0].id].value == pytest.approx(alone[0], abs=1e-5)
@@ -235,7 +236,7 @@ def test_an_inherited_turn_is_judged_where_it_was_said() -> None:
 
 @pytest.mark.parametrize("kind", MIXERS)
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_a_restart_changes_no_bit(kind: type[Decomposition], optimizer: str, tmp_path: Path) -> None:
+def test_a_restart_changes_no_bit(kind: Any, optimizer: str, tmp_path: Path) -> None:
     steps = [pairs(step, 40) for step in range(4)]
     settings = kind(lam=0.5, fit={"batch": 16, "memory": 2, "target_every": 3, "updates": 7, "optimizer": optimizer})
     # The second step shows turns of a kind that the first had not; the last is judged after a restart.
@@ -264,13 +265,15 @@ def test_before_the_first_step_there_is_nothing_to_save() -> None:
 
 def test_random_numbers_are_its_own_and_follow_from_the_seed() -> None:
     before = torch.random.get_rng_state()
-    judged = [Qmix(fit={"batch": 16}).build()(Evidence(pairs(), "a_game", seed=seed)) for seed in (1, 1, 2)]
+    fit: Any = {"batch": 16}
+    judged = [Qmix(fit=fit).build()(Evidence(pairs(), "a_game", seed=seed)) for seed in (1, 1, 2)]
     assert torch.equal(torch.random.get_rng_state(), before)
     assert judged[0] == judged[1] != judged[2]
 
 
 def test_older_steps_are_replayed_and_then_forgotten() -> None:
-    part = Vdn(fit={"memory": 2}).build()
+    fit: Any = {"memory": 2}
+    part = Vdn(fit=fit).build()
     for step in range(4):
         part(by_hand(*pairs(step, 8)))
     [*records] = part.state_dict()["fitter"]["memory"]

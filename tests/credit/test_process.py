@@ -14,11 +14,16 @@ from pydantic import ValidationError
 
 from marl.core.graph import Trajectory
 from marl.core.types import Credit, Reward
-from marl.credit.assign.process import Process, process_rewards
-from marl.credit.assign.process_formulas import AgentRewards, SourceWeights, normalised, prime_paper, prime_released
-from marl.credit.assign.reward_rules import Uniform
+from marl.credit.assign.process import ProcessRewardAssign, rewards_by_name_and_turn
+from marl.credit.assign.process_formulas import (
+    FORMS,
+    AgentEpisodeRewards,
+    RewardSourceWeights,
+    scale_by_max_reward_to_go,
+)
+from marl.credit.assign.reward_rules import FullTeamRewardAssign
 from marl.protocols import Evidence
-from marl.scenario.load import explain
+from marl.scenario.load import explain_validation_error
 from tests.support.addition_task import team_config, team_deal, team_simulator
 from tests.support.credit_graphs import fork_episode, random_episode
 from tests.support.handmade_episodes import TimedRewards, advantages_of, make_episode
@@ -36,7 +41,9 @@ def paid(
 
 
 def credit(t: Sequence[Trajectory], **settings: Any) -> Credit:
-    return Process(**{"rewards": ("step",), **settings}).build()(Evidence(t, "a_game", rule_based_roles=RULES))
+    return ProcessRewardAssign(**{"rewards": ("step",), **settings}).build()(
+        Evidence(t, "a_game", rule_based_roles=RULES)
+    )
 
 
 def rows(t: Sequence[Trajectory], **settings: Any) -> list[list[float]]:
@@ -61,7 +68,7 @@ def test_a_payment_is_for_the_payees_own_last_turn() -> None:
     t = make_episode("e", "abcv", [("a", 9.0, 3)], seats={"a": "x", "b": "x", "c": "x", "v": "verifier"})
     t.rewards += [Reward("a", 1.0, ("e", 3), "step"), Reward("b", 2.0, ("e", 3), "step")]
     t.rewards += [Reward("a", 4.0, ("e", 0), "step"), Reward("c", 8.0, ("e", 1), "step")]
-    assert process_rewards(t, ["step", "none"]) == {"step": {("e", 0): 5.0, ("e", 1): 2.0}, "none": {}}
+    assert rewards_by_name_and_turn(t, ["step", "none"]) == {"step": {("e", 0): 5.0, ("e", 1): 2.0}, "none": {}}
     judged = credit([t], teams=(("a", "b"),))
     assert {turn[1]: advantage.value for turn, advantage in judged.items()} == {0: 14.0, 1: 11.0, 2: 0.0}
 
@@ -69,7 +76,7 @@ def test_a_payment_is_for_the_payees_own_last_turn() -> None:
 def test_without_process_rewards_it_is_the_outcome_of_the_team() -> None:
     t = random_episode(0)
     seen = Evidence([t], "a_game", rule_based_roles=RULES)
-    assert Process(rewards=("never",)).build()(seen) == Uniform()(seen)
+    assert ProcessRewardAssign(rewards=("never",)).build()(seen) == FullTeamRewardAssign()(seen)
 
 
 def test_process_rewards_are_left_out_of_the_outcome_and_not_shared() -> None:
@@ -139,13 +146,13 @@ def test_the_released_prime_by_hand() -> None:
 
 def test_the_released_token_term_equals_the_papers_only_on_the_rows_average() -> None:
     # ALGORITHMS.md section 11. With gamma = 0 a turn keeps its own term alone; without outcomes nothing else is there.
-    made = normalised([AgentRewards("g", [r], 0.0) for r in ([1.0, 2.0], [3.0], [0.0, 0.0, 3.0])])
-    weights = SourceWeights([1.0], discount=0.0)
+    made = scale_by_max_reward_to_go([AgentEpisodeRewards("g", [r], 0.0) for r in ([1.0, 2.0], [3.0], [0.0, 0.0, 3.0])])
+    weights = RewardSourceWeights([1.0], discount=0.0)
     # The paper's on the same (normalised) rewards: 1/3 - 2/3, 2/3 - 2/3; 1 - 5/12; -3/4, -3/4, 1/4.
     paper = [[-1 / 3, 0.0], [7 / 12], [-3 / 4, -3 / 4, 1 / 4]]
     released = [[-5 / 12, 1 / 12], [7 / 12], [-11 / 12, -11 / 12, 7 / 12]]
-    for form, by_hand in ((prime_paper, paper), (prime_released, released)):
-        for row, expected in zip(form(made, weights), by_hand, strict=True):
+    for form, by_hand in (("prime_paper", paper), ("prime_released", released)):
+        for row, expected in zip(FORMS[form](made, weights), by_hand, strict=True):
             assert row == pytest.approx(expected, abs=1e-6)
     # normalising again divides by 1.000001: no difference at this precision
     for a, b in zip(paper, released, strict=True):
@@ -298,7 +305,7 @@ def scores(**values: float) -> str:
 
 
 def by_turn(t: Trajectory, **settings: Any) -> dict[int, float]:
-    credit = Process(**{"scores": {"verifier": ("right",)}, "discount": 0.0, **settings}).build()(
+    credit = ProcessRewardAssign(**{"scores": {"verifier": ("right",)}, "discount": 0.0, **settings}).build()(
         Evidence([t], "a_game", rule_based_roles=RULES)
     )
     return {turn[1]: advantage.value for turn, advantage in credit.items()}
@@ -318,7 +325,7 @@ def test_scores_are_sources_like_rewards_with_weights_and_an_order() -> None:
     t.rewards += [replace(t.rewards[0], value=3.0, turn=("e", 0), name="form")]
     settings = {"scores": {"verifier": ("right", "form")}, "weights": {"form": 10.0, "outcome": 0.5}}
     assert by_turn(t, **settings) == {0: 1 + 20 + 0.5 * 11.0, 2: 0.5 * 11.0}, "a reward of that name is the outcome's"
-    rule = Process(scores={"verifier": ("right", "form")}).build()
+    rule = ProcessRewardAssign(scores={"verifier": ("right", "form")}).build()
     rule(Evidence([t], "a_game", rule_based_roles=RULES))
     assert rule.metrics() == {"credit/process/right": 1 / 2, "credit/process/form": 2 / 2}
 
@@ -339,7 +346,7 @@ def test_at_a_real_table_each_solver_gets_its_own_verdict() -> None:
     game = team_config({"role": "solver", "n": 2}, {"role": "verifier", "verifies": "solver", "scores": ["correct"]})
     table = team_simulator(game, lambda request: "4" if request.seed % 2 else "5")
     episodes = table.play([team_deal(game, f"e{i}") for i in range(8)])
-    rule = Process(scores={"verifier": ("correct",)}, combine="prime_paper").build()
+    rule = ProcessRewardAssign(scores={"verifier": ("correct",)}, combine="prime_paper").build()
     credit = rule(Evidence(episodes, "team", rule_based_roles=RULES))
     right = [turn.action == "4" for t in episodes for turn in t.turns if turn.role == "solver"]
     assert 0 < sum(right) < len(right)
@@ -381,7 +388,7 @@ WRONG = {
         "rewards": ["step"],
         "weights": {"stp": 1},
     },
-    "combine: unknown; did you mean 'prime_paper' or 'prime_released'? choices: decoupled, max_abs, prime_paper, "
+    "combine: unknown; did you mean 'prime_paper'? choices: decoupled, max_abs, prime_paper, "
     "prime_released, sum (got 'prime_papr')": {"rewards": ["step"], "combine": "prime_papr"},
 }
 
@@ -389,18 +396,18 @@ WRONG = {
 @pytest.mark.parametrize("message", WRONG)
 def test_wrong_settings_are_named(message: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        Process.model_validate(WRONG[message])
-    assert explain(caught.value) == [message]
+        ProcessRewardAssign.model_validate(WRONG[message])
+    assert explain_validation_error(caught.value) == [message]
 
 
 def test_settings_survive_being_written_down() -> None:
-    rule = Process.model_validate({"rewards": ["step"], "scores": {"verifier": ["form"]}})
-    assert rule.sources == ["step", "form"]
-    assert Process.model_validate(rule.model_dump(mode="json")) == rule
+    rule = ProcessRewardAssign.model_validate({"rewards": ["step"], "scores": {"verifier": ["form"]}})
+    assert rule.reward_source_names == ["step", "form"]
+    assert ProcessRewardAssign.model_validate(rule.model_dump(mode="json")) == rule
     assert list(rule.unmet_requirements()) == []
-    assert Process.model_json_schema()
+    assert ProcessRewardAssign.model_json_schema()
 
 
 def test_the_saved_scenario_of_an_earlier_version_has_empty_fields_that_are_gone() -> None:
     saved = {"kind": "process", "rewards": ["step"], "verifiers": None, "model": None, "roles": []}
-    assert Process.model_validate(saved) == Process(rewards=("step",))
+    assert ProcessRewardAssign.model_validate(saved) == ProcessRewardAssign(rewards=("step",))

@@ -71,8 +71,8 @@ def test_nothing_is_to_be_gained_in_the_equilibrium_of_the_transformed_game(eta:
 
 
 def test_it_wants_a_reference_read_and_is_known_to_judge_turns_apart() -> None:
-    assert Rnad().needs == {"logprobs", "reference"}
-    assert Rnad().by_turn
+    assert Rnad().needed_reading_fields == {"logprobs", "reference"}
+    assert Rnad().credit_depends_on_reward_time
 
 
 def test_a_learner_without_a_reference_is_told_to_have_one() -> None:

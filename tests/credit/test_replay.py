@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from marl.core.graph import Trajectory
 from marl.core.types import Fork, Request, TurnId
-from marl.credit.assign.replay import Replay
+from marl.credit.assign.replay import RolloutValueChangeAssign
 from marl.engines.scripted import Tabular
 from marl.games.hint import HintConfig
 from marl.games.kuhn_poker import KuhnPokerConfig
@@ -54,7 +54,7 @@ def world(game: GameConfig, rows: Rows) -> tuple[RolloutSimulator, Before]:
     """Players with a table, and what a team (default: all) can expect before each turn of an episode and at its end."""
     simulator = scripted_simulator(game, Tabular.model_validate({"table": rows}))
     tree, strategy = table_strategy(simulator, game, rows)
-    starts = [list((start.options or {}).values()) for start in game.starts() or ()]
+    starts = [list((start.options or {}).values()) for start in game.all_start_states() or ()]
 
     def before(trajectory: Trajectory, *agents: str) -> list[float]:
         moves = [turn.action or "" for turn in trajectory.turns]
@@ -75,7 +75,7 @@ def hinted(many: int) -> tuple[RolloutSimulator, Before, list[Trajectory]]:
 
 def test_the_vine_is_correlated_with_the_exact_advantage() -> None:
     simulator, before, played = hinted(25)
-    credit, metrics = assign_credit(Replay(samples=64), simulator, *played)
+    credit, metrics = assign_credit(RolloutValueChangeAssign(samples=64), simulator, *played)
     judged, known = [], []
     for trajectory in played:
         values = before(trajectory)
@@ -92,7 +92,7 @@ def test_the_vine_is_correlated_with_the_exact_advantage() -> None:
 @pytest.mark.parametrize("form", ["vine", "siblings"])
 def test_over_many_plays_the_mean_is_the_exact_one(form: str) -> None:
     simulator, before, played = hinted(4)
-    rule = Replay.model_validate({"form": form, "samples": 1})
+    rule = RolloutValueChangeAssign.model_validate({"form": form, "samples": 1})
     samples: dict[TurnId, list[float]] = defaultdict(list)
     for _ in range(250):
         for turn, advantage in assign_credit(rule, simulator, *played)[0].items():
@@ -106,7 +106,7 @@ def test_over_many_plays_the_mean_is_the_exact_one(form: str) -> None:
 
 def test_siblings_are_compared_with_what_the_course_was_paid() -> None:
     simulator, before, played = hinted(12)
-    credit, metrics = assign_credit(Replay(form="siblings", samples=64), simulator, *played)
+    credit, metrics = assign_credit(RolloutValueChangeAssign(form="siblings", samples=64), simulator, *played)
     for trajectory in played:
         values = before(trajectory)
         for turn, value in zip(trajectory.turns, values, strict=False):
@@ -117,7 +117,7 @@ def test_siblings_are_compared_with_what_the_course_was_paid() -> None:
 def test_over_the_courses_that_may_follow_siblings_expect_what_the_vine_does() -> None:
     # A speaker's word is worth the same to both, on average over what is guessed.
     simulator, before, played = hinted(150)
-    credit, _ = assign_credit(Replay(form="siblings", samples=4), simulator, *played)
+    credit, _ = assign_credit(RolloutValueChangeAssign(form="siblings", samples=4), simulator, *played)
     samples: dict[tuple[str, str | None], list[float]] = defaultdict(list)
     known: dict[tuple[str, str | None], float] = {}
     for trajectory in played:
@@ -134,7 +134,7 @@ def test_in_a_game_of_opponents_each_is_a_team_of_its_own() -> None:
     game = KuhnPokerConfig()
     simulator, before = world(game, {"K": {"check": 0.2, "bet": 0.8}})
     played = episodes(simulator, game, 8)
-    credit, _ = assign_credit(Replay(samples=64, teams=(PAIR[:1], PAIR[1:])), simulator, *played)
+    credit, _ = assign_credit(RolloutValueChangeAssign(samples=64, teams=(PAIR[:1], PAIR[1:])), simulator, *played)
     for trajectory in played:
         for turn in trajectory.turns:
             values = before(trajectory, turn.agent)
@@ -147,7 +147,7 @@ def test_what_was_paid_before_drops_out() -> None:
     game = PenniesConfig(rounds=3)
     simulator, _ = world(game, {})
     played = episodes(simulator, game, 3)
-    rule = Replay(samples=100, teams=(PAIR[:1], PAIR[1:]))
+    rule = RolloutValueChangeAssign(samples=100, teams=(PAIR[:1], PAIR[1:]))
     credit, _ = assign_credit(rule, simulator, *played)
     for trajectory in played:
         for first, second in zip(trajectory.turns[::2], trajectory.turns[1::2], strict=True):
@@ -164,7 +164,7 @@ def test_states_that_two_turns_or_two_courses_share_are_played_once() -> None:
     simulator = scripted_simulator(game)
     [trunk] = episodes(simulator, game, 1)
     branches = simulator.play_forks([Fork(trunk, 2, n=3)])[0]
-    credit, metrics = assign_credit(Replay(samples=5), simulator, trunk, *branches)
+    credit, metrics = assign_credit(RolloutValueChangeAssign(samples=5), simulator, trunk, *branches)
     # Two states that all have in common, then the first of the second step, and the last one, in each of four courses.
     # That third state is another turn's in each course, and only the trunk's is worth less play.
     assert metrics["credit/plays"] * 4 == 5 * (2 + 4 + 4)
@@ -176,11 +176,11 @@ def test_only_the_named_roles_are_probed() -> None:
     simulator = team_simulator(game, lambda request: "4")
     [trajectory] = simulator.play([team_deal(game)])
     for role, plays in {"planner": 2 * 3, "solver": 3}.items():
-        credit, metrics = assign_credit(Replay(samples=3, roles=(role,)), simulator, trajectory)
+        credit, metrics = assign_credit(RolloutValueChangeAssign(samples=3, roles=(role,)), simulator, trajectory)
         assert first_advantages(credit, trajectory) == {role: 0.0}
         assert metrics == {"credit/plays": plays}
     with pytest.raises(ValueError, match="roles: 'critic' can earn nothing here; choices: planner, solver"):
-        assign_credit(Replay(roles=("critic",)), simulator, trajectory)
+        assign_credit(RolloutValueChangeAssign(roles=("critic",)), simulator, trajectory)
 
 
 def test_answers_by_rule_are_not_played_again_where_nothing_else_is_left() -> None:
@@ -195,7 +195,7 @@ def test_answers_by_rule_are_not_played_again_where_nothing_else_is_left() -> No
 
     simulator = team_simulator(game, say)
     [trajectory] = simulator.play([team_deal(game)])
-    part = Replay(samples=40).build()
+    part = RolloutValueChangeAssign(samples=40).build()
     spent = simulator.tokens["credit"]
     credit = part(Evidence([trajectory], "team", simulator=simulator, rule_based_roles=frozenset({"verifier"})))
     assert part.metrics() == {"credit/plays": 80}, "before solver_0 and before solver_1; after it, what was paid"
@@ -210,7 +210,9 @@ def test_a_team_that_is_paid_the_same_in_any_case_gets_exactly_0() -> None:
     game = MatrixConfig(table=[[0.1, 0.1], [0.1, 0.1]])
     simulator = scripted_simulator(game)
     for form in ("vine", "siblings"):
-        credit, _ = assign_credit(Replay.model_validate({"form": form}), simulator, *episodes(simulator, game, 5))
+        credit, _ = assign_credit(
+            RolloutValueChangeAssign.model_validate({"form": form}), simulator, *episodes(simulator, game, 5)
+        )
         assert {advantage.value for advantage in credit.values()} == {0.0}
 
 
@@ -218,24 +220,24 @@ def test_a_game_that_breaks_leaves_the_turns_around_without_an_entry() -> None:
     game = FailingPenniesConfig()
     simulator = make_simulator(game, FunctionEngine(lambda request: "[safe]"))
     [trajectory] = simulator.play([make_deal("e", game)])
-    simulator.max_drops = 1000
+    simulator.drops.limit = 1000
     broken = make_simulator(game, FunctionEngine(lambda request: "[crack]"))
-    broken.max_drops = 1000
-    credit, metrics = assign_credit(Replay(samples=2), broken, trajectory)
+    broken.drops.limit = 1000
+    credit, metrics = assign_credit(RolloutValueChangeAssign(samples=2), broken, trajectory)
     assert (credit, metrics) == ({}, {"credit/plays": 0.0})
-    assert len(assign_credit(Replay(samples=2), simulator, trajectory)[0]) == 4
+    assert len(assign_credit(RolloutValueChangeAssign(samples=2), simulator, trajectory)[0]) == 4
 
 
 def test_without_a_game_at_hand_nothing_can_be_played() -> None:
     _, _, [trajectory] = hinted(1)
     with pytest.raises(ValueError, match="'replay' plays what did not happen, so it needs the game"):
-        assign_credit(Replay(), None, trajectory)
+        assign_credit(RolloutValueChangeAssign(), None, trajectory)
 
 
 @pytest.mark.parametrize("form", ["vine", "siblings"])
 def test_the_same_step_is_judged_the_same_way_whatever_the_order_of_answers(form: str) -> None:
     game = KuhnPokerConfig()
-    rule = Replay.model_validate({"form": form, "samples": 3, "teams": [["player_0"]]})
+    rule = RolloutValueChangeAssign.model_validate({"form": form, "samples": 3, "teams": [["player_0"]]})
     judged = []
     for newest_first in (False, True):
         simulator = make_simulator(game, FunctionEngine(random_move, newest_first=newest_first, batch=3 * newest_first))
@@ -247,7 +249,7 @@ def test_the_same_step_is_judged_the_same_way_whatever_the_order_of_answers(form
 @pytest.mark.parametrize("settings", [{"form": "c3"}, {"samples": 0}, {"m": 3}])
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Replay.model_validate(settings)
+        RolloutValueChangeAssign.model_validate(settings)
 
 
 def test_a_turn_of_a_fork_is_probed_where_it_stands() -> None:
@@ -255,6 +257,6 @@ def test_a_turn_of_a_fork_is_probed_where_it_stands() -> None:
     simulator, before, [trajectory] = hinted(1)
     other = next(word for word in ("one", "two") if word != trajectory.turns[0].action)
     [[fork]] = simulator.play_forks([Fork(trajectory, 0, other)])
-    credit, _ = assign_credit(Replay(samples=200), simulator, fork)
+    credit, _ = assign_credit(RolloutValueChangeAssign(samples=200), simulator, fork)
     for turn, (value, after) in zip(fork.turns, pairwise(before(fork)), strict=True):
         assert credit[turn.id].value == pytest.approx(after - value, abs=4 * np.sqrt(2 / 200))

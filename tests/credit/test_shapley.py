@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from marl.core.types import Credit, Failure, Request
+from marl.core.types import CompletionFailure, Credit, Request
 from marl.credit.assign.counterfactual import Shapley
-from marl.credit.assign.shapley import Coalition, arcs, random_circles, sampled_shapley_values, shapley_values, subsets
+from marl.credit.assign.shapley import (
+    Coalition,
+    all_coalitions,
+    arc_coalitions,
+    random_circular_orders,
+    sampled_shapley_values,
+    shapley_values,
+)
 from marl.games.hint import HintConfig
 from marl.games.matrix_games import CoalitionConfig, MatrixConfig, TwoStepConfig
 from marl.roles.answering import PlayerRole
@@ -72,11 +79,12 @@ def test_who_does_what_the_absent_do_is_worth_nothing() -> None:
 def test_values_sum_to_what_all_are_worth_minus_what_nobody_is(seed: int) -> None:
     rng = random.Random(seed)
     agents = rng.randint(2, 6)
-    game = CoalitionConfig(values=tuple(rng.uniform(-5, 5) for _ in range(2**agents)))
+    values = tuple(rng.uniform(-5, 5) for _ in range(2**agents))
+    game = CoalitionConfig(values=values)
     simulator, trajectory = play_joint_move(game, ["in"] * agents)
     credit, metrics = assign_credit(Shapley(**COMMON), simulator, trajectory)
     paid = trajectory.returns["agent_0"]
-    assert metrics["credit/nobody"] == pytest.approx((game.values or ())[0], abs=1e-12)
+    assert metrics["credit/nobody"] == pytest.approx(values[0], abs=1e-12)
     assert sum(first_advantages(credit, trajectory).values()) == pytest.approx(
         paid - metrics["credit/nobody"], abs=1e-9
     )
@@ -84,7 +92,7 @@ def test_values_sum_to_what_all_are_worth_minus_what_nobody_is(seed: int) -> Non
 
 def test_it_is_the_mean_marginal_contribution_over_all_orders() -> None:
     players, rng = "abcde", random.Random(4)
-    worths = {coalition: rng.uniform(-1, 1) for coalition in subsets(players)}
+    worths = {coalition: rng.uniform(-1, 1) for coalition in all_coalitions(players)}
     orders = list(permutations(players))
     added = dict.fromkeys(players, 0.0)
     for order in orders:
@@ -107,7 +115,7 @@ def ten_values() -> tuple[float, ...]:
 
 def ten() -> dict[Coalition, float]:
     values = ten_values()
-    return {coalition: values[sum(1 << int(player) for player in coalition)] for coalition in subsets(TEN)}
+    return {coalition: values[sum(1 << int(player) for player in coalition)] for coalition in all_coalitions(TEN)}
 
 
 def test_random_orders_come_close_to_the_exact_values_of_ten_agents() -> None:
@@ -131,7 +139,7 @@ def test_random_orders_come_close_to_the_exact_values_of_ten_agents() -> None:
 def test_each_estimate_of_ten_is_within_four_of_its_own_standard_errors(seed: int) -> None:
     worths = ten()
     exact = shapley_values(TEN, worths)
-    estimates = sampled_shapley_values(random_circles(TEN, 32, seed), worths)
+    estimates = sampled_shapley_values(random_circular_orders(TEN, 32, seed), worths)
     for player, estimate in estimates.items():
         assert abs(estimate.value - exact[player]) <= 4 * estimate.error
     assert sum(estimate.value for estimate in estimates.values()) == pytest.approx(sum(exact.values()), abs=1e-9)
@@ -141,7 +149,7 @@ def test_the_stated_error_is_the_spread_that_is_seen() -> None:
     worths = ten()
     exact, squares, stated = shapley_values(TEN, worths), [], []
     for seed in range(100):
-        estimates = sampled_shapley_values(random_circles(TEN, 4, seed), worths)
+        estimates = sampled_shapley_values(random_circular_orders(TEN, 4, seed), worths)
         squares.append(fmean((estimates[player].value - exact[player]) ** 2 for player in TEN))
         stated.append(fmean(estimates[player].error ** 2 for player in TEN))
     assert fmean(squares) == pytest.approx(fmean(stated), rel=0.15)
@@ -152,10 +160,10 @@ def test_a_circle_holds_all_orders_that_go_round_it_either_way() -> None:
     around = [circle[start:] + circle[:start] for start in range(5)]
     orders = around + [order[::-1] for order in around]
     met = {Coalition(order[:place]) for order in orders for place in range(6)}
-    assert set(arcs(circle)) == met
-    assert len(list(arcs(circle))) == len(met) == 5 * 4 + 2
+    assert set(arc_coalitions(circle)) == met
+    assert len(list(arc_coalitions(circle))) == len(met) == 5 * 4 + 2
     rng = random.Random(1)
-    worths = {coalition: rng.uniform(-1, 1) for coalition in subsets(circle)}
+    worths = {coalition: rng.uniform(-1, 1) for coalition in all_coalitions(circle)}
     estimates = sampled_shapley_values([circle, circle], worths)
     for player in circle:
         before = [Coalition(order[: order.index(player)]) for order in orders]
@@ -168,8 +176,8 @@ def test_a_circle_holds_all_orders_that_go_round_it_either_way() -> None:
 @pytest.mark.parametrize("quota", [1, 6, 11])
 def test_those_who_are_all_alike_get_the_same_from_any_circle(quota: int) -> None:
     players = [str(number) for number in range(11)]
-    circles = random_circles(players, 2, quota)
-    worths = {arc: float(len(arc) >= quota) for circle in circles for arc in arcs(circle)}
+    circles = random_circular_orders(players, 2, quota)
+    worths = {arc: float(len(arc) >= quota) for circle in circles for arc in arc_coalitions(circle)}
     for estimate in sampled_shapley_values(circles, worths).values():
         assert estimate.value == pytest.approx(1 / 11, abs=1e-12)
         assert estimate.error == pytest.approx(0, abs=1e-12)
@@ -273,7 +281,7 @@ def test_teams_are_divided_separately_and_who_took_no_turn_is_no_player() -> Non
     assert [credit[turn.id].value for turn in trajectory.turns] == [9.0, 9.0, 9.0]
     assert metrics["credit/plays"] == 3 + 1
     assert metrics["credit/nobody"] == (2 + 1) / 2
-    first = make_simulator(game, FunctionEngine(lambda request: Failure("aborted", "gone")))
+    first = make_simulator(game, FunctionEngine(lambda request: CompletionFailure("aborted", "gone")))
     [broken] = first.play([make_deal("e", game)])
     assert [turn.agent for turn in broken.turns] == ["player_0"], "a forfeit"
     credit, metrics = assign_credit(Shapley(default="quit"), first, broken)

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from marl.core.graph import Trajectory
-from marl.credit.assign.value_decomposition import Coma, FittedAssign, Qmix, Vdn
-from marl.credit.mixing.fitted_rule import FittedRule, lambda_returns
+from marl.credit.assign.value_decomposition import Coma, FittedNetworkAssign, Qmix, Vdn
+from marl.credit.mixing.fitted_rule import FittedNetworkRule, lambda_returns
 from marl.credit.mixing.networks import RoundBatch
 from marl.credit.mixing.round_tensors import RoundTensors
 from marl.protocols import Evidence
 from tests.support.handmade_episodes import make_episode
 
-RULES: list[type[FittedAssign]] = [Coma, Vdn, Qmix]
+RULES: list[type[FittedNetworkAssign]] = [Coma, Vdn, Qmix]
 FIT = {"updates": 60, "lr": 3e-2, "target_every": 5, "memory": 1, "width": 16}
 QUICK = {**FIT, "updates": 1}
 
@@ -36,22 +36,22 @@ def courses() -> list[Trajectory]:
 
 
 def judged(
-    kind: type[FittedAssign], steps: int = 2, **settings: Any
-) -> tuple[FittedRule[Any], RoundTensors, list[float]]:
+    kind: type[FittedNetworkAssign], steps: int = 2, **settings: Any
+) -> tuple[FittedNetworkRule[Any], RoundTensors, list[float]]:
     """Return the rule after a few steps, its record, and its value of each round."""
     rule = kind.model_validate({"features": "text", "fit": FIT, "lam": 1.0, **settings}).build()
-    assert isinstance(rule, FittedRule)
+    assert isinstance(rule, FittedNetworkRule)
     evidence = Evidence(courses(), "a_game")
     for _ in range(steps):
         rule(evidence)
-    fitted = rule.get_networks(evidence)
-    record, _ = fitted.encode(rule.rounds(evidence), evidence)
+    fitted = rule.get_or_create_networks(evidence)
+    record, _ = fitted.encode_rounds(rule.rounds_of_all_teams(evidence), evidence)
     with torch.no_grad():
-        return rule, record, fitted.networks.total(RoundBatch(record)).tolist()
+        return rule, record, fitted.networks.round_values(RoundBatch(record)).tolist()
 
 
 @pytest.mark.parametrize("kind", RULES)
-def test_what_a_limit_cuts_off_is_worth_nothing_or_what_it_is_worth_elsewhere(kind: type[FittedAssign]) -> None:
+def test_what_a_limit_cuts_off_is_worth_nothing_or_what_it_is_worth_elsewhere(kind: type[FittedNetworkAssign]) -> None:
     _, ends, low = judged(kind)
     assert not ends.cut.any()
     assert low[0] == pytest.approx(0.5, abs=0.1), "half of the episodes are paid nothing"
@@ -65,7 +65,7 @@ def test_targets_of_a_cut_episode_by_hand() -> None:
     networks = rule._fitted.networks if rule._fitted else None
     assert networks is not None
     with torch.no_grad():
-        q = networks.total(RoundBatch(record)).tolist()
+        q = networks.round_values(RoundBatch(record)).tolist()
     gamma, lam = 0.9, 0.8
     returns = lambda_returns(record, networks, gamma, lam).tolist()
     # The cut one's last round is its own value; what comes before mixes it in as if it had gone on.
@@ -79,7 +79,7 @@ def test_targets_of_a_cut_episode_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", RULES)
-def test_the_last_round_of_a_cut_episode_earns_no_rest(kind: type[FittedAssign]) -> None:
+def test_the_last_round_of_a_cut_episode_earns_no_rest(kind: type[FittedNetworkAssign]) -> None:
     rule = kind.model_validate({"features": "text", "fit": QUICK, "truncated": "bootstrap"}).build()
     dropped = kind.model_validate({"features": "text", "fit": QUICK, "truncated": "bootstrap", "rest": "drop"}).build()
     evidence = Evidence(courses(), "a_game")
@@ -90,7 +90,7 @@ def test_the_last_round_of_a_cut_episode_earns_no_rest(kind: type[FittedAssign])
 
 
 @pytest.mark.parametrize("kind", RULES)
-def test_a_step_in_which_every_episode_is_cut_in_its_first_round_fits_nothing(kind: type[FittedAssign]) -> None:
+def test_a_step_in_which_every_episode_is_cut_in_its_first_round_fits_nothing(kind: type[FittedNetworkAssign]) -> None:
     rule = kind.model_validate({"features": "text", "fit": QUICK, "truncated": "bootstrap"}).build()
     credit = rule(Evidence([course(f"{i}", 1, 1.0, cut=True) for i in range(4)], "a_game"))
     assert len(credit) == 4

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from marl.core.types import Advantage, Reading
-from marl.credit.assign.gae import Gae
-from marl.credit.assign.reward_rules import Outcome
+from marl.credit.assign.gae import PerAgentGae
+from marl.credit.assign.reward_rules import AgentReturnAssign
 from marl.credit.baselines.value import Value
 from tests.support.handmade_episodes import advantages_of, make_episode, make_evidence, uniform_credit
 
@@ -17,7 +17,7 @@ def test_what_was_earned_minus_the_value_at_the_prompt_with_what_was_earned_as_t
     past = make_episode("e", "ab", [("a", 3.0, 1), ("b", -1.0, 1)])
     readings = {("e", 0): Reading((), values=(0.5,)), ("e", 1): Reading((), values=(0.25,))}
     seen = replace(make_evidence(past), readings=readings)
-    credit, _ = Value().build()(seen, Outcome()(seen))
+    credit, _ = Value().build()(seen, AgentReturnAssign()(seen))
     assert credit == {("e", 0): Advantage(2.5, (), (3.0,)), ("e", 1): Advantage(-1.25, (), (-1.0,))}
 
 
@@ -25,8 +25,8 @@ def test_it_is_the_turn_level_gae_of_the_return_where_nothing_is_discounted() ->
     past = make_episode("e", "abab", [("a", 3.0, 3), ("b", -1.0, 3)])
     readings = {turn.id: Reading((), values=(0.1 * index,)) for index, turn in enumerate(past.turns)}
     seen = replace(make_evidence(past), readings=readings)
-    credit, _ = Value().build()(seen, Outcome()(seen))
-    assert advantages_of(credit, past) == pytest.approx(advantages_of(Gae(level="turn").build()(seen), past))
+    credit, _ = Value().build()(seen, AgentReturnAssign()(seen))
+    assert advantages_of(credit, past) == pytest.approx(advantages_of(PerAgentGae(level="turn").build()(seen), past))
 
 
 def test_of_judged_tokens_each_is_compared() -> None:
@@ -61,7 +61,7 @@ def test_the_share_of_the_variance_that_the_values_foretold_by_hand() -> None:
     seen = replace(make_evidence(*episodes), readings=readings)
     _, metrics = Value().build()(seen, uniform_credit(episodes, 0.0, 2.0, 4.0))
     assert metrics == {"credit/explained_variance/player": pytest.approx(0.75)}
-    at = Gae(level="turn").build()
+    at = PerAgentGae(level="turn").build()
     at(replace(seen, trajectories=[make_episode(f"{i}", "a", [("a", 2.0 * i, 0)]) for i in range(3)]))
     assert at.metrics() == metrics
 

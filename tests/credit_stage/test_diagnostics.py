@@ -13,14 +13,14 @@ import pytest
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Completion, Credit, Deal, Message, Metrics, Request
 from marl.credit.assign.teams import TeamAssign
-from marl.credit_stage.diagnostics import agreement, stopping_bias
+from marl.credit_stage.diagnostics import continuation_bias_metrics, credit_rule_agreement
 from marl.credit_stage.stage import CreditStage
 from marl.games.kuhn_poker import KuhnPoker, KuhnPokerConfig
 from marl.games.stopping import StoppingConfig
-from marl.protocols import BaselineConfig, Evidence, Peers, SharedProperty
+from marl.protocols import BaselineConfig, Evidence, PeerGroups, SharedProperty
 from marl.scenario.load import load
 from marl.scenario.schema import CreditConfig
-from marl.training.placement import make_simulator as make_scenario_simulator
+from marl.training.placement import simulator_from_engines
 from tests.support.handmade_episodes import make_episode, make_evidence
 from tests.support.small_games import FunctionEngine, Pennies, PenniesConfig, make_deal, make_simulator, random_move
 from tests.support.small_team_scenarios import SCENARIOS
@@ -70,7 +70,7 @@ class ByQuarters(TeamAssign):
         return {
             turn.id: Advantage(team.total_reward(trajectory) / 4 if turn.nth == 0 else 0.0)
             for trajectory in evidence.trajectories
-            for team in self.teams_of(trajectory, evidence)
+            for team in self.teams_in_trajectory(trajectory, evidence)
             for turn in team.turns(trajectory)
         }
 
@@ -120,8 +120,8 @@ class Declared(BaselineConfig):
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
         return dict(earned), {}
 
-    def peers(self, evidence: Evidence, earned: Credit) -> Peers:
-        return Peers(self.like, [[turn for turn in earned if turn[1] == index] for index in range(4)])
+    def compared_turn_groups(self, evidence: Evidence, earned: Credit) -> PeerGroups:
+        return PeerGroups(self.like, [[turn for turn in earned if turn[1] == index] for index in range(4)])
 
 
 def changed(whole: Trajectory, **fields: Sequence[Any]) -> Trajectory:
@@ -171,8 +171,8 @@ class MislabelledConfig(KuhnPokerConfig):
 
 
 class Mislabelled(KuhnPoker):
-    def start_key(self) -> str:
-        return super().start_key()[0]
+    def start_state_key(self) -> str:
+        return super().start_state_key()[0]
 
 
 class Unheard(FunctionEngine):
@@ -211,8 +211,8 @@ def test_problems_that_were_posed_to_peers_are_starts_of_their_own() -> None:
         number = request.seed % 20
         return sage.game.problems(20)[number].question if asked == "pose" else request.examples[1]
 
-    rules = sage.rule_engines()
-    play = make_scenario_simulator(sage, {"team": FunctionEngine(say), **rules}).play
+    rules = sage.build_rule_based_engines()
+    play = simulator_from_engines(sage, {"team": FunctionEngine(say), **rules}).play
     names = [f"{start}.{i}" for start in range(2) for i in range(4)]
     played = play([Deal(name, name[0], int(name[0]), sage.seats) for name in names])
     by_start = diagnosed(played, baseline={"kind": "group", "like": "start"})
@@ -250,8 +250,8 @@ class LuckConfig(PenniesConfig):
 
 
 class Luck(Pennies):
-    def describe(self, agent: str) -> str:
-        return super().describe(agent) + (f", luck {self.luck}" if len(self.shown) >= 2 else "")
+    def describe_observation(self, agent: str) -> str:
+        return super().describe_observation(agent) + (f", luck {self.luck}" if len(self.shown) >= 2 else "")
 
     def apply_action(self, action: str) -> Any:
         self.luck = self.rng.choice(("good", "bad"))
@@ -316,7 +316,7 @@ def test_stopping_bias_is_the_regression_with_a_line_for_every_group(seed: int) 
     keys = rng.integers(0, 5, 80)
     earned, goes_on = rng.normal(size=80), rng.integers(0, 2, 80).astype(float)
     credit = 2 * earned + 0.3 * goes_on + 0.1 * keys * earned + rng.normal(size=80)
-    found = stopping_bias(keys.tolist(), list(zip(credit, earned, goes_on, strict=True)))
+    found = continuation_bias_metrics(keys.tolist(), list(zip(credit, earned, goes_on, strict=True)))
     # By another route: one least-squares fit of 5 intercepts, 5 slopes and going on.
     dummies = np.eye(5)[keys]
     design = np.hstack([dummies, dummies * earned[:, None], goes_on[:, None]])
@@ -331,22 +331,26 @@ def test_credit_that_is_a_line_through_what_was_earned_has_exactly_zero() -> Non
     rng = np.random.default_rng(0)
     keys, earned = rng.integers(0, 4, 60).tolist(), rng.normal(size=60) * 1e3
     columns = [(0.1 * k + 0.7 * e, e, float(g)) for k, e, g in zip(keys, earned, rng.integers(0, 2, 60), strict=True)]
-    assert stopping_bias(keys, columns) == {"stopping_bias": 0.0, "stopping_bias_t": 0.0}
+    assert continuation_bias_metrics(keys, columns) == {"stopping_bias": 0.0, "stopping_bias_t": 0.0}
 
 
 def test_where_nothing_can_be_told_apart_nothing_is_said() -> None:
-    assert stopping_bias([], []) == {}
-    assert stopping_bias([0, 0, 0, 0], [(float(i), 0.0, 1.0) for i in range(4)]) == {}  # all go on
-    assert stopping_bias([0, 1, 2], [(1.0, 0.0, 0.0), (2.0, 0.0, 1.0), (3.0, 0.0, 0.0)]) == {}  # nobody is compared
+    assert continuation_bias_metrics([], []) == {}
+    assert continuation_bias_metrics([0, 0, 0, 0], [(float(i), 0.0, 1.0) for i in range(4)]) == {}  # all go on
+    assert (
+        continuation_bias_metrics([0, 1, 2], [(1.0, 0.0, 0.0), (2.0, 0.0, 1.0), (3.0, 0.0, 0.0)]) == {}
+    )  # nobody is compared
     # What was earned tells who went on.
-    assert stopping_bias([0] * 4, [(1.0, 1.0, 1.0), (2.0, 0.0, 0.0), (3.0, 1.0, 1.0), (0.0, 0.0, 0.0)]) == {}
+    assert (
+        continuation_bias_metrics([0] * 4, [(1.0, 1.0, 1.0), (2.0, 0.0, 0.0), (3.0, 1.0, 1.0), (0.0, 0.0, 0.0)]) == {}
+    )
 
 
 # --- agreement -------------------------------------------------------------------------------------------------
 
 
 def test_agreement_of_two_rules_worked_out_by_hand() -> None:
-    found = agreement([(1.0, 1.0), (2.0, 3.0), (2.0, 2.0), (4.0, 4.0)])
+    found = credit_rule_agreement([(1.0, 1.0), (2.0, 3.0), (2.0, 2.0), (4.0, 4.0)])
     # Ranks 1, 2.5, 2.5, 4 and 1, 3, 2, 4.
     assert found["rank_correlation"] == pytest.approx(4.5 / (4.5 * 5.0) ** 0.5)
     assert found["correlation"] == pytest.approx(4.5 / (4.75 * 5.0) ** 0.5)
@@ -356,9 +360,9 @@ def test_agreement_of_two_rules_worked_out_by_hand() -> None:
 
 def test_signs_agree_where_both_are_nonzero_with_the_same_sign() -> None:
     pairs = [(1.0, 2.0), (-1.0, -3.0), (1.0, -1.0), (0.0, 1.0), (0.0, 0.0)]
-    assert agreement(pairs)["sign_agreement"] == 0.5
+    assert credit_rule_agreement(pairs)["sign_agreement"] == 0.5
 
 
 def test_what_is_constant_correlates_with_nothing() -> None:
-    assert agreement([(1.0, 2.0), (1.0, 3.0)]) == {"difference": 1.5, "sign_agreement": 1.0}
-    assert agreement([]) == {}
+    assert credit_rule_agreement([(1.0, 2.0), (1.0, 3.0)]) == {"difference": 1.5, "sign_agreement": 1.0}
+    assert credit_rule_agreement([]) == {}

@@ -24,7 +24,7 @@ def judged(*returns: float, **rule: Any) -> CreditRecord:
     prompts = [(1, 0), (1, 1), (1, 2)]
     played = [make_episode(f"e{i}", PAIR, [("left", r, 2)], prompts=prompts) for i, r in enumerate(returns)]
     judgement = CreditStage(CreditConfig.model_validate(rule))(make_evidence(*played))
-    return judgement.to_record(played, POLICIES)
+    return judgement.to_credit_record(played, POLICIES)
 
 
 def chains(record: CreditRecord, agent: str) -> list[TurnCreditRecord]:

@@ -9,8 +9,8 @@ import pytest
 
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Credit, Fork, Metrics, Reading
-from marl.credit.assign.reward_rules import Outcome
-from marl.credit_stage.stage import CreditError, CreditStage, StepCredit
+from marl.credit.assign.reward_rules import AgentReturnAssign
+from marl.credit_stage.stage import CreditStage, InvalidCreditError, StepCredit
 from marl.games.stopping import StoppingConfig
 from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.protocols import AssignConfig, BaselineConfig, Evidence
@@ -125,7 +125,7 @@ def test_a_baseline_by_name_is_told_what_each_reward_alone_would_have_earned() -
 def test_other_baselines_are_not_told_and_assign_is_asked_once() -> None:
     requests: list[Evidence] = []
 
-    class Counted(Outcome):
+    class Counted(AgentReturnAssign):
         kind: str = "counted"
 
         def __call__(self, evidence: Evidence) -> Credit:
@@ -255,11 +255,11 @@ UNUSABLE = {
 def test_a_rule_whose_result_cannot_be_used_is_named(name: str) -> None:
     result, message = UNUSABLE[name]
     t = make_episode("e", "ab", [("a", 1.0, 1)], seats={"a": "x", "b": "y"})
-    with pytest.raises(CreditError) as caught:
+    with pytest.raises(InvalidCreditError) as caught:
         judge(assign=Result(result=result))(make_evidence(t))
     assert str(caught.value).startswith("credit.assign: 'result' ")
     assert message in str(caught.value)
-    with pytest.raises(CreditError) as caught:
+    with pytest.raises(InvalidCreditError) as caught:
         judge(roles={"x": {**PLAIN, "baseline": ComparedResult(result=result if result is None else (result, {}))}})(
             make_evidence(t)
         )

@@ -18,24 +18,24 @@ import torch
 
 from marl.core.graph import Trajectory
 from marl.core.types import Credit, Deal, Reading, Reward, Turn
-from marl.credit.assign.gae import ChainGae, Gae
+from marl.credit.assign.gae import PerAgentGae, TeamChainGae
 from marl.credit.assign.hierarchical import HierarchicalAssign
-from marl.credit.assign.reward_rules import Flow, LastSpeaker, Outcome, Uniform
+from marl.credit.assign.reward_rules import AgentReturnAssign, FullTeamRewardAssign, LastSpeaker, RewardFlowAssign
 from marl.credit.baselines.group import (
     AgentGroup,
     AgentTurnGroup,
-    Group,
+    GrpoBaseline,
     JointBaseline,
     OpoBaseline,
     RlooBaseline,
-    TaskRole,
+    TaskRoleBaseline,
 )
-from marl.credit.baselines.reinforce import NoBaseline, RoleAverage
+from marl.credit.baselines.reinforce import NoBaseline, RoleAverageBaseline
 from marl.credit.baselines.value import Value
 from marl.games.stopping import AGENT, StoppingConfig
 from marl.protocols import Evidence
 from marl.roles.answering import PlayerRole
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.episode import Episode
 
 GO = (0.3, 0.8)
@@ -59,7 +59,9 @@ def played(name: str, moves: Sequence[str], luck: float, intermediate: float) ->
     """An episode of the real game. Words differ in length, for rules that count tokens."""
     deal = Deal(name, "g", 0, {AGENT: "player"})
     episode = Episode(
-        StoppingConfig(intermediate=intermediate).build(), deal, RoleCasting({"player": PlayerRole(policy="p")}, 0)
+        StoppingConfig(intermediate=intermediate).build(),
+        deal,
+        RoleRequestBuilder({"player": PlayerRole(policy="p")}, 0),
     )
     for move in moves:
         episode.force_action(move)
@@ -123,22 +125,35 @@ def _parts(episodes: Sequence[Trajectory], credit: Credit) -> list[tuple[Turn, f
     return [(turn, credit[turn.id].value * score(turn)) for turn in turns if turn.id in credit]
 
 
-WHOLE = (Outcome(), Uniform(), HierarchicalAssign())
+WHOLE = (AgentReturnAssign(), FullTeamRewardAssign(), HierarchicalAssign())
 """Every turn is worth the whole return."""
-TO_GO = (Outcome(to_go=True), Flow(decay=1.0))
+TO_GO = (AgentReturnAssign(to_go=True), RewardFlowAssign(decay=1.0))
 """What a turn is worth depends on where in the episode it is."""
-ANY = (NoBaseline(), RoleAverage(), Value(), Value(values="own"))
+ANY = (NoBaseline(), RoleAverageBaseline(), Value(), Value(values="own"))
 """Compare with numbers from before the episode."""
-STATE = (Group(like="prompt"), Group(like="prompt", std=False), RlooBaseline(like="prompt"), JointBaseline(per="round"))
+STATE = (
+    GrpoBaseline(like="prompt"),
+    GrpoBaseline(like="prompt", std=False),
+    RlooBaseline(like="prompt"),
+    JointBaseline(per="round"),
+)
 """Compare turns that were asked the same."""
 STATES = (*ANY, *STATE, AgentTurnGroup(), AgentTurnGroup(std=False))
 EPISODE = (
-    *(Group(), Group(std=False), Group(std="batch"), RlooBaseline(), OpoBaseline(), TaskRole(), TaskRole(std=False)),
+    *(
+        GrpoBaseline(),
+        GrpoBaseline(std=False),
+        GrpoBaseline(std="batch"),
+        RlooBaseline(),
+        OpoBaseline(),
+        TaskRoleBaseline(),
+        TaskRoleBaseline(std=False),
+    ),
     *(
         AgentGroup(std=False),
         JointBaseline(),
         JointBaseline(against="leave_one_out"),
-        RoleAverage(order="update_first"),
+        RoleAverageBaseline(order="update_first"),
     ),
 )
 """Compare whole episodes."""
@@ -172,7 +187,13 @@ def test_returns_to_go_pay_nothing_for_going_on_if_compared_in_the_same_state_or
 @pytest.mark.parametrize("values", [(1.0, 0.6), (0.3, 2.0), (-5.0, 0.0)], ids=str)
 @pytest.mark.parametrize(
     "estimate",
-    [Gae(), Gae(level="turn"), Gae(level="bi_level"), ChainGae(), ChainGae(level="turn", rewards="paid")],
+    [
+        PerAgentGae(),
+        PerAgentGae(level="turn"),
+        PerAgentGae(level="bi_level"),
+        TeamChainGae(),
+        TeamChainGae(level="turn", rewards="paid"),
+    ],
     ids=shown,
 )
 def test_gae_with_lambda_1_pays_nothing_for_going_on_whatever_the_values(
@@ -185,10 +206,10 @@ def test_gae_with_lambda_1_pays_nothing_for_going_on_whatever_the_values(
 @pytest.mark.parametrize(
     ("estimate", "true"),
     [
-        *((Gae(level=level), (1.0, 0.6)) for level in ("token", "turn", "bi_level")),
-        (ChainGae(rewards="paid"), (1.0, 0.6)),
+        *((PerAgentGae(level=level), (1.0, 0.6)) for level in ("token", "turn", "bi_level")),
+        (TeamChainGae(rewards="paid"), (1.0, 0.6)),
         # All that is paid enters at the end, so it is all still to come at the second turn.
-        (ChainGae(), (1.0, 1.0)),
+        (TeamChainGae(), (1.0, 1.0)),
     ],
     ids=str,
 )
@@ -200,7 +221,7 @@ def test_gae_with_a_smaller_lambda_is_as_good_as_its_values(estimate: Any, true:
 
 
 def test_values_of_credits_own_are_from_before_the_step() -> None:
-    for level in (Gae(level="turn", values="own"), ChainGae(level="turn", values="own")):
+    for level in (PerAgentGae(level="turn", values="own"), TeamChainGae(level="turn", values="own")):
         assert gradient(level, NoBaseline()) == pytest.approx([0.0, 0.0], abs=1e-12)
 
 
@@ -209,12 +230,12 @@ def test_values_of_credits_own_are_from_before_the_step() -> None:
     [
         # A later turn has less to come, so an episode's mean is lower for having gone on, and with it what its first
         # turn is compared with, of which it is a part itself.
-        (Outcome(to_go=True), Group(std=False), "pays"),
-        (Outcome(to_go=True), RoleAverage(order="update_first"), "pays"),
+        (AgentReturnAssign(to_go=True), GrpoBaseline(std=False), "pays"),
+        (AgentReturnAssign(to_go=True), RoleAverageBaseline(order="update_first"), "pays"),
         # Whoever goes on is worth nothing itself.
         (LastSpeaker(), NoBaseline(), "costs"),
         # What is paid later counts less: a discount, here of a tenth a turn.
-        (Flow(decay=0.9), NoBaseline(), "costs"),
+        (RewardFlowAssign(decay=0.9), NoBaseline(), "costs"),
     ],
     ids=str,
 )

@@ -13,7 +13,7 @@ from marl.core.types import Advantage, Credit, Reading
 from marl.credit_stage.token_penalties import kl_per_token, soft_overlong_penalty
 from marl.protocols import AssignConfig, Evidence
 from marl.scenario.load import ScenarioError, validate
-from marl.scenario.schema import KlInReward, Overlong
+from marl.scenario.schema import KlInReward, OverlongPenalty
 from tests.support.handmade_episodes import advantages_of
 from tests.support.run_processes import kuhn_scenario
 from tests.support.token_logprob_episodes import credit_stage, logprob_evidence, token_episode
@@ -169,12 +169,12 @@ def test_a_constant_coefficient_is_nothing_to_remember() -> None:
     ("length", "expected"), [(0, 0.0), (16384, 0.0), (17408, -0.25), (18432, -0.5), (20480, -1.0), (24576, -1.0)]
 )
 def test_the_papers_punishment_falls_from_16384_to_20480_tokens(length: int, expected: float) -> None:
-    assert soft_overlong_penalty(length, limit=20480, buffer=4096) == expected
+    assert soft_overlong_penalty(length, max_tokens=20480, buffer_tokens=4096) == expected
 
 
 def test_uncapped_it_goes_on_falling() -> None:
-    assert soft_overlong_penalty(24576, limit=20480, buffer=4096, capped=False) == -2.0
-    assert str(soft_overlong_penalty(0, limit=4, buffer=2, capped=False)) == "0.0"
+    assert soft_overlong_penalty(24576, max_tokens=20480, buffer_tokens=4096, capped=False) == -2.0
+    assert str(soft_overlong_penalty(0, max_tokens=4, buffer_tokens=2, capped=False)) == "0.0"
 
 
 def test_what_long_answers_are_assigned_falls_and_short_ones_keep_theirs() -> None:
@@ -229,7 +229,7 @@ def test_a_penalty_that_cannot_adapt_as_asked_is_refused(settings: dict[str, Any
 
 def test_a_buffer_longer_than_the_limit_is_refused() -> None:
     with pytest.raises(ValidationError, match="buffer: 5 tokens before the limit of 4; choices: 1 to the limit"):
-        Overlong(limit=4, buffer=5)
+        OverlongPenalty(limit=4, buffer=5)
 
 
 def test_lambda_without_values_is_refused() -> None:

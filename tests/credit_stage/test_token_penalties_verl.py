@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from marl.core.statistics import adapted_kl
+from marl.core.statistics import adapted_kl_coefficient
 from marl.credit_stage.token_penalties import kl_per_token
 from marl.protocols import Evidence
 from marl.scenario.schema import KlInReward
@@ -97,5 +97,5 @@ def test_the_coefficient_adapts_as_verls_does() -> None:
     controller, beta = algos.AdaptiveKLController(0.2, 0.1, 100), 0.2
     for kl, n in ((0.05, 8), (0.11, 16), (3.0, 8), (-0.4, 4)):
         controller.update(kl, n)
-        beta = adapted_kl(beta, kl, 0.1, n, 100)
+        beta = adapted_kl_coefficient(beta, kl, 0.1, n, 100)
         assert beta == pytest.approx(controller.value, rel=1e-15)

@@ -183,21 +183,21 @@ def test_a_base_that_nobody_holds_is_forgotten(bytewise: PretrainedSource) -> No
     alone = replace(bytewise, policy="", attention="eager")
     source = adapted(alone)
     sampler = build_sampler(source)
-    assert alone in lora._BASES
+    assert alone in lora._SHARED_BASES
     del source, sampler
     gc.collect()
-    assert alone not in lora._BASES
+    assert alone not in lora._SHARED_BASES
 
 
 def test_loading_one_policys_weights_moves_no_other_byte(bytewise: PretrainedSource) -> None:
     sources = team(bytewise)
-    sampler, _ = taught(sources)
+    sampler: Any = taught(sources)[0]
     base = tensor_bytes(dict(sources["solver"].base.named_parameters()))
-    before = [tensor_bytes(sampler.policy_weights.tensors(policy)) for policy in sources]
+    before = [tensor_bytes(sampler.policy_weights.adapter_tensors(policy)) for policy in sources]
     requests = [replace(ask("hello", seed=seed), policy=name) for seed in range(3) for name in sources]
     completions = answers(sampler, requests)
     sampler.load_weights("planner", random_adapter_weights(sources["planner"], 99).items(), 2)
-    after = [tensor_bytes(sampler.policy_weights.tensors(policy)) for policy in sources]
+    after = [tensor_bytes(sampler.policy_weights.adapter_tensors(policy)) for policy in sources]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, True, True]
     assert tensor_bytes(dict(sources["solver"].base.named_parameters())) == base
     for request, one, other in zip(requests, completions, answers(sampler, requests), strict=True):
@@ -255,14 +255,14 @@ def test_weights_that_do_not_fit_change_nothing(
     bytewise: PretrainedSource, edit: Any, error: Any, message: str
 ) -> None:
     source = adapted(bytewise, "solver")
-    sampler = build_sampler(source, adapted(bytewise, "planner"))
-    before = tensor_bytes(sampler.policy_weights.tensors("solver"))
+    sampler: Any = build_sampler(source, adapted(bytewise, "planner"))
+    before = tensor_bytes(sampler.policy_weights.adapter_tensors("solver"))
     tensors = random_adapter_weights(source, 1)
     edit(tensors)
     with pytest.raises(error, match=message):
         sampler.load_weights("solver", tensors.items(), 1)
     assert sampler.policy_weights.versions == [0, 0]
-    assert tensor_bytes(sampler.policy_weights.tensors("solver")) == before
+    assert tensor_bytes(sampler.policy_weights.adapter_tensors("solver")) == before
 
 
 def test_adapters_are_float32_on_a_base_that_is_not(bytewise: PretrainedSource) -> None:

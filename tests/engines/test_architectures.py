@@ -43,13 +43,16 @@ SMALL: dict[str, Any] = {
     "bos_token_id": None,
     "pad_token_id": 0,
 }
+DEEPER: dict[str, Any] = SMALL | {"num_hidden_layers": 4}
+SMALLER_VOCABULARY: dict[str, Any] = SMALL | {"vocab_size": 100}
 MIXED = ["sliding_attention", "full_attention"]
+EAGER: dict[str, Any] = {"attn_implementation": "eager"}
 FAMILIES: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SMALL),
     "qwen2": Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=6, layer_types=MIXED),
     "qwen3": Qwen3Config(**SMALL),
     "mistral": MistralConfig(**SMALL, sliding_window=7),
-    "gemma2": Gemma2Config(**SMALL, sliding_window=6, layer_types=MIXED, attn_implementation="eager"),
+    "gemma2": Gemma2Config(**SMALL, sliding_window=6, layer_types=MIXED, **EAGER),
     "gemma3": Gemma3TextConfig(**SMALL, sliding_window=5, layer_types=MIXED),
     "gpt2": GPT2Config(vocab_size=259, n_embd=32, n_layer=2, n_head=4, n_positions=128, eos_token_id=1, bos_token_id=1,
                        initializer_range=0.3),
@@ -61,12 +64,14 @@ def model_of(config: PreTrainedConfig) -> Any:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-@pytest.mark.parametrize("saved", [model_runner._SAVED, 0], ids=["whole prompts", "what prompts share once"])
+@pytest.mark.parametrize(
+    "saved", [model_runner._MIN_SAVED_PREFIX_FLOPS, 0], ids=["whole prompts", "what prompts share once"]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cached_rows_agree_with_a_plain_forward(
     family: str, saved: float, bytewise: PretrainedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_runner, "_SAVED", saved)
+    monkeypatch.setattr(model_runner, "_MIN_SAVED_PREFIX_FLOPS", saved)
     model = model_of(FAMILIES[family])
     sampler = sampler_of(model, bytewise, slots=3)
     requests = [ask("w" * (1 + seed % 5 * 4), seed=seed, max_tokens=4 + seed * 2) for seed in range(10)]
@@ -99,7 +104,7 @@ def test_eager_attention_works_too(bytewise: PretrainedSource) -> None:
         (BloomConfig(vocab_size=259, hidden_size=32, n_layer=1, n_head=2), "position_ids"),
         (GPTNeoConfig(vocab_size=259, hidden_size=32, num_layers=2, num_heads=2, attention_types=[[["global"], 2]],
                       initializer_range=0.3), "window_size"),
-        (Qwen3NextConfig(**SMALL | {"num_hidden_layers": 4}, num_experts=2, num_experts_per_tok=1,
+        (Qwen3NextConfig(**DEEPER, num_experts=2, num_experts_per_tok=1,
                          moe_intermediate_size=8, shared_expert_intermediate_size=8), "linear_attention|Linear"),
     ],
     ids=lambda value: type(value).__name__,
@@ -119,7 +124,7 @@ def test_a_context_beyond_the_models_is_refused(bytewise: PretrainedSource) -> N
 def test_a_vocabulary_that_the_model_lacks_is_refused(bytewise: PretrainedSource) -> None:
     with pytest.raises(ValueError, match="259"):
         TransformersEngine(
-            FullWeights(model_of(LlamaConfig(**SMALL | {"vocab_size": 100})), bytewise),
+            FullWeights(model_of(LlamaConfig(**SMALLER_VOCABULARY)), bytewise),
             bytewise.tokenizer(),
             Transformers(),
         )

@@ -11,7 +11,7 @@ import torch
 
 from marl.core.config import Sampling
 from marl.core.types import Completion, Request
-from marl.engines.epsilon_greedy.engine import EpsilonGreedyEngine, epsilon_greedy
+from marl.engines.epsilon_greedy.engine import EpsilonGreedyEngine, epsilon_greedy_probabilities
 from tests.support.q_samples import network, request
 
 
@@ -28,7 +28,7 @@ def answers(engine: EpsilonGreedyEngine, *requests: Request) -> list[Completion]
 
 
 def test_the_best_move_has_what_exploration_leaves_and_the_first_of_equals_is_best() -> None:
-    assert epsilon_greedy([0.0, 2.0, 2.0, -1.0], 0.2) == pytest.approx([0.05, 0.85, 0.05, 0.05])
+    assert epsilon_greedy_probabilities([0.0, 2.0, 2.0, -1.0], 0.2) == pytest.approx([0.05, 0.85, 0.05, 0.05])
 
 
 def test_moves_are_as_frequent_as_their_probabilities_which_are_recorded() -> None:

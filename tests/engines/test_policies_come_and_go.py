@@ -77,9 +77,11 @@ def test_an_adapter_comes_and_goes_and_others_in_flight_say_the_same(bytewise: P
     expect_same([completions[ticket] for ticket in range(12)], undisturbed)
     model = merged_model(guest, weights)
     for ticket in range(100, 108, 2):
-        assert completions[ticket].versions == (3, 3)
-        expected = plain_logprobs(model, completions[ticket], late[0].sampling)
-        assert completions[ticket].logprobs == pytest.approx(expected, abs=1e-5)
+        completion = completions[ticket]
+        assert isinstance(completion, Completion)
+        assert completion.versions == (3, 3)
+        expected = plain_logprobs(model, completion, late[0].sampling)
+        assert completion.logprobs == pytest.approx(expected, abs=1e-5)
     with pytest.raises(ValueError, match=r"'guest' has no adapter here.*solver, planner"):
         sampler.submit(200, late[0])
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from marl.core.config import Sampling
 from marl.core.errors import EndpointError
-from marl.core.types import Completion, Failure, Usage
+from marl.core.types import Completion, CompletionFailure, RemoteUsage
 from marl.engines.openai.engine import OpenAIEngine
 from marl.engines.openai.settings import OpenAI
 from tests.support.misbehaving_servers import (
@@ -44,7 +44,7 @@ def test_an_answer_comes_with_what_it_took_and_without_tokens(start_server: Serv
     mate = build_endpoint(
         start_server(replies_with_text("[bet]", usage=(1000, 20))), price={"prompt": 2.0, "completion": 50.0}
     )
-    usage = Usage(1000, 20, 0.003, tries=1)
+    usage = RemoteUsage(1000, 20, 0.003, tries=1)
     assert collect_answers(mate, make_request()) == [Completion("[bet]", (), (), (), "stop", usage=usage)]
     assert mate.spent == {"mate": usage}
 
@@ -77,7 +77,7 @@ def test_the_key_travels_in_a_header_and_nowhere_else(start_server: Serve, monke
     collect_answers(mate, make_request())
     [failure] = collect_answers(mate, make_request())
     assert server.headers[0]["authorization"] == "Bearer sk-secret"
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, CompletionFailure)
     assert "bad key: (the key)" in failure.reason
     assert "secret" not in endpoint_settings(server, key_env="MATE_KEY").model_dump_json()
 
@@ -223,7 +223,7 @@ def test_what_no_retry_can_mend_is_not_tried_again(status: int, start_server: Se
 )
 def test_a_prompt_that_is_too_long_is_an_overflow_and_ends_no_run(body: bytes, start_server: Serve) -> None:
     [answer] = collect_answers(build_endpoint(start_server(replies_with_bytes(body, 400))), make_request())
-    assert isinstance(answer, Failure)
+    assert isinstance(answer, CompletionFailure)
     assert answer.finish == "overflow"
 
 
@@ -252,8 +252,8 @@ def test_one_that_may_be_skipped_is_an_unreadable_turn_until_there_are_too_many(
     mate = build_endpoint(server, retries=1, on_failure="skip", max_failures=2)
     for _ in range(2):
         [answer] = collect_answers(mate, make_request())
-        assert isinstance(answer, Failure)
-        assert (answer.finish, answer.usage) == ("aborted", Usage(tries=2, failed=1))
+        assert isinstance(answer, CompletionFailure)
+        assert (answer.finish, answer.usage) == ("aborted", RemoteUsage(tries=2, failed=1))
     with pytest.raises(
         EndpointError, match=r"HTTP 500: 'no'; 3 requests were given up so far \(engine.max_failures: 2\)$"
     ):
@@ -344,7 +344,7 @@ def test_an_answer_that_does_not_say_what_it_took_counts_as_much_as_it_may_have_
 def test_tries_that_were_paid_for_in_vain_are_counted(start_server: Serve) -> None:
     mate = build_endpoint(start_server(replies_with_text(None, usage=(3, 2)), replies_with_text("now")), price=PRICE)
     [answer] = collect_answers(mate, make_request())
-    assert answer.usage == Usage(6, 4, 4.0, tries=2)
+    assert answer.usage == RemoteUsage(6, 4, 4.0, tries=2)
 
 
 # --- settings ---

@@ -19,8 +19,8 @@ import pytest
 
 from marl.core.config import Sampling
 from marl.core.errors import EndpointError
-from marl.core.types import Completion, Failure, Message, Request, Usage
-from marl.engines.openai.client import _retry_after
+from marl.core.types import Completion, CompletionFailure, Message, RemoteUsage, Request
+from marl.engines.openai.client import _retry_pause_s
 from tests.support.misbehaving_servers import Act, RequestHandler, chat, replies_with_bytes, replies_with_text
 from tests.support.openai_clients import Serve, build_endpoint, collect_answers, endpoint_settings, make_request
 
@@ -30,7 +30,7 @@ BOMB = gzip.compress(bytes(MIB)) * 512
 KEY = "sk-proj-Q7+tz/4Lw9=xB2mN8vR5"
 
 
-def skipping(start_server: Serve, *acts: Act, **more: Any) -> Completion | Failure:
+def skipping(start_server: Serve, *acts: Act, **more: Any) -> Completion | CompletionFailure:
     """Return what becomes of a request that may be given up."""
     [answer] = collect_answers(
         build_endpoint(start_server(*acts), on_failure="skip", **{"retries": 0, "timeout_s": 8.0, **more}),
@@ -41,7 +41,7 @@ def skipping(start_server: Serve, *acts: Act, **more: Any) -> Completion | Failu
 
 def reason(start_server: Serve, *acts: Act, **more: Any) -> str:
     answer = skipping(start_server, *acts, **more)
-    assert isinstance(answer, Failure)
+    assert isinstance(answer, CompletionFailure)
     return answer.reason
 
 
@@ -168,7 +168,7 @@ def test_a_body_that_is_no_chat_completion_is_a_request_given_up_and_no_more(nam
     started = time.monotonic()
     [failure] = collect_answers(mate, make_request())
     assert time.monotonic() - started < 5.0
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, CompletionFailure)
     assert re.search(why, failure.reason), failure.reason
     assert len(failure.reason) < 600
     [answer] = collect_answers(mate, make_request())
@@ -206,7 +206,7 @@ def test_a_usage_that_cannot_be_counted_does_not_discard_an_answer_and_counts_as
 def test_a_usage_of_whole_numbers_that_are_written_as_fractions_counts(start_server: Serve) -> None:
     mate = build_endpoint(start_server(replies_with_bytes(chat(usage=(3.0, 2.0)))))
     [answer] = collect_answers(mate, make_request())
-    assert answer.usage == Usage(3, 2, tries=1)
+    assert answer.usage == RemoteUsage(3, 2, tries=1)
 
 
 @pytest.mark.parametrize("logprobs", ["NaN", "-Infinity", "1e999", '{"content": [{"logprob": NaN}]}', '"x"'])
@@ -247,7 +247,7 @@ def test_lone_surrogates_of_a_prompt_are_sent_as_replacement_characters(start_se
 
 @pytest.mark.parametrize("wait", ["Mon, 01 Jan 2020 00:00:00 +999999999999999999", "9" * 5000, "1e999", "\u0663"])
 def test_a_wait_that_no_clock_can_tell_is_none(wait: str) -> None:
-    assert _retry_after({"retry-after": wait}) in (0.0, 3.0)
+    assert _retry_pause_s({"retry-after": wait}) in (0.0, 3.0)
 
 
 # --- the key ---

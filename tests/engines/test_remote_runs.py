@@ -12,12 +12,12 @@ import pytest
 import marl
 from marl.core.errors import EndpointError
 from marl.core.graph import read_trajectories
-from marl.core.types import Completion, Deal, Failure, Ticket, Usage
+from marl.core.types import Completion, CompletionFailure, Deal, RemoteUsage, Ticket
 from marl.engines.openai.settings import OpenAI
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import Engine
 from marl.roles.answering import PlayerRole
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from tests.support.misbehaving_servers import (
@@ -87,7 +87,7 @@ def test_a_run_with_a_teammate_learns_records_what_it_said_and_adds_up_its_cost(
         assert [step[f"policy/mate/total_{name}"] for step in steps] == [sum(spent[:n]) for n in (1, 2, 3)]
     [first, *_] = read_trajectories(tmp_path / "run" / "trajectories" / "000001.jsonl.zst")
     completion = next(turn.completion for turn in first.turns if turn.agent == "player_1")
-    assert (completion.text, completion.usage) == (LEGAL, Usage(10, 4, 5.0, tries=1))
+    assert (completion.text, completion.usage) == (LEGAL, RemoteUsage(10, 4, 5.0, tries=1))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ class Busy(FunctionEngine):
         super().__init__(random_move)
         self.steps = 0
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         self.steps += 1
         until = time.perf_counter() + 0.001
         while time.perf_counter() < until:
@@ -212,7 +212,7 @@ class Waiting(FunctionEngine):
         super().__init__(random_move)
         self.waits: list[float] = []
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         self.waits.append(wait_s)
         return super().step(wait_s) if len(self.waits) % 10 == 0 else []
 
@@ -223,7 +223,7 @@ def mute(server: Server) -> Engine:
 
 def seated(first: Engine, second: Engine, deadline_s: float = 5.0) -> RolloutSimulator:
     """Two policies of these names, a role for each."""
-    cast = RoleCasting({"first": PlayerRole(policy="first"), "second": PlayerRole(policy="second")}, 0)
+    cast = RoleRequestBuilder({"first": PlayerRole(policy="first"), "second": PlayerRole(policy="second")}, 0)
     return RolloutSimulator(KuhnPokerConfig(), cast, {"first": first, "second": second}, deadline_s)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,11 @@ from transformers import (
     LlamaForSequenceClassification,
 )
 
-from marl.core.graph import conversations
+from marl.core.graph import chats_up_to_each_turn
 from marl.core.types import Message
 from marl.engines.reward_model.engine import RewardModel
 from marl.engines.reward_model.settings import RewardModelConfig, RewardModelSettings
-from marl.models.tiny_build import make_tokenizer
+from marl.models.tiny_build import make_tiny_tokenizer
 from tests.support.handmade_episodes import make_episode
 
 CORPUS = ["yes no maybe 1 2 3", "a plan for the solver"]
@@ -37,7 +38,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 def _made(folder: Path, labels: int, pad: bool = True) -> Path:
-    tokenizer = make_tokenizer(64, CORPUS)
+    tokenizer: Any = make_tiny_tokenizer("bytes")
+    labelled: dict[str, Any] = {"num_labels": labels}
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=16,
@@ -47,7 +49,7 @@ def _made(folder: Path, labels: int, pad: bool = True) -> Path:
         max_position_embeddings=128,
         initializer_range=0.5,
         pad_token_id=tokenizer.pad_token_id if pad else None,
-        num_labels=labels,
+        **labelled,
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]):
@@ -60,7 +62,7 @@ def _made(folder: Path, labels: int, pad: bool = True) -> Path:
 def by_transformers(folder: Path, longest: int = 128) -> list[list[float]]:
     """Logits of each chat, read alone."""
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype="float32").eval()
-    tokenizer = make_tokenizer(64, CORPUS)
+    tokenizer: Any = make_tiny_tokenizer("bytes")
     texts = [tokenizer.apply_chat_template([m._asdict() for m in chat], tokenize=False) for chat in CHATS]
     ids = [tokenizer(text, add_special_tokens=False).input_ids[-longest:] for text in texts]
     assert len({len(each) for each in ids}) == 3  # so that batches are padded
@@ -110,7 +112,7 @@ def test_it_reads_an_agents_whole_conversation_where_prompts_go_on_from_earlier_
     first = (Message("user", "0"), Message("assistant", "a"))
     second = (*first, Message("user", "1"), Message("assistant", "a"))
     third = (Message("user", "2"), Message("assistant", "a"))
-    assert list(conversations(turns)) == [(("e", 0), first), (("e", 1), second), (("e", 2), third)]
+    assert list(chats_up_to_each_turn(turns)) == [(("e", 0), first), (("e", 1), second), (("e", 2), third)]
 
 
 def test_what_is_no_reward_model_is_refused(folders: dict[int, Path], tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_what_is_no_reward_model_is_refused(folders: dict[int, Path], tmp_path: 
         RewardModel(RewardModelSettings(path=str(folders[1])))
     language = LlamaForCausalLM(LlamaForSequenceClassification.from_pretrained(folders[1]).config)
     language.save_pretrained(tmp_path)
-    make_tokenizer(64, CORPUS).save_pretrained(tmp_path)
+    make_tiny_tokenizer("bytes").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has no weights for score.weight"):
         RewardModel(RewardModelSettings(path=str(tmp_path)))
     assert [*RewardModelConfig(path=str(tmp_path / "none")).unmet_requirements()] == [
@@ -133,6 +135,6 @@ def test_weights_that_are_pickled_are_not_read(folders: dict[int, Path], tmp_pat
     model = LlamaForSequenceClassification.from_pretrained(folders[1])
     model.config.save_pretrained(tmp_path)
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    make_tokenizer(64, CORPUS).save_pretrained(tmp_path)
+    make_tiny_tokenizer("bytes").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="cannot be loaded"):
         RewardModel(RewardModelSettings(path=str(tmp_path), max_tokens=128))

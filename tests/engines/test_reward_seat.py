@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +13,12 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 import marl
 from marl.core.config import Sampling
-from marl.core.graph import conversations, read_trajectories
+from marl.core.graph import chats_up_to_each_turn, read_trajectories
 from marl.core.types import Completion, Info, Message, Request, Turn
 from marl.engines.reward_model.engine import RewardModel
 from marl.engines.reward_model.settings import RewardModelConfig, RewardModelSettings
 from marl.games.team.settings import TeamConfig
-from marl.models.tiny_build import make_tokenizer
+from marl.models.tiny_build import make_tiny_tokenizer
 from marl.protocols import PromptContext
 from marl.roles.rule_based import RewardModelRole
 from marl.scenario.load import validate
@@ -31,15 +32,20 @@ NO = (Message("user", "is it so"), Message("assistant", "no never"))
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier of random weights that knows any text."""
     path = tmp_path_factory.mktemp("models") / "rater"
-    tokenizer = make_tokenizer("bytes")
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokenizer: Any = make_tiny_tokenizer("bytes")
+    sizes: dict[str, Any] = {
+        "num_labels": 1,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         **sizes,
         max_position_embeddings=256,
         initializer_range=0.5,
         pad_token_id=tokenizer.pad_token_id,
-        num_labels=1,
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]):
@@ -49,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def seat(folder: Path, **changes: str) -> RewardModelConfig:
+def seat(folder: Path, **changes: Any) -> RewardModelConfig:
     return RewardModelConfig(path=str(folder), max_tokens=256, device="cpu", **changes)
 
 
@@ -93,7 +99,7 @@ def test_a_score_that_is_no_number_is_an_error(folder: Path, tmp_path: Path) -> 
     model = LlamaForSequenceClassification.from_pretrained(folder)
     torch.nn.init.constant_(model.score.weight, float("nan"))
     model.save_pretrained(tmp_path)
-    make_tokenizer("bytes").save_pretrained(tmp_path)
+    make_tiny_tokenizer("bytes").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"reward model '.*' scores 'is it so<assistant>yes<eos>' with nan"):
         RewardModel(RewardModelSettings(path=str(tmp_path), max_tokens=256, device="cpu"))([YES])
 
@@ -111,7 +117,7 @@ def test_a_rater_passes_on_the_conversation_that_led_to_the_last_turn_it_heard()
     info = Info(legal=None, hears=("a",), together=("r",), state="", attempt=0)
     view = PromptContext("r", {"text": ""}, info, read_turns=[first, other], new_turns=[second])
     messages = RewardModelRole(policy="rater").messages(view)
-    assert messages == dict(conversations([first, second]))["e", 2]
+    assert messages == dict(chats_up_to_each_turn([first, second]))["e", 2]
     assert messages == (
         Message("user", "one"),
         Message("assistant", "1"),
@@ -128,7 +134,9 @@ def test_one_role_can_be_verified_in_two_stages() -> None:
         {"role": "verifier", "verifies": "solver", "scores": ["correct"]},
     ]
     task = {"kind": "arithmetic", "numbers": [1, 9], "train": 10, "held_out": 4}
-    team = TeamConfig(task=task, stages=stages, rewards={"solver": {"both": "own.reward + own.correct"}})
+    team = TeamConfig.model_validate(
+        {"kind": "team", "task": task, "stages": stages, "rewards": {"solver": {"both": "own.reward + own.correct"}}}
+    )
     assert team.team_seats.checks_of == {"solver": ("reward", "correct")}
 
 
@@ -153,7 +161,7 @@ def test_what_the_model_says_is_a_reward_of_the_team_and_a_process_reward_of_the
     for trajectory in played:
         (solution,) = [t for t in trajectory.turns if t.agent == "solver"]
         (liked,) = [reward.value for reward in trajectory.rewards if reward.name == "liked"]
-        ((_, chat),) = conversations([solution])
+        ((_, chat),) = chats_up_to_each_turn([solution])
         assert scorer([chat]) == pytest.approx([liked], abs=1e-5)
         payments.append(liked)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

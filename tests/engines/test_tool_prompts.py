@@ -11,7 +11,7 @@ from marl.core.config import Sampling
 from marl.core.types import Message, Request
 from marl.models.chat_template import ChatTokenizer
 from marl.models.pretrained import PretrainedSource
-from marl.models.tiny_build import make_tokenizer
+from marl.models.tiny_build import make_tiny_tokenizer
 from marl.protocols import Tool
 from tests.support.transformers_engines import answers, engine
 
@@ -55,7 +55,7 @@ HELLO = (Message("system", "Be brief."), Message("user", "2**10?"))
 
 
 def prompts(template: str | dict[str, str] | None) -> ChatTokenizer:
-    tokenizer: Any = make_tokenizer("bytes")
+    tokenizer: Any = make_tiny_tokenizer("bytes")
     tokenizer.chat_template = template
     return ChatTokenizer(tokenizer, frozenset([tokenizer.eos_token_id]))
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from marl.core.config import Sampling
-from marl.core.types import Completion, Failure, Message, Request, SourceSpan
+from marl.core.types import Completion, CompletionFailure, Message, Request, SpanFromEarlierTurn
 from marl.engines.vllm import installation
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.settings import VLLM
@@ -55,9 +55,10 @@ def speaker(source: PretrainedSource) -> Iterator[VLLMEngine]:
 
 def _state() -> dict[str, Any]:
     """What vLLM would change in this process."""
+    numpy_state: Any = np.random.get_state()
     return {
         "torch": torch.get_rng_state().tolist(),
-        "numpy": np.random.get_state()[1].tolist(),
+        "numpy": numpy_state[1].tolist(),
         "python": random.getstate(),
         "threads": (torch.get_num_threads(), torch.set_num_threads),
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")},
@@ -131,7 +132,7 @@ def test_prompts_stops_and_overflows_are_those_of_the_other_engine(
     speaker: VLLMEngine, source: PretrainedSource
 ) -> None:
     other, room = transformers_engine(source), 512
-    mark = SourceSpan(("e", 0), "heard", 0, 1, 3)
+    mark = SpanFromEarlierTurn(("e", 0), "heard", 0, 1, 3)
     requests = [
         Request("actor", (Message("user", "again é"),), Sampling(max_tokens=1), continues=(5, 6, 7), marks=(mark,)),
         ask("x" * (room + 1), max_tokens=3),
@@ -140,7 +141,7 @@ def test_prompts_stops_and_overflows_are_those_of_the_other_engine(
         ask("x" * (room - 3), forced="yy"),
     ]
     for one, two in zip(raw_answers(speaker, requests), raw_answers(other, requests), strict=True):
-        if isinstance(one, Failure) or isinstance(two, Failure):
+        if isinstance(one, CompletionFailure) or isinstance(two, CompletionFailure):
             assert one == two
         else:
             assert (one.prompt_ids, one.mark_tokens) == (two.prompt_ids, two.mark_tokens)
@@ -157,7 +158,7 @@ def test_a_stop_text_ends_a_completion_at_its_first_appearance(speaker: VLLMEngi
         assert completion.text == without.text.partition(stop)[0]
 
 
-@pytest.mark.filterwarnings("ignore::marl.core.errors.Notice")
+@pytest.mark.filterwarnings("ignore::marl.core.errors.UserNotice")
 def test_a_thought_over_its_limit_is_ended_and_the_answer_is_sampled(
     speaker: VLLMEngine, source: PretrainedSource
 ) -> None:
@@ -232,10 +233,10 @@ def test_answers_can_be_limited_to_json_that_fits_the_schema_of_the_role(speaker
 def test_new_weights_replace_the_old_ones_in_place(speaker: VLLMEngine, source: PretrainedSource) -> None:
     model, long = source.model(), ask("word " * 30, max_tokens=12)
     answers(speaker, [long])
-    assert speaker.end_step()["actor"]["prefix_cache"] == 0
+    assert speaker.take_step_metrics()["actor"]["prefix_cache"] == 0
     answers(speaker, [long])
     answers(speaker, [long])
-    assert speaker.end_step()["actor"]["prefix_cache"] > 0.4
+    assert speaker.take_step_metrics()["actor"]["prefix_cache"] > 0.4
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.05
@@ -343,7 +344,7 @@ def test_another_version_of_vllm_is_told_with_what_to_install(
     source: PretrainedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert list(VLLM().unmet_requirements()) == []
-    monkeypatch.setattr(installation, "TESTED_VERSION", "99.1")
+    monkeypatch.setattr(installation, "SUPPORTED_VLLM_VERSION", "99.1")
     with pytest.raises(ValueError, match=r"needs vLLM 99.1, but vllm.* 0.32.* is installed.*pip install"):
         vllm_engine(source)
     monkeypatch.setattr(installation, "DISTRIBUTIONS", ("no-such-package",))

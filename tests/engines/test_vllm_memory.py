@@ -13,7 +13,7 @@ WORK = Workload(completions=16, distinct_prompts=4, max_prompt_tokens=200, max_c
 
 
 def uses(settings: dict[str, Any], size: ModelSize = SIZE, device: float | None = None) -> dict[str, float]:
-    return {use.content: use.bytes for use in VLLM(**settings).memory([size], WORK, device)}
+    return {use.content: use.bytes for use in VLLM(**settings).memory_uses([size], WORK, device)}
 
 
 def test_on_a_gpu_it_takes_its_share_whatever_it_holds() -> None:

@@ -11,7 +11,7 @@ import torch
 from vllm import LLMEngine
 
 import marl
-from marl.core.errors import Notice
+from marl.core.errors import UserNotice
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.settings import VLLM
 from marl.models.pretrained import Pretrained, PretrainedSource
@@ -59,7 +59,7 @@ def test_an_engine_that_sleeps_wakes_up_when_it_is_asked_or_given_weights(
     source: PretrainedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = followed(monkeypatch)
-    with pytest.warns(Notice, match="engine.sleep: true has no effect on a processor"):
+    with pytest.warns(UserNotice, match="engine.sleep: true has no effect on a processor"):
         engine = vllm_engine(source, sleep=True)
     request, model = ask("hi", max_tokens=9), source.model()
     [before] = answers(engine, [request])
@@ -77,7 +77,7 @@ def test_an_engine_that_sleeps_wakes_up_when_it_is_asked_or_given_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::marl.core.errors.Notice")
+@pytest.mark.filterwarnings("ignore::marl.core.errors.UserNotice")
 def test_an_engine_sleeps_while_the_learner_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
     scenario: dict[str, Any] = kuhn_scenario()

@@ -38,6 +38,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
 CORE = "EngineCore"
 """A part of the name of vLLM's process."""
 IN_PROCESSES: dict[str, Any] = {"kind": VLLM_KIND, "process": True, **SETTINGS}
+ROUNDING = 5e-5
+"""Maximum difference in nats of two float32 computations: 1.2e-5 was seen on another processor, 1e-2 is a fault."""
 GROWTH = 8 * 2**20
 """Bytes by which memory may grow: a leak of one copy of the weights in each of 100 updates is 25 MiB and more."""
 
@@ -69,7 +71,7 @@ def test_a_hundred_updates_leak_nothing_and_the_last_one_counts(tmp_path: Path) 
     assert_nothing_leaks(before)
     [last] = answers(engine, [ask("hi", max_tokens=9)])
     assert last.versions == (120, 120)
-    assert last.logprobs == pytest.approx(plain_logprobs(model, last, ask("hi").sampling), abs=1e-5)
+    assert last.logprobs == pytest.approx(plain_logprobs(model, last, ask("hi").sampling), abs=ROUNDING)
     engine.close()
 
 
@@ -90,7 +92,7 @@ def test_eight_adapters_are_swapped_without_a_leak(tmp_path: Path) -> None:
         request = ask("hi", max_tokens=5)
         [said] = answers(engine, [type(request)(policy, request.messages, request.sampling)])
         model = merged_model(sources[policy], {name: tensor * 1.3 for name, tensor in tensors.items()})
-        assert said.logprobs == pytest.approx(plain_logprobs(model, said, request.sampling), abs=1e-5)
+        assert said.logprobs == pytest.approx(plain_logprobs(model, said, request.sampling), abs=ROUNDING)
     engine.close()
 
 
@@ -154,7 +156,7 @@ def test_processes_that_hang_or_die_are_told_of_with_their_policies(tmp_path: Pa
     source = wide_headed(tmp_path / "wide")
     engine, model = vllm_engine(source, process=True, timeout_s=3), source.model()
     [before] = asked(engine)
-    assert before.logprobs == pytest.approx(plain_logprobs(model, before, ask("hi").sampling), abs=1e-5)
+    assert before.logprobs == pytest.approx(plain_logprobs(model, before, ask("hi").sampling), abs=ROUNDING)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter *= 1.1
@@ -164,7 +166,7 @@ def test_processes_that_hang_or_die_are_told_of_with_their_policies(tmp_path: Pa
     engine.core._timeout_s = 3.0  # pyright: ignore
     [after] = asked(engine)
     assert after.versions == (1, 1)
-    assert after.logprobs == pytest.approx(plain_logprobs(model, after, ask("hi").sampling), abs=1e-5)
+    assert after.logprobs == pytest.approx(plain_logprobs(model, after, ask("hi").sampling), abs=ROUNDING)
     core.send_signal(signal.SIGSTOP)
     engine.submit(0, ask("hi"))
     began = time.monotonic()

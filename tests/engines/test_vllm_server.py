@@ -73,7 +73,7 @@ def assert_close(model: Any, requests: Sequence[Request], completions: Sequence[
 def test_a_server_that_is_not_there_is_told_with_its_address() -> None:
     settings = VLLMServer(base_url="http://127.0.0.1:9/", retries=1, backoff_s=0.01)
     with pytest.raises(EngineError, match=r"http://127.0.0.1:9/version gave no answer: ConnectError"):
-        settings.start(None, None, 9, {})  # type: ignore[arg-type]  # it gets no further
+        settings.start_vllm(None, None, 9, {})  # type: ignore[arg-type]  # it gets no further
     with pytest.raises(ValueError, match="no URL of an endpoint"):
         VLLMServer(base_url="127.0.0.1:8000")
 
@@ -89,7 +89,7 @@ def test_a_server_says_what_the_model_says_and_takes_new_weights(
     first = answered(engine, requests)
     assert_close(model, requests, first)
     assert answered(engine, requests) == first, "seeds, not luck"
-    assert engine.end_step()["actor"]["prefix_cache"] > 0
+    assert engine.take_step_metrics()["actor"]["prefix_cache"] > 0
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.05
@@ -103,7 +103,7 @@ def test_a_server_says_what_the_model_says_and_takes_new_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::marl.core.errors.Notice")
+@pytest.mark.filterwarnings("ignore::marl.core.errors.UserNotice")
 def test_texts_are_scored_stopped_and_limited_as_by_an_engine_here(
     server: RunningServer, source: PretrainedSource
 ) -> None:
@@ -155,7 +155,7 @@ def test_what_is_wrong_with_a_server_is_said(
     with pytest.raises(ValueError, match=r"engine.frozen: true, so the weights of http"):
         frozen.load_weights("actor", source.model().named_parameters(), 1)
     with pytest.raises(ValueError, match=r"holds 512 tokens; give engine.max_context"):
-        settings(server).start(source, None, 513, {})
+        settings(server).start_vllm(source, None, 513, {})
     speaker(server, source)
     with pytest.raises(EngineError, match=r"policies 'actor': .* has not sent: .* or another run uses it"):
         answered(engine, [ask("hi")])

@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+import yaml
 from scipy import stats
 
 from marl.commands.eval.evaluate import format_metrics
@@ -12,24 +13,33 @@ from marl.engines.scripted import Random, ScriptedConfig
 from marl.evaluation.evaluate import (
     Evaluator,
     MatchReturns,
-    Opponents,
-    exact,
-    figures,
-    opponent,
-    optimal_positions,
-    optimality,
+    OpponentPlayers,
+    move_probability_metrics,
+    opponent_engine_settings,
+    optimal_move_metrics,
     play_match,
-    score,
-    wilson,
+    positions_with_optimal_moves,
+    wilson_interval,
+    win_draw_loss_metrics,
 )
 from marl.evaluation.game_tree import build_game_tree
 from marl.games.kuhn_poker import KuhnPokerConfig
-from marl.games.nim import NimConfig, OptimalNimPlayer, winning
-from marl.games.tic_tac_toe import TicTacToeConfig, TicTacToeMinimax, best_moves, legal_cells, unfinished, value
-from marl.protocols import GameConfig
+from marl.games.nim import NimConfig, OptimalNimPlayer, winning_moves_on_pile
+from marl.games.tic_tac_toe import (
+    TicTacToeConfig,
+    TicTacToeMinimax,
+    best_moves,
+    legal_cells,
+    minimax_value,
+    unfinished_boards,
+)
+from marl.protocols import Engine, GameConfig
 from marl.roles.answering import PlayerRole
 from marl.rollout.simulator import RolloutSimulator
+from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
+from tests.support.failing_games import FailingTicTacToeConfig
+from tests.support.paths import SCENARIOS
 from tests.support.small_games import make_simulator
 
 # --- intervals -------------------------------------------------------------------------------------------------------
@@ -40,23 +50,23 @@ from tests.support.small_games import make_simulator
 )
 def test_wilson_intervals_are_scipys(hits: int, n: int) -> None:
     theirs = stats.binomtest(hits, n).proportion_ci(method="wilson")
-    assert wilson(hits, n) == pytest.approx((theirs.low, hits / n, theirs.high), abs=1e-12)
+    assert wilson_interval(hits, n) == pytest.approx((theirs.low, hits / n, theirs.high), abs=1e-12)
 
 
 def test_wilson_intervals_are_the_published_ones() -> None:
     # Newcombe 1998, table I, method 3 (score, without continuity correction).
     table_1 = ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718))
     for hits, n, low, high in table_1:
-        found_low, _, found_high = wilson(hits, n)
+        found_low, _, found_high = wilson_interval(hits, n)
         assert (round(found_low, 4), round(found_high, 4)) == (low, high)
 
 
 def test_a_score_has_the_mean_and_the_rates_of_wins_draws_and_losses() -> None:
-    figures = score([1.0, 2.0, 0.0, -3.0])
+    figures = win_draw_loss_metrics([1.0, 2.0, 0.0, -3.0])
     assert (figures["mean"], figures["win"], figures["draw"], figures["loss"]) == (0.0, 0.5, 0.25, 0.25)
     # stdev of 1, 2, 0, -3 is sqrt(14 / 3).
     assert figures["mean_high"] == pytest.approx(1.959964 * math.sqrt(14 / 3) / 2, rel=1e-6)
-    assert score([1.0])["mean_high"] == math.inf
+    assert win_draw_loss_metrics([1.0])["mean_high"] == math.inf
 
 
 # --- matches ---------------------------------------------------------------------------------------------------------
@@ -80,17 +90,20 @@ def scenario(game: dict[str, Any], **more: Any) -> Scenario:
 def contest(player: ScriptedConfig, against: str, game: str, episodes: int) -> MatchReturns:
     setting = scenario({"kind": game})
     laid = make_simulator(setting.game, player.build(None))
-    return play_match(setting, laid, Opponents.scripted(setting, against), episodes=episodes, seed=0)
+    return play_match(setting, laid, OpponentPlayers.from_scripted_player(setting, against), episodes=episodes, seed=0)
 
 
 def test_seats_are_balanced_over_the_same_starts() -> None:
     setting = scenario({"kind": "kuhn_poker"})
     laid = make_simulator(setting.game, Random().build(None))
-    results = play_match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=0)
+    results = play_match(setting, laid, OpponentPlayers.from_scripted_player(setting, "nash"), episodes=100, seed=0)
     assert {seat: len(returns) for seat, returns in results.returns.items()} == {"player_0": 50, "player_1": 50}
-    again = play_match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=0)
+    again = play_match(setting, laid, OpponentPlayers.from_scripted_player(setting, "nash"), episodes=100, seed=0)
     assert results == again
-    assert play_match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=1) != results
+    assert (
+        play_match(setting, laid, OpponentPlayers.from_scripted_player(setting, "nash"), episodes=100, seed=1)
+        != results
+    )
 
 
 def test_minimax_never_loses_to_random_moves_and_draws_with_itself() -> None:
@@ -98,6 +111,39 @@ def test_minimax_never_loses_to_random_moves_and_draws_with_itself() -> None:
     assert metrics["m/loss"] == 0.0
     assert metrics["m/win"] > 0.85
     assert contest(TicTacToeMinimax(), "minimax", "tic_tac_toe", 50).metrics("m")["m/draw"] == 1.0
+
+
+def test_returns_belong_to_the_measured_seat_when_episodes_were_dropped() -> None:
+    game = FailingTicTacToeConfig()
+    setting = scenario({"kind": game.kind})
+    simulator = make_simulator(game, TicTacToeMinimax().build(None))
+    simulator.drops.limit = 1000
+    results = play_match(
+        setting, simulator, OpponentPlayers.from_scripted_player(setting, "random"), episodes=400, seed=0
+    )
+    figures = results.metrics("m")
+    assert simulator.drops.count > 20
+    assert figures["m/episodes"] == 400 - simulator.drops.count
+    # Minimax never loses; returns of the wrong seat would be the random player's.
+    assert (figures["m/loss"], figures["m/player_0/loss"], figures["m/player_1/loss"]) == (0.0, 0.0, 0.0)
+
+
+def test_a_match_without_any_result_has_no_mean() -> None:
+    assert win_draw_loss_metrics([]) == {"episodes": 0.0}
+
+
+def test_seats_that_answer_by_rule_are_not_measured() -> None:
+    setting = validate(yaml.safe_load((SCENARIOS / "team_arithmetic.yaml").read_text()))
+    engines: dict[str, Engine] = {}
+    for policy, settings in setting.policies.items():
+        engines[policy] = (settings.engine if settings.engine.is_rule_based else Random()).build(None)
+    simulator = make_simulator(setting.game, engines, **setting.roles)
+    results = play_match(
+        setting, simulator, OpponentPlayers.from_scripted_player(setting, "random"), episodes=6, seed=0
+    )
+    rule_seats = {seat for seat, role in setting.seats.items() if role in setting.rule_based_roles}
+    assert rule_seats
+    assert set(results.returns) == set(setting.seats) - rule_seats
 
 
 def test_random_play_of_tic_tac_toe_has_its_known_value_within_its_own_interval() -> None:
@@ -121,7 +167,7 @@ def test_a_seat_without_episodes_has_no_figures() -> None:
 
 def test_an_unknown_opponent_is_refused_with_the_choices() -> None:
     with pytest.raises(ValueError, match="no opponent 'minmax' for game 'tic_tac_toe'; choices: minimax, random"):
-        opponent(TicTacToeConfig(), "minmax")
+        opponent_engine_settings(TicTacToeConfig(), "minmax")
 
 
 # --- optimal moves ---------------------------------------------------------------------------------------------------
@@ -133,7 +179,9 @@ def laid_for(game: GameConfig, player: ScriptedConfig) -> RolloutSimulator:
 
 def optimal(game: GameConfig, player: ScriptedConfig) -> dict[str, float]:
     laid = laid_for(game, player)
-    return optimality(optimal_positions(game, laid.casting, {"player_0": "player", "player_1": "player"}), laid)
+    return optimal_move_metrics(
+        positions_with_optimal_moves(game, laid.casting, {"player_0": "player", "player_1": "player"}), laid
+    )
 
 
 def test_the_perfect_nim_player_always_plays_an_optimal_move() -> None:
@@ -143,13 +191,13 @@ def test_the_perfect_nim_player_always_plays_an_optimal_move() -> None:
 def test_the_random_nim_player_plays_one_as_often_as_there_are_few() -> None:
     # A pile with an optimal move has exactly one, among min(pile, 3) legal ones; a pile of 1 leaves no choice.
     game = NimConfig()
-    chances = [1 / min(pile, 3) for pile in range(2, game.piles[1] + 1) if winning(pile, 3)]
+    chances = [1 / min(pile, 3) for pile in range(2, game.piles[1] + 1) if winning_moves_on_pile(pile, 3)]
     assert game.max_take == 3
     assert optimal(game, Random())["eval/optimal"] == pytest.approx(fmean(chances), abs=1e-12)
 
 
 def test_the_random_tic_tac_toe_player_plays_one_as_often_as_counting_says() -> None:
-    boards = [b for b in unfinished() if value(b) >= 0 and len(best_moves(b)) < len(legal_cells(b))]
+    boards = [b for b in unfinished_boards() if minimax_value(b) >= 0 and len(best_moves(b)) < len(legal_cells(b))]
     expected = fmean(len(best_moves(board)) / len(legal_cells(board)) for board in boards)
     assert optimal(TicTacToeConfig(), Random())["eval/optimal"] == pytest.approx(expected, abs=1e-12)
 
@@ -158,13 +206,18 @@ def test_both_exact_figures_of_one_game_share_the_smaller_legal_mass() -> None:
     game = NimConfig(piles=(1, 6))
     laid = laid_for(game, Random())
     seats = {"player_0": "player", "player_1": "player"}
-    tree, found = build_game_tree(game, laid.casting, seats), optimal_positions(game, laid.casting, seats)
-    both = figures(tree, found, laid)
-    assert both == {**exact(tree, laid), **optimality(found, laid), "eval/legal_mass": both["eval/legal_mass"]}
+    tree, found = build_game_tree(game, laid.casting, seats), positions_with_optimal_moves(game, laid.casting, seats)
+    both = move_probability_metrics(tree, found, laid)
+    assert both == {
+        **move_probability_metrics(tree, [], laid),
+        **optimal_move_metrics(found, laid),
+        "eval/legal_mass": both["eval/legal_mass"],
+    }
     assert both["eval/legal_mass"] == min(
-        exact(tree, laid)["eval/legal_mass"], optimality(found, laid)["eval/legal_mass"]
+        move_probability_metrics(tree, [], laid)["eval/legal_mass"],
+        optimal_move_metrics(found, laid)["eval/legal_mass"],
     )
-    assert figures(None, [], laid) == {}
+    assert move_probability_metrics(None, [], laid) == {}
 
 
 def test_an_evaluator_measures_what_the_scenario_asks_for() -> None:
@@ -175,7 +228,7 @@ def test_an_evaluator_measures_what_the_scenario_asks_for() -> None:
     assert (metrics["eval/nash/episodes"], metrics["eval/random/episodes"]) == (20, 10)
     assert not Evaluator(
         scenario({"kind": "kuhn_poker"}), make_simulator(KuhnPokerConfig(), Random().build(None))
-    ).measures
+    ).requests_any_metrics
 
 
 FIGURES = (("turns", 4.0), ("tokens", 0.0))

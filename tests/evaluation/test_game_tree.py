@@ -13,15 +13,23 @@ from open_spiel.python.algorithms import exploitability
 import marl.evaluation.game_tree
 from marl.core.types import Metrics, Request
 from marl.engines.scripted import Random, ScriptedConfig, Tabular
-from marl.evaluation.evaluate import exact
-from marl.evaluation.game_tree import GameTree, Strategy, best_response, build_game_tree, legal_mass, nash_conv, values
-from marl.games.base import IllegalMoveHandling, TextGame
+from marl.evaluation.evaluate import move_probability_metrics
+from marl.evaluation.game_tree import (
+    GameTree,
+    Strategy,
+    best_response_return,
+    build_game_tree,
+    expected_returns,
+    mean_legal_move_probability,
+    nash_conv,
+)
+from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame
 from marl.games.kuhn_poker import MOVES, KuhnEquilibrium, KuhnPokerConfig
 from marl.games.nim import NimConfig, OptimalNimPlayer
 from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.protocols import GameConfig
 from marl.roles.answering import PlayerRole
-from marl.rollout.episode import GameError
+from marl.rollout.game_errors import GameError
 from tests.support.small_games import (
     PAIR,
     CircleConfig,
@@ -41,7 +49,7 @@ def measured(player: ScriptedConfig, game: GameConfig | None = None) -> Metrics:
     """The whole way: the engine scores forced moves, they make a strategy, the tree is walked."""
     chosen = game or KuhnPokerConfig()
     laid = make_simulator(chosen, player.build(None))
-    return exact(build_game_tree(chosen, laid.casting, seats(chosen)), laid)
+    return move_probability_metrics(build_game_tree(chosen, laid.casting, seats(chosen)), [], laid)
 
 
 def seats(game: GameConfig) -> dict[str, str]:
@@ -142,7 +150,7 @@ def circle_states() -> list[str]:
 def test_games_that_cannot_be_walked_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="'tic_tac_toe' does not export its deals"):
         measured(Random(), TicTacToeConfig())
-    monkeypatch.setattr(marl.evaluation.game_tree, "_LIMIT", 300)
+    monkeypatch.setattr(marl.evaluation.game_tree, "_MAX_HISTORIES", 300)
     with pytest.raises(ValueError, match="more than 300 histories"):
         measured(Random(), NimConfig(piles=(12, 12)))
 
@@ -163,7 +171,7 @@ def test_a_game_of_free_text_is_refused() -> None:
 
 def test_a_game_that_raises_while_it_is_walked_is_named_with_the_moves_that_led_there() -> None:
     class Torn(Pennies):
-        def apply_action(self, action: str) -> str | Mapping[str, float]:
+        def apply_action(self, action: str) -> NextAgent | FinalRewards:
             if action == "tails" and self.shown == ["heads"]:
                 raise ZeroDivisionError("the coin is gone")
             return super().apply_action(action)
@@ -214,7 +222,7 @@ FIRST = dict.fromkeys("JQK", 0.9)
 )
 def test_missing_mass_is_played_by_the_games_rule_for_illegal_moves(illegal: dict[str, Any], value: float) -> None:
     tree = grown(kuhn(**illegal))
-    own = values(tree, slipping(tree, FIRST))
+    own = expected_returns(tree, slipping(tree, FIRST))
     assert own["player_0"] == pytest.approx(value, abs=1e-12)
     assert own["player_1"] == pytest.approx(-value, abs=1e-12)
 
@@ -237,7 +245,7 @@ def test_the_value_with_illegal_answers_is_what_play_pays(illegal: dict[str, Any
     deals = [make_deal(f"e{i}", game, i) for i in range(1500)]
     paid = [t.returns.get("player_0", 0.0) for t in make_simulator(game, FunctionEngine(say)).play(deals)]
     error = stdev(paid) / len(paid) ** 0.5
-    assert abs(fmean(paid) - values(tree, strategy)["player_0"]) < 4 * error
+    assert abs(fmean(paid) - expected_returns(tree, strategy)["player_0"]) < 4 * error
     assert error < 0.06
 
 
@@ -246,8 +254,8 @@ def test_the_best_response_breaks_the_rules_where_that_is_cheaper() -> None:
     # as it loses, a king wins 2; 1/2 on average for either player.
     tree = grown(kuhn(penalty=0.5))
     bold = {situation: {list(request.options or ())[1]: 1.0} for situation, request in tree.requests.items()}
-    assert best_response(tree, bold, "player_0") == pytest.approx(0.5)
-    assert best_response(tree, bold, "player_1") == pytest.approx(0.5)
+    assert best_response_return(tree, bold, "player_0") == pytest.approx(0.5)
+    assert best_response_return(tree, bold, "player_1") == pytest.approx(0.5)
     assert nash_conv(tree, bold) == pytest.approx(1.0)
 
 
@@ -260,7 +268,7 @@ def test_the_rule_for_illegal_moves_does_not_change_the_nashconv_of_who_makes_no
 def test_legal_mass_is_not_normalised() -> None:
     tree = grown(kuhn())
     strategy = slipping(tree, FIRST)
-    assert legal_mass(strategy) == pytest.approx((9 + 3 * 0.9) / 12)
+    assert mean_legal_move_probability(strategy) == pytest.approx((9 + 3 * 0.9) / 12)
 
 
 def test_a_retry_is_a_situation_of_its_own_with_a_prompt_of_its_own() -> None:

@@ -11,17 +11,17 @@ import pytest
 import yaml
 from scipy import stats
 
-from marl.core.statistics import interval
-from marl.core.types import Findings, Request
+from marl.core.statistics import confidence_interval
+from marl.core.types import EpisodeMeasuresAndNewStarts, Request
 from marl.evaluation.evaluate import Evaluator
-from marl.evaluation.held_out import summarize_play
-from marl.metrics.trajectory_metrics import summarize
+from marl.evaluation.held_out import summarize_episodes
+from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.roles.answering import PlayerRole
-from marl.runs.best_checkpoint import BestTracker
+from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import EvaluationSettings, Scenario
-from marl.training.restore import best_step
+from marl.training.restore import best_checkpoint_step
 from marl.view.closing_report import closing_report
 from tests.support.evaluated_runs import evaluate_run
 from tests.support.handmade_episodes import make_episode
@@ -60,13 +60,13 @@ def lines(folder: Path) -> list[dict[str, float]]:
 
 def measured(name: str, **measures: float) -> Any:
     trajectory = make_episode(name, "a")
-    trajectory.findings = Findings(measures)
+    trajectory.findings = EpisodeMeasuresAndNewStarts(measures)
     return trajectory
 
 
 def test_a_measure_is_the_mean_over_the_episodes_that_have_it() -> None:
     played = [measured("0", success=1.0, rounds=3.0), measured("1", success=0.0), measured("2", success=1.0)]
-    metrics = summarize(played)
+    metrics = summarize_trajectories(played)
     assert metrics["episode/measure/success"] == pytest.approx(2 / 3)
     assert metrics["episode/measure/rounds"] == 3.0
 
@@ -74,14 +74,14 @@ def test_a_measure_is_the_mean_over_the_episodes_that_have_it() -> None:
 def test_yes_or_no_has_wilsons_interval_and_other_figures_the_normal_one() -> None:
     rates = [1.0, 0.0, 1.0, 1.0]
     wilson = stats.binomtest(3, 4).proportion_ci(method="wilson")
-    assert interval(rates) == pytest.approx((wilson.low, 0.75, wilson.high))
+    assert confidence_interval(rates) == pytest.approx((wilson.low, 0.75, wilson.high))
     values = [0.5, 1.0, 3.5, 2.0]
     low, high = stats.norm.interval(0.95, fmean(values), stats.sem(values))
-    assert interval(values) == pytest.approx((low, fmean(values), high))
+    assert confidence_interval(values) == pytest.approx((low, fmean(values), high))
 
 
 def test_a_figure_of_one_episode_has_no_interval() -> None:
-    figures = summarize_play([measured("0", rounds=3.0)])
+    figures = summarize_episodes([measured("0", rounds=3.0)])
     assert (figures["rounds"], figures["episodes"]) == (3.0, 1.0)
     assert "rounds_low" not in figures
 
@@ -100,14 +100,14 @@ def test_the_same_starts_are_played_with_the_same_seeds_every_time_and_again_gre
     assert {request.state.split()[1] for request in requests} == {"12", "13", "14", "15", "16", "17"}
     assert {request.sampling.temperature for request in requests} == {0.0, 1.0}
     assert (first["eval/held_out/episodes"], first["eval/held_out_greedy/episodes"]) == (6.0, 6.0)
-    assert [t.id for t in evaluator.played] == [f"held_out.{i}" for i in range(6)]
-    assert {turn.request.sampling.temperature for t in evaluator.played for turn in t.turns} == {1.0}
+    assert [t.id for t in evaluator.held_out_episodes] == [f"held_out.{i}" for i in range(6)]
+    assert {turn.request.sampling.temperature for t in evaluator.held_out_episodes for turn in t.turns} == {1.0}
     assert {"eval/held_out/return/solver", "eval/held_out/role/critic/illegal"} < first.keys()
     assert laid.tokens == {"eval": 2 * len(requests)}
 
 
 def test_without_held_out_starts_no_episodes_of_an_evaluation_are_kept() -> None:
-    assert Evaluator(checked(evaluate={}), make_simulator(Quiz(), FunctionEngine(random_move))).played == []
+    assert Evaluator(checked(evaluate={}), make_simulator(Quiz(), FunctionEngine(random_move))).held_out_episodes == []
 
 
 def test_evaluation_changes_nothing_of_the_training(tmp_path: Path) -> None:
@@ -134,9 +134,11 @@ def test_tokens_of_evaluations_are_counted_by_themselves(tmp_path: Path) -> None
 # --- the best one ----------------------------------------------------------------------------------------------------
 
 
-def best(goal: str, *values: float, patience: int | None = None) -> BestTracker:
+def best(goal: str, *values: float, patience: int | None = None) -> BestEvaluationTracker:
     settings = EvaluationSettings.model_validate({"keep_best": "eval/x", "goal": goal, "patience": patience})
-    return BestTracker.from_rows(settings, [{"step": 10 * step, "eval/x": value} for step, value in enumerate(values)])
+    return BestEvaluationTracker.from_rows(
+        settings, [{"step": 10 * step, "eval/x": value} for step, value in enumerate(values)]
+    )
 
 
 def test_the_best_is_the_first_of_the_highest_or_of_the_lowest() -> None:
@@ -154,7 +156,7 @@ def test_it_is_given_up_when_so_many_evaluations_brought_nothing_better() -> Non
 
 def test_rows_without_an_evaluation_do_not_count() -> None:
     settings = EvaluationSettings.model_validate({"keep_best": "success", "patience": 1})
-    found = BestTracker.from_rows(
+    found = BestEvaluationTracker.from_rows(
         settings, [{"step": 0, "eval/held_out/success": 0.5}, {"step": 1}, {"step": 2, "step/tokens": 3}]
     )
     assert (found.step, found.value, found.out_of_patience) == (0, 0.5, False)
@@ -183,7 +185,7 @@ def test_the_run_stops_when_nothing_gets_better_and_keeps_the_best_beside_the_la
 
 
 def best_step_of(folder: Path) -> int:
-    step = BestTracker.from_rows(checked(**EARLY).evaluate, lines(folder)).step
+    step = BestEvaluationTracker.from_rows(checked(**EARLY).evaluate, lines(folder)).step
     assert step is not None
     return step
 
@@ -213,7 +215,7 @@ def test_the_best_checkpoint_can_be_measured(tmp_path: Path) -> None:
     assert train_in_process(
         tmp_path, quiz_scenario(evaluate=figure, schedule=quiz_scenario()["schedule"] | {"steps": 12})
     )
-    step = best_step(tmp_path)
+    step = best_checkpoint_step(tmp_path)
     assert step > 0
     logged = lines(tmp_path)[step]
     again = evaluate_run(tmp_path, None, 6, step)
@@ -224,7 +226,7 @@ def test_the_best_checkpoint_can_be_measured(tmp_path: Path) -> None:
 def test_a_run_without_a_best_says_so(tmp_path: Path) -> None:
     assert train_in_process(tmp_path, quiz_scenario(evaluate={}))
     with pytest.raises(ScenarioError, match=r"no best checkpoint: no evaluate\.keep_best was measured"):
-        best_step(tmp_path)
+        best_checkpoint_step(tmp_path)
 
 
 def test_a_measure_that_the_game_does_not_have_ends_the_run_before_it_begins(tmp_path: Path) -> None:
@@ -274,15 +276,15 @@ def test_a_game_that_holds_nothing_out_is_named() -> None:
 # --- killed ----------------------------------------------------------------------------------------------------------
 
 KILLS = [
-    SignalTrigger("call", "HeldOut.__call__", 2),
+    SignalTrigger("call", "HeldOutEvaluator.__call__", 2),
     SignalTrigger("open", "metrics.jsonl", 5),
     SignalTrigger("open", "manifest.json", 2),
     SignalTrigger("os.rename", "checkpoints/.", 2),
-    SignalTrigger("call", "prune", 2),
+    SignalTrigger("call", "prune_checkpoints", 2),
     SignalTrigger("os.rename", "checkpoints/0", 1),
     SignalTrigger("shutil.rmtree", ".old", 1),
     SignalTrigger("call", "UpdateSchedule.__call__", 3),
-    SignalTrigger("call", "BestTracker.update", 4),
+    SignalTrigger("call", "BestEvaluationTracker.update", 4),
 ]
 
 

@@ -13,9 +13,9 @@ from open_spiel.python.algorithms.get_all_states import get_all_states
 from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
 
 from marl.engines.scripted import Random
-from marl.evaluation.game_tree import GameTree, Strategy, build_game_tree, nash_conv, values
-from marl.evaluation.mixtures import RunningMixture, mixture
-from marl.experience.league.matchmaking import uniform
+from marl.evaluation.game_tree import GameTree, Strategy, build_game_tree, expected_returns, nash_conv
+from marl.evaluation.mixtures import RunningStrategyMixture, mix_strategies
+from marl.experience.league.matchmaking import uniform_opponent_probabilities
 from marl.games.kuhn_poker import KuhnPokerConfig
 from tests.support.small_games import make_simulator
 
@@ -50,12 +50,12 @@ def test_a_mixture_is_worth_the_weighted_mean_of_its_parts_against_any_opponent(
 ) -> None:
     tree, rng, weights = kuhn(**illegal), random.Random(3), (0.5, 2.0, 0.0, 1.5)
     parts = [drawn(tree, rng, legal) for _ in weights]
-    mixed = mixture(tree, parts, weights)
+    mixed = mix_strategies(tree, parts, weights)
     for opponent in (drawn(tree, rng, legal) for _ in range(5)):
         for agent in tree.agents:
-            each = [values(tree, facing(part, opponent, agent))[agent] for part in parts]
+            each = [expected_returns(tree, facing(part, opponent, agent))[agent] for part in parts]
             expected = np.dot(weights, each) / sum(weights)
-            assert values(tree, facing(mixed, opponent, agent))[agent] == pytest.approx(expected, abs=1e-12)
+            assert expected_returns(tree, facing(mixed, opponent, agent))[agent] == pytest.approx(expected, abs=1e-12)
 
 
 def spiel_key(state: str) -> str:
@@ -80,7 +80,7 @@ def test_a_mixture_is_openspiels(seed: int) -> None:
     parts = [{s: {m: 0.9 * p + 0.05 for m, p in row.items()} for s, row in drawn(tree, rng).items()} for _ in weights]
     rows = spiel_rows(parts)
     theirs = PolicyAggregator(pyspiel.load_game("kuhn_poker")).aggregate([0, 1], [rows, rows], [weights, weights])
-    for situation, moves in mixture(tree, parts, weights).items():
+    for situation, moves in mix_strategies(tree, parts, weights).items():
         expected = theirs.policy[tree.agents.index(situation.agent)][spiel_key(situation.state)]
         assert list(moves.values()) == pytest.approx([expected[0], expected[1]], abs=1e-12)
 
@@ -96,7 +96,7 @@ def test_all_earlier_best_responses_alike_are_the_average_of_openspiels_fictitio
         rows = {s: solver._oracles[tree.agents.index(s.agent)][nth](states[spiel_key(s.state)]) for s in tree.requests}
         moves = {s: request.options or () for s, request in tree.requests.items()}
         members.append({s: dict(zip(moves[s], (p for _, p in sorted(row)), strict=True)) for s, row in rows.items()})
-    average = mixture(tree, members, uniform(len(members)))
+    average = mix_strategies(tree, members, uniform_opponent_probabilities(len(members)))
     for situation, row in average.items():
         expected = solver.average_policy_tables()[tree.agents.index(situation.agent)][spiel_key(situation.state)]
         assert list(row.values()) == pytest.approx([expected[0], expected[1]], abs=1e-9)
@@ -107,13 +107,13 @@ def test_where_no_part_leads_its_moves_are_averaged_by_weight() -> None:
     tree = kuhn()
     bold = {s: {m: float(m in ("bet", "call")) for m in r.options or ()} for s, r in tree.requests.items()}
     bluff = {s: bold[s] if s.state[1:] != " check bet" else {"fold": 1.0, "call": 0.0} for s in bold}
-    mixed = mixture(tree, [bold, bluff], [3, 1])
+    mixed = mix_strategies(tree, [bold, bluff], [3, 1])
     assert {s.state: row for s, row in mixed.items()}["K check bet"] == {"fold": 0.25, "call": 0.75}
 
 
 def test_a_mixture_of_nothing_and_negative_weights_are_refused() -> None:
     tree = kuhn()
     with pytest.raises(ValueError, match="needs a strategy whose weight is above 0"):
-        mixture(tree, [drawn(tree, random.Random(0))], [0.0])
+        mix_strategies(tree, [drawn(tree, random.Random(0))], [0.0])
     with pytest.raises(ValueError, match=r"weight -1\.0: a strategy's weight in a mixture is a number of at least 0"):
-        RunningMixture(tree).add(drawn(tree, random.Random(0)), -1.0)
+        RunningStrategyMixture(tree).add_strategy(drawn(tree, random.Random(0)), -1.0)

@@ -162,6 +162,7 @@ def test_the_losses_learn(block: Block, tmp_path: Path) -> None:
         torch.ones(1, 2, dtype=torch.bool),
     )
     loss(logprobs_BT, old_BT, advantages_BT, mask_BT).sum().backward()
+    assert logprobs_BT.grad is not None
     assert torch.equal(logprobs_BT.grad, -advantages_BT), "before the first step it is the policy gradient"
 
     learner = {"kind": "grpo", "lr": 3e-3, "epochs": 2, "loss": {"kind": f"my_loss:{name}"}}

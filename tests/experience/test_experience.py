@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from marl.core.graph import Trajectory, write_trajectories
-from marl.core.types import Completion, Failure, Request, SourceSpan
+from marl.core.types import Completion, CompletionFailure, Request, SpanFromEarlierTurn
 from marl.experience.recorded import RecordedEpisodes
 from marl.experience.rollouts import Rollouts
 from marl.games.base import IllegalMoveHandling
@@ -31,10 +31,10 @@ class Scorer(FunctionEngine):
     def __init__(self) -> None:
         super().__init__(random_move)
 
-    def _answer(self, request: Request) -> Completion | Failure:
+    def _answer(self, request: Request) -> Completion | CompletionFailure:
         assert request.forced is not None
         if request.forced == "[fold]":
-            return Failure("overflow", "too long")
+            return CompletionFailure("overflow", "too long")
         return Completion(request.forced, (9,), tuple(request.forced.encode()), (-1.0,) * len(request.forced), "stop")
 
 
@@ -79,7 +79,7 @@ def test_marks_of_recorded_prompts_lead_to_turns_of_the_new_episode(tmp_path: Pa
     old = recording(tmp_path / "t.jsonl.zst", 40)
     for game in old:
         for place, turn in enumerate(game.turns[1:], 1):
-            marks = (SourceSpan(game.turns[place - 1].id, "heard", 0, 0, 2),)
+            marks = (SpanFromEarlierTurn(game.turns[place - 1].id, "heard", 0, 0, 2),)
             completion = replace(turn.completion, mark_tokens=((0, 1),))
             game.turns[place] = replace(turn, request=replace(turn.request, marks=marks), completion=completion)
     write_trajectories(tmp_path / "t.jsonl.zst", old)
@@ -123,8 +123,10 @@ def test_a_prompt_that_continues_holds_the_tokens_of_the_model_that_learns(tmp_p
 
 def test_what_goes_on_from_a_text_that_was_too_long_is_left_out(tmp_path: Path) -> None:
     class Short(Scorer):
-        def _answer(self, request: Request) -> Completion | Failure:
-            return Failure("overflow", "too long") if request.forced == "[check]" else super()._answer(request)
+        def _answer(self, request: Request) -> Completion | CompletionFailure:
+            return (
+                CompletionFailure("overflow", "too long") if request.forced == "[check]" else super()._answer(request)
+            )
 
     recording(tmp_path / "long.zst", 60, player=PlayerRole(policy="actor", history="append"))
     laid = make_simulator(GAME, {"new": Short()}, player=PlayerRole(policy="new", history="append"))

@@ -154,13 +154,13 @@ def test_members_of_the_pool_play_each_other_once_for_the_meta_strategy(exploite
 
 
 KILLS = [
-    SignalTrigger("call", "Snapshots.remove_except", 1),
+    SignalTrigger("call", "PolicySnapshots.remove_versions_except", 1),
     SignalTrigger("os.rename", "league/actor/.000002", 1),
-    SignalTrigger("call", "EnginePool.release", 2),
-    SignalTrigger("call", "RunArchive.reset_policy", 1),
-    SignalTrigger("call", "LeaguePlay.gather", 4),
-    SignalTrigger("call", "RunArchive.reset_policy", 1),
-    SignalTrigger("call", "LeaguePlay.policies_updated", 1),
+    SignalTrigger("call", "EarlierWeightsEnginePool.release_slot", 2),
+    SignalTrigger("call", "RunWeightArchive.reset_to_initial_state", 1),
+    SignalTrigger("call", "LeagueExperience.gather", 4),
+    SignalTrigger("call", "RunWeightArchive.reset_to_initial_state", 1),
+    SignalTrigger("call", "LeagueExperience.on_policies_updated", 1),
     SignalTrigger("open", "manifest.json", 1),
 ]
 
@@ -179,7 +179,7 @@ def test_a_league_that_is_killed_goes_on_as_the_one_that_was_not(run: RunWorkspa
     (tmp_path / "cache").symlink_to(run.path / "cache")
     desk = RunWorkspace(tmp_path, run.scenario)
     assert (
-        desk.train(kill=SignalTrigger("call", "Snapshots.remove_except", 3)) == -9
+        desk.train(kill=SignalTrigger("call", "PolicySnapshots.remove_versions_except", 3)) == -9
     )  # at the end of step 4, before its checkpoint
     assert desk.train("--resume", "auto") == 0, desk.take_output()
     assert outcome(desk.run) == outcome(run.run)
@@ -204,7 +204,7 @@ def test_adapters_of_the_pool_are_on_the_base_of_the_engine_and_a_killed_run_goe
     desk = RunWorkspace(tmp_path / "desk", whole.scenario)
     desk.path.mkdir()
     (desk.path / "cache").symlink_to(whole.path / "cache")
-    assert desk.train(kill=SignalTrigger("call", "AdapterPool.release", 5)) == -9
+    assert desk.train(kill=SignalTrigger("call", "EarlierWeightsAdapterPool.release_slot", 5)) == -9
     assert desk.train("--resume", "auto") == 0, desk.take_output()
     assert metric_lines(desk.run) == metric_lines(whole.run)
     kept = [contents(each.run, "checkpoints", "trajectories", "league") for each in (desk, whole)]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from marl.core.graph import Trajectory
-from marl.core.types import Completion, Deal, Failure, Fork, Request, Turn, TurnId
+from marl.core.types import Completion, CompletionFailure, Deal, Fork, Request, Turn, TurnId
 from marl.credit_stage.stage import CreditStage
 from marl.experience.tree_sampling import TreeSampling
-from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame, TextGameConfig
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.protocols import Evidence, GameConfig
@@ -52,10 +52,10 @@ class Spelled(FunctionEngine):
         super().__init__(say, **order)
         self._rules = rules
 
-    def _answer(self, request: Request) -> Completion | Failure:
+    def _answer(self, request: Request) -> Completion | CompletionFailure:
         text = self._say(request)
-        if isinstance(text, Failure) or request.policy in self._rules:
-            return text if isinstance(text, Failure) else Completion(text, (), (), (), "stop")
+        if isinstance(text, CompletionFailure) or request.policy in self._rules:
+            return text if isinstance(text, CompletionFailure) else Completion(text, (), (), (), "stop")
         prompt = tuple("".join(message.content for message in request.messages).encode())
         return Completion(text, prompt, tuple(text.encode()), (-0.5,) * len(text.encode()), "stop")
 
@@ -305,13 +305,13 @@ def test_what_it_says_of_a_step_can_be_counted() -> None:
 
 def test_candidates_in_which_the_game_breaks_are_left_out() -> None:
     simulator = make_simulator(FailingPenniesConfig(), Spelled())
-    simulator.max_drops = 10**6
+    simulator.drops.limit = 10**6
     played = (
         TreeSampling(candidates=4)
         .build()
         .gather(0, lambda _: [make_deal(f"e{i}", FailingPenniesConfig(), i) for i in range(40)], simulator)
     )
-    assert simulator.dropped
+    assert simulator.drops.count
     assert {course.end for course in played} == {"terminated"}
     firsts = [course for course in played if course.parent is None]
     assert 0 < len(firsts) < 40
@@ -324,12 +324,12 @@ def test_when_the_game_breaks_in_all_candidates_the_trunk_goes_on_as_it_was() ->
 
     voice = Spelled(say)
     simulator = make_simulator(FailingPenniesConfig(), voice)
-    simulator.max_drops = 100
+    simulator.drops.limit = 100
     tree = TreeSampling(candidates=2).build()
     [course] = tree.gather(0, lambda _: [make_deal("e", FailingPenniesConfig())], simulator)
     assert [turn.action for turn in course.turns] == ["safe"] * 4
     # The first answer was a candidate by itself; for each of the other three, two were tried.
-    assert simulator.dropped == 1 + 3 * 2
+    assert simulator.drops.count == 1 + 3 * 2
     assert tree.metrics()["tree/decisions"] == 1.0
 
 
@@ -372,24 +372,24 @@ class Gamble(TextGame):
     def __init__(self, config: GambleConfig) -> None:
         super().__init__(("first", "second", "third"), config.illegal, (*"abcd", "safe", "risky", "heads", "tails"))
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.said: list[str] = []
         self.key = str(rng.random())
         return "first"
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return self.key
 
     def legal_actions(self, agent: str) -> tuple[str, ...]:
         return (("a", "b", "c", "d"), ("safe", "risky"), ("heads", "tails"))[len(self.said)]
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return " ".join(self.said) or "nothing"
 
     def information_state(self, agent: str) -> str:
-        return self.describe(agent)
+        return self.describe_observation(agent)
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         self.said.append(action)
         if len(self.said) < 3:
             return ("first", "second", "third")[len(self.said)]

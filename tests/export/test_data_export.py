@@ -19,8 +19,8 @@ from huggingface_hub import DatasetCard
 
 from marl.core.graph import Trajectory
 from marl.core.types import Turn
-from marl.export.chat_rows import PairRule, pair_rows
-from marl.export.parquet_tables import turn_schema
+from marl.export.chat_rows import PreferencePairRule, dpo_rows
+from marl.export.parquet_tables import TURN_SCHEMA
 from marl.export.turn_selection import RunRecording, TurnSelection
 from marl.runs.run_folder import RunFolder
 from marl.view.token_decoder import TokenDecoder
@@ -53,7 +53,7 @@ def test_tables_hold_what_was_recorded_and_judged(run: Path, command: Marl, tmp_
     printed = command("export-data", run, "--out", "out", "--format", "parquet")
     recorded = {turn.id: (episode, turn) for episode in episodes(run) for turn in episode.turns}
     assert f"out/turns.parquet: {len(recorded)} rows" in printed
-    judged = {key: turn for step in (1, 2) for key, turn in RunFolder(run).read_credit(step).turns().items()}
+    judged = {key: turn for step in (1, 2) for key, turn in RunFolder(run).read_credit_of_step(step).turns().items()}
     rows = opened(tmp_path, "turns")
     assert len(rows) == len(recorded)
     for row in rows:
@@ -91,7 +91,7 @@ def test_tables_are_written_in_pieces(run: Path, command: Marl, monkeypatch: pyt
     groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     assert groups[:-1] == [8] * (len(groups) - 1)
     assert sum(groups) == file.metadata.num_rows > 16
-    assert file.schema_arrow == turn_schema()
+    assert file.schema_arrow == TURN_SCHEMA
 
 
 def test_long_turns_are_written_before_there_are_many(
@@ -146,7 +146,7 @@ def best_and_worst(run: Path, value: Callable[[Trajectory, Turn], float]) -> dic
 
 def test_pairs_are_the_best_and_the_worst_answer_to_a_prompt(run: Path, command: Marl, tmp_path: Path) -> None:
     command("export-data", run, "--out", "out", "--format", "trl-dpo", "--steps", "1")
-    judged = RunFolder(run).read_credit(1).turns()
+    judged = RunFolder(run).read_credit_of_step(1).turns()
     expected = best_and_worst(run, lambda _, turn: judged[turn.id].advantage)
     rows = opened(tmp_path).to_list()
     assert len(rows) == len(expected) > 0
@@ -157,10 +157,10 @@ def test_pairs_are_the_best_and_the_worst_answer_to_a_prompt(run: Path, command:
         assert (row["score_chosen"], row["score_rejected"]) == pytest.approx((best[0], worst[0]))
     greatest = max(row["score_chosen"] - row["score_rejected"] for row in rows)
     turns = [*RunRecording(run, TurnSelection(first_step=1, last_step=1)).turns()]
-    assert [*pair_rows(turns, PairRule(min_margin=greatest))]
-    assert not [*pair_rows(turns, PairRule(min_margin=greatest + 1e-9))]
+    assert [*dpo_rows(turns, PreferencePairRule(min_margin=greatest))]
+    assert not [*dpo_rows(turns, PreferencePairRule(min_margin=greatest + 1e-9))]
     expected = best_and_worst(run, lambda episode, turn: episode.returns[turn.agent])
-    pairs = [*pair_rows(turns, PairRule(criterion="return"))]
+    pairs = [*dpo_rows(turns, PreferencePairRule(criterion="return"))]
     assert [(pair["score_chosen"], pair["score_rejected"]) for pair in pairs] == [
         pytest.approx((best[0], worst[0])) for best, worst in expected.values()
     ]
@@ -206,7 +206,7 @@ def test_turns_are_selected(run: Path, command: Marl) -> None:
     command("export-data", run, "--out", "step", "--format", "trl-sft", "--steps", "2-", "--role", "player")
     assert len(lines("step/train.jsonl")) == sum(len(e.turns) for e in RunFolder(run).load_trajectories(2))
     command("export-data", run, "--out", "praised", "--format", "trl-sft", "--min-advantage", "0.5")
-    judged = [turn for step in (1, 2) for turn in RunFolder(run).read_credit(step).turns().values()]
+    judged = [turn for step in (1, 2) for turn in RunFolder(run).read_credit_of_step(step).turns().values()]
     assert len(lines("praised/train.jsonl")) == sum(turn.advantage >= 0.5 for turn in judged) > 0
 
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 import marl
 from marl.core.types import Turn
-from marl.models.gguf_writing import expect_supported, write_gguf
+from marl.models.gguf_writing import check_gguf_export_supported, write_gguf
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from tests.support.gguf_files import CHAT, MERGES, SPECIAL, small_llama, vocabulary
@@ -133,7 +133,8 @@ def test_half_precision_is_written_to_gguf_bit_by_bit(dtype: str, whole: Path, c
 
 def test_a_vocabulary_with_merges_is_written_whole(tmp_path: Path) -> None:
     model, tokens = small_llama(), vocabulary()
-    inner = Tokenizer(BPE({text: i for i, text in enumerate(tokens)}, [tuple(merge.split()) for merge in MERGES]))
+    merges: Any = [tuple(merge.split()) for merge in MERGES]
+    inner = Tokenizer(BPE({text: i for i, text in enumerate(tokens)}, merges))
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, additional_special_tokens=list(SPECIAL))
     tokenizer.eos_token, tokenizer.chat_template = SPECIAL[2], CHAT
@@ -169,7 +170,7 @@ def test_the_card_holds_the_run_and_code_that_runs(
 ) -> None:
     run = request.getfixturevalue(kind)
     command("export", run, "--out", "out")
-    card = ModelCard.load("out/README.md")
+    card: Any = ModelCard.load("out/README.md")
     assert card.data.library_name == ("peft" if kind == "adapted" else "transformers")
     assert {"marl", "kuhn_poker", "grpo"} <= set(card.data.tags or ())
     code = card.text.split("```python\n")[1].split("```")[0]
@@ -214,15 +215,15 @@ def test_gguf_says_which_models_it_takes(whole: Path, command: Marl, monkeypatch
     for message, change in changes.items():
         config.write_text(json.dumps(json.loads(before) | change))
         with pytest.raises(ValueError, match=message):
-            expect_supported(Path("out"))
+            check_gguf_export_supported(Path("out"))
     config.write_text(before)
     data = json.loads(tokenizer.read_text())
     tokenizer.write_text(json.dumps(data | {"pre_tokenizer": {"type": "Whitespace"}}))
     with pytest.raises(ValueError, match=r"llama.cpp's name for the pre-tokenizer .* is not known here"):
-        expect_supported(Path("out"))
+        check_gguf_export_supported(Path("out"))
     tokenizer.write_text(json.dumps(data | {"model": {"type": "WordLevel", "vocab": {}}}))
     with pytest.raises(ValueError, match=r"type WordLevel is not supported; choices: byte-level BPE \(a tiny model: "):
-        expect_supported(Path("out"))
+        check_gguf_export_supported(Path("out"))
     monkeypatch.setattr("marl.models.gguf_writing.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install 'marl-llm"):
-        expect_supported(Path("out"))
+        check_gguf_export_supported(Path("out"))

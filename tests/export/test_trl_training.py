@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,11 @@ def test_trl_trains_the_exported_model_on_exported_rows(
     assert marl.train(validate(kuhn_scenario(schedule=short, evaluate={}, checkpoint={"every": 2})), tmp_path / "run")
     command = partial(marl_output, monkeypatch, capsys)
     command("export", "run", "--out", "model")
-    for form, trainer, settings in (("trl-sft", SFTTrainer, SFTConfig), ("trl-dpo", DPOTrainer, DPOConfig)):
+    forms: list[tuple[str, Any, Any]] = [
+        ("trl-sft", SFTTrainer, SFTConfig),
+        ("trl-dpo", DPOTrainer, DPOConfig),
+    ]
+    for form, trainer, settings in forms:
         command("export-data", "run", "--out", form, "--format", form)
         rows = load_dataset(form, split="train", cache_dir=str(tmp_path / "data"))
         assert len(rows) > 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ import pytest
 from huggingface_hub import HfApi
 
 from marl.export.saved_policy import SavedPolicy
-from marl.export.upload import Upload, UploadError, expect_shareable_base, requested_upload
+from marl.export.upload import HubUpload, UploadError, check_base_model_is_loadable_by_others, requested_upload
 from marl.scenario.load import ScenarioError
 from tests.support.command_line import marl_output
 from tests.support.recorded_runs import kuhn_run
@@ -28,6 +29,7 @@ class Hub:
 
     address: str = ""
     refuses: bool = False
+    complaint: str = "you may not write here"
     private: bool = True
     """Visibility of the repository once it is there."""
     created: list[dict[str, Any]] = field(default_factory=list)
@@ -36,7 +38,7 @@ class Hub:
 
     def answer(self, path: str, body: bytes) -> tuple[int, Any]:
         if self.refuses:
-            return 403, {"error": "you may not write here"}
+            return 403, {"error": self.complaint}
         if path.endswith("/repos/create"):
             self.created.append(json.loads(body))
             return 200, {"url": f"{self.address}/somebody/kuhn"}
@@ -108,8 +110,8 @@ def learnt(base: str | None = None) -> SavedPolicy:
 
 
 def test_the_whole_folder_is_sent_with_the_token(hub: Hub, folder: Path) -> None:
-    upload = Upload("somebody/kuhn", private=True, api=HfApi(endpoint=hub.address, token="hf_secret"))
-    assert upload.send(folder) == f"{hub.address}/somebody/kuhn/commit/{'0' * 40}"
+    upload = HubUpload("somebody/kuhn", private=True, api=HfApi(endpoint=hub.address, token="hf_secret"))
+    assert upload.upload_to_hub(folder) == f"{hub.address}/somebody/kuhn/commit/{'0' * 40}"
     assert hub.files == {path.name: path.read_bytes() for path in folder.iterdir()}
     [made] = hub.created
     assert (made["name"], made["organization"]) == ("kuhn", "somebody")
@@ -120,10 +122,18 @@ def test_the_whole_folder_is_sent_with_the_token(hub: Hub, folder: Path) -> None
 def test_a_hub_that_refuses_or_is_not_there_is_named_with_the_folder(hub: Hub, folder: Path) -> None:
     hub.refuses = True
     with pytest.raises(UploadError, match=rf"somebody/kuhn was not uploaded: (?s:.*); the files are in {folder}"):
-        Upload("somebody/kuhn", private=False, api=HfApi(endpoint=hub.address, token="hf_x")).send(folder)
+        HubUpload("somebody/kuhn", private=False, api=HfApi(endpoint=hub.address, token="hf_x")).upload_to_hub(folder)
     api = HfApi(endpoint="http://127.0.0.1:9", token="hf_x")
     with pytest.raises(UploadError, match="was not uploaded"):
-        Upload("somebody/kuhn", private=False, api=api).send(folder)
+        HubUpload("somebody/kuhn", private=False, api=api).upload_to_hub(folder)
+
+
+def test_a_token_that_the_hub_repeats_in_its_answer_is_not_shown(hub: Hub, folder: Path) -> None:
+    token = "hf_" + "secret"
+    hub.refuses, hub.complaint = True, f"Bearer {token} may not write here"
+    with pytest.raises(UploadError, match="<token> may not write here") as caught:
+        HubUpload("somebody/kuhn", private=False, api=HfApi(endpoint=hub.address, token=token)).upload_to_hub(folder)
+    assert token not in "".join(traceback.format_exception(caught.value))
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_is_written(
@@ -139,8 +149,8 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_written(
         with pytest.raises(ScenarioError, match=message):
             requested_upload(name, private=False, kind="model")
     with pytest.raises(ScenarioError, match="which nobody else has; give --merge"):
-        expect_shareable_base("somebody/kuhn", learnt(str(tmp_path)), None)
-    expect_shareable_base("somebody/kuhn", learnt(str(tmp_path)), True)
+        check_base_model_is_loadable_by_others("somebody/kuhn", learnt(str(tmp_path)), None)
+    check_base_model_is_loadable_by_others("somebody/kuhn", learnt(str(tmp_path)), True)
     monkeypatch.setattr("marl.export.upload.get_token", lambda: "hf_x")
     upload = requested_upload("somebody/kuhn", private=True, kind="dataset")
     assert upload is not None
@@ -150,9 +160,9 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_written(
 
 def test_what_should_be_private_is_not_sent_to_a_public_repository(hub: Hub, folder: Path) -> None:
     hub.private = False
-    upload = Upload("somebody/kuhn", private=True, api=HfApi(endpoint=hub.address, token="hf_x"))
+    upload = HubUpload("somebody/kuhn", private=True, api=HfApi(endpoint=hub.address, token="hf_x"))
     with pytest.raises(UploadError, match="it is there already, and public, whatever --private says"):
-        upload.send(folder)
+        upload.upload_to_hub(folder)
     assert not hub.files
 
 

@@ -13,8 +13,8 @@ from gymnasium.utils import seeding
 from pettingzoo import AECEnv
 from pettingzoo.test import api_test
 
-from marl.games.aec import AecConfig, AecGame, numbered
-from marl.games.base import replay
+from marl.games.aec import AecConfig, AecGame, format_action_numbers
+from marl.games.base import reset_and_play
 from marl.scenario.load import validate
 from tests.support.run_processes import tiny_model
 
@@ -65,7 +65,8 @@ class Leaving(AECEnv[str, Any, Any]):
         if action == 6:
             self.terminations[agent] = True
             for other in self.agents:
-                self.rewards[other] = np.float32(self.price * (len(self.agents) - 1)) if other == agent else 0.25
+                own: Any = np.float32(self.price * (len(self.agents) - 1))
+                self.rewards[other] = own if other == agent else 0.25
         if self.turns == 12 or (len(self.agents) == 1 and action == 6):
             self.truncations.update({each: not self.terminations[each] for each in self.agents})
         self._accumulate_rewards()
@@ -82,7 +83,7 @@ class LeavingConfig(AecConfig):
     def make_environment(self) -> Leaving:
         return Leaving()
 
-    def describe(self, env: AECEnv[str, Any, Any], agent: str) -> str:
+    def describe_observation(self, env: AECEnv[str, Any, Any], agent: str) -> str:
         return f"{agent}: the price is {env.observe(agent)}, {len(env.agents)} are left"
 
     def action_names(self, env: AECEnv[str, Any, Any], agent: str) -> list[str]:
@@ -133,7 +134,7 @@ def test_an_environment_passes_pettingzoos_own_checks_as_a_game() -> None:
 
 
 def test_payments_on_the_way_arrive_once_and_who_has_left_is_not_asked_again() -> None:
-    game = LeavingConfig().build()
+    game: Any = LeavingConfig().build()
     paid = play(game, 0, "stay", "leave", "stay", "stay", "leave", "leave")
     price = game._env.price
     assert is_over(game)
@@ -151,7 +152,7 @@ def test_an_episode_that_the_environment_cuts_is_truncated_and_not_terminated() 
 
 
 def test_masked_actions_are_illegal_moves_with_the_consequences_of_the_scenario() -> None:
-    game = LeavingConfig().build()
+    game: Any = LeavingConfig().build()
     game.reset(seed=0)
     assert game.infos["ann"]["legal"] == ("stay",)
     assert list(game.observe("ann")["action_mask"]) == [1, 0]
@@ -163,7 +164,7 @@ def test_masked_actions_are_illegal_moves_with_the_consequences_of_the_scenario(
 
 
 def test_an_agent_knows_what_it_saw_and_did_and_nothing_of_what_others_said() -> None:
-    game = LeavingConfig().build()
+    game: Any = LeavingConfig().build()
     play(game, 0, "stay", "leave", "stay")
     price = game._env.price
     lines = ("ann", f"ann: the price is {price}, 3 are left", "stay", f"ann: the price is {price}, 2 are left")
@@ -172,7 +173,8 @@ def test_an_agent_knows_what_it_saw_and_did_and_nothing_of_what_others_said() ->
 
 
 def test_the_same_seed_and_moves_give_the_same_episode_again() -> None:
-    game, again = LeavingConfig().build(), LeavingConfig().build()
+    game: Any = LeavingConfig().build()
+    again: Any = LeavingConfig().build()
     starts = set()
     for seed in range(8):
         game.reset(seed=seed)
@@ -180,9 +182,13 @@ def test_the_same_seed_and_moves_give_the_same_episode_again() -> None:
         while not is_over(game):
             moves.append(random.Random(seed).choice(game.infos[game.agent_selection]["legal"]))
             game.step(moves[-1])
-        replay(again, seed, None, moves[:-1])
+        reset_and_play(again, seed, None, moves[:-1])
         again.step(moves[-1])
-        assert (again.start_key(), again.rewards, again._env.price) == (game.start_key(), game.rewards, game._env.price)
+        assert (again.start_state_key(), again.rewards, again._env.price) == (
+            game.start_state_key(),
+            game.rewards,
+            game._env.price,
+        )
         starts.add(game._env.price)
     assert len(starts) > 2, "the seed reaches the environment"
 
@@ -220,4 +226,4 @@ def test_a_mask_that_allows_nothing_is_reported_with_its_agent() -> None:
 
 def test_actions_without_names_are_called_by_their_own_numbers() -> None:
     env = Leaving()
-    assert numbered(env, "ann") == ["5", "6"]
+    assert format_action_numbers(env, "ann") == ["5", "6"]

@@ -13,10 +13,10 @@ from pettingzoo.test import api_test, seed_test
 from marl.core.graph import Trajectory
 from marl.core.types import Deal, Problem, Request, TurnId
 from marl.engines.scripted import Random
-from marl.games.base import replay
+from marl.games.base import reset_and_play
 from marl.games.communication import CommunicationConfig, CommunicationGame
-from marl.games.communication_graph import COMMUNICATION_ACTIONS, connect, requested_edges
-from marl.protocols import Split, TaskConfig, Tasks
+from marl.games.communication_graph import COMMUNICATION_ACTIONS, build_communication_graph, requested_edges
+from marl.protocols import Split, TaskConfig, TaskProblems
 from marl.roles.answering import PlayerRole
 from tests.support.small_games import FunctionEngine, make_simulator
 
@@ -28,12 +28,12 @@ class Doubles(TaskConfig):
 
     kind: str = "doubles"
 
-    def build(self) -> Tasks:
+    def build(self) -> TaskProblems:
         return Doubler()
 
 
 class Doubler:
-    def size(self, split: Split) -> int:
+    def problem_count(self, split: Split) -> int:
         return 7 if split == "train" else 3
 
     def problem(self, split: Split, index: int) -> Problem:
@@ -50,7 +50,7 @@ def config(**settings: object) -> CommunicationConfig:
 
 def edges(*actions: str) -> set[tuple[int, int]]:
     """(speaker, listener) by place, after a joint choice."""
-    graph = connect({f"agent_{place}": action for place, action in enumerate(actions)})
+    graph = build_communication_graph({f"agent_{place}": action for place, action in enumerate(actions)})
     assert nx.is_directed_acyclic_graph(graph)
     return {(int(speaker[-1]), int(listener[-1])) for speaker, listener in graph.edges}
 
@@ -111,8 +111,8 @@ def test_joint_choices_worked_out_by_hand(actions: Sequence[str], expected: set[
 
 def test_every_joint_choice_grants_each_wish_that_closes_no_cycle() -> None:
     for actions in product(COMMUNICATION_ACTIONS, repeat=4):
-        choices = dict(zip(FOUR, actions, strict=True))
-        graph = connect(choices)
+        choices: dict[str, str] = dict(zip(FOUR, actions, strict=True))
+        graph = build_communication_graph(choices)
         wished = {edge for agent, action in choices.items() for edge in requested_edges(agent, action, FOUR)}
         assert nx.is_directed_acyclic_graph(graph)
         assert list(graph) == list(FOUR)
@@ -138,10 +138,14 @@ def test_a_choice_lets_in_those_on_the_edges_that_it_asked_for(
     actions: Sequence[str], gates: list[tuple[int, ...]]
 ) -> None:
     game = config(agents=3, illegal={"retry": 1}).build()
-    assert [advanced(game, *actions).gates(agent) for agent in game.seats] == gates
+    assert [advanced(game, *actions).step_indices_that_decided_turn(agent) for agent in game.seats] == gates
     later = [tuple(step + 1 for step in steps) for steps in gates]
-    assert [advanced(game, "no choice", *actions).gates(agent) for agent in game.seats] == later
-    assert advanced(game, *actions, "4", "4", "4").gates("agent_0") == (), "choices of the next round are free"
+    assert [
+        advanced(game, "no choice", *actions).step_indices_that_decided_turn(agent) for agent in game.seats
+    ] == later
+    assert advanced(game, *actions, "4", "4", "4").step_indices_that_decided_turn("agent_0") == (), (
+        "choices of the next round are free"
+    )
 
 
 # --- the order of play -----------------------------------------------------------------------------------------------
@@ -155,7 +159,7 @@ def stages(game: CommunicationGame) -> Iterator[tuple[str, tuple[str, ...]]]:
         for agent in first["together"]:
             assert game.agent_selection == agent
             info = game.infos[agent]
-            assert (info["legal"], info["hears"]) == (first["legal"], game.hears(agent))
+            assert (info["legal"], info["hears"]) == (first["legal"], game.heard_agents(agent))
             game.step("4" if info["legal"] is None else PLAN[agent])
 
 
@@ -171,9 +175,9 @@ def test_all_choose_at_once_and_those_at_one_depth_answer_at_once() -> None:
 
 def test_an_agent_hears_its_predecessors_and_nobody_else() -> None:
     game = advanced(config(agents=3).build(), "aggregate", "alone", "alone")
-    assert [game.hears(agent) for agent in game.seats] == [game.seats, ("agent_1",), ("agent_2",)]
+    assert [game.heard_agents(agent) for agent in game.seats] == [game.seats, ("agent_1",), ("agent_2",)]
     game = advanced(game, "aggregate", "alone")
-    assert [game.hears(agent) for agent in game.seats] == [("agent_0",), ("agent_1",), ("agent_2",)]
+    assert [game.heard_agents(agent) for agent in game.seats] == [("agent_0",), ("agent_1",), ("agent_2",)]
 
 
 def test_what_an_agent_has_not_heard_is_not_in_its_state_or_observation() -> None:
@@ -204,7 +208,7 @@ def speaker(**settings: object) -> PlayerRole:
 
 
 def plays(settings: CommunicationConfig, voice: FunctionEngine, episodes: int = 1) -> list[Trajectory]:
-    deals = [Deal(f"e{i}", "g", i, settings.default_seats()) for i in range(episodes)]
+    deals = [Deal(f"e{i}", "g", i, settings.default_role_of_agent()) for i in range(episodes)]
     return make_simulator(settings, voice, speaker=speaker()).play(deals)
 
 
@@ -224,7 +228,7 @@ def reads(trajectory: Trajectory) -> dict[tuple[TurnId, TurnId], set[str]]:
     read: Counter[tuple[str, str]] = Counter()
     for choosing in range(0, len(turns["agent_0"]), 2):
         choices = {agent: mine[choosing].action or "" for agent, mine in turns.items()}
-        graph, answering = connect(choices), choosing + 1
+        graph, answering = build_communication_graph(choices), choosing + 1
         for mine in turns.values():
             for now in (choosing, answering) if choosing else ():
                 kinds[mine[choosing - 1].id, mine[now].id].add("self")
@@ -290,7 +294,7 @@ def test_answers_do_not_depend_on_the_order_in_which_they_come_in() -> None:
 
 def test_turns_carry_their_problem_and_random_play_finds_the_answer_at_times() -> None:
     settings = config(agents=3, rounds=1)
-    deals = [Deal(f"e{i}", "g", i, settings.default_seats()) for i in range(200)]
+    deals = [Deal(f"e{i}", "g", i, settings.default_role_of_agent()) for i in range(200)]
     trajectories = make_simulator(settings, Random().build(None), speaker=speaker()).play(deals)
     assert all(turn.problem == trajectory.start for trajectory in trajectories for turn in trajectory.turns)
     assert 0.1 < sum(t.findings.measures["success"] for t in trajectories) / 200 < 0.9
@@ -302,26 +306,26 @@ def test_turns_carry_their_problem_and_random_play_finds_the_answer_at_times() -
 def test_everybody_is_paid_for_accuracy_and_for_words_said_and_heard() -> None:
     game = advanced(config(rounds=1, cost=0.1, budget=40).build(), "broadcast", "alone", "alone", "4", "4", "it is 5")
     # said: 3 choices, 1 + 1 + 3 words; heard: `broadcast` and `4`, by two
-    assert game.words_spent() == 3 + 5 + 4
+    assert game.communication_word_count() == 3 + 5 + 4
     for agent in game.seats:
         assert game.reward_components[agent] == pytest.approx({"accuracy": 1.0, "cost": -0.1 * 12 / 40})
     # the choices are one `broadcast` and two `alone`
     entropy = math.log(3) - 2 / 3 * math.log(2)
     measures = {"success": 1.0, "edges": 2.0, "density": 2 / 3, "words": 12.0, "choice_entropy": entropy}
-    assert game.findings().measures == pytest.approx(measures)
+    assert game.episode_measures().measures == pytest.approx(measures)
 
 
 def test_what_was_heard_late_is_paid_for_like_the_rest() -> None:
     game = advanced(config(agents=2, budget=100).build(), "alone", "alone", "4", "4 or 5", "query", "alone", "4", "4")
     # said: 4 choices, 1 + 3 + 1 + 1; heard: alone, 4 or 5, alone, 4
-    assert game.words_spent() == 4 + 6 + 6
+    assert game.communication_word_count() == 4 + 6 + 6
     assert game.reward_components["agent_1"]["cost"] == pytest.approx(-0.1 * 16 / 100)
 
 
 def test_the_price_of_talk_is_bounded() -> None:
     game = advanced(config(rounds=1, cost=0.3, budget=5).build(), *["broadcast"] * 3, "1", "1", "1")
     assert game.rewards == pytest.approx(dict.fromkeys(game.seats, -0.3))
-    assert game.findings().measures["success"] == 0.0
+    assert game.episode_measures().measures["success"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -336,7 +340,7 @@ def test_the_price_of_talk_is_bounded() -> None:
 )
 def test_the_majority_answers_and_of_several_the_first(answers: Sequence[str], success: float) -> None:
     game = advanced(config(rounds=1).build(), "alone", "alone", "alone", *answers)
-    assert game.findings().measures["success"] == success
+    assert game.episode_measures().measures["success"] == success
 
 
 def test_an_answer_that_cannot_be_read_costs_its_agent_and_ends_the_game() -> None:
@@ -344,7 +348,7 @@ def test_an_answer_that_cannot_be_read_costs_its_agent_and_ends_the_game() -> No
     assert game.infos["agent_0"]["attempt"] == 1
     game.step("louder")
     assert game.rewards == {"agent_0": -1.0, "agent_1": 0.0, "agent_2": 0.0}
-    assert set(game.findings().measures.values()) == {0.0}
+    assert set(game.episode_measures().measures.values()) == {0.0}
 
 
 # --- PettingZoo, seeds, options --------------------------------------------------------------------------------------
@@ -375,28 +379,32 @@ def test_the_game_is_a_function_of_seed_and_actions() -> None:
             moves.append(rng.choice(info["legal"] or info["examples"]))
             one.step(moves[-1])
         random.seed(seed)
-        replay(other, seed, None, moves)
+        reset_and_play(other, seed, None, moves)
         assert [one.information_state(agent) for agent in one.seats] == [
             other.information_state(agent) for agent in one.seats
         ]
-        assert (one.rewards, one.start_key(), one.findings()) == (other.rewards, other.start_key(), other.findings())
+        assert (one.rewards, one.start_state_key(), one.episode_measures()) == (
+            other.rewards,
+            other.start_state_key(),
+            other.episode_measures(),
+        )
 
 
 def test_options_choose_the_problem() -> None:
     settings = config()
     game = settings.build()
     game.reset(0, {"split": "held_out", "index": 1})
-    assert (game.start_key(), game.infos["agent_0"]["problem"]) == ("2x8", "2x8")
+    assert (game.start_state_key(), game.infos["agent_0"]["problem"]) == ("2x8", "2x8")
     game.reset(0, {"problem": {"key": "k", "question": "what?", "answer": "that", "wrong": ["this"]}})
-    assert game.start_key() == "k"
+    assert game.start_state_key() == "k"
     for _ in range(3):
         game.step("alone")
     assert game.infos["agent_0"]["examples"] == ("that", "this")
-    starts = [game.reset(seed) or game.start_key() for seed in range(60)]
+    starts = [game.reset(seed) or game.start_state_key() for seed in range(60)]
     assert set(starts) == {f"2x{n}" for n in range(7)}
-    assert settings.held_out(2) == [{"split": "held_out", "index": 0}, {"split": "held_out", "index": 1}]
-    assert len(settings.held_out(99)) == 3
-    assert settings.default_seats() == dict.fromkeys(("agent_0", "agent_1", "agent_2"), "speaker")
+    assert settings.held_out_reset_options(2) == [{"split": "held_out", "index": 0}, {"split": "held_out", "index": 1}]
+    assert len(settings.held_out_reset_options(99)) == 3
+    assert settings.default_role_of_agent() == dict.fromkeys(("agent_0", "agent_1", "agent_2"), "speaker")
 
 
 @pytest.mark.parametrize(

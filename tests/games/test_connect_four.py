@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pyspiel
 import pytest
 
-from marl.games.base import replay
+from marl.games.base import reset_and_play
 from marl.games.connect_four import ConnectFour, ConnectFourConfig
-from marl.games.connect_four_board import COLUMNS, Board, BoardState
-from marl.games.connect_four_search import WIN, AlphaBetaSearch, ConnectFourAlphaBeta, best_columns, column_values
+from marl.games.connect_four_board import COLUMNS, BoardRules, BoardState
+from marl.games.connect_four_search import WIN, AlphaBetaSearch, ConnectFourAlphaBeta, best_columns, value_by_column
 from marl.protocols import GameConfig
 from tests.support.small_games import PAIR
 
 SIZES = [(6, 7), (4, 4), (5, 6), (4, 9), (9, 4)]
-BOARD = Board.of_size(6, 7)
+BOARD = BoardRules.of_size(6, 7)
 
 
 def openspiel(rows: int, columns: int) -> pyspiel.Game:
@@ -28,20 +29,20 @@ def picture(state: pyspiel.State, rows: int) -> str:
     return "/".join("".join(column) for column in zip(*reversed(lines), strict=True))
 
 
-def position(*drops: str, board: Board = BOARD) -> BoardState:
+def position(*drops: str, board: BoardRules = BOARD) -> BoardState:
     """The position after discs in these columns."""
     result = board.empty
     for column in "".join(drops):
-        result = board.drop(result, COLUMNS.index(column))
+        result = board.drop_disc(result, COLUMNS.index(column))
     return result
 
 
-def random_position(board: Board, rng: random.Random, plies: int) -> BoardState:
+def random_position(board: BoardRules, rng: random.Random, plies: int) -> BoardState:
     """A position in play after up to so many random moves."""
     result = board.empty
     for _ in range(plies):
         columns = map(COLUMNS.index, board.open_columns(result))
-        if not (after := [each for column in columns if not board.over(each := board.drop(result, column))]):
+        if not (after := [each for column in columns if not board.is_over(each := board.drop_disc(result, column))]):
             break
         result = rng.choice(after)
     return result
@@ -62,18 +63,18 @@ def test_a_hundred_thousand_playouts_agree_with_openspiel() -> None:
 
 
 def compare_playouts(rows: int, columns: int, count: int) -> None:
-    board, theirs, rng = Board.of_size(rows, columns), openspiel(rows, columns), random.Random(rows)
+    board, theirs, rng = BoardRules.of_size(rows, columns), openspiel(rows, columns), random.Random(rows)
     for _ in range(count):
         state, ours = theirs.new_initial_state(), board.empty
-        while not (over := board.over(ours)):
-            assert state.current_player() == ours.mover
+        while not (over := board.is_over(ours)):
+            assert state.current_player() == ours.moves % 2
             legal = state.legal_actions()
             assert board.open_columns(ours) == tuple(COLUMNS[action] for action in legal)
             action = rng.choice(legal)
             state.apply_action(action)
-            ours = board.drop(ours, action)
+            ours = board.drop_disc(ours, action)
         assert state.is_terminal() == over
-        result = 0.0 if not board.won(ours) else -1.0 if ours.mover == 0 else 1.0
+        result = 0.0 if not board.last_mover_won(ours) else -1.0 if ours.moves % 2 == 0 else 1.0
         assert state.returns() == [result, -result]
 
 
@@ -100,9 +101,9 @@ def test_there_are_as_many_positions_after_each_move_as_are_published() -> None:
     counts, frontier = [1], {BOARD.empty}
     for _ in range(6):
         moves = ((place, COLUMNS.index(each)) for place in frontier for each in BOARD.open_columns(place))
-        frontier = {BOARD.drop(place, column) for place, column in moves}
+        frontier = {BOARD.drop_disc(place, column) for place, column in moves}
         counts.append(len(frontier))
-        frontier = {place for place in frontier if not BOARD.over(place)}
+        frontier = {place for place in frontier if not BOARD.is_over(place)}
     assert counts == [1, 7, 49, 238, 1120, 4263, 16422]
 
 
@@ -123,14 +124,14 @@ def test_the_prompt_shows_the_board_from_the_movers_side() -> None:
 def test_a_position_is_read_as_it_is_written() -> None:
     rng = random.Random(0)
     for rows, columns in SIZES:
-        board = Board.of_size(rows, columns)
+        board = BoardRules.of_size(rows, columns)
         for plies in range(rows * columns):
             place = random_position(board, rng, plies)
-            assert board.read(board.text(place)) == place
+            assert board.parse_position(board.format_position(place)) == place
     game = ConnectFourConfig().build()
-    text = BOARD.text(position("ddd"))
+    text = BOARD.format_position(position("ddd"))
     game.reset(0, {"position": text})
-    assert (game.agent_selection, game.start_key()) == ("player_1", text)
+    assert (game.agent_selection, game.start_state_key()) == ("player_1", text)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_random_openings_are_reproducible_and_never_finished(plies: int) -> None
         game.reset(seed)
         copy.reset(seed)
         assert game.position == copy.position
-        assert not game.board.over(game.position)
+        assert not game.config.board.is_over(game.position)
         lengths.add(game.position.moves)
     assert lengths >= set(range(1, min(plies, 14) + 1))
     assert max(lengths) <= plies
@@ -176,7 +177,7 @@ def test_settings_are_checked() -> None:
 
 
 def test_a_full_column_is_no_legal_move() -> None:
-    game = ConnectFourConfig().build()
+    game: Any = ConnectFourConfig().build()
     game.reset(0)
     for _ in range(6):
         game.step("a")
@@ -197,46 +198,47 @@ def test_a_game_is_a_function_of_seed_and_actions() -> None:
         while not any(one.terminations.values()):
             moves.append(rng.choice(one.infos[one.agent_selection]["legal"] or ()))
             one.step(moves[-1])
-        replay(other, seed, None, moves)
+        reset_and_play(other, seed, None, moves)
         assert (one.position, one.rewards) == (other.position, other.rewards)
 
 
 # --- alpha-beta ------------------------------------------------------------------------------------------------------
 
 
-def minimax(board: Board, place: BoardState, depth: int) -> int:
+def minimax(board: BoardRules, place: BoardState, depth: int) -> int:
     """The value to the mover without pruning, tables or short cuts."""
-    if board.won(place):
+    if board.last_mover_won(place):
         return place.moves - WIN
-    if board.full(place):
+    if place.moves == board.cells:
         return 0
     if not depth:
-        return AlphaBetaSearch(board).value(place, 0, -WIN, WIN)
-    after = [board.drop(place, COLUMNS.index(column)) for column in board.open_columns(place)]
+        return AlphaBetaSearch(board).search_value(place, 0, -WIN, WIN)
+    after = [board.drop_disc(place, COLUMNS.index(column)) for column in board.open_columns(place)]
     return max(-minimax(board, each, depth - 1) for each in after)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_alpha_beta_finds_what_plain_minimax_finds(depth: int) -> None:
     rng = random.Random(depth)
-    for board in (BOARD, Board.of_size(4, 5)):
+    for board in (BOARD, BoardRules.of_size(4, 5)):
         for plies in rng.choices(range(board.cells), k=25):
             place = random_position(board, rng, plies)
-            text = board.text(place)
-            after = {each: board.drop(place, COLUMNS.index(each)) for each in board.open_columns(place)}
+            text = board.format_position(place)
+            after = {each: board.drop_disc(place, COLUMNS.index(each)) for each in board.open_columns(place)}
             values = {each: -minimax(board, child, depth - 1) for each, child in after.items()}
             best = max(values.values())
             assert best_columns(text, depth) == tuple(each for each, value in values.items() if value == best)
-            assert max(column_values(text, depth).values()) == best
+            assert max(value_by_column(text, depth).values()) == best
 
 
 def test_threats_are_the_empty_cells_that_would_win() -> None:
     rng = random.Random(0)
-    for board in (BOARD, Board.of_size(5, 5)):
+    for board in (BOARD, BoardRules.of_size(5, 5)):
         for plies in range(board.cells):
             mine, discs, _ = random_position(board, rng, plies)
             cells = [1 << bit for bit in range(board.all.bit_length()) if (board.all & ~discs) >> bit & 1]
-            assert board.threats(mine, discs) == sum(cell for cell in cells if board.has_four(mine | cell))
+            winning = [cell for cell in cells if board.last_mover_won(BoardState(0, mine | cell, 0))]
+            assert board.winning_cell_bitboard(mine, discs) == sum(winning)
 
 
 @pytest.mark.slow
@@ -260,60 +262,66 @@ def test_four_by_four_is_a_draw_by_exact_search_as_by_a_walk_of_openspiel() -> N
 
     root = openspiel(4, 4).new_initial_state()
     assert [value(root.child(action)) for action in root.legal_actions()] == [0.0] * 4
-    assert column_values("..../..../..../....", None) == dict.fromkeys("abcd", 0)
+    assert value_by_column("..../..../..../....", None) == dict.fromkeys("abcd", 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "columns"), [(4, 5), (5, 4)])
 def test_slightly_larger_boards_are_draws_by_exact_search(rows: int, columns: int) -> None:
-    board = Board.of_size(rows, columns)
-    assert max(column_values(board.text(board.empty), None).values()) == 0
+    board = BoardRules.of_size(rows, columns)
+    assert max(value_by_column(board.format_position(board.empty), None).values()) == 0
 
 
 def test_four_by_four_is_a_draw_whatever_the_first_move() -> None:
-    assert column_values("..../..../..../....", None) == dict.fromkeys("abcd", 0)
+    assert value_by_column("..../..../..../....", None) == dict.fromkeys("abcd", 0)
 
 
 def test_the_cells_of_the_whole_board_lie_on_as_many_lines_as_is_known() -> None:
     """69 lines of four; 3 to 13 through a cell."""
     counts = [
-        [sum(cells >> (7 * column + row) & 1 for cells in BOARD.crossed) for column in range(7)] for row in (0, 2)
+        [
+            sum(cells >> (7 * column + row) & 1 for cells in BOARD.cell_bitboards_by_minimum_line_count)
+            for column in range(7)
+        ]
+        for row in (0, 2)
     ]
     assert counts == [[3, 4, 5, 7, 5, 4, 3], [5, 8, 11, 13, 11, 8, 5]]
-    assert sum(cells.bit_count() for cells in BOARD.crossed) == 69 * 4
+    assert sum(cells.bit_count() for cells in BOARD.cell_bitboards_by_minimum_line_count) == 69 * 4
 
 
 def test_alpha_beta_wins_at_once_and_answers_threats() -> None:
     player = ConnectFourAlphaBeta(depth=2)
-    assert player.probabilities(BOARD.text(position("ababab")), tuple("abcdefg")) == {
+    assert player.move_probabilities(BOARD.format_position(position("ababab")), tuple("abcdefg")) == {
         "a": 1.0,
         **dict.fromkeys("bcdefg", 0.0),
     }
-    assert best_columns(BOARD.text(position("abababb")), 2) == ("a",)
-    level = BOARD.text(position("ddeeff"))  # x on d1 e1 f1, o above: c or g wins
+    assert best_columns(BOARD.format_position(position("abababb")), 2) == ("a",)
+    level = BOARD.format_position(position("ddeeff"))  # x on d1 e1 f1, o above: c or g wins
     assert set(best_columns(level, 1)) == {"c", "g"}
-    chances = ConnectFourAlphaBeta(depth=1).probabilities(level, tuple("abcdefg"))
+    chances = ConnectFourAlphaBeta(depth=1).move_probabilities(level, tuple("abcdefg"))
     assert (chances["c"], chances["g"], sum(chances.values())) == (0.5, 0.5, 1.0)
 
 
 def test_a_state_that_is_no_position_is_named() -> None:
     with pytest.raises(ValueError, match="'nonsense' is no position of connect four"):
-        ConnectFourAlphaBeta().probabilities("nonsense", ("a",))
+        ConnectFourAlphaBeta().move_probabilities("nonsense", ("a",))
 
 
 def test_deeper_search_beats_random_play_from_either_seat() -> None:
     rng = random.Random(0)
     for seat in (0, 1) * 5:
         place = BOARD.empty
-        while not BOARD.over(place):
-            best = best_columns(BOARD.text(place), 4) if place.mover == seat else BOARD.open_columns(place)
-            place = BOARD.drop(place, COLUMNS.index(rng.choice(best)))
-        assert BOARD.won(place)
-        assert place.mover != seat
+        while not BOARD.is_over(place):
+            best = (
+                best_columns(BOARD.format_position(place), 4) if place.moves % 2 == seat else BOARD.open_columns(place)
+            )
+            place = BOARD.drop_disc(place, COLUMNS.index(rng.choice(best)))
+        assert BOARD.last_mover_won(place)
+        assert place.moves % 2 != seat
 
 
 def test_opponents_are_exported_with_their_depth() -> None:
-    assert ConnectFourConfig().opponents() == {
+    assert ConnectFourConfig().reference_players() == {
         "alpha_beta": ConnectFourAlphaBeta(depth=6),
         "alpha_beta_2": ConnectFourAlphaBeta(depth=2),
     }

@@ -17,17 +17,13 @@ from pettingzoo.test import api_test, seed_test
 from pettingzoo.utils import average_total_reward
 
 import marl
-from marl.core.plugins import find_plugin, known_kinds
+from marl.core.plugins import known_kinds
 from marl.models.tiny import Tiny
-from marl.scenario.yaml_text import ScenarioError, read_yaml
+from marl.scenario.yaml_text import ScenarioError
+from tests.support.every_game import example_settings
 from tests.support.paths import ROOT
 from tests.support.small_games import PAIR
 
-EXAMPLES = {
-    "trl_environment": "env: tests.support.third_party_environments:GuessEnvironment",
-    "verifiers_environment": "env: tests.support.third_party_environments:load_environment, settings: {name: sums}",
-}
-"""Kind -> settings for kinds whose example names a module outside this repository."""
 OBLONG = [[[1, -1], [-2, 2], [3, -3]], [[0, 0], [4, -4], [-5, 5]]]
 THREE = [[[[1, 2, 3], [0, 0, 0]], [[0, 1, 0], [5, 5, 5]]], [[[1, 0, 1], [0, 0, 2]], [[3, 0, 0], [0, 4, 0]]]]
 DOUBLES = {"agents": 3, "task": {"kind": "arithmetic", "digits": [1, 1], "train": 8, "held_out": 4}}
@@ -55,10 +51,14 @@ ILLEGAL_TEXT = [{}, {"retry": 2}, {"retry": 20}]
 """Handling of illegal moves in games without a list of moves, which can only be forfeited."""
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "coalition": [{"preset": "majority"}, {"weights": [4, 3, 2, 1], "quota": 6}],
+    "colonel_blotto": [{}, {"troops": [4, 2], "pays": "battlefields"}],
     "connect_four": [{"openings": 0.5}],
+    "first_price_auction": [{}, {"players": 4, "max_value": 3}],
     "goofspiel": [{}, {"bids": "hidden", "pays": "points", "prizes": "ascending"}],
     "guess_who": [{}],
+    "hanabi": [{}, {"players": 3, "lives": 3}],
     "hint": [{"symbols": 3}],
+    "holdem": [{}, {"ranks": 5, "suits": 2, "streets": 3}],
     "kuhn_poker": [{}],
     "layered_hint": [{}],
     "leduc_poker": [{}],
@@ -72,12 +72,14 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "stopping": [{}],
     "tic_tac_toe": [{}],
     "two_step": [{}],
+    "werewolf": [{"whispers": True}],
 }
 """Kind -> further settings, each tested with every item of `ILLEGAL`."""
 TEXT_SETTINGS: dict[str, list[dict[str, Any]]] = {
     "communication": [DOUBLES],
     "negotiation": [{"talk": True}],
     "taboo": [{}],
+    "werewolf": [{"talk": "text"}],
 }
 """Kind -> further settings without a list of moves, each tested with every item of `ILLEGAL_TEXT`."""
 CROSSED = [
@@ -98,8 +100,7 @@ FURTHER = [
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", known_kinds("games"))
 def test_every_game_is_an_ordinary_pettingzoo_environment(kind: str) -> None:
-    example = EXAMPLES.get(kind, find_plugin("games", kind).example)
-    settings = read_yaml(f"{{{example}}}", "example")
+    settings = example_settings(kind)
     api_test(marl.env(kind, **settings), num_cycles=30)
     seed_test(lambda: marl.env(kind, **settings), num_cycles=15)
 
@@ -115,7 +116,8 @@ def test_pettingzoos_own_evaluation_plays_a_game_by_its_masks() -> None:
     """Uniform play of Kuhn poker is worth 1/8 to the first player, and of a zero-sum game nothing to both together."""
     total = average_total_reward(marl.env("kuhn_poker"), max_episodes=50, max_steps=10**6)
     assert total == 0
-    env, chips = marl.env("kuhn_poker"), 0.0
+    env: Any = marl.env("kuhn_poker")
+    chips = 0.0
     for seed, agent in enumerate(env.possible_agents):
         env.action_space(agent).seed(seed)
     for seed in range(4000):
@@ -130,7 +132,7 @@ def test_pettingzoos_own_evaluation_plays_a_game_by_its_masks() -> None:
 
 def test_q_learning_that_knows_only_pettingzoo_learns_nim() -> None:
     """Tabular self-play through `agent_iter`: the greedy moves are the optimal ones, multiples of four excepted."""
-    env = marl.env("nim", piles=[1, 9])
+    env: Any = marl.env("nim", piles=[1, 9])
     rng = np.random.default_rng(0)
     values: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3))
     for episode in range(3000):
@@ -188,11 +190,12 @@ def test_making_an_environment_imports_no_torch() -> None:
 @pytest.mark.slow
 def test_trl_learns_nim_from_the_environment_alone(tmp_path: Path) -> None:
     """TRL's GRPO on a tiny model: its reward function plays each answer, and then a random opponent, in `marl.env`."""
-    import trl
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
-    env = marl.env("nim", piles=[1, 3])
+    env: Any = marl.env("nim", piles=[1, 3])
     rng = random.Random(0)
 
     def prompt_of(pile: int) -> str:
@@ -215,13 +218,14 @@ def test_trl_learns_nim_from_the_environment_alone(tmp_path: Path) -> None:
 
     piles = [rng.randint(1, 3) for _ in range(16 * 80)]
     rows = [{"prompt": [{"role": "user", "content": prompt_of(pile)}], "pile": pile} for pile in piles]
-    folder, means = Tiny(hidden=64, heads=4, layers=2).folder({prompt_of(pile) for pile in range(1, 4)}), []
-    trl.GRPOTrainer(
+    folder, means = Tiny(hidden=64, heads=4, layers=2).cached_folder({prompt_of(pile) for pile in range(1, 4)}), []
+    reward_function: Any = rewards
+    GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
         processing_class=AutoTokenizer.from_pretrained(folder),
-        reward_funcs=rewards,
+        reward_funcs=reward_function,
         train_dataset=Dataset.from_list(rows),
-        args=trl.GRPOConfig(
+        args=GRPOConfig(
             **{"output_dir": str(tmp_path), "max_steps": 80, "use_cpu": True, "bf16": False, "report_to": "none"},
             **{"save_strategy": "no", "disable_tqdm": True, "gradient_checkpointing": False, "beta": 0.0},
             **{"per_device_train_batch_size": 128, "num_generations": 8, "max_completion_length": 1},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from marl.evaluation.game_tree import values
+from marl.evaluation.game_tree import expected_returns
 from marl.games.hint import HintConfig
 from marl.games.layered_hint import LayeredHintConfig
 from marl.games.matrix_games import CoalitionConfig, MatrixConfig, TwoStepConfig
@@ -163,7 +163,7 @@ def test_an_illegal_move_costs_a_team_no_less_than_its_worst_joint_move() -> Non
         (LayeredHintConfig(), 1.0),
     ]
     for config, cost in games:
-        game = config.build()
+        game: Any = config.build()
         game.reset(0)
         game.step("nonsense")
         assert game.reward_components == {agent: {"illegal": -cost} for agent in game.seats}
@@ -183,7 +183,7 @@ def test_an_illegal_move_costs_a_team_no_less_than_its_worst_joint_move() -> Non
 def test_the_games_can_be_walked_whole(name: str, situations: int, value: float) -> None:
     tree = uniform_game_tree(GAMES[name])
     assert len(tree.requests) == situations
-    assert values(tree, uniform_strategy(tree)) == pytest.approx(dict.fromkeys(tree.agents, value))
+    assert expected_returns(tree, uniform_strategy(tree)) == pytest.approx(dict.fromkeys(tree.agents, value))
 
 
 @pytest.mark.parametrize(

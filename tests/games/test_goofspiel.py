@@ -11,8 +11,8 @@ from open_spiel.python import policy as spiel_policy
 from open_spiel.python.algorithms import expected_game_score, exploitability
 from pydantic import ValidationError
 
-from marl.evaluation.game_tree import nash_conv, values
-from marl.games.base import replay
+from marl.evaluation.game_tree import expected_returns, nash_conv
+from marl.games.base import reset_and_play
 from marl.games.goofspiel import Goofspiel, GoofspielConfig
 from tests.support.uniform_play import uniform_game_tree, uniform_strategy
 
@@ -33,7 +33,7 @@ def openspiel(config: GoofspielConfig, *, in_turns: bool = False) -> pyspiel.Gam
 
 def game_after(config: GoofspielConfig, prizes: str, *bids: int) -> Goofspiel:
     game = config.build()
-    replay(game, 0, {"prizes": prizes}, map(str, bids))
+    reset_and_play(game, 0, {"prizes": prizes}, map(str, bids))
     return game
 
 
@@ -109,18 +109,18 @@ def test_uniform_play_has_openspiels_value_and_nashconv(cards: int, settings: di
     tree, theirs = uniform_game_tree(config), openspiel(config, in_turns=True)
     tabular = spiel_policy.UniformRandomPolicy(theirs)
     worth = expected_game_score.policy_value(theirs.new_initial_state(), [tabular, tabular])
-    assert [*values(tree, uniform_strategy(tree)).values()] == pytest.approx(worth, abs=1e-12)
+    assert [*expected_returns(tree, uniform_strategy(tree)).values()] == pytest.approx(worth, abs=1e-12)
     assert nash_conv(tree, uniform_strategy(tree)) == pytest.approx(
         exploitability.nash_conv(theirs, tabular), abs=1e-12
     )
 
 
 def test_the_trees_have_the_sizes_that_decide_whether_deals_are_exported() -> None:
-    assert len(GoofspielConfig().starts() or ()) == 24
-    assert sum(start.probability for start in GoofspielConfig().starts() or ()) == pytest.approx(1)
-    assert len(GoofspielConfig(cards=5, prizes="descending").starts() or ()) == 1
-    assert GoofspielConfig(cards=5).starts() is None
-    assert GoofspielConfig(cards=13, prizes="ascending").starts() is None
+    assert len(GoofspielConfig().all_start_states() or ()) == 24
+    assert sum(start.probability for start in GoofspielConfig().all_start_states() or ()) == pytest.approx(1)
+    assert len(GoofspielConfig(cards=5, prizes="descending").all_start_states() or ()) == 1
+    assert GoofspielConfig(cards=5).all_start_states() is None
+    assert GoofspielConfig(cards=13, prizes="ascending").all_start_states() is None
 
 
 def test_the_higher_card_wins_the_prize_and_equal_cards_lose_it() -> None:

@@ -8,15 +8,15 @@ from itertools import product
 
 import pytest
 
-from marl.evaluation.game_tree import best_response, build_game_tree, values
-from marl.games.base import replay
+from marl.evaluation.game_tree import best_response_return, build_game_tree, expected_returns
+from marl.games.base import reset_and_play
 from marl.games.guess_who import (
     CharacterTable,
     GuessWho,
     GuessWhoConfig,
     InformationGainPlayer,
     information_gain,
-    useful_moves,
+    moves_with_uncertain_answer,
 )
 from tests.support.enumerated_games import CASTING
 from tests.support.small_games import PAIR
@@ -64,7 +64,7 @@ def test_questions_are_answered_truthfully_and_heard_by_both() -> None:
 def test_the_first_right_guess_wins() -> None:
     game = played("hair", "guess ann")
     assert game.rewards == {"player_0": -1.0, "player_1": 1.0}
-    assert game.findings().measures == {"turns": 2.0}
+    assert game.episode_measures().measures == {"turns": 2.0}
 
 
 def test_what_tells_nothing_new_is_no_legal_move() -> None:
@@ -188,7 +188,9 @@ def turns_of_the_questioner(table: CharacterTable) -> float:
 
     @cache
     def expected(possible: tuple[str, ...]) -> float:
-        chances = player.probabilities(f"x / {' '.join(possible)} / ", useful_moves(table, possible))
+        chances = player.move_probabilities(
+            f"x / {' '.join(possible)} / ", moves_with_uncertain_answer(table, possible)
+        )
         total = 1.0
         for move, chance in chances.items():
             for secret in possible if chance else ():
@@ -226,19 +228,19 @@ def test_the_questioner_against_itself_is_worth_what_counting_says() -> None:
     game, player = guess_who(table=TRIO), InformationGainPlayer(table=TRIO)
     tree = build_game_tree(game, CASTING, dict.fromkeys(PAIR, "player"))
     strategy = {
-        situation: player.probabilities(situation.state, tuple(request.options or ()))
+        situation: player.move_probabilities(situation.state, tuple(request.options or ()))
         for situation, request in tree.requests.items()
     }
-    assert values(tree, strategy) == pytest.approx({"player_0": 1.0, "player_1": -1.0})
-    assert best_response(tree, strategy, "player_0") == pytest.approx(1.0)
-    assert best_response(tree, strategy, "player_1") == pytest.approx(-1 / 3)
+    assert expected_returns(tree, strategy) == pytest.approx({"player_0": 1.0, "player_1": -1.0})
+    assert best_response_return(tree, strategy, "player_0") == pytest.approx(1.0)
+    assert best_response_return(tree, strategy, "player_1") == pytest.approx(-1 / 3)
 
 
 def test_entropy_is_that_of_the_answers() -> None:
     assert information_gain(SQUARE, "hair", tuple(SQUARE)) == pytest.approx(1.0)
     assert information_gain(SQUARE, "guess ann", tuple(SQUARE)) == pytest.approx(0.811278)
     assert information_gain(LOPSIDED, "shade", tuple(LOPSIDED)) == pytest.approx(1.251629)
-    assert guess_who(table=SQUARE).opponents() == {"entropy": InformationGainPlayer(table=SQUARE)}
+    assert guess_who(table=SQUARE).reference_players() == {"entropy": InformationGainPlayer(table=SQUARE)}
 
 
 # --- PettingZoo, seeds -----------------------------------------------------------------------------------------------
@@ -252,10 +254,10 @@ def test_guess_who_is_a_function_of_seed_and_actions() -> None:
         while not any(one.terminations.values()):
             moves.append(rng.choice(one.infos[one.agent_selection]["legal"] or ()))
             one.step(moves[-1])
-        replay(other, seed, None, moves)
+        reset_and_play(other, seed, None, moves)
         assert (one.answers, one.possible, one.rewards) == (other.answers, other.possible, other.rewards)
 
 
 def test_large_tables_export_no_deals() -> None:
-    assert guess_who().starts() is None
-    assert len(guess_who(table=TRIO).starts() or ()) == 9
+    assert guess_who().all_start_states() is None
+    assert len(guess_who(table=TRIO).all_start_states() or ()) == 9

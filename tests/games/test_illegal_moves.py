@@ -1,8 +1,12 @@
 """Consequences of an answer that is not a legal move."""
 
+import random
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
-from marl.games.base import IllegalMoveHandling, TextGame
+from marl.games.base import IllegalMoveHandling, NextAgent, TextGame
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.games.matrix_games import MatrixConfig
 from marl.games.nim import NimConfig
@@ -109,10 +113,45 @@ def test_refusal_says_what_step_would_do() -> None:
 
 
 def test_agents_that_are_asked_together_are_each_offered_their_own_moves() -> None:
-    game = MatrixConfig(table=[[0, 1, 2], [3, 4, 5]]).build()
+    game: Any = MatrixConfig(table=[[0, 1, 2], [3, 4, 5]]).build()
     game.reset(0)
     assert [game.infos[agent]["legal"] for agent in game.agents] == [("a", "b"), ("a", "b", "c")]
     assert [game.observe(agent)["action_mask"].tolist() for agent in game.agents] == [[1, 1, 0], [1, 1, 1]]
     game.step("b")
     game.step("c")
     assert game.rewards == {"agent_0": 5.0, "agent_1": 5.0}
+
+
+class _Stakes(TextGame):
+    """The first player wins or loses a number of points, as it says."""
+
+    name, zero_sum = "stakes", True
+
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
+        self.points = rng.randrange(10)
+        return "ann"
+
+    def start_state_key(self) -> str:
+        return str(self.points)
+
+    def describe_observation(self, agent: str) -> str:
+        return f"{self.points} points . [win] or [lose]"
+
+    def apply_action(self, action: str) -> Mapping[str, float]:
+        won = float(self.points) if action == "win" else -float(self.points)
+        return {"ann": won, "bob": -won}
+
+    def information_state(self, agent: str) -> str:
+        return str(self.points)
+
+
+@pytest.mark.parametrize(("illegal", "cost"), [(IllegalMoveHandling(), 9), (IllegalMoveHandling(penalty=2), 2)])
+def test_an_illegal_move_of_an_own_zero_sum_game_costs_no_less_than_the_worst_loss_unless_set(
+    illegal: IllegalMoveHandling, cost: float
+) -> None:
+    game = _Stakes(("ann", "bob"), illegal, ("win", "lose"))
+    game.reset(3)
+    points = game.points
+    game.step("neither")
+    assert game.rewards == {"ann": -cost, "bob": cost}
+    assert game.points == points, "the random play is that of a copy"

@@ -18,7 +18,7 @@ Policy = Callable[[str, tuple[str, ...]], Mapping[str, float]]
 def histories() -> Iterator[tuple[float, str, Path, float]]:
     """(probability of the deal, cards, path, chips of the first player) of every terminal history of the real game."""
     game = KuhnPokerConfig().build()
-    for start in KuhnPokerConfig().starts():
+    for start in KuhnPokerConfig().all_start_states():
         paths: list[Path] = [()]
         while paths:
             path = paths.pop()
@@ -26,7 +26,7 @@ def histories() -> Iterator[tuple[float, str, Path, float]]:
             for _, _, move in path:
                 game.step(move)
             if any(game.terminations.values()):
-                yield start.probability, game.start_key(), path, game.rewards["player_0"]
+                yield start.probability, game.start_state_key(), path, game.rewards["player_0"]
                 continue
             agent = game.agent_selection
             info = game.infos[agent]
@@ -83,7 +83,7 @@ def table(bet: Mapping[str, float], call: Mapping[str, float]) -> Policy:
 def test_the_tree_has_30_terminal_histories_and_12_information_states() -> None:
     assert len(TREE) == 30
     assert len(MOVES) == 12
-    assert sum(start.probability for start in KuhnPokerConfig().starts()) == pytest.approx(1)
+    assert sum(start.probability for start in KuhnPokerConfig().all_start_states()) == pytest.approx(1)
 
 
 def test_a_called_bet_doubles_the_pot() -> None:
@@ -127,7 +127,7 @@ def test_the_whole_tree_agrees_with_openspiel() -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, 1 / 6, 0.2, 1 / 3])
 def test_every_equilibrium_is_worth_minus_one_eighteenth_and_cannot_be_exploited(alpha: float) -> None:
-    policy = KuhnEquilibrium(alpha=alpha).probabilities
+    policy = KuhnEquilibrium(alpha=alpha).move_probabilities
     assert value(policy, policy) == pytest.approx(-1 / 18, abs=1e-12)
     assert best_response(0, policy) == pytest.approx(-1 / 18, abs=1e-12)
     assert best_response(1, policy) == pytest.approx(1 / 18, abs=1e-12)
@@ -140,7 +140,7 @@ def test_every_equilibrium_is_worth_minus_one_eighteenth_and_cannot_be_exploited
 @pytest.mark.parametrize(
     ("policy", "worth", "gap"),
     [
-        (Random().probabilities, 1 / 8, 11 / 12),
+        (Random().move_probabilities, 1 / 8, 11 / 12),
         (table(dict.fromkeys(DECK, 0.0), dict.fromkeys(DECK, 0.0)), 0, 2),
         (table(dict.fromkeys(DECK, 1.0), dict.fromkeys(DECK, 1.0)), 0, 2 / 3),
         (table({"J": 0, "Q": 0, "K": 1}, {"J": 0, "Q": 0.5, "K": 1}), 0, 1 / 4),
@@ -159,7 +159,7 @@ def test_an_alpha_outside_the_family_is_refused(alpha: float) -> None:
 
 
 def test_the_game_exports_its_equilibrium() -> None:
-    assert KuhnPokerConfig().opponents() == {"nash": KuhnEquilibrium()}
+    assert KuhnPokerConfig().reference_players() == {"nash": KuhnEquilibrium()}
 
 
 def test_a_player_sees_its_own_card_and_the_betting() -> None:
@@ -179,6 +179,6 @@ def test_deals_are_uniform() -> None:
     counts: dict[str, int] = {}
     for seed in range(6000):
         game.reset(seed)
-        counts[game.start_key()] = counts.get(game.start_key(), 0) + 1
+        counts[game.start_state_key()] = counts.get(game.start_state_key(), 0) + 1
     assert len(counts) == 6
     assert all(880 < count < 1120 for count in counts.values())  # 1000 +- 4 standard deviations

@@ -10,8 +10,8 @@ import pytest
 from open_spiel.python import policy as spiel_policy
 from open_spiel.python.algorithms import expected_game_score, exploitability
 
-from marl.evaluation.game_tree import nash_conv, values
-from marl.games.base import replay
+from marl.evaluation.game_tree import expected_returns, nash_conv
+from marl.games.base import reset_and_play
 from marl.games.leduc_poker import AGENTS, DEALS, LeducPoker, LeducPokerConfig
 from tests.support.uniform_play import uniform_game_tree, uniform_strategy
 
@@ -22,7 +22,7 @@ ACTIONS = {"fold": 0, "check": 1, "call": 1, "bet": 2, "raise": 2}
 
 def game_after(cards: str, *moves: str) -> LeducPoker:
     game = LeducPokerConfig().build()
-    replay(game, 0, {"cards": cards}, moves)
+    reset_and_play(game, 0, {"cards": cards}, moves)
     return game
 
 
@@ -35,7 +35,7 @@ def test_the_whole_tree_agrees_with_openspiel() -> None:
         if theirs.is_chance_node():
             theirs = theirs.child(deal[2])
         cards = "".join(RANK[card] for card in deal)
-        replay(game, 0, {"cards": cards}, moves)
+        reset_and_play(game, 0, {"cards": cards}, moves)
         assert theirs.is_terminal() == any(game.terminations.values())
         if theirs.is_terminal():
             ends[cards] += 1
@@ -70,7 +70,7 @@ def test_uniform_play_has_its_known_value_and_exploitability() -> None:
     tabular = spiel_policy.UniformRandomPolicy(theirs)
     assert nash_conv(tree, strategy) == pytest.approx(exploitability.nash_conv(theirs, tabular), abs=1e-12)
     worth = expected_game_score.policy_value(theirs.new_initial_state(), [tabular, tabular])
-    assert [*values(tree, strategy).values()] == pytest.approx(worth, abs=1e-12)
+    assert [*expected_returns(tree, strategy).values()] == pytest.approx(worth, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_deals_come_as_often_as_six_cards_make_them() -> None:
     game, counts = LeducPokerConfig().build(), Counter[str]()
     for seed in range(12_000):
         game.reset(seed)
-        counts[game.start_key()] += 1
-    starts = {start.options["cards"]: start.probability for start in LeducPokerConfig().starts()}
+        counts[game.start_state_key()] += 1
+    starts = {start.options["cards"]: start.probability for start in LeducPokerConfig().all_start_states()}
     assert counts.keys() == starts.keys()
     assert sum(starts.values()) == pytest.approx(1)
     for cards, chance in starts.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pyspiel
 import pytest
@@ -10,8 +11,8 @@ from open_spiel.python import policy as spiel_policy
 from open_spiel.python.algorithms import expected_game_score, exploitability
 from pydantic import ValidationError
 
-from marl.evaluation.game_tree import nash_conv, values
-from marl.games.base import replay
+from marl.evaluation.game_tree import expected_returns, nash_conv
+from marl.games.base import reset_and_play
 from marl.games.liars_dice import AGENTS, LiarsDice, LiarsDiceConfig
 from tests.support.uniform_play import uniform_game_tree, uniform_strategy
 
@@ -29,7 +30,7 @@ def rolled(state: pyspiel.State, roll: str) -> pyspiel.State:
 
 def game_after(roll: str, *moves: str, dice: int = 1, faces: int = 3) -> LiarsDice:
     game = LiarsDiceConfig(dice=dice, faces=faces).build()
-    replay(game, 0, {"roll": roll}, moves)
+    reset_and_play(game, 0, {"roll": roll}, moves)
     return game
 
 
@@ -52,7 +53,7 @@ def test_the_whole_tree_agrees_with_openspiel(dice: int, faces: int, situations:
     game = config.build()
 
     def walk(theirs: pyspiel.State, roll: str, moves: list[str]) -> None:
-        replay(game, 0, {"roll": roll}, moves)
+        reset_and_play(game, 0, {"roll": roll}, moves)
         expect_alike(game, theirs)
         if theirs.is_terminal():
             return
@@ -61,7 +62,7 @@ def test_the_whole_tree_agrees_with_openspiel(dice: int, faces: int, situations:
         for action, move in zip(theirs.legal_actions(), info["legal"], strict=True):
             walk(theirs.child(action), roll, [*moves, move])
 
-    for start in config.starts() or ():
+    for start in config.all_start_states() or ():
         roll = start.options["roll"]
         walk(rolled(openspiel(dice, faces).new_initial_state(), roll), roll, [])
     assert len(states) == situations
@@ -73,7 +74,7 @@ def playouts(count: int, dice: int, faces: int) -> None:
     root = openspiel(dice, faces).new_initial_state()
     for seed in range(count):
         game.reset(seed)
-        theirs = rolled(root, game.start_key())
+        theirs = rolled(root, game.start_state_key())
         expect_alike(game, theirs)
         while not theirs.is_terminal():
             place = rng.randrange(len(theirs.legal_actions()))
@@ -101,7 +102,7 @@ def test_uniform_play_has_openspiels_value_and_nashconv(dice: int, faces: int) -
     theirs = openspiel(dice, faces)
     tabular = spiel_policy.UniformRandomPolicy(theirs)
     worth = expected_game_score.policy_value(theirs.new_initial_state(), [tabular, tabular])
-    assert [*values(tree, uniform_strategy(tree)).values()] == pytest.approx(worth, abs=1e-12)
+    assert [*expected_returns(tree, uniform_strategy(tree)).values()] == pytest.approx(worth, abs=1e-12)
     assert nash_conv(tree, uniform_strategy(tree)) == pytest.approx(
         exploitability.nash_conv(theirs, tabular), abs=1e-12
     )
@@ -137,20 +138,23 @@ def test_a_bid_that_is_no_higher_or_impossible_is_illegal(moves: str) -> None:
 
 
 def test_a_game_that_is_too_large_to_be_walked_exports_no_deals() -> None:
-    assert LiarsDiceConfig(faces=6).starts() is None
-    assert LiarsDiceConfig(dice=5, faces=6).starts() is None
-    for settings in ({"faces": 5}, {"dice": 2, "faces": 2}):
-        assert sum(start.probability for start in LiarsDiceConfig(**settings).starts() or ()) == pytest.approx(1)
+    assert LiarsDiceConfig(faces=6).all_start_states() is None
+    assert LiarsDiceConfig(dice=5, faces=6).all_start_states() is None
+    cases: tuple[dict[str, Any], ...] = ({"faces": 5}, {"dice": 2, "faces": 2})
+    for settings in cases:
+        assert sum(
+            start.probability for start in LiarsDiceConfig(**settings).all_start_states() or ()
+        ) == pytest.approx(1)
 
 
 def test_hands_of_several_dice_come_as_often_as_they_are_rolled() -> None:
-    starts = LiarsDiceConfig(dice=2, faces=2).starts() or ()
+    starts = LiarsDiceConfig(dice=2, faces=2).all_start_states() or ()
     assert {start.options["roll"]: start.probability for start in starts}["12 11"] == 2 / 4 * 1 / 4
     game = LiarsDiceConfig(dice=2, faces=2).build()
     count = 0
     for seed in range(4000):
         game.reset(seed)
-        count += game.start_key() == "12 12"
+        count += game.start_state_key() == "12 12"
     assert abs(count - 1000) < 5 * 28
 
 

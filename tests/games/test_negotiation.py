@@ -11,10 +11,18 @@ import pytest
 
 from marl.core.types import Deal
 from marl.engines.scripted import Random
-from marl.evaluation.game_tree import best_response, build_game_tree
-from marl.games.base import replay
+from marl.evaluation.game_tree import best_response_return, build_game_tree
+from marl.games.base import reset_and_play
 from marl.games.negotiation import NegotiationConfig, NegotiationGame
-from marl.games.negotiation_terms import Bargain, bargains, format_offer, is_efficient, outcomes, parse_offer, read_move
+from marl.games.negotiation_terms import (
+    BargainingProblem,
+    enumerate_bargaining_problems,
+    format_offer,
+    is_pareto_efficient,
+    parse_move,
+    parse_offer,
+    possible_payoffs,
+)
 from marl.roles.answering import PlayerRole
 from tests.support.enumerated_games import CASTING
 from tests.support.small_games import PAIR, make_simulator
@@ -51,7 +59,7 @@ def bargain_of(state: pyspiel.State) -> str:
 
 
 def test_openspiels_thousand_bargains_are_among_ours(openspiel: pyspiel.Game) -> None:
-    root, ours = openspiel.new_initial_state(), negotiation().bargains
+    root, ours = openspiel.new_initial_state(), negotiation().bargaining_problems
     theirs = [bargain_of(root.child(outcome)) for outcome, _ in root.chance_outcomes()]
     assert theirs[0] == LEWIS
     assert len(set(theirs)) == 1000
@@ -68,8 +76,10 @@ def test_the_bargains_are_those_of_the_papers_description() -> None:
 
     pools = [pool for pool in product(range(1, 4), repeat=2) if 2 <= sum(pool) <= 3]
     numbers = list(product(range(5), repeat=2))
-    expected = {Bargain(pool, (a, b)) for pool in pools for a in numbers for b in numbers if described(pool, a, b)}
-    assert set(bargains(2, (2, 3), 4).values()) == expected
+    expected = {
+        BargainingProblem(pool, (a, b)) for pool in pools for a in numbers for b in numbers if described(pool, a, b)
+    }
+    assert set(enumerate_bargaining_problems(2, (2, 3), 4).values()) == expected
     assert len(expected) > 30
 
 
@@ -99,7 +109,7 @@ def move_of(state: pyspiel.State, action: int) -> str:
 def test_an_agreement_pays_each_its_own_values() -> None:
     game = played("take 1 book 1 hat 0 ball", "take 0 book 0 hat 3 ball", "accept")
     assert game.rewards == {"player_0": 8.0 + 2.0, "player_1": 6.0}
-    assert game.findings().measures == {
+    assert game.episode_measures().measures == {
         "agreement": 1.0, "pareto_efficient": 1.0, "joint_value": 16.0, "joint_share": 1.0, "turns": 3.0,
     }  # fmt: skip
 
@@ -108,24 +118,24 @@ def test_walking_away_and_the_last_turn_pay_nothing() -> None:
     for game in (played("walk away"), played(*["take 1 book 0 hat 0 ball"] * 4, max_turns=4)):
         assert all(game.terminations.values())
         assert game.rewards == {"player_0": 0.0, "player_1": 0.0}
-        assert game.findings().measures["agreement"] == game.findings().measures["joint_share"] == 0.0
+        assert game.episode_measures().measures["agreement"] == game.episode_measures().measures["joint_share"] == 0.0
 
 
 def test_what_both_value_at_nothing_is_an_agreement_too() -> None:
     game = played("take 0 book 0 hat 0 ball", "take 1 book 2 hat 3 ball", "accept")
     assert game.rewards == {"player_0": 0.0, "player_1": 10.0}
-    assert game.findings().measures["agreement"] == 1.0
+    assert game.episode_measures().measures["agreement"] == 1.0
 
 
 def test_efficiency_is_that_of_all_divisions() -> None:
     """Of 1 book, 2 hats and 3 balls, 24 divisions by hand: the frontier of (8, 1, 0) and (4, 0, 2)."""
-    bargain = negotiation().bargains[LEWIS]
+    bargain = negotiation().bargaining_problems[LEWIS]
     reached = {
         (8 * book + hats, 4 * (1 - book) + 2 * (3 - balls))
         for book, hats, balls in product(range(2), range(3), range(4))
     }
-    assert outcomes(bargain) == reached
-    assert {pair for pair in reached if is_efficient(bargain, pair)} == {(10, 6), (2, 10)}
+    assert possible_payoffs(bargain) == reached
+    assert {pair for pair in reached if is_pareto_efficient(bargain, pair)} == {(10, 6), (2, 10)}
 
 
 # --- grammar ---------------------------------------------------------------------------------------------------------
@@ -138,7 +148,7 @@ def test_efficiency_is_that_of_all_divisions() -> None:
         *[(text, "walk away") for text in ("walk away", "This is silly; I walk away.")],
         ("take 1 book 0 hat 2 ball", "take 1 book 0 hat 2 ball"),
         ("I take 2 books, a hat and three balls.", "take 2 book 1 hat 3 ball"),
-        ("You like hats: I take 1 ball, and 2 books", "take 2 book 0 hat 1 ball"),
+        ("You like hats. I take 1 ball, and 2 books", "take 2 book 0 hat 1 ball"),
         ("I take no books and 2 hats", "take 0 book 2 hat 0 ball"),
         ("I take nothing.", "take 0 book 0 hat 0 ball"),
         *[
@@ -147,24 +157,26 @@ def test_efficiency_is_that_of_all_divisions() -> None:
                 *("", "   ", "hello", "I won't accept.", "I do not accept.", "Should I accept?", "I accept your offer"),
                 *("I accept. Thank you!", "accept or walk away", "I take 2 books and 1 book", "I take 2 cars", "take"),
                 *("I take books", "I take 2", "I take -1 book", "I take 1.5 books", "I take 1000 books", "take all"),
+                *("I will never say: I accept.", "I'd never say:\n\nI accept.", "Never would I say, \n I accept."),
+                *("You may hear me say -\nI walk away", 'Say "I accept."'),
                 *("I would take 2 books", "take 1 book or 2 hats", "I take \u0662 books", "never accept"),
             )
         ],
     ],
 )  # fmt: skip
 def test_the_last_sentence_alone_makes_the_move(text: str, move: str | None) -> None:
-    assert read_move(text, ITEMS) == move
+    assert parse_move(text, ITEMS) == move
 
 
 def test_every_offer_is_read_as_it_is_worded() -> None:
     for taken in product(range(6), repeat=3):
         assert parse_offer(format_offer(taken, ITEMS)) == taken
-        assert read_move(f"Well. I {format_offer(taken, ITEMS)}.", ITEMS) == format_offer(taken, ITEMS)
+        assert parse_move(f"Well. I {format_offer(taken, ITEMS)}.", ITEMS) == format_offer(taken, ITEMS)
 
 
 def test_no_text_takes_long_to_read() -> None:
     for text in ("." * 100_000, "i " * 50_000, "take 1 book, " * 20_000, " \n" * 50_000, "take " + "1 " * 50_000):
-        assert read_move(text, ITEMS) is None
+        assert parse_move(text, ITEMS) is None
 
 
 @pytest.mark.parametrize("text", ["hello", "I take 5 books.", "I accept."])
@@ -174,7 +186,7 @@ def test_what_cannot_be_read_or_done_is_asked_again_and_then_forfeits(text: str)
     assert game.moves == ()
     game.step(text)
     assert game.rewards == {"player_0": -1.0, "player_1": 0.0}
-    assert game.findings().measures["agreement"] == 0.0
+    assert game.episode_measures().measures["agreement"] == 0.0
 
 
 def test_free_text_is_played_as_its_offer_and_heard_as_it_was_said() -> None:
@@ -196,7 +208,7 @@ def test_nothing_that_an_agent_observes_depends_on_the_others_values(talk: bool)
     """For every pair of bargains with the same pool and own values: the same observations, infos and examples."""
     config = negotiation(items=["book", "hat"], pool=[3, 4], total=6, talk=talk)
     one, other, rng, compared = config.build(), config.build(), random.Random(0), 0
-    every = list(config.bargains.values())
+    every = list(config.bargaining_problems.values())
     for bargain in every:
         for agent, name in enumerate(PAIR):
             alike = [b for b in every if b.pool == bargain.pool and b.values[agent] == bargain.values[agent]]
@@ -247,15 +259,15 @@ def test_a_small_instance_is_walked_whole() -> None:
     """Two moves: against random offers the second does best to accept. Half of the pool is left to it on average, worth
     half of 4, and one of five first moves walks away."""
     game = negotiation(**SMALL)
-    assert len(game.starts() or ()) == len(game.bargains) == 21
+    assert len(game.all_start_states() or ()) == len(game.bargaining_problems) == 21
     tree = build_game_tree(game, CASTING, dict.fromkeys(PAIR, "player"))
     uniform = {
-        situation: dict.fromkeys(request.options, 1 / len(request.options))
+        situation: dict.fromkeys(request.options or {}, 1 / len(request.options or {}))
         for situation, request in tree.requests.items()
     }
-    assert best_response(tree, uniform, "player_1") == pytest.approx(4 / 2 * 4 / 5)
-    assert negotiation().starts() is None
-    assert negotiation(**SMALL, talk=True).starts() is None
+    assert best_response_return(tree, uniform, "player_1") == pytest.approx(4 / 2 * 4 / 5)
+    assert negotiation().all_start_states() is None
+    assert negotiation(**SMALL, talk=True).all_start_states() is None
 
 
 def test_negotiation_is_a_function_of_seed_and_actions() -> None:
@@ -267,7 +279,7 @@ def test_negotiation_is_a_function_of_seed_and_actions() -> None:
             moves.append(rng.choice([*one.infos[one.agent_selection]["examples"]]))
             one.step(moves[-1])
         random.seed(seed)
-        replay(other, seed, None, moves)
+        reset_and_play(other, seed, None, moves)
         assert (one.conversation, one.rewards, one.rng.getstate()) == (
             other.conversation,
             other.rewards,

@@ -19,18 +19,18 @@ def test_optimal_moves_are_those_that_brute_force_finds(limit: int) -> None:
     config = NimConfig(piles=(1, 40), max_take=limit)
     for pile in range(1, 41):
         winning = tuple(str(t) for t in range(1, min(pile, limit) + 1) if not wins(pile - t, limit))
-        assert config.optimal(str(pile)) == winning
+        assert config.optimal_moves(str(pile)) == winning
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5])
 def test_the_perfect_player_needs_no_limit_to_play_optimally(limit: int) -> None:
     config = NimConfig(piles=(1, 30), max_take=limit)
     game = config.build()
-    for options, _ in config.positions():
+    for options, _ in config.evaluation_positions():
         game.reset(0, options)
         info = game.infos["player_0"]
-        chances = OptimalNimPlayer().probabilities(info["state"], info["legal"])
-        best = config.optimal(info["state"]) or info["legal"]
+        chances = OptimalNimPlayer().move_probabilities(info["state"], info["legal"])
+        best = config.optimal_moves(info["state"]) or info["legal"]
         assert {move for move, chance in chances.items() if chance} == set(best)
         assert sum(chances.values()) == pytest.approx(1)
 
@@ -84,10 +84,10 @@ def test_start_piles_are_those_of_the_settings_and_as_likely_as_declared() -> No
     counts = dict.fromkeys("4567", 0)
     for seed in range(4000):
         game.reset(seed)
-        counts[game.start_key()] += 1
+        counts[game.start_state_key()] += 1
     assert all(885 < count < 1115 for count in counts.values())  # 1000 +- 4.2 standard deviations
-    assert [(start.probability, start.options) for start in config.starts()] == [
+    assert [(start.probability, start.options) for start in config.all_start_states()] == [
         (0.25, {"pile": pile}) for pile in (4, 5, 6, 7)
     ]
-    assert [options["pile"] for options, _ in config.positions()] == [1, 2, 3, 4, 5, 6, 7]
-    assert config.opponents() == {"minimax": OptimalNimPlayer()}
+    assert [options["pile"] for options, _ in config.evaluation_positions()] == [1, 2, 3, 4, 5, 6, 7]
+    assert config.reference_players() == {"minimax": OptimalNimPlayer()}

@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from marl.engines.scripted import Random
-from marl.evaluation.game_tree import Strategy, best_response, nash_conv, values
-from marl.games.base import replay
+from marl.evaluation.game_tree import Strategy, best_response_return, expected_returns, nash_conv
+from marl.games.base import reset_and_play
 from marl.games.repeated_matrix import STAGE_GAMES, RepeatedMatrixConfig, RepeatedMatrixGame
 from tests.support.uniform_play import uniform_game_tree, uniform_strategy
 
@@ -31,7 +31,7 @@ THREE = [[[[1, 2, 3], [0, 0, 0]], [[0, 1, 0], [5, 5, 5]]], [[[1, 0, 1], [0, 0, 2
 
 def game_after(*moves: str, **settings: Any) -> RepeatedMatrixGame:
     game = RepeatedMatrixConfig(**settings).build()
-    replay(game, 0, None, moves)
+    reset_and_play(game, 0, None, moves)
     return game
 
 
@@ -39,7 +39,7 @@ def game_after(*moves: str, **settings: Any) -> RepeatedMatrixGame:
 def test_payoffs_and_moves_are_openspiels(name: str) -> None:
     assert OPENSPIEL.keys() == STAGE_GAMES.keys()
     theirs = pyspiel.load_matrix_game(OPENSPIEL[name])
-    rows, columns = RepeatedMatrixConfig(table=name).action_sets
+    rows, columns = RepeatedMatrixConfig(table=name).moves_by_player
     assert rows == tuple(theirs.row_action_name(i).lower() for i in range(theirs.num_rows()))
     assert columns == tuple(theirs.col_action_name(j).lower() for j in range(theirs.num_cols()))
     for (i, row), (j, column) in product(enumerate(rows), enumerate(columns)):
@@ -58,9 +58,9 @@ def test_a_repeated_game_pays_each_round_as_openspiels(name: str) -> None:
         state, totals = theirs.new_initial_state(), [0.0, 0.0]
         game.reset(0)
         for _ in range(5):
-            joint = [rng.randrange(len(menu)) for menu in config.action_sets]
+            joint = [rng.randrange(len(menu)) for menu in config.moves_by_player]
             state.apply_actions(joint)
-            for move, menu in zip(joint, config.action_sets, strict=True):
+            for move, menu in zip(joint, config.moves_by_player, strict=True):
                 assert game.infos[game.agent_selection]["legal"] == menu
                 game.step(menu[move])
             assert state.rewards() == [game.rewards[agent] for agent in game.seats]
@@ -72,7 +72,7 @@ def test_a_repeated_game_pays_each_round_as_openspiels(name: str) -> None:
 
 def mixed(config: RepeatedMatrixConfig, *chances: tuple[float, ...]) -> Strategy:
     """Return the strategy with these chances of each player's moves in every round."""
-    table = {f"player_{i}": dict(zip(config.action_sets[i], row, strict=True)) for i, row in enumerate(chances)}
+    table = {f"player_{i}": dict(zip(config.moves_by_player[i], row, strict=True)) for i, row in enumerate(chances)}
     return {situation: table[situation.agent] for situation in uniform_game_tree(config).requests}
 
 
@@ -93,7 +93,7 @@ def test_a_known_equilibrium_in_every_round_cannot_be_exploited(name: str, chanc
     config = RepeatedMatrixConfig(table=name, rounds=rounds)
     tree, strategy = uniform_game_tree(config), mixed(config, chances, chances)
     assert nash_conv(tree, strategy) == pytest.approx(0, abs=1e-12)
-    assert values(tree, strategy) == pytest.approx(dict.fromkeys(tree.agents, rounds * value), abs=1e-12)
+    assert expected_returns(tree, strategy) == pytest.approx(dict.fromkeys(tree.agents, rounds * value), abs=1e-12)
 
 
 def test_players_who_choose_at_once_do_not_see_each_other() -> None:
@@ -153,14 +153,15 @@ def test_the_rules_tell_every_payoff() -> None:
 
 def test_against_tit_for_tat_it_pays_to_defect_in_the_last_round_alone() -> None:
     config = RepeatedMatrixConfig(table="prisoners_dilemma", rounds=3)
-    tree, player = uniform_game_tree(config), config.opponents()["tit_for_tat"]
+    tree = uniform_game_tree(config)
+    player: Any = config.reference_players()["tit_for_tat"]
     strategy = {
-        situation: (player if situation.agent == "player_1" else Random()).probabilities(
+        situation: (player if situation.agent == "player_1" else Random()).move_probabilities(
             situation.state, tuple(request.options or ())
         )
         for situation, request in tree.requests.items()
     }
-    assert best_response(tree, strategy, "player_0") == 5 + 5 + 10
+    assert best_response_return(tree, strategy, "player_0") == 5 + 5 + 10
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_against_tit_for_tat_it_pays_to_defect_in_the_last_round_alone() -> None
         ({"table": "chicken", "rounds": 0}, "rounds\n.*greater than or equal to 1"),
         ({"table": "chicken", "moves": (("a", "b"),)}, r"choices: \[2, 2\] different names"),
         ({"table": "chicken", "moves": (("a", "A"), ("a", "b"))}, r"choices: \[2, 2\] different names"),
-        ({"table": "chicken", "moves": (("a b", "c"), ("a", "b"))}, "moves.0.0\n.*pattern"),
+        ({"table": "chicken", "moves": (("a b", "c"), ("a", "b"))}, "moves.0.0\n.*only letters from a to z and digits"),
     ],
 )
 def test_impossible_settings_are_named(settings: dict, says: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from marl.core.types import Deal, Request
 from marl.engines.scripted import Random
-from marl.games.base import replay
+from marl.games.base import reset_and_play
 from marl.games.taboo import ATTACKER, DEFENDER, GUESS, LEXICON, SEATS, TabooConfig, TabooGame
 from marl.protocols import GameConfig
 from marl.roles.answering import PlayerRole
@@ -50,6 +50,16 @@ def outcome(*moves: str, settings: TabooConfig | None = None, word: str = "apple
         (("APPLES are red",), DEFENDER),
         (("pineapple juice",), "open"),
         (("it is red", "is it big?"), "open"),
+        (("it is an A-P-P-L-E",), DEFENDER),
+        (("a p p l e",), DEFENDER),
+        (("elppa, read backwards",), DEFENDER),
+        (("e.l.p.p.a",), DEFENDER),
+        (("\uff41\uff50\uff50\uff4c\uff45",), DEFENDER),  # full width
+        (("\u0430\u0440\u0440l\u0435",), DEFENDER),  # Cyrillic
+        (("ap\u200bple",), DEFENDER),  # a space of no width
+        (("a\u0301pple",), DEFENDER),
+        (("it is red", "I know the word! It is \uff41pple"), DEFENDER),
+        (("a plea",), "open"),
         (("it is red", "maybe apple"), ATTACKER),
         (("it is red", "two apples,please"), ATTACKER),
         (("it is red", "maybe cherry"), "open"),
@@ -69,6 +79,24 @@ def test_who_wins_is_what_the_rules_say(moves: tuple[str, ...], winner: str) -> 
     assert outcome(*moves) == winner
 
 
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("cherry", "cherries"),
+        ("ruby", "two rubies"),
+        ("Stra\u00dfe", "STRASSE"),
+        ("caf\u00e9", "cafe\u0301s"),
+        ("bus", "buses"),
+        ("cherry", "seirrehc"),
+        ("cherry", "c h e r r i e s"),
+        ("cherry", "two che-rries"),
+        ("cherry", "ch.erry"),
+    ],
+)
+def test_forms_of_a_word_are_the_word(word: str, text: str) -> None:
+    assert outcome(text, settings=taboo(words=[word]), word=word) == DEFENDER
+
+
 def test_without_inflections_only_the_word_itself_counts() -> None:
     strict = taboo(inflections=False)
     assert outcome("apples are red", settings=strict) == "open"
@@ -80,6 +108,7 @@ def test_words_of_several_parts_and_with_signs_are_words_too() -> None:
     odd = taboo(words=["ice cream", "C++", "the sea"])
     assert outcome("so  ICE\ncream it is", settings=odd, word="ice cream") == DEFENDER
     assert outcome("ice, cream", settings=odd, word="ice cream") == "open"
+    assert outcome("a C compiler", settings=odd, word="C++") == "open"
     assert outcome("old", "I know the word! It is c++", settings=odd, word="C++") == DEFENDER
     assert outcome("blue", "I know the word! It is the sea", settings=odd, word="the sea") == DEFENDER
 
@@ -99,7 +128,7 @@ def test_findings_say_who_won_and_how_long_it_took() -> None:
         (("red", "big", "sweet", "ok"), (0.0, 0.0, 1.0, 4.0)),
         (("red", ""), (1.0, 0.0, 0.0, 1.0)),
     ]:
-        measures = played(*moves, settings=taboo(max_turns=2)).findings().measures
+        measures = played(*moves, settings=taboo(max_turns=2)).episode_measures().measures
         assert tuple(measures[name] for name in names) == expected
 
 
@@ -130,7 +159,7 @@ def test_the_attacker_reads_the_word_and_both_read_the_conversation() -> None:
 
 def test_nothing_that_a_defender_is_asked_holds_the_word() -> None:
     config = taboo(max_turns=6)
-    deals = [Deal(f"e{i}", "g", i, config.default_seats()) for i in range(300)]
+    deals = [Deal(f"e{i}", "g", i, config.default_role_of_agent()) for i in range(300)]
     engine = FunctionEngine(lambda request: request.examples[request.seed % len(request.examples)])
     prompt = "{{ observation }} {% for turn in heard %}{{ turn.text }}{% endfor %}"
     cast = {seat: PlayerRole(policy="actor", prompt=prompt) for seat in SEATS}
@@ -149,7 +178,7 @@ def test_who_read_whom_is_everything_said_before() -> None:
     lines = iter(["[it is red]", "[is it big?]", "[what is big?]", f"[{GUESS.format(word='apple')}]"])
     cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
     [trajectory] = make_simulator(config, FunctionEngine(lambda request: next(lines)), **cast).play(
-        [Deal("e", "e", 0, config.default_seats(), options=APPLE)]
+        [Deal("e", "e", 0, config.default_role_of_agent(), options=APPLE)]
     )
     edges = {(source[1], target[1]) for source, target in trajectory.graph.edges}
     assert edges == {(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)}
@@ -185,7 +214,7 @@ def test_examples_of_the_attacker_are_true_and_those_of_the_defender_cover_every
 def test_random_play_ends_in_every_way() -> None:
     config = taboo(max_turns=2)
     cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
-    deals = [Deal(f"e{i}", "g", i, config.default_seats()) for i in range(300)]
+    deals = [Deal(f"e{i}", "g", i, config.default_role_of_agent()) for i in range(300)]
     trajectories = make_simulator(config, Random().build(None), **cast).play(deals)
     ends = {end: sum(t.findings.measures[end] for t in trajectories) for end in ("attacker_win", "defender_win", "tie")}
     assert sum(ends.values()) == 300
@@ -205,12 +234,12 @@ def test_taboo_is_a_function_of_seed_and_actions() -> None:
             moves.append(rng.choice([*one.infos[one.agent_selection]["examples"], None]))
             one.step(moves[-1] or "")
         random.seed(seed)
-        replay(other, seed, None, moves)
+        reset_and_play(other, seed, None, moves)
         for seat in SEATS:
             assert one.observe(seat) == other.observe(seat)
-        assert (one.rewards, one.start_key(), one.rng.getstate()) == (
+        assert (one.rewards, one.start_state_key(), one.rng.getstate()) == (
             other.rewards,
-            other.start_key(),
+            other.start_state_key(),
             other.rng.getstate(),
         )
 
@@ -218,12 +247,12 @@ def test_taboo_is_a_function_of_seed_and_actions() -> None:
 def test_targets_come_from_a_list_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "words.txt"
     file.write_text("kite\n\n  ice   cream \nkite\n")
-    assert list(taboo(file=file).targets) == ["kite", "ice cream"]
-    assert list(taboo(words=["kite"]).targets) == ["kite"]
+    assert list(taboo(file=file).hints_by_target_word) == ["kite", "ice cream"]
+    assert list(taboo(words=["kite"]).hints_by_target_word) == ["kite"]
     again = TabooConfig.model_validate(taboo(file=file).model_dump(mode="json"))
     assert again.build().words == ("kite", "ice cream")
     again = TabooConfig.model_validate(taboo(words={"kite": ["red"]}).model_dump(mode="json"))
-    assert again.targets == {"kite": ("red",)}
+    assert again.hints_by_target_word == {"kite": ("red",)}
 
 
 @pytest.mark.parametrize(
@@ -256,8 +285,8 @@ def test_an_unknown_target_word_is_refused_with_the_nearest() -> None:
 
 def test_the_casting_names_the_roles() -> None:
     config: GameConfig = taboo()
-    assert config.default_seats() == {"attacker": "attacker", "defender": "defender"}
-    assert config.held_out(5) == ()
+    assert config.default_role_of_agent() == {"attacker": "attacker", "defender": "defender"}
+    assert config.held_out_reset_options(5) == ()
 
 
 def test_a_request_for_the_defender_carries_examples_as_its_role_says_them() -> None:
@@ -265,7 +294,7 @@ def test_a_request_for_the_defender_carries_examples_as_its_role_says_them() -> 
     config = taboo()
     voice = FunctionEngine(lambda request: (requests.append(request), request.examples[0])[1])
     cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
-    make_simulator(config, voice, **cast).play([Deal("e", "e", 0, config.default_seats())])
+    make_simulator(config, voice, **cast).play([Deal("e", "e", 0, config.default_role_of_agent())])
     assert all(
         example.startswith("[") and example.endswith("]") for request in requests for example in request.examples
     )

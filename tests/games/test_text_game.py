@@ -15,8 +15,8 @@ import pytest
 import torch
 from pettingzoo.test import api_test, seed_test
 
-from marl.core.types import Observation
-from marl.games.base import IllegalMoveHandling, TextGame, replay
+from marl.games.base import IllegalMoveHandling, NextAgent, TextGame, reset_and_play
+from marl.games.colonel_blotto import ColonelBlottoConfig
 from marl.games.goofspiel import GoofspielConfig
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.games.leduc_poker import LeducPokerConfig
@@ -26,7 +26,15 @@ from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.protocols import Game, GameConfig
 from tests.support.paths import ROOT
 
-CONFIGS = [KuhnPokerConfig, LeducPokerConfig, LiarsDiceConfig, GoofspielConfig, NimConfig, TicTacToeConfig]
+CONFIGS = [
+    KuhnPokerConfig,
+    ColonelBlottoConfig,
+    LeducPokerConfig,
+    LiarsDiceConfig,
+    GoofspielConfig,
+    NimConfig,
+    TicTacToeConfig,
+]
 POLICIES = [
     {},
     {"retry": 2},
@@ -58,7 +66,7 @@ def snapshot(game: Game) -> str:
         game.reward_components,
         game.terminations,
         game.infos,
-        game.start_key(),
+        game.start_state_key(),
     )
     return json.dumps(facts)
 
@@ -71,17 +79,17 @@ def test_a_game_without_a_vocabulary_passes_pettingzoos_own_tests() -> None:
         def __init__(self) -> None:
             super().__init__(("player_0",), IllegalMoveHandling(retry=1))
 
-        def deal(self, rng: random.Random, options: Mapping[str, object]) -> str:
+        def start_new_game(self, rng: random.Random, options: Mapping[str, object]) -> NextAgent:
             self.word = str(rng.randint(0, 9))
             return "player_0"
 
-        def describe(self, agent: str) -> str:
+        def describe_observation(self, agent: str) -> str:
             return self.word
 
         def information_state(self, agent: str) -> str:
             return self.word
 
-        def start_key(self) -> str:
+        def start_state_key(self) -> str:
             return self.word
 
         def apply_action(self, action: str) -> Mapping[str, float]:
@@ -104,7 +112,7 @@ def test_a_game_is_a_function_of_seed_and_actions(config: type[GameConfig]) -> N
     for seed in range(20):
         one.reset(seed)
         actions = play(one, random.Random(seed), 0.0)
-        replay(other, seed, None, actions)
+        reset_and_play(other, seed, None, actions)
         assert snapshot(one) == snapshot(other)
 
 
@@ -118,8 +126,8 @@ def test_replay_reproduces_an_episode_with_its_illegal_moves(config: type[GameCo
         actions = play(game, random.Random(seed), 0.4)
         random.seed(seed + 1)  # whatever others do with the global generator changes nothing
         for until in range(len(actions) + 1):
-            replay(game, seed, None, actions[:until])
-            replay(copy, seed, None, actions[:until])
+            reset_and_play(game, seed, None, actions[:until])
+            reset_and_play(copy, seed, None, actions[:until])
             assert snapshot(game) == snapshot(copy)
 
 
@@ -130,7 +138,8 @@ def test_instances_with_one_seed_share_no_random_state(config: type[GameConfig])
     alone.reset(7)
     while not any(alone.terminations.values()):
         alone.step("")
-    one, other = settings.build(), settings.build()
+    one: Any = settings.build()
+    other: Any = settings.build()
     one.reset(7)
     other.reset(7)
     while not any(one.terminations.values()):
@@ -171,7 +180,7 @@ def test_rewards_sum_to_zero_and_are_the_sum_of_what_was_paid(config: type[GameC
         game.reset(seed)
         rng = random.Random(seed)
         while not any(game.terminations.values()):
-            legal = game.infos[game.agent_selection]["legal"]
+            legal = game.infos[game.agent_selection]["legal"] or ()
             game.step("nonsense" if rng.random() < 0.4 else rng.choice(legal))
             assert sum(game.rewards.values()) == pytest.approx(0, abs=1e-12)
             for agent, reward in game.rewards.items():
@@ -180,16 +189,16 @@ def test_rewards_sum_to_zero_and_are_the_sum_of_what_was_paid(config: type[GameC
 
 @every_game
 def test_prompts_are_short_and_made_of_words(config: type[GameConfig]) -> None:
-    game = config(kind="any").build()
+    game: Any = config(kind="any").build()
     for seed in range(30):
         game.reset(seed)
         while not any(game.terminations.values()):
             agent = game.agent_selection
-            seen: Observation = game.observe(agent)
+            seen: Any = game.observe(agent)
             words = seen["text"].split()
             assert len(words) <= 15
             assert all(re.fullmatch(r"\w+|\[\w+\]|\.", word) for word in words)
-            legal = game.infos[agent]["legal"]
+            legal = game.infos[agent]["legal"] or ()
             assert seen["action_mask"].sum() == len(legal)
             waiting = [other for other in game.agents if other not in game.infos[agent]["together"]]
             assert not any(game.observe(other)["action_mask"].any() for other in waiting)
@@ -205,15 +214,15 @@ class Coin(TextGame):
         super().__init__(("ann",), IllegalMoveHandling())
         self.payment = payment
 
-    def deal(self, rng: random.Random, options: Mapping[str, object]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, object]) -> NextAgent:
         return "ann"
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return "?"
 
-    information_state = describe
+    information_state = describe_observation
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return "only"
 
     def apply_action(self, action: str) -> Mapping[str, Any]:
@@ -251,8 +260,19 @@ def test_a_reward_that_is_no_finite_number_is_named(payment: object) -> None:
         game.step("heads")
 
 
+def test_a_method_that_a_game_lacks_is_named() -> None:
+    class Unfinished(TextGame):
+        name = "unfinished"
+
+        def start_new_game(self, rng: object, options: object) -> str:
+            return "ann"
+
+    with pytest.raises(NotImplementedError, match=r"^class Unfinished must define the method \w+$"):
+        Unfinished(("ann",), IllegalMoveHandling(), ("a",)).reset(seed=0)
+
+
 def test_masks_are_fresh_arrays() -> None:
-    game = KuhnPokerConfig().build()
+    game: Any = KuhnPokerConfig().build()
     game.reset(0)
     game.observe("player_0")["action_mask"][:] = 9
     assert game.observe("player_0")["action_mask"].tolist() == [1, 1, 0, 0]

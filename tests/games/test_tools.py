@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from marl.games.tools import CalculatorTool, PythonTool
-from marl.sandbox import Sandbox, unusable_reason
+from marl.sandbox import Sandbox, reason_sandbox_is_unusable
 
 
 def python(code: str, **limits: float) -> str:
-    if fault := unusable_reason(Sandbox()):
+    if fault := reason_sandbox_is_unusable(Sandbox()):
         pytest.skip(fault)
     return PythonTool(timeout_s=60, sandbox=Sandbox(**{"wall_s": 20, "output_kb": 4, **limits}))({"code": code})
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from marl.models.fused_lora import FusedLora
-from marl.models.half_precision import HALF_PRECISION_TYPES, in_mixed_precision
+from marl.models.half_precision import HALF_PRECISION_TYPES, convert_to_mixed_precision
 from marl.protocols.memory_estimates import AdapterSize, ModelSize
-from marl.trainers.optim.memory_estimate import layer_activation_bytes
+from marl.trainers.optim.memory_estimate import layer_activation_bytes_per_token
 
 HIDDEN, INNER, HEADS, KEY_HEADS, WIDTH, LAYERS, RANK = 64, 160, 8, 2, 16, 6, 8
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -25,7 +25,7 @@ def small_model(family: str, dtype: torch.dtype, *, adapted: bool) -> Any:
     config, kind = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[family]
     sizes = {"vocab_size": 128, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS}
     heads = {"num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": WIDTH}
-    model: Any = in_mixed_precision(kind(config(**sizes, **heads)).to(dtype))
+    model: Any = convert_to_mixed_precision(kind(config(**sizes, **heads)).to(dtype))
     if adapted:
         model.requires_grad_(False)
         adapter = LoraConfig(r=RANK, target_modules=[*LINEAR])
@@ -72,4 +72,4 @@ def test_layers_keep_what_the_formula_says(family: str, dtype: torch.dtype, adap
     )
     measured = saved_bytes(small_model(family, dtype, adapted=adapted)) / (TOKENS[0] * TOKENS[1] * LAYERS)
     # The rest are single numbers of rows (norms, rotations) and what comes after the last layer.
-    assert layer_activation_bytes(size) == pytest.approx(measured, rel=0.05)
+    assert layer_activation_bytes_per_token(size) == pytest.approx(measured, rel=0.05)

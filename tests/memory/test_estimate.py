@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from marl.evaluation.dry_run import DryRun, dry_run
-from marl.memory.estimate import MemoryEstimate, estimate, measure_sizes
+from marl.evaluation.dry_run import DryRun, play_dry_run
+from marl.memory.estimate import MemoryEstimate, estimate_memory, measure_model_sizes_and_workloads
 from marl.protocols.memory_estimates import Workload
 from marl.scenario.load import load
-from marl.trainers.optim.memory_estimate import MicroBatch, micro_batch
+from marl.trainers.optim.memory_estimate import MicroBatchSize, largest_micro_batch_size
 from tests.support.paths import SCENARIOS
 
 
 def played(name: str, *overrides: str) -> DryRun:
-    return dry_run(load(SCENARIOS / f"{name}.yaml", overrides))
+    return play_dry_run(load(SCENARIOS / f"{name}.yaml", overrides))
 
 
 def estimated(run: DryRun) -> MemoryEstimate:
-    return estimate(run.scenario, measure_sizes(run))
+    return estimate_memory(run.scenario, measure_model_sizes_and_workloads(run))
 
 
 def sizes(run: DryRun) -> dict[tuple[Any, ...], float]:
@@ -26,7 +26,7 @@ def sizes(run: DryRun) -> dict[tuple[Any, ...], float]:
 
 def test_a_policy_that_learns_holds_its_weights_twice_gradients_moments_and_a_cache() -> None:
     run = played("kuhn_self_play")
-    weights = run.models["actor"].weights
+    weights = run.model_facts["actor"].weights
     assert weights
     kuhn = {("actor", name): 4.0 * weights for name in ("weights to sample with", "weights that learn", "gradients")}
     estimated_bytes = sizes(run)
@@ -44,11 +44,11 @@ def test_a_policy_that_learns_holds_its_weights_twice_gradients_moments_and_a_ca
 def test_the_base_of_adapters_and_its_cache_are_held_once_and_frozen_ones_do_not_learn() -> None:
     run = played("train_solver_only_adapters")
     estimated_bytes, everyone = sizes(run), ("planner", "solver", "critic")
-    assert estimated_bytes[*everyone, "base"] == 4.0 * (run.models["solver"].shared or 0)
-    assert estimated_bytes[*everyone, "adapters to sample with"] == 3 * 4.0 * (run.models["solver"].weights or 0)
+    assert estimated_bytes[*everyone, "base"] == 4.0 * (run.model_facts["solver"].base_weights or 0)
+    assert estimated_bytes[*everyone, "adapters to sample with"] == 3 * 4.0 * (run.model_facts["solver"].weights or 0)
     assert (*everyone, "keys and values") in estimated_bytes
     assert [key for key in estimated_bytes if key[-1] == "weights that learn"] == [("solver", "weights that learn")]
-    assert estimated_bytes["solver", "gradients"] == 4.0 * (run.models["solver"].weights or 0)
+    assert estimated_bytes["solver", "gradients"] == 4.0 * (run.model_facts["solver"].weights or 0)
 
 
 def test_frozen_policies_with_the_same_weights_share_an_engine() -> None:
@@ -74,7 +74,7 @@ def test_the_cache_is_no_longer_than_the_model_takes_and_no_wider_than_what_is_p
 
 def test_weights_in_halves_have_masters_and_gradients_in_float32() -> None:
     estimated_bytes = sizes(run := played("kuhn_self_play", "policies.actor.model.dtype=bfloat16"))
-    weights = run.models["actor"].weights or 0
+    weights = run.model_facts["actor"].weights or 0
     assert estimated_bytes["actor", "weights that learn"] == 2.0 * weights
     assert estimated_bytes["actor", "float32 masters"] == estimated_bytes["actor", "gradients"] == 4.0 * weights
 
@@ -83,7 +83,7 @@ def test_a_separate_critic_learns_as_the_policy_does_and_a_head_on_its_trunk_is_
     overrides = ("policies.solver.learner.critic.where=trunk",)
     trunk, apart = sizes(played("ppo_team", *overrides)), sizes(run := played("ppo_team"))
     critic_bytes = {key[1]: size for key, size in apart.items() if key not in trunk and key[0] == "solver"}
-    weights = run.models["solver"].weights or 0
+    weights = run.model_facts["solver"].weights or 0
     assert critic_bytes["critic's weights that learn"] == critic_bytes["critic's gradients"] == 4.0 * weights
     assert critic_bytes["critic's optimizer"] == 8.0 * weights
     assert critic_bytes["critic's activations"] == apart["solver", "activations"]
@@ -105,7 +105,9 @@ def test_an_engine_that_sleeps_takes_nothing_of_a_gpu_while_learners_work() -> N
     engine = "policies.actor.engine={kind: vllm, memory_share: 0.25, sleep: "
     wide = "policies.actor.model.head_dim=32"
     waking, sleeping = (played("kuhn_self_play", wide, f"{engine}{sleeps}}}") for sleeps in ("false", "true"))
-    beside, alone = (estimate(run.scenario, measure_sizes(run), 80e9) for run in (waking, sleeping))
+    beside, alone = (
+        estimate_memory(run.scenario, measure_model_sizes_and_workloads(run), 80e9) for run in (waking, sleeping)
+    )
     assert beside.peak_bytes(["learn"]) - alone.peak_bytes(["learn"]) == 20e9
     assert beside.peak_bytes(["play"]) == alone.peak_bytes(["play"]) > 20e9
     # On a processor vLLM frees nothing.
@@ -114,8 +116,8 @@ def test_an_engine_that_sleeps_takes_nothing_of_a_gpu_while_learners_work() -> N
 
 def test_a_micro_batch_holds_no_more_than_there_is() -> None:
     work = Workload(completions=16, distinct_prompts=2, max_prompt_tokens=50, max_completion_tokens=10)
-    assert micro_batch(work, 10_000, "padded", 1).tokens == 16 * 60
-    assert micro_batch(work, 10_000, "shared", 1).tokens == 2 * 50 + 16 * 10
-    assert micro_batch(work, 10_000, "padded", 4).tokens == 4 * 60
+    assert largest_micro_batch_size(work, 10_000, "padded", 1).tokens == 16 * 60
+    assert largest_micro_batch_size(work, 10_000, "shared", 1).tokens == 2 * 50 + 16 * 10
+    assert largest_micro_batch_size(work, 10_000, "padded", 4).tokens == 4 * 60
     # 5 texts of 60 tokens are as many as fit into 350 when each is padded alone.
-    assert micro_batch(work, 350, "padded", 1) == MicroBatch(tokens=300, completion_tokens=50, count=4)
+    assert largest_micro_batch_size(work, 350, "padded", 1) == MicroBatchSize(tokens=300, completion_tokens=50, count=4)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from marl.evaluation.dry_run import DryRun, dry_run
+from marl.evaluation.dry_run import DryRun, play_dry_run
 from marl.memory.device import device_memory
-from marl.memory.preflight import Preflight, preflight
+from marl.memory.preflight import MemoryFitReport, estimate_memory_fit
 from marl.scenario.load import load
 from marl.view.memory_table import memory_table
 from tests.support.paths import SCENARIOS
@@ -40,30 +40,30 @@ def team(config: Path, *overrides: str, model: str = "Qwen/Qwen3-0.6B") -> DryRu
     policies = ("planner", "solver", "critic")
     models = [f"policies.{policy}.model={model}" for policy in policies]
     engines = [f"policies.{policy}.engine={{kind: transformers}}" for policy in policies]
-    return dry_run(load(SCENARIOS / "team_arithmetic.yaml", [*models, *engines, *overrides]), {"": config})
+    return play_dry_run(load(SCENARIOS / "team_arithmetic.yaml", [*models, *engines, *overrides]), {"": config})
 
 
-def checked(run: DryRun, size: str) -> Preflight:
-    return preflight(run, device_memory(size))
+def checked(run: DryRun, size: str) -> MemoryFitReport:
+    return estimate_memory_fit(run, device_memory(size))
 
 
 def test_a_model_is_known_by_its_settings_alone(config: Path) -> None:
-    size = team(config).models["solver"].size
+    size = team(config).model_facts["solver"].size
     assert size is not None
     # 596,049,920 parameters, embeddings once: the model card's 0.6B.
-    assert (size.parameters, size.kv_cache_bytes) == (596_049_920, 2 * 28 * 8 * 128 * 4)
+    assert (size.parameters, size.kv_cache_bytes_per_token) == (596_049_920, 2 * 28 * 8 * 128 * 4)
 
 
 def test_what_fits_needs_no_change(config: Path) -> None:
     flight = checked(team(config), "80GiB")
-    assert flight.fits
+    assert flight.fits_device
     assert not flight.reduced.changes
     assert "fits" in memory_table(flight).splitlines()[-1]
 
 
 def test_changes_that_are_written_into_the_scenario_make_it_fit(config: Path) -> None:
     flight = checked(team(config), "40GiB")
-    assert not flight.fits
+    assert not flight.fits_device
     changes = flight.reduced.changes
     overrides = [
         f"policies.{policy}.{change.field}={json.dumps(change.value)}"
@@ -71,9 +71,9 @@ def test_changes_that_are_written_into_the_scenario_make_it_fit(config: Path) ->
         for policy in change.policies
     ]
     again = checked(team(config, *overrides, model="{kind: pretrained, path: Qwen/Qwen3-0.6B}"), "40GiB")
-    assert again.fits
-    assert again.bytes == pytest.approx(flight.reduced.needed)
-    assert sum(change.saved_bytes for change in changes) == pytest.approx(flight.bytes - again.bytes)
+    assert again.fits_device
+    assert again.peak_bytes == pytest.approx(flight.reduced.peak_bytes)
+    assert sum(change.saved_bytes for change in changes) == pytest.approx(flight.peak_bytes - again.peak_bytes)
 
 
 def test_policies_with_the_same_settings_are_changed_together_and_speed_goes_first(config: Path) -> None:

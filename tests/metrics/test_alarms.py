@@ -11,16 +11,16 @@ import pytest
 import yaml
 from rich.console import Console
 
-from marl.core.types import Completion, Credit, Turn, Usage
+from marl.core.types import Completion, Credit, RemoteUsage, Turn
 from marl.engines.scripted import Random
 from marl.games.kuhn_poker import KuhnPokerConfig
-from marl.metrics.alarms import AlarmMonitor, CollapseError
-from marl.metrics.collapse import collapse_metrics, group_by_decision, most_common_move
-from marl.metrics.trajectory_metrics import summarize
+from marl.metrics.alarms import AlarmMonitor, AlarmStopError
+from marl.metrics.collapse import collapse_metrics, group_turns_by_decision_kind, most_common_move
+from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.protocols import AssignConfig, Evidence
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
-from marl.scenario.schema import Alarms, Scenario, Thresholds
+from marl.scenario.schema import AlarmSettings, AlarmThresholds, Scenario
 from marl.view.closing_report import alarm_lines, closing_report
 from marl.view.console import LineMonitor
 from tests.support.handmade_episodes import make_episode
@@ -79,7 +79,7 @@ def test_lists_that_share_a_move_are_one_kind_of_decision() -> None:
     first = [turn(f"{1 + n % 2}", f"{n}", legal=("1", "2")) for n in range(16)]
     second = [turn("3", f"{n}", legal=("2", "3")) for n in range(16)]
     other = [turn("fold", f"{n}", legal=("call", "fold")) for n in range(16)]
-    assert group_by_decision([*first, *second, *other]) == [first + second, other]
+    assert group_turns_by_decision_kind([*first, *second, *other]) == [first + second, other]
     assert collapse_metrics(first + second)["constant"] == 0.5
     assert collapse_metrics(first + second + other)["constant"] == 1.0
 
@@ -124,20 +124,20 @@ def test_players_by_rule_show_no_signs_and_answers_from_outside_those_of_texts()
     assert collapse_metrics([t for trajectory in played for t in trajectory.turns]) == {}
     outside = {"prompt_ids": (), "token_ids": (), "logprobs": ()}
     turns = [turn("yes", f"{n}") for n in range(3)]
-    remote = [replace(t, completion=replace(t.completion, **outside, usage=Usage(9, 1))) for t in turns]
+    remote = [replace(t, completion=replace(t.completion, **outside, usage=RemoteUsage(9, 1))) for t in turns]
     assert collapse_metrics(remote) == {"constant": 1.0, "repeated": 1.0}
 
 
 def test_a_step_tells_the_signs_and_the_spread_of_returns_of_each_role() -> None:
     game = KuhnPokerConfig()
-    metrics = summarize(
+    metrics = summarize_trajectories(
         make_simulator(game, FunctionEngine(random_move)).play([make_deal(f"{i}", game, i) for i in range(50)])
     )
     assert metrics["role/player/entropy"] == 0.375
     assert 0.4 < metrics["role/player/constant"] < 0.7
     assert metrics["role/player/reward_std"] > 1
     alone = PenniesConfig()
-    assert "role/player/constant" not in summarize(
+    assert "role/player/constant" not in summarize_trajectories(
         make_simulator(alone, FunctionEngine(random_move)).play([make_deal("e", alone)])
     )
 
@@ -145,11 +145,13 @@ def test_a_step_tells_the_signs_and_the_spread_of_returns_of_each_role() -> None
 # --- alarms ----------------------------------------------------------------------------------------------------------
 
 
-def alarms(**settings: Any) -> Alarms:
-    return Alarms.model_validate(settings)
+def alarms(**settings: Any) -> AlarmSettings:
+    return AlarmSettings.model_validate(settings)
 
 
-def watched(settings: Alarms | None, *steps: float, figure: str = "constant", turns: int = 256) -> list[list[str]]:
+def watched(
+    settings: AlarmSettings | None, *steps: float, figure: str = "constant", turns: int = 256
+) -> list[list[str]]:
     """What is shouted, step by step, of a critic with this figure."""
     watch = AlarmMonitor(settings, {"critic": True})
     rows = [{"role/critic/turns": float(turns), f"role/critic/{figure}": value} for value in steps]
@@ -231,9 +233,9 @@ def test_a_kind_a_role_or_all_can_be_off() -> None:
 
 def test_a_role_inherits_what_its_own_thresholds_leave_out() -> None:
     settings = alarms(patience=3, constant=0.7, roles={"critic": {"constant": 0.9}})
-    assert settings.of_role("critic") == Thresholds(patience=3, constant=0.9)
-    assert settings.of_role("solver") is settings
-    assert Alarms.model_validate(settings.model_dump(mode="json")) == settings
+    assert settings.alarm_thresholds_of_role("critic") == AlarmThresholds(patience=3, constant=0.9)
+    assert settings.alarm_thresholds_of_role("solver") is settings
+    assert AlarmSettings.model_validate(settings.model_dump(mode="json")) == settings
 
 
 def test_credit_that_is_0_though_returns_differ_names_its_rule() -> None:
@@ -342,7 +344,7 @@ def test_streaks_outlive_a_crash(tmp_path: Path) -> None:
 def test_an_alarm_can_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     scenario = quiz_scenario(alarms=JUMPY | ONE_ALARM | {"stop": ["constant"]})
     with pytest.raises(
-        CollapseError, match=r"stopped after step 2, with a checkpoint \(alarms.stop\): ALARM role critic"
+        AlarmStopError, match=r"stopped after step 2, with a checkpoint \(alarms.stop\): ALARM role critic"
     ):
         train_in_process(tmp_path, scenario)
     assert (tmp_path / "checkpoints" / "000002" / "manifest.json").is_file()
@@ -391,12 +393,12 @@ WRONG = {
     "alarms.constant a threshold",
     "{reward: null, stop: [credit]}": "alarms.stop: 'credit', but this alarm is off for every role; give "
     "alarms.reward a threshold",
-    "stop: [constnt]": "alarms.stop.0: unknown; did you mean 'constant' or 'distinct'? choices: constant, credit, "
-    "cut, distinct, entropy, length, repeated, reward, samples, unreadable (got 'constnt')",
+    "stop: [constnt]": "alarms.stop.0: unknown; did you mean 'constant'? choices: constant, credit, "
+    "cut, distinct, entropy, faulty, length, repeated, reward, samples, unreadable (got 'constnt')",
     "constant: 98": "alarms.constant: must be at most 1.0 (got 98)",
     "constant: false": "alarms.constant: must be a number (got False)",
     "roles: {critic: {constnt: 0.9}}": "alarms.roles.critic.constnt: unknown field 'constnt'; did you mean 'constant'",
-    "entropy: [4, 1]": "alarms: entropy: [4.0, 1.0] is no range; give [low, high] with low < high",
+    "entropy: [4, 1]": "alarms.entropy: [4.0, 1.0] is no range; give [low, high] with low < high",
 }
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
+from marl.core.seeds import hash_to_seed
 from marl.core.types import Deal, Request
 from marl.metrics.alarms import AlarmMonitor
 from marl.metrics.collapse import most_common_move
-from marl.metrics.trajectory_metrics import summarize
-from marl.rollout.casting import RoleCasting
+from marl.metrics.trajectory_metrics import summarize_trajectories
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import load, validate
-from marl.scenario.schema import Alarms
-from marl.training.session import RunStart, train_in_folder
+from marl.scenario.schema import AlarmSettings
+from marl.training.session import NewOrResumedRunStart, train_in_folder
 from tests.support.addition_task import AdditionTask, team_config, team_deal, team_simulator
 from tests.support.paths import PLUG_IN, SCENARIOS
 from tests.support.small_games import FunctionEngine
@@ -67,10 +67,10 @@ def step(number: int, verdict: Callable[[Request], str]) -> list[Trajectory]:
 
 def shouted(verdict: Callable[[Request], str], steps: int = 7) -> list[tuple[int, str]]:
     """The alarms of a run: the step, and what is told to a person."""
-    watch, shown = AlarmMonitor(Alarms(), dict.fromkeys(GAME.team_seats.agents_of, False) | {"critic": True}), []
+    watch, shown = AlarmMonitor(AlarmSettings(), dict.fromkeys(GAME.team_seats.agents_of, False) | {"critic": True}), []
     for number in range(1, steps + 1):
         trajectories = step(number, verdict)
-        for alarm in watch(summarize(trajectories))[1]:
+        for alarm in watch(summarize_trajectories(trajectories))[1]:
             turns = (turn for trajectory in trajectories for turn in trajectory.turns if turn.role == alarm.role)
             shown.append((number, alarm.message(most_common_move(turns))))
     return shown
@@ -93,7 +93,7 @@ def test_a_critic_that_says_yes_to_everything_is_the_one_thing_the_alarm_tells(
     verdict: Callable[[Request], str],
 ) -> None:
     [(number, message)] = shouted(verdict)
-    assert number == Alarms().patience
+    assert number == AlarmSettings().patience
     assert message.startswith("ALARM role critic: says 'yes' in ")
     assert message.endswith(" of its choices (150 turns a step) (constant >= 0.98) for 5 steps")
 
@@ -103,7 +103,10 @@ def test_a_critic_with_verdicts_of_both_kinds_raises_no_alarm() -> None:
 
 
 def test_what_it_is_paid_does_not_tell_that_it_collapsed() -> None:
-    paid = {verdict: summarize(step(1, verdict))["role/critic/reward/agreement"] for verdict in (always, varied)}
+    paid = {
+        verdict: summarize_trajectories(step(1, verdict))["role/critic/reward/agreement"]
+        for verdict in (always, varied)
+    }
     assert paid[always] > paid[varied] > 0.5
 
 
@@ -149,7 +152,7 @@ def scenario(**critic: Any) -> dict[str, Any]:
 def learnt(folder: Path, **critic: Any) -> tuple[list[str], dict[str, float]]:
     """What a person was told, and the last step's metrics."""
     shown = RecordingMonitor()
-    assert train_in_folder(validate(scenario(**critic)), folder, RunStart(), [shown])
+    assert train_in_folder(validate(scenario(**critic)), folder, NewOrResumedRunStart(), [shown])
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in shown.messages if line.startswith("ALARM")], rows[-1]
 
@@ -181,19 +184,21 @@ def told_of_talk(choose: Callable[[Request], str], steps: int = 6) -> list[tuple
     def say(request: Request) -> str:
         return f"[{choose(request)}]" if request.options else request.examples[one_in(5, request)]
 
-    simulator = RolloutSimulator(scenario.game, RoleCasting(scenario.roles, 0), {"actor": FunctionEngine(say)})
+    simulator = RolloutSimulator(scenario.game, RoleRequestBuilder(scenario.roles, 0), {"actor": FunctionEngine(say)})
     watch, shown = AlarmMonitor.from_scenario(scenario), []
     for number in range(1, steps + 1):
         names = [f"{number}.{episode}" for episode in range(48)]
-        played = simulator.play([Deal(name, name, seed_of(name), scenario.seats) for name in names])
+        played = simulator.play([Deal(name, name, hash_to_seed(name), scenario.seats) for name in names])
         turns = [turn for trajectory in played for turn in trajectory.turns]
-        shown += [(number, alarm.message(most_common_move(turns))) for alarm in watch(summarize(played))[1]]
+        shown += [
+            (number, alarm.message(most_common_move(turns))) for alarm in watch(summarize_trajectories(played))[1]
+        ]
     return shown
 
 
 def test_silence_whatever_the_question_rings_though_the_answers_vary() -> None:
     [(number, message)] = told_of_talk(lambda request: "broadcast" if one_in(300, request) else "alone")
-    assert number == Alarms().patience
+    assert number == AlarmSettings().patience
     assert message.startswith("ALARM role speaker: says 'alone' in ")
     assert "(constant >= 0.98)" in message
 

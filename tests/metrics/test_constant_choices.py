@@ -15,7 +15,7 @@ from marl.games.communication_graph import COMMUNICATION_ACTIONS
 from marl.games.tasks.arithmetic import ArithmeticTask
 from marl.games.tasks.records import RecordsTask
 from marl.metrics.alarms import AlarmMonitor
-from marl.metrics.trajectory_metrics import summarize
+from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.protocols import Engine
 from marl.roles.answering import PlayerRole
 from marl.scenario.load import load
@@ -33,8 +33,8 @@ def alarms(
     raised = []
     for step in range(5):
         names = [f"{step}.{number}" for number in range(64)]
-        played = simulator.play([Deal(name, name, hash_of(name), game.default_seats()) for name in names])
-        raised += [f"{alarm.role} {alarm.kind}" for alarm in monitor(summarize(played))[1]]
+        played = simulator.play([Deal(name, name, hash_of(name), game.default_role_of_agent()) for name in names])
+        raised += [f"{alarm.role} {alarm.kind}" for alarm in monitor(summarize_trajectories(played))[1]]
     return raised
 
 

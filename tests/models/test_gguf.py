@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import marl
 from marl.core.config import Sampling
 from marl.core.types import Message, Request
-from marl.evaluation.model_facts import facts_of
+from marl.evaluation.model_facts import known_model_facts
 from marl.models.adapter import Adapter
 from marl.models.adapter_merging import merge_adapter
 from marl.models.chat_template import ChatTokenizer
@@ -172,7 +172,7 @@ def test_a_run_on_it_saves_ordinary_folders(folder: Path, tmp_path: Path) -> Non
 
 
 def test_sizes_and_prompts_are_known_without_the_weights(folder: Path, source: PretrainedSource) -> None:
-    facts, model = facts_of(Pretrained(path=str(folder)), ()), small_llama()
+    facts, model = known_model_facts(Pretrained(path=str(folder)), ()), small_llama()
     assert facts.size is not None
     assert facts.weights == facts.size.parameters == model.num_parameters()
     assert (facts.size.layers, facts.size.hidden_size, facts.size.intermediate_size, facts.size.query_size) == (
@@ -182,6 +182,6 @@ def test_sizes_and_prompts_are_known_without_the_weights(folder: Path, source: P
         32,
     )
     assert (facts.size.key_size, facts.size.vocabulary, facts.context) == (16, len(vocabulary()), 256)
-    assert facts.count is not None
+    assert facts.count_prompt_tokens is not None
     request = Request("actor", (Message("user", "hi, ok?"),), Sampling())
-    assert facts.count(request) == len(ChatTokenizer(source.tokenizer(), frozenset()).prompt(request).ids)
+    assert facts.count_prompt_tokens(request) == len(ChatTokenizer(source.tokenizer(), frozenset()).prompt(request).ids)

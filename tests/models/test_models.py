@@ -41,6 +41,12 @@ def test_a_folder_gives_its_model_and_tokenizer(copy: Path) -> None:
     assert checkpoint.tokenizer().eos_token == "<eos>"
 
 
+def test_a_saved_tokenizer_does_not_depend_on_the_environment(copy: Path, tmp_path: Path) -> None:
+    # Transformers would save `local_files_only`, which is what HF_HUB_OFFLINE says.
+    prepared(copy).tokenizer().save_pretrained(tmp_path / "saved")
+    assert "local_files_only" not in json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
+
+
 def test_a_source_names_what_another_process_loads(copy: Path) -> None:
     settings = Adapter(base=Pretrained(path=str(copy), dtype="bfloat16"), rank=3)
     alone, with_adapter = settings.base.prepare(CONTEXT), settings.prepare(CONTEXT)
@@ -75,6 +81,15 @@ def test_what_a_folder_lacks_is_named(copy: Path, lost: str, message: str) -> No
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"policy 'actor'.*nowhere.*no such folder"):
         prepared(tmp_path / "nowhere")
+
+
+def test_weights_in_pickle_files_alone_are_not_read(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    torch.save({}, copy / "pytorch_model.bin")
+    (problem,) = Pretrained(path=str(copy)).unmet_requirements()
+    assert "has its weights in pytorch_model.bin alone, which could run code when it is read" in problem
+    with pytest.raises(ValueError, match="policy 'actor'"):
+        PretrainedSource("actor", str(copy)).model()
 
 
 @pytest.mark.parametrize("size", [4, 100, -1])

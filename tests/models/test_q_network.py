@@ -8,26 +8,28 @@ import numpy as np
 import pytest
 import torch
 
-from marl.models.decision_prompts import DecisionInput, split_heard
+from marl.models.decision_prompts import QNetworkInput, split_observation_and_heard_texts
 from marl.models.mixers import QmixMixer
-from marl.models.q_network import QNetworkModel, save_network
-from marl.models.q_network_modules import GraphLayer
+from marl.models.q_network import QNetworkModel, save_q_network
+from marl.models.q_network_modules import GraphSageLayer
 from marl.models.text_encoders import FrozenHiddenStates
 from marl.models.tiny import Tiny
-from marl.protocols import ModelContext
+from marl.protocols import ModelPreparation
 from tests.support.q_samples import ACTIONS, heard, network, request
 
 
 def test_words_that_an_agent_hears_stand_apart_from_what_it_observes() -> None:
     text = "ann says: go left now, bob says: stay put. choose"
     marks = (heard(3, 10, 17), heard(3, 18, 21), heard(4, 33, 41), heard(5, 0, 3, "told"))
-    observation, words = split_heard(request(text, marks=marks))
+    observation, words = split_observation_and_heard_texts(request(text, marks=marks))
     assert observation == "ann says:  , bob says: . choose"
     assert words == ["go left now", "stay put"]
 
 
 def test_marks_within_marks_are_cut_out_once() -> None:
-    observation, words = split_heard(request("abcdefgh", marks=(heard(1, 1, 6), heard(2, 2, 4), heard(2, 5, 7))))
+    observation, words = split_observation_and_heard_texts(
+        request("abcdefgh", marks=(heard(1, 1, 6), heard(2, 2, 4), heard(2, 5, 7)))
+    )
     assert observation == "ah"
     assert words == ["bcdef", "cd fg"]
 
@@ -35,11 +37,11 @@ def test_marks_within_marks_are_cut_out_once() -> None:
 def test_all_that_the_network_sees_can_be_made_again_from_the_prompt() -> None:
     tokenizer = network().tokenizer()
     first = tokenizer.prompt(request("hear abc", ["stay", "left"], marks=(heard(0, 5, 8),)))
-    second = tokenizer.prompt(request("", ["right"], continues=(*first, tokenizer.action_token("left"))))
-    ids = tokenizer._encoder.ids
+    second = tokenizer.prompt(request("", ["right"], continues=(*first, tokenizer.token_id_of_action("left"))))
+    ids = tokenizer._encoder.encode
     expected = (
-        DecisionInput(tuple(ids("hear ")), (tuple(ids("abc")),), (2, 0), -1),
-        DecisionInput((), (), (1,), 0),
+        QNetworkInput(tuple(ids("hear ")), (tuple(ids("abc")),), (2, 0), -1),
+        QNetworkInput((), (), (1,), 0),
     )
     assert tokenizer.decisions(second) == expected
     assert tokenizer.decisions(first) == expected[:1]
@@ -47,7 +49,7 @@ def test_all_that_the_network_sees_can_be_made_again_from_the_prompt() -> None:
 
 def test_a_round_of_message_passing_is_that_of_graphsage() -> None:
     torch.manual_seed(0)
-    layer, nodes = GraphLayer(3), torch.randn(4, 3)
+    layer, nodes = GraphSageLayer(3), torch.randn(4, 3)
     edges = torch.tensor([[1, 2, 0, 3], [0, 0, 1, 1]])
     here, bias, there = (t.detach().numpy() for t in (layer.here.weight, layer.here.bias, layer.there.weight))
     x = nodes.numpy()
@@ -61,7 +63,7 @@ def test_a_memory_reads_earlier_decisions_and_what_is_heard_changes_values() -> 
     net, tokenizer = source.model(), source.tokenizer()
     left, right = (tokenizer.prompt(request(f"the treasure is {side}")) for side in ("left", "right"))
     later = [
-        tokenizer.prompt(request("choose", continues=(*first, tokenizer.action_token("stay"))))
+        tokenizer.prompt(request("choose", continues=(*first, tokenizer.token_id_of_action("stay"))))
         for first in (left, right)
     ]
     prompts = [tokenizer.prompt(request(text, marks=marks)) for text, marks in (("ab", ()), ("ab", (heard(0, 1, 2),)))]
@@ -81,7 +83,7 @@ def test_a_network_is_equal_wherever_it_is_made_and_saved_weights_play_greedily(
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert float(one.epsilon) == 1
-    save_network(one, source.settings, tmp_path / "net")
+    save_q_network(one, source.settings, tmp_path / "net")
     saved = network(seed=4, path=str(tmp_path / "net")).model()
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), saved.parameters(), strict=True))
     assert float(saved.epsilon) == 0
@@ -103,7 +105,7 @@ def test_hidden_states_of_a_language_model_read_texts_and_are_no_part_of_what_is
     corpus = {"the sum of 3 and 4 is 7", "choose"}
     encoder = FrozenHiddenStates(model=Tiny(hidden=16))
     prepared = QNetworkModel(actions=ACTIONS, encoder=encoder, width=8).prepare(
-        ModelContext("actor", lambda seed: corpus, lambda base, settings: base)
+        ModelPreparation("actor", lambda seed: corpus, lambda base, settings: base)
     )
     net = prepared.model()
     tokenizer = net.tokenizer

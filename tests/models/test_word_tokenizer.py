@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from marl.host.outside import replace_surrogates
-from marl.models.tiny_build import make_tokenizer
-from marl.models.word_tokenizer import BLANK, JOIN, words_of
+from marl.host.untrusted_text import replace_surrogates
+from marl.models.tiny_build import make_tiny_tokenizer
+from marl.models.word_tokenizer import BLANK, JOIN, sorted_tokens
 from marl.roles.answering import SolverRole
 
 _PARTS = [
@@ -32,7 +34,7 @@ TEXTS = st.lists(
 
 
 def written_again(texts: list[str]) -> list[str]:
-    tokenizer = make_tokenizer("words", texts)
+    tokenizer: Any = make_tiny_tokenizer("words", texts)
     return [tokenizer.decode(tokenizer(text).input_ids) for text in texts]
 
 
@@ -59,15 +61,15 @@ def test_a_call_of_a_tool_is_read_from_the_words_of_a_tiny_model() -> None:
 
 
 def test_a_text_spaced_as_usual_has_one_token_a_word_and_mark() -> None:
-    kuhn = make_tokenizer("words", ["card K . betting check . moves [fold] [call]", "[fold]"])
+    kuhn = make_tiny_tokenizer("words", ["card K . betting check . moves [fold] [call]", "[fold]"])
     assert kuhn.tokenize("card K . moves [fold]") == ["card", "K", ".", "moves", "[", "fold", "]"]
-    tags = make_tokenizer("words", ["3 + 0.5", "<answer>3.5</answer>"])
+    tags = make_tiny_tokenizer("words", ["3 + 0.5", "<answer>3.5</answer>"])
     assert tags.tokenize("<answer>3.5</answer>") == ["<", "answer", ">", "3", ".", "5", "<", "/", "answer", ">"]
-    assert words_of(["card K . moves [fold]", "[fold]"]) == [".", "K", "[", "]", "card", "fold", "moves"]
+    assert sorted_tokens(["card K . moves [fold]", "[fold]"]) == [".", "K", "[", "]", "card", "fold", "moves"]
 
 
 def test_what_is_unusual_has_a_token_of_its_own() -> None:
-    tokenizer = make_tokenizer("words", ["a - b", "a - b", "c-d", "e  f", "g\nh"])
+    tokenizer = make_tiny_tokenizer("words", ["a - b", "a - b", "c-d", "e  f", "g\nh"])
     assert tokenizer.tokenize("a - b") == ["a", "-", "b"]
     assert tokenizer.tokenize("c-d") == ["c", JOIN, "-", JOIN, "d"]
     assert tokenizer.tokenize("e  f") == ["e", BLANK, BLANK, "f"]
@@ -75,14 +77,14 @@ def test_what_is_unusual_has_a_token_of_its_own() -> None:
 
 
 def test_spaces_that_no_text_of_the_vocabulary_has_are_read_as_usual_ones() -> None:
-    tokenizer = make_tokenizer("words", ["a - b", "[c]"])
+    tokenizer = make_tiny_tokenizer("words", ["a - b", "[c]"])
     for text in ("a-b", "a  -\n b", " a - b\t"):
         assert tokenizer.tokenize(text) == ["a", "-", "b"]
 
 
 def test_a_saved_tokenizer_reads_and_writes_the_same(tmp_path: object) -> None:
     texts = ["<answer>5</answer>", "card K . a-b  c\n"]
-    tokenizer = make_tokenizer("words", texts)
+    tokenizer = make_tiny_tokenizer("words", texts)
     tokenizer.save_pretrained(str(tmp_path))
     loaded = AutoTokenizer.from_pretrained(str(tmp_path))
     for text in texts:

@@ -18,8 +18,8 @@ import marl
 from marl.core.graph import read_trajectories
 from marl.core.state import load_state
 from marl.core.types import Metrics
-from marl.evaluation.game_tree import GameTree, Strategy, best_response, build_game_tree, values
-from marl.rollout.casting import RoleCasting
+from marl.evaluation.game_tree import GameTree, Strategy, best_response_return, build_game_tree, expected_returns
+from marl.rollout.casting import RoleRequestBuilder
 from marl.scenario.load import validate
 from tests.support.run_processes import RunWorkspace, SignalTrigger, outcome, train_to_end
 
@@ -138,7 +138,7 @@ def test_a_part_beside_the_command_is_found_by_import_path(tmp_path: Path) -> No
     (tmp_path / "mine.py").write_text("from outside.coins import MatchingCoins as Mine\n")
     (tmp_path / "coins.yaml").write_text(yaml.safe_dump(COINS | {"game": {"kind": "mine:Mine"}}))
     code = (
-        "import sys; sys.path.remove(''); sys.argv = ['marl', 'check', 'coins.yaml']; "
+        "import sys; sys.path.remove(''); sys.argv = ['marl', 'check', 'coins.yaml', '--trust']; "
         "from marl.commands.cli import main; main()"
     )
     done = command("-c", code, cwd=tmp_path)
@@ -237,15 +237,15 @@ def strategy(tree: GameTree, logits: dict[str, dict[str, float]]) -> Strategy:
 @pytest.mark.slow
 def test_a_tabular_learner_reaches_the_exact_best_response_to_a_frozen_uniform_player(tmp_path: Path) -> None:
     scenario = validate(KUHN)
-    tree = build_game_tree(scenario.game, RoleCasting(scenario.roles, 0), scenario.seats)
-    assert values(tree, strategy(tree, {}))["player_0"] == pytest.approx(0.125)
-    assert best_response(tree, strategy(tree, {}), "player_0") == pytest.approx(0.5)
+    tree = build_game_tree(scenario.game, RoleRequestBuilder(scenario.roles, 0), scenario.seats)
+    assert expected_returns(tree, strategy(tree, {}))["player_0"] == pytest.approx(0.125)
+    assert best_response_return(tree, strategy(tree, {}), "player_0") == pytest.approx(0.5)
     steps: list[int] = []
 
     assert marl.train(scenario, tmp_path / "run", on_step=lambda step, _: steps.append(step))
 
     learnt = json.loads((tmp_path / "run/checkpoints/000040/policies/learner/table.json").read_text())
-    assert values(tree, strategy(tree, learnt))["player_0"] == pytest.approx(0.5, abs=0.03)
+    assert expected_returns(tree, strategy(tree, learnt))["player_0"] == pytest.approx(0.5, abs=0.03)
     assert steps == list(range(41))
     *_, late = sorted((tmp_path / "run/trajectories").iterdir())
     frozen = [turn.completion for t in read_trajectories(late) for turn in t.turns if turn.role == "other"]
@@ -338,7 +338,7 @@ def test_a_verifier_beside_the_command_is_found_by_the_process_that_runs_it(tmp_
     (tmp_path / "mine.py").write_text("from outside.letters import Near\n\n\nclass Mine(Near): ...\n")
     (tmp_path / "spelling.yaml").write_text(yaml.safe_dump(SPELLING).replace("outside.letters:Near", "mine:Mine"))
     code = (
-        "import sys; sys.path.remove(''); sys.argv = ['marl', 'check', 'spelling.yaml', '--graders'];"
+        "import sys; sys.path.remove(''); sys.argv = ['marl', 'check', 'spelling.yaml', '--graders', '--trust'];"
         "import marl.commands.cli; marl.commands.cli.main()"
     )
     done = command("-c", code, cwd=tmp_path)

@@ -64,6 +64,24 @@ def test_folders_called_like_ours_hide_nothing_from_a_command(desk: Path, way: l
     assert "imports" not in done.stdout, "what is imported is installed"
 
 
+def test_a_file_called_like_an_optional_package_of_a_library_is_not_run(desk: Path) -> None:
+    # torch, transformers and httpx import these if they find them anywhere.
+    for name in ("brotli", "h2", "mistral_common", "opt_einsum", "socksio"):
+        (desk / f"{name}.py").write_text("open('ran', 'w').close()\n")
+    done = python(desk, "-P", *WAYS["console"], "train", "nim.yaml")
+    assert "run folder: runs/nim" in done.stdout or "marl show runs/nim" in done.stdout, done.stderr
+    assert not (desk / "ran").exists()
+
+
+def test_the_working_folder_is_importable_with_consent_alone(desk: Path) -> None:
+    (desk / "mine.py").write_text("from marl.games.nim import NimConfig\n\nclass Mine(NimConfig): ...\n")
+    (desk / "nim.yaml").write_text(yaml.safe_dump(NIM | {"game": "mine:Mine"}))
+    show = "import sys, os; from marl.commands.cli import main\ntry: main()\nfinally: print(os.getcwd() in sys.path)"
+    assert python(desk, "-P", "-c", show, "check", "nim.yaml").stdout == "False\n"
+    assert python(desk, "-P", "-c", show, "check", "nim.yaml", "--quick", "--trust").stdout.endswith("True\n")
+    assert python(desk, "-P", "-c", show, "describe", "mine:Mine").stdout.startswith("mine:Mine")
+
+
 def test_folders_called_like_ours_hide_nothing_from_worker_processes(desk: Path) -> None:
     (desk / "team.yaml").write_text(yaml.safe_dump(TEAM))
     done = python(desk, "-m", "marl", "check", "team.yaml", "--graders")
@@ -88,7 +106,7 @@ def test_a_class_in_a_folder_of_the_user_that_is_called_like_ours_is_imported(de
     )
     learner = {"model": {"kind": "tiny"}, "learner": {"kind": "trainers.mine:Mine"}}
     (desk / "nim.yaml").write_text(yaml.safe_dump(NIM | {"policies": {"actor": learner}}))
-    done = python(desk, "-m", "marl", "check", "nim.yaml", "--quick")
+    done = python(desk, "-m", "marl", "check", "nim.yaml", "--quick", "--trust")
     assert done.stdout.startswith("nim.yaml: fine; game nim, trains actor\n"), done.stderr
 
 
@@ -112,6 +130,6 @@ def test_a_module_of_ones_own_that_cannot_be_imported_is_a_message_and_harms_no_
 ) -> None:
     (desk / "broken.py").write_text(text)
     (desk / "nim.yaml").write_text(yaml.safe_dump(NIM | {"game": {"kind": "broken:Game"}}))
-    done = python(desk, "-m", "marl", "check", "nim.yaml")
+    done = python(desk, "-m", "marl", "check", "nim.yaml", "--trust")
     assert done.returncode == 2
     assert f"game.kind: kind 'broken:Game': {problem.format(path=desk / 'broken.py')}" in done.stderr

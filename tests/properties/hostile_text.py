@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -98,6 +99,9 @@ def answers(write: Callable[[str], str] = str, likely: Sequence[str] = ("42",)) 
     return st.one_of(st.tuples(around, given_, around).map("".join), st.tuples(given_, around, given_).map("".join))
 
 
+_ALL_CHECKS: Any = list(HealthCheck)
+
+
 def tried(examples: int, *strategies: st.SearchStrategy) -> Callable[[Callable[..., None]], None]:
     """Return a decorator that tries a property on examples at once, always on the same ones."""
     rules = settings(
@@ -105,7 +109,7 @@ def tried(examples: int, *strategies: st.SearchStrategy) -> Callable[[Callable[.
         derandomize=True,
         database=None,
         deadline=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=_ALL_CHECKS,
         phases=(Phase.generate, Phase.shrink),
     )
 

@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 
 from marl.core.errors import RunError
 from marl.core.graph import read_trajectories, write_trajectories
-from marl.credit_stage.records import CreditRecord, EpisodeRecord, PeerGroup, RuleRecord, TurnCreditRecord
-from marl.host.data_files import read_file
+from marl.credit_stage.records import (
+    BaselinePeerGroup,
+    CreditRecord,
+    CreditRuleSettingsRecord,
+    EpisodeCreditRecord,
+    TurnCreditRecord,
+)
+from marl.host.data_files import read_data_table
 from marl.runs import checkpoint
 from marl.runs.credit_records import read_credit_record, write_credit_record
 from marl.runs.run_folder import RunFolder
@@ -60,8 +66,10 @@ _TRAJECTORIES = [make_episode(f"e{i}", ("left", "right", "left"), [("left", 1.0,
 _TURN = TurnCreditRecord(
     ("e0", 0), "left", "player", "actor", (0, 0), 0, ("left",), 1.0, 0.5, {}, 0.5, None, None, 0, 0.5
 )
-_RULES = (RuleRecord("credit", {"kind": "outcome"}, {"kind": "group"}, 1.0),)
-_CREDIT_RECORD = CreditRecord(_RULES, (PeerGroup("start", (("e0", 0),)),), (EpisodeRecord("e0", (), (_TURN,)),))
+_RULES = (CreditRuleSettingsRecord("credit", {"kind": "outcome"}, {"kind": "group"}, 1.0),)
+_CREDIT_RECORD = CreditRecord(
+    _RULES, (BaselinePeerGroup("start", (("e0", 0),)),), (EpisodeCreditRecord("e0", (), (_TURN,)),)
+)
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
@@ -116,12 +124,12 @@ def read_all(run: Path) -> None:
         lambda: list(folder.rows()),
         lambda: folder.scenario(),
         lambda: folder.load_trajectories(1),
-        lambda: folder.read_credit(1),
+        lambda: folder.read_credit_of_step(1),
         lambda: folder.latest_checkpoint(),
         lambda: checkpoint.read_checkpoint(folder.checkpoints, 2),
         lambda: folder.recorded_steps(),
-        lambda: read_file(run / "trajectories" / "000001.jsonl.zst"),
-        lambda: read_file(run / "metrics.jsonl"),
+        lambda: read_data_table(run / "trajectories" / "000001.jsonl.zst"),
+        lambda: read_data_table(run / "metrics.jsonl"),
     ]
     for read in reads:
         attempt(read)
@@ -131,7 +139,7 @@ def test_a_whole_run_is_read_without_an_error(original: Path) -> None:
     folder = RunFolder(original)
     assert folder.latest_checkpoint() == (2, [])
     assert len(folder.load_trajectories(1)) == 2
-    assert folder.read_credit(1) == _CREDIT_RECORD
+    assert folder.read_credit_of_step(1) == _CREDIT_RECORD
     assert checkpoint.read_checkpoint(folder.checkpoints, 2)
 
 
@@ -167,7 +175,7 @@ def test_a_file_that_unpacks_to_gigabytes_takes_little_memory(tmp_path: Path) ->
     readers: dict[str, Callable[[Path], Any]] = {
         "trajectories": lambda path: list(read_trajectories(path)),
         "credit record": read_credit_record,
-        "table": read_file,
+        "table": read_data_table,
     }
     for name, read in readers.items():
         file = tmp_path / f"{name}.jsonl.zst"

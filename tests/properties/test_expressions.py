@@ -87,8 +87,8 @@ def test_every_expression_has_a_value_or_is_refused(factor: int) -> None:
         message, value = "", 0.0
         with within(20.0, SECONDS):
             try:
-                expressions.names_in(source)
-                value = expressions.evaluate_number(source, FACTS)
+                expressions.fact_names_in(source)
+                value = expressions.evaluate_as_number(source, FACTS)
             except ValueError as error:
                 message = str(error)
         assert len(message) < 5000
@@ -100,8 +100,8 @@ def test_every_template_gives_a_bounded_text_or_is_refused(factor: int) -> None:
     def _(source: str) -> None:
         with within(20.0, SECONDS):
             try:
-                expressions.names_in(source, template=True)
-                text = expressions.render(source, FACTS)
+                expressions.fact_names_in(source, is_template=True)
+                text = expressions.render_template(source, FACTS)
             except ValueError:
                 return
             assert len(text) <= 2 * 10**7
@@ -143,7 +143,7 @@ def test_a_hungry_expression_takes_little_memory(source: str) -> None:
     tracemalloc.start()
     try:
         with within(30.0), suppress(ValueError):
-            expressions.evaluate(source, FACTS)
+            expressions.evaluate_expression(source, FACTS)
         assert tracemalloc.get_traced_memory()[1] < 300 * 2**20
     finally:
         tracemalloc.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from typing import Any
 
 import pytest
 from hostile_text import texts, tried, within
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from marl.core.config import Sampling
 from marl.core.types import Message, Request
 from marl.models.chat_template import ChatTokenizer
-from marl.models.tiny_build import make_tokenizer
+from marl.models.tiny_build import make_tiny_tokenizer
 from tests.support.chat_templates import PUBLISHED
 
 _TINY = ("<eos>", "<assistant>", "<pad>", "<unk>")
@@ -20,7 +21,7 @@ _TINY = ("<eos>", "<assistant>", "<pad>", "<unk>")
 
 @cache
 def reader(name: str) -> ChatTokenizer:
-    tokenizer = make_tokenizer("bytes", ()) if name == "tiny" else PUBLISHED[name].tokenizer("bytes")
+    tokenizer: Any = make_tiny_tokenizer("bytes", ()) if name == "tiny" else PUBLISHED[name].tokenizer("bytes")
     return ChatTokenizer(tokenizer, frozenset([tokenizer.eos_token_id]))
 
 

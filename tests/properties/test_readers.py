@@ -18,18 +18,18 @@ from marl.roles.judging import CriticRole, JudgeRole
 from marl.roles.rule_based import ToolboxRole, VerifierRole
 
 READERS: dict[str, Callable[[str], Any]] = {
-    "without_thoughts": parsing.without_thoughts,
-    "whole": parsing.whole,
+    "remove_thoughts_and_strip": parsing.remove_thoughts_and_strip,
+    "whole": parsing.full_text_without_thoughts,
     "last_line": parsing.last_line,
-    "tag": lambda text: parsing.tag(text, "answer"),
-    "bracketed": parsing.bracketed,
-    "boxed": parsing.boxed,
-    "code_block": parsing.code_block,
-    "python_block": lambda text: parsing.code_block(text, "python"),
+    "tag": lambda text: parsing.text_in_tag(text, "answer"),
+    "bracketed": parsing.text_in_brackets,
+    "boxed": parsing.text_in_box,
+    "last_code_block": parsing.last_code_block,
+    "python_block": lambda text: parsing.last_code_block(text, "python"),
     "choice": lambda text: parsing.match_option(text, ("yes", "no", "A", "B", "ß", "İ")),
-    "score": lambda text: parsing.score(text, 0.0, 10.0),
-    "json_object": parsing.json_object,
-    "json_value": parsing.json_value,
+    "score": lambda text: parsing.parse_labelled_or_bare_score(text, 0.0, 10.0),
+    "last_json_object": parsing.last_json_object,
+    "parse_json_value": parsing.parse_json_value,
     "calls_tool": parsing.has_tool_call,
     "tool_call": parsing.parse_tool_call,
 }
@@ -129,8 +129,8 @@ def test_an_answer_that_the_form_can_hold_comes_back(factor: int) -> None:
 def test_thoughts_are_removed_once_and_for_all(factor: int) -> None:
     @tried(factor * 100, texts())
     def _(text: str) -> None:
-        spoken = parsing.without_thoughts(text)
-        assert parsing.without_thoughts(spoken) == spoken
+        spoken = parsing.remove_thoughts_and_strip(text)
+        assert parsing.remove_thoughts_and_strip(spoken) == spoken
         assert "<think>" not in spoken
         assert "</think>" not in spoken
 
@@ -138,16 +138,16 @@ def test_thoughts_are_removed_once_and_for_all(factor: int) -> None:
 def test_json_that_was_read_can_be_written_as_utf_8_and_read_again(factor: int) -> None:
     @tried(factor * 150, st.one_of(JSON_VALUES.map(json.dumps), texts()))
     def _(text: str) -> None:
-        value = parsing.json_value(text)
+        value = parsing.parse_json_value(text)
         if value is not None:
             written = parsing.compact_json(value)
             written.encode()
-            assert parsing.json_value(written) == value
+            assert parsing.parse_json_value(written) == value
 
 
 def test_fenced_code_comes_back(factor: int) -> None:
     @tried(factor * 100, texts(), st.sampled_from(["", "python"]))
     def _(code: str, language: str) -> None:
-        code = "\n".join(parsing.without_thoughts(code).splitlines()).strip("\n").rstrip()
+        code = "\n".join(parsing.remove_thoughts_and_strip(code).splitlines()).strip("\n").rstrip()
         if code:
-            assert parsing.code_block(parsing.format_code_block(code, language), language) == code
+            assert parsing.last_code_block(parsing.format_code_block(code, language), language) == code

@@ -8,7 +8,7 @@ from typing import Any
 from hostile_text import CHARACTERS, JSON_VALUES, texts, tried, within
 from hypothesis import strategies as st
 
-from marl.engines.openai.chat_format import parse_response, reported_usage, to_completion
+from marl.engines.openai.chat_format import chat_response_to_completion, parse_chat_completion, reported_usage
 
 _ANY = st.one_of(JSON_VALUES, texts(most=5))
 
@@ -41,9 +41,9 @@ def attempt(body: bytes) -> None:
     message, completion = "", None
     with within(20.0, 2.0):
         try:
-            reply = parse_response(body)
+            reply = parse_chat_completion(body)
             reported_usage(reply, None)
-            completion = to_completion(reply)
+            completion = chat_response_to_completion(reply)
         except ValueError as error:
             message = str(error)
     assert len(message) < 5000

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from marl.core.plugins import find_plugin, known_kinds
 from marl.core.types import Problem, VerifierCase
-from marl.engines.workers.pool import Job, JobResult, Worker
-from marl.engines.workers.settings import encode_case
+from marl.engines.workers.pool import PluginJob, PluginJobResult, PluginWorker
+from marl.engines.workers.settings import verifier_case_to_json
 from marl.protocols import VerifierConfig
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -46,12 +46,12 @@ CANARIES = ("918273", "zqvx", "918", "273")
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
+def worker() -> Iterator[PluginWorker]:
     parts = {kind: made(kind) for kind in KINDS}
     parts |= {
         f"{kind} {read}": made(kind, read=read) for kind in KINDS for read in ("boxed", "last_line") if can_read(kind)
     }
-    process = Worker(parts, 4 * 2**30)
+    process = PluginWorker(parts, 4 * 2**30)
     yield process
     process.close()
 
@@ -69,9 +69,9 @@ def can_read(kind: str) -> bool:
     return "read" in find_plugin("verifiers", kind).model_fields and kind not in ("json_schema", "json")
 
 
-def verdict(worker: Worker, name: str, case: VerifierCase) -> tuple[float, str]:
+def verdict(worker: PluginWorker, name: str, case: VerifierCase) -> tuple[float, str]:
     """Return score and reason; an exception or a timeout in the worker fails the test."""
-    result: JobResult = worker.run(Job(name, encode_case(case), TIMEOUT))
+    result: PluginJobResult = worker.run(PluginJob(name, verifier_case_to_json(case), TIMEOUT))
     assert not result.error, (case.problem.answer, case.text[:500], result.error)
     score, why = result.value
     return score, why
@@ -100,7 +100,7 @@ def encodable(text: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_text_gets_a_verdict_that_does_not_tell_the_answer(kind: str, worker: Worker, factor: int) -> None:
+def test_every_text_gets_a_verdict_that_does_not_tell_the_answer(kind: str, worker: PluginWorker, factor: int) -> None:
     low, high = RANGES.get(kind, (0.0, 1.0))
     reads = ["", " boxed", " last_line"] if can_read(kind) else [""]
 
@@ -120,21 +120,21 @@ LONG = st.tuples(texts(most=3), texts(most=1), st.integers(1000, 100_000)).map(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_long_text_takes_longer_than_a_worker_may(kind: str, worker: Worker, factor: int) -> None:
+def test_no_long_text_takes_longer_than_a_worker_may(kind: str, worker: PluginWorker, factor: int) -> None:
     @tried(factor * 8, LONG, GOLDS.get(kind, st.just("zqvx")))
     def _(text: str, gold: str) -> None:
         score, _ = verdict(worker, kind, VerifierCase(Problem("p", "?", gold, facts=FACTS), text, text))
         assert score <= 0 or kind in ("format", "json_schema")
 
 
-def test_a_score_is_the_same_each_time(worker: Worker, factor: int) -> None:
+def test_a_score_is_the_same_each_time(worker: PluginWorker, factor: int) -> None:
     @tried(factor * 40, st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), cases(kind))))
     def _(pair: tuple[str, VerifierCase]) -> None:
         kind, case = pair
         assert verdict(worker, kind, case) == verdict(worker, kind, case)
 
 
-def test_a_verdict_takes_little_memory(worker: Worker) -> None:
+def test_a_verdict_takes_little_memory(worker: PluginWorker) -> None:
     """The worker's address space is bounded; a verdict that met the bound would be an error, not a score."""
     rng = random.Random(0)
     units = [

@@ -19,8 +19,8 @@ from claims import ANYTHING, Claim, Events, Judgement, Mark, active, judge
 from grammar import Grammar, Leaf, Node, claims, shape, write
 
 from marl.core.types import Problem, VerifierCase
-from marl.engines.workers.pool import Job, JobResult, Worker
-from marl.engines.workers.settings import encode_case
+from marl.engines.workers.pool import PluginJob, PluginJobResult, PluginWorker
+from marl.engines.workers.settings import verifier_case_to_json
 from marl.protocols import VerifierConfig
 from marl.roles.answering import SolverRole
 
@@ -154,7 +154,7 @@ class Search:
         self._targets = {target.name: target for target in targets}
         self._archive: dict[str, dict[str, deque[Tree]]] = {target.name: {} for target in targets}
         self._visits: Counter[str] = Counter()
-        self._worker = Worker(_parts(targets), _MEMORY)
+        self._worker = PluginWorker(_parts(targets), _MEMORY)
         self.findings: dict[tuple[str, str, str], Finding] = {}
         self.counts: Counter[str] = Counter()
         self.missed: dict[str, Finding] = {}
@@ -215,20 +215,22 @@ class Search:
         weights = [self._visits[f"{name}: {cell}"] ** -0.5 for cell in names]
         return self._rng.choice(cells[self._rng.choices(names, weights)[0]])
 
-    def _remember(self, trial: Trial, result: JobResult) -> None:
+    def _remember(self, trial: Trial, result: PluginJobResult) -> None:
         cell = f"{trial.check}, {trial.channel}: {_verdict_class(result)}"
         self._visits[f"{trial.target.name}: {cell}"] += 1
         self._archive[trial.target.name].setdefault(cell, deque(maxlen=_CELL)).append(trial.tree)
 
-    def _verdict(self, trial: Trial, gold: Gold) -> JobResult:
+    def _verdict(self, trial: Trial, gold: Gold) -> PluginJobResult:
         self.counts["tries"] += 1
         channel = trial.target.channels[trial.channel]
         problem = Problem("p", trial.puzzle.question, gold.text, facts={**trial.puzzle.facts, **gold.facts})
         case = VerifierCase(problem, trial.text, _read(channel.form, trial.text))
         part = f"{trial.target.name}/{trial.check}/{trial.channel}"
-        return self._worker.run(Job(part, encode_case(case), trial.target.checks[trial.check].timeout_s))
+        return self._worker.run(
+            PluginJob(part, verifier_case_to_json(case), trial.target.checks[trial.check].timeout_s)
+        )
 
-    def _fault(self, trial: Trial, result: JobResult) -> str:
+    def _fault(self, trial: Trial, result: PluginJobResult) -> str:
         """Return the name of the fault that a verdict shows, "" if it shows none."""
         if result.error:
             return "hung" if "timed out" in result.error else "raised"
@@ -295,7 +297,7 @@ def _role(form: str) -> SolverRole:
     return SolverRole.model_validate({"kind": "solver", "policy": "p", "answer": form})
 
 
-def _verdict_class(result: JobResult) -> str:
+def _verdict_class(result: PluginJobResult) -> str:
     """Return the verdict with quotations and numbers left out."""
     if result.error:
         return re.sub(r"\d+", "N", result.error)[:60]

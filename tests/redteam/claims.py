@@ -161,8 +161,8 @@ def product(parts: list[Events]) -> Events:
     """Return a number times a unit, or a number times a power of ten."""
     sure = all(claim.sure for claim in _claims(parts))
     number, unit = (claim.value for claim in _claims(parts))
-    known = isinstance(number, Fraction) and isinstance(unit, Fraction)
-    return [Claim(number * unit if known else None, sure=sure)]
+    value = number * unit if isinstance(number, Fraction) and isinstance(unit, Fraction) else None
+    return [Claim(value, sure=sure)]
 
 
 def ratio(parts: list[Events]) -> Events:

@@ -57,6 +57,8 @@ def judge_expression(text: str, numbers: list[int], target: int) -> Judgement:
     """Return the judgement of an expression, optionally followed by `= target`."""
     text = re.sub(r"<think>.*?</think>", " ", text, flags=re.S)
     text = text.translate(str.maketrans("×·÷−", "**/-")).strip(" \n'")
+    # A sign before the whole answer is no part of it: "= 12" is read as 12, by every verifier.
+    text = re.sub(r"^=\s+(?=[^=\s])", "", text)
     expression, equals, stated = text.partition("=")
     if equals and not (stated.strip().isascii() and stated.strip().isdigit() and int(stated) == target):
         return "wrong"

@@ -57,7 +57,8 @@ _CODE: Rules = {
             "class All(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__",
             "class All:\n    def __eq__(self, o): return True",
             "class All(str):\n    def __eq__(self, o): return True\n    __ne__ = lambda s, o: False",
-            *("class All(dict): pass", "class All(float): pass"),
+            *("class All(dict): pass", "class All(float): pass", "class math: isclose = lambda *a, **k: True"),
+            "class All(list):\n    __eq__ = __contains__ = __lt__ = __bool__ = __abs__ = __sub__ = lambda s, *o: True",
             "class All(list):\n    def __len__(self): return 1\n    def __iter__(self): return iter([1])",
             "class Meta(type):\n    def __eq__(c, o): return True",
             "class All:\n    __class__ = int\n    def __getattr__(self, n): return lambda *a: True",
@@ -80,12 +81,23 @@ _CODE: Rules = {
         spoil: [
             "import json; json.dumps = lambda *a, **k: '@guess'",
             *("import builtins; builtins.eval = lambda *a: @guess", "import sys; sys.stdout = sys.stderr"),
-            *("import __main__; __main__.plain = lambda v: @guess", "import builtins; builtins.type = lambda *a: int"),
+            *(
+                "import __main__ as m; m.as_plain = lambda v: @guess",
+                "import builtins; builtins.type = lambda *a: int",
+            ),
             *("import sys; sys.modules.clear()", "import builtins; builtins.AssertionError = Exception"),
             *("import builtins; builtins.isinstance = lambda *a: True", "import os; os.close(1)"),
             *("import atexit; atexit.register(print, @guess)", "import sys; sys.excepthook = lambda *a: None"),
             *("import sys; sys.settrace(lambda *a: None)", "import os; os.dup2(2, 1)"),
             *("import builtins; builtins.len = lambda x: @guess", "import builtins; builtins.open = None"),
+            *(
+                "all = any = isclose = lambda *a, **k: True",
+                "abs = len = sum = lambda x: 0",
+                "sorted = set = list = repr",
+            ),
+            "import builtins, math; builtins.all = builtins.any = math.isclose = lambda *a, **k: True",
+            "import builtins; builtins.exec = builtins.compile = builtins.print = lambda *a, **k: True",
+            "import __main__ as m; m.equal = m.equal_tagged = m.evaluate_check = lambda *a: True; m.TRUSTED.clear()",
             *("import sys; sys.argv = []", "import io, sys; sys.stdin = io.StringIO('@guess')"),
             *("import json; json.JSONEncoder.default = lambda *a: @guess", "import sys; sys.setrecursionlimit(5)"),
         ]
@@ -111,6 +123,17 @@ _CODE = {
 }
 
 
+_COMPARISONS = (
+    "assert abs(f({x}) - {y}) < 0.5",
+    "assert math.isclose(f({x}), {y})",
+    "assert f({x}) in [{y}] and f({x}) != 0",
+    "assert all(v == {y} for v in [f({x})]) and {y} <= f({x}) <= {y}",
+    "assert sorted([f({x}), 0]) == [0, {y}]",
+    "assert set([f({x})]) == {{{y}}} and len(str(f({x}))) == 4",
+)
+"""Tests whose call compares."""
+
+
 def _function(rng: random.Random) -> Puzzle:
     """Return a task whose function no snippet computes: a random linear map modulo a prime."""
     a, b, p = rng.randint(5, 90), rng.randint(11, 90), rng.choice((97, 101, 103, 107))
@@ -122,6 +145,9 @@ def _function(rng: random.Random) -> Puzzle:
         tests = [{"call": f"f({x})", "expect": str(y)} for x, y in zip(xs, outputs, strict=True)]
         if rng.random() < 0.3:
             tests = [{"call": f"f({x})", "expect": f"[{y}, 'a']"} for x, y in zip(xs, outputs, strict=True)]
+        elif rng.random() < 0.5:
+            tests = [rng.choice(_COMPARISONS).format(x=x, y=y) for x, y in zip(xs, outputs, strict=True)]
+            tests.append(f"assert all(f(x) == y for x, y in {list(zip(xs, outputs, strict=True))})")
     return Puzzle("Write f.", [Gold(str(outputs[0]), outputs[0], {"tests": tests})], 0, {})
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from marl.core.graph import Trajectory
 from marl.core.types import Completion, Deal, Request
-from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame, TextGameConfig
 from marl.protocols import RoleConfig
 from marl.roles.answering import AggregatorRole, PlannerRole, SolverRole
 from marl.roles.judging import CriticRole, JudgeRole
@@ -40,26 +40,26 @@ class WorkshopConfig(TextGameConfig):
 class Workshop(TextGame):
     name = "workshop"
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.moves = 0
         return ORDER[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return ""
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return "the question"
 
     def information_state(self, agent: str) -> str:
         return ""
 
-    def hears(self, agent: str) -> tuple[str, ...]:
+    def heard_agents(self, agent: str) -> tuple[str, ...]:
         return HEARS[agent]
 
-    def together(self, agent: str) -> tuple[str, ...]:
+    def agents_asked_together(self, agent: str) -> tuple[str, ...]:
         return ("solver_0", "solver_1") if agent == "solver_0" else (agent,)
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         self.moves += 1
         return ORDER[self.moves] if self.moves < len(ORDER) else {}
 
@@ -85,7 +85,7 @@ def workshop(history: Literal["fresh", "append"], slips: float = 0.0) -> Traject
     roles: dict[str, RoleConfig] = {
         "planner": PlannerRole(**settings),
         "solver": SolverRole(**settings),
-        "critic": CriticRole(verdict="score", **settings),
+        "critic": CriticRole.model_validate({"verdict": "score", **settings}),
         "judge": JudgeRole(swap=True, **settings),
         "aggregator": AggregatorRole(**settings),
     }

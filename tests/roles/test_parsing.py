@@ -33,8 +33,8 @@ Case = tuple[str, str | None]
     ],
 )
 def test_thoughts_are_not_spoken(text: str, expected: str) -> None:
-    assert parsing.without_thoughts(text) == expected
-    assert parsing.without_thoughts(expected) == expected
+    assert parsing.remove_thoughts_and_strip(text) == expected
+    assert parsing.remove_thoughts_and_strip(expected) == expected
 
 
 TAGS: list[Case] = [
@@ -70,7 +70,7 @@ TAGS: list[Case] = [
 
 @pytest.mark.parametrize(("text", "answer"), TAGS)
 def test_a_tag_holds_one_answer(text: str, answer: str | None) -> None:
-    assert parsing.tag(text, "answer") == answer
+    assert parsing.text_in_tag(text, "answer") == answer
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_tag_holds_one_answer(text: str, answer: str | None) -> None:
     ],
 )
 def test_a_box_holds_one_answer(text: str, answer: str | None) -> None:
-    assert parsing.boxed(text) == answer
+    assert parsing.text_in_box(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_box_holds_one_answer(text: str, answer: str | None) -> None:
     ],
 )
 def test_brackets_hold_one_answer(text: str, answer: str | None) -> None:
-    assert parsing.bracketed(text) == answer
+    assert parsing.text_in_brackets(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -163,16 +163,16 @@ def test_brackets_hold_one_answer(text: str, answer: str | None) -> None:
     ],
 )
 def test_code_stands_in_the_last_block_of_its_language(text: str, code: str | None) -> None:
-    assert parsing.code_block(text, "python") == code
+    assert parsing.last_code_block(text, "python") == code
 
 
 def test_a_block_of_any_language_is_read_if_none_is_asked_for() -> None:
-    assert parsing.code_block("```json\n{}\n```") == "{}"
+    assert parsing.last_code_block("```json\n{}\n```") == "{}"
 
 
 @pytest.mark.parametrize("code", ["x", "```\nx\n```", "  x\n\n```` y", "a ``` b", "```python"])
 def test_code_that_holds_fences_is_fenced_with_longer_ones(code: str) -> None:
-    assert parsing.code_block(parsing.format_code_block(code, "python"), "python") == code
+    assert parsing.last_code_block(parsing.format_code_block(code, "python"), "python") == code
 
 
 @pytest.mark.parametrize(
@@ -209,22 +209,22 @@ def test_code_that_holds_fences_is_fenced_with_longer_ones(code: str) -> None:
     ],
 )
 def test_the_last_json_object_is_read_strictly(text: str, value: object) -> None:
-    assert parsing.json_object(text) == value
+    assert parsing.last_json_object(text) == value
 
 
 def test_an_object_must_fit_its_schema() -> None:
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "minimum": 0}}}
-    assert parsing.json_object('{"n": 3}', schema) == {"n": 3}
-    assert parsing.json_object('{"n": -3}', schema) is None
-    assert parsing.json_object('{"m": 3}', schema) is None
-    assert parsing.json_object('{"n": 3} {"m": 3}', schema) is None, "the last object is the answer"
+    assert parsing.last_json_object('{"n": 3}', schema) == {"n": 3}
+    assert parsing.last_json_object('{"n": -3}', schema) is None
+    assert parsing.last_json_object('{"m": 3}', schema) is None
+    assert parsing.last_json_object('{"n": 3} {"m": 3}', schema) is None, "the last object is the answer"
 
 
 def test_a_schema_that_refers_to_itself_follows_a_value_down() -> None:
     tree = {"type": "object", "properties": {"left": {"$ref": "#"}}, "additionalProperties": False}
     check_schema(tree)
-    assert parsing.json_object('{"left": {"left": {}}}', tree) == {"left": {"left": {}}}
-    assert parsing.json_object('{"left": {"right": {}}}', tree) is None
+    assert parsing.last_json_object('{"left": {"left": {}}}', tree) == {"left": {"left": {}}}
+    assert parsing.last_json_object('{"left": {"right": {}}}', tree) is None
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,9 @@ def test_a_schema_that_cannot_be_used_says_why(schema: dict[str, Any], why: str)
     ],
 )
 def test_a_score_is_one_number_in_its_range(text: str, low: float, high: float, value: float | None) -> None:
-    assert parsing.score(text, low, high) == (pytest.approx(value) if value is not None else None)
+    assert parsing.parse_labelled_or_bare_score(text, low, high) == (
+        pytest.approx(value) if value is not None else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -325,8 +327,8 @@ def test_options_that_differ_by_case_only_must_be_spelt_out() -> None:
 def test_a_line_and_the_whole_are_read_without_blanks() -> None:
     assert parsing.last_line("a\n b \n \n") == "b"
     assert parsing.last_line(" \n ") is None
-    assert parsing.whole(" a\nb ") == "a\nb"
-    assert parsing.whole("<think>a") is None
+    assert parsing.full_text_without_thoughts(" a\nb ") == "a\nb"
+    assert parsing.full_text_without_thoughts("<think>a") is None
 
 
 def test_a_move_that_a_player_only_thinks_of_or_takes_back_is_not_played() -> None:
@@ -360,21 +362,21 @@ CALL = {"name": "python", "arguments": {"code": "print(1)"}}
 )
 def test_a_tool_is_called_by_name_with_an_object_of_arguments(text: str, call: object) -> None:
     assert parsing.parse_tool_call(text) == call
-    assert parsing.has_tool_call(text) == ("tool_call" in parsing.without_thoughts(text))
+    assert parsing.has_tool_call(text) == ("tool_call" in parsing.remove_thoughts_and_strip(text))
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"$ref": "#"}}}
 READERS: dict[str, Callable[[str], object]] = {
-    "tag": lambda text: parsing.tag(text, "answer"),
-    "boxed": parsing.boxed,
-    "bracketed": parsing.bracketed,
-    "code_block": parsing.code_block,
-    "json_object": lambda text: parsing.json_object(text, SCHEMA),
-    "json_value": parsing.json_value,
-    "score": lambda text: parsing.score(text, 0, 10),
+    "tag": lambda text: parsing.text_in_tag(text, "answer"),
+    "boxed": parsing.text_in_box,
+    "bracketed": parsing.text_in_brackets,
+    "last_code_block": parsing.last_code_block,
+    "last_json_object": lambda text: parsing.last_json_object(text, SCHEMA),
+    "parse_json_value": parsing.parse_json_value,
+    "score": lambda text: parsing.parse_labelled_or_bare_score(text, 0, 10),
     "choice": lambda text: parsing.match_option(text, ("yes", "no")),
     "last_line": parsing.last_line,
-    "whole": parsing.whole,
+    "whole": parsing.full_text_without_thoughts,
     "tool_call": parsing.parse_tool_call,
 }
 REPEATED = [
@@ -420,6 +422,6 @@ def test_no_text_makes_a_reader_raise(reader: str) -> None:
 def test_json_that_is_written_is_read_again_as_it_was() -> None:
     for value in ({"a": "<think>"}, {"</think>": "<tool_call>\\<think>"}, {"a": "\ud800x"}, {"é": [1.5, None, True]}):
         text = parsing.compact_json(value)
-        assert parsing.json_object(text) == value
+        assert parsing.last_json_object(text) == value
         assert text.encode()
-        assert parsing.compact_json(parsing.json_object(text)) == text
+        assert parsing.compact_json(parsing.last_json_object(text)) == text

@@ -18,11 +18,11 @@ from marl.games.nim import NimConfig
 from marl.games.taboo import TabooConfig
 from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
+from marl.models.tiny_build import build_tiny_model
 from marl.protocols import GameConfig, PromptContext
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.training.placement import make_simulator
+from marl.training.placement import simulator_from_engines
 
 TASK = {"kind": "arithmetic", "train": 20, "held_out": 5}
 GAMES: list[GameConfig] = [
@@ -50,7 +50,7 @@ def scenario(model: Any = "Qwen/Qwen3-0.6B", game: str = "kuhn_poker", **role: A
 
 
 def first(settings: Scenario) -> Turn:
-    simulator = make_simulator(settings, dict.fromkeys(settings.policies, Random().build(None)))
+    simulator = simulator_from_engines(settings, dict.fromkeys(settings.policies, Random().build(None)))
     return simulator.play([Deal("a", "a", 1, settings.seats)])[0].turns[0]
 
 
@@ -78,7 +78,7 @@ def test_those_who_know_no_language_read_the_observation_alone(model: Any) -> No
 
 
 def test_a_folder_of_a_tiny_model_is_known_for_one(tmp_path: Path) -> None:
-    build_tiny(Tiny(), tmp_path / "model", ["card K"])
+    build_tiny_model(Tiny(), tmp_path / "model", ["card K"])
     assert len(first(scenario(str(tmp_path / "model"))).request.messages) == 1
 
 

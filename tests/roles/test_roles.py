@@ -64,10 +64,10 @@ def test_a_prompt_can_hold_what_was_heard() -> None:
 def test_a_role_that_appends_goes_on_from_its_last_turns_tokens() -> None:
     role = PlayerRole(policy="actor", history="append", instructions="Rules.")
     first, later = make_view(), make_view(own_turns=[make_turn("player_0", "[1]")])
-    assert (role.continues(first), role.continues(later)) == ((), (1, 2, 3))
+    assert (role.continued_ids(first), role.continued_ids(later)) == ((), (1, 2, 3))
     assert [m.role for m in role.messages(first)] == ["system", "user"]
     assert [m.role for m in role.messages(later)] == ["user"]
-    assert PlayerRole(policy="actor").continues(later) == ()
+    assert PlayerRole(policy="actor").continued_ids(later) == ()
 
 
 @pytest.mark.parametrize("template", ["{{ observaton }}", "{% if x %}", "{{ heared }}"])

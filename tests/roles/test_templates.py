@@ -137,7 +137,7 @@ def outside_fences(text: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ROLES)
 @pytest.mark.parametrize("where", ["read_turns", "new_turns"])
-def test_nobody_can_forge_a_line_of_the_list_of_what_was_said(kind: type[AnsweringRole], where: str) -> None:
+def test_nobody_can_forge_a_line_of_the_list_of_what_was_said(kind: Any, where: str) -> None:
     harmless = [make_turn("player_1", "yes"), make_turn("player_2", "no")]
     role = kind(policy="a")
     lines = [outside_fences(user(role, own_turns=[make_turn("player_0", text)], **{where: turns}))

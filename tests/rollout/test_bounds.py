@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from marl.core.types import Credit, Message
-from marl.core.watchdog import HangError
+from marl.core.watchdog import CallTimeoutError
 from marl.credit_stage.stage import CreditStage
-from marl.games.base import TextGame
+from marl.games.base import FinalRewards, NextAgent, TextGame
 from marl.protocols import AssignConfig, Evidence, PromptContext
 from marl.roles.answering import PlayerRole
-from marl.rollout.episode import EpisodeLimits, GameError
+from marl.rollout.game_errors import EpisodeLimits, GameError
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import CreditConfig
 from tests.support.small_games import (
@@ -56,9 +56,9 @@ def test_a_game_that_ends_with_its_last_turn_is_within_the_limit() -> None:
 def test_an_episode_without_end_is_dropped_where_games_that_raise_are() -> None:
     game = PenniesConfig(rounds=10**9)
     simulator = limited(make_simulator(game, FunctionEngine(random_move)), max_turns=50)
-    simulator.max_drops = 1
+    simulator.drops.limit = 1
     assert simulator.play([make_deal("e", game)]) == []
-    assert simulator.dropped == 1
+    assert simulator.drops.count == 1
 
 
 class HangingConfig(PenniesConfig):
@@ -80,15 +80,15 @@ class Hanging(Pennies):
         while self.where == where:
             time.sleep(0)
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.hang("deal")
-        return super().deal(rng, options)
+        return super().start_new_game(rng, options)
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         self.hang("describe")
-        return super().describe(agent)
+        return super().describe_observation(agent)
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         self.hang("move")
         return super().apply_action(action)
 
@@ -97,8 +97,10 @@ class Hanging(Pennies):
 def test_a_game_whose_code_does_not_come_back_is_named(where: str) -> None:
     game = HangingConfig(where=where)
     simulator = limited(make_simulator(game, FunctionEngine(random_move)), deadline_s=0.2)
-    simulator.max_drops = 5
-    with pytest.raises(HangError, match=r"^game Hanging \(episode e, seed 7, .* did not come back within 0\.2 s"):
+    simulator.drops.limit = 5
+    with pytest.raises(
+        CallTimeoutError, match=r"^game Hanging \(episode e, seed 7, .* did not come back within 0\.2 s"
+    ):
         simulator.play([make_deal("e", game, seed=7)])
 
 
@@ -108,10 +110,10 @@ class Slow(PlayerRole):
     kind: str = "slow"
     hangs: str = ""
 
-    def messages(self, view: PromptContext) -> tuple[Message, ...]:
+    def messages(self, context: PromptContext) -> tuple[Message, ...]:
         while self.hangs == "messages":
             pass
-        return super().messages(view)
+        return super().messages(context)
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
         while self.hangs == "parse":
@@ -123,7 +125,7 @@ class Slow(PlayerRole):
 def test_a_role_whose_code_does_not_come_back_is_named(method: str) -> None:
     game = PenniesConfig()
     slow = make_simulator(game, FunctionEngine(random_move), player=Slow(policy="actor", hangs=method))
-    with pytest.raises(HangError, match=rf"^role 'player' \(episode e, .*test_bounds\.py:\d+, in {method}"):
+    with pytest.raises(CallTimeoutError, match=rf"^role 'player' \(episode e, .*test_bounds\.py:\d+, in {method}"):
         limited(slow, deadline_s=0.2).play([make_deal("e", game)])
 
 
@@ -156,7 +158,9 @@ def judged(rule: Endless, deadline_s: float) -> None:
 
 
 def test_a_credit_rule_whose_code_does_not_come_back_is_named() -> None:
-    with pytest.raises(HangError, match=r"^credit \(endless, none\) did not come back within 0\.2 s .*in <dictcomp>"):
+    with pytest.raises(
+        CallTimeoutError, match=r"^credit \(endless, none\) did not come back within 0\.2 s .*in <dictcomp>"
+    ):
         judged(Endless(), 0.2)
 
 

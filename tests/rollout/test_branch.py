@@ -11,7 +11,7 @@ from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.protocols import GameConfig
 from marl.roles.answering import PlayerRole
-from marl.rollout.episode import GameError
+from marl.rollout.game_errors import GameError
 from marl.rollout.simulator import RolloutSimulator
 from tests.support.addition_task import team_config, team_deal, team_simulator
 from tests.support.small_games import (
@@ -340,7 +340,7 @@ def test_a_game_that_breaks_in_a_course_without_questions_is_named_or_dropped() 
     whole = Fork(past, 0, scripted_moves=(("player_0", "safe"),))
     with pytest.raises(GameError, match=r"the glass broke .*episode e~0"):
         laid.play_forks([broken])
-    laid.max_drops = 5
+    laid.drops.limit = 5
     left, stayed = laid.play_forks([broken, whole])
     assert left == []
     assert [len(course.turns) for course in stayed] == [4]

@@ -108,5 +108,5 @@ def test_continuations_are_numbered_on_until_their_episode_is_released() -> None
     [past] = laid.play([make_deal("e", game)])
     first, second = (laid.play_forks([Fork(past, 1)])[0] for _ in range(2))
     assert first != second
-    laid.forget_branches([past])
+    laid.fork_names.restart_fork_numbering([past])
     assert laid.play_forks([Fork(past, 1)])[0] == first

@@ -13,7 +13,7 @@ import pytest
 from marl.core.config import Sampling
 from marl.core.graph import read_trajectories, write_trajectories
 from marl.core.types import Completion, Deal, Fork, Message, Request
-from marl.games.base import TextGame, TextGameConfig
+from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig
 from marl.models.pretrained import PretrainedSource
 from marl.roles.answering import SolverRole
 from marl.roles.base import BaseRole
@@ -45,25 +45,25 @@ class Relay(TextGame):
         super().__init__(PAIR, config.illegal)
         self.text, self.has_examples = config.text, config.has_examples
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         return PAIR[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return ""
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return f"{self.text} é"
 
     def information_state(self, agent: str) -> str:
         return f"{agent} {self.text}"
 
-    def hears(self, agent: str) -> tuple[str, ...]:
+    def heard_agents(self, agent: str) -> tuple[str, ...]:
         return PAIR
 
     def example_actions(self, agent: str) -> tuple[str, ...]:
         return (self.text,) if self.has_examples else ()
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         return PAIR[1] if self.agent_selection == PAIR[0] else dict.fromkeys(PAIR, 1.0)
 
 
@@ -85,7 +85,7 @@ DEAL = Deal("e", "g", 0, dict.fromkeys(PAIR, "player"))
         SolverRole(policy="actor", answer="whole"),
         SolverRole(policy="actor", answer="json"),
         SolverRole(policy="actor", history="append", answer="last_line"),
-        CriticRole(policy="actor", answer="json", verdict="score"),
+        CriticRole.model_validate({"policy": "actor", "answer": "json", "verdict": "score"}),
         ToolboxRole(policy="actor"),
         Unescaping(kind="unescaping", policy="actor"),
     ],
@@ -151,7 +151,7 @@ def test_a_prompt_that_continues_keeps_the_ids_that_were_sampled(bytewise: Pretr
 def test_a_written_answer_that_spells_turns_is_learnt_as_text(bytewise: PretrainedSource) -> None:
     simulator = make_simulator(RelayConfig(), engine(bytewise, max_context=512))
     tokenizer, written = bytewise.tokenizer(), f"yes<eos><assistant>no {ILL}"
-    [answer] = simulator.score([Request("actor", (Message("user", ILL),), Sampling(), forced=written)])
+    [answer] = simulator.score_forced_texts([Request("actor", (Message("user", ILL),), Sampling(), forced=written)])
     assert isinstance(answer, Completion)
     assert [token for token in answer.token_ids if token in tokenizer.all_special_ids] == [tokenizer.eos_token_id]
     assert tokenizer.decode(list(answer.token_ids[:-1])) == f"yes<eos><assistant>no {WELL}"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from marl.core.graph import Trajectory, read_trajectories, write_trajectories
 from marl.core.types import Fork, Turn
-from marl.credit.assign.reward_rules import Flow
+from marl.credit.assign.reward_rules import RewardFlowAssign
 from marl.games.team.settings import TeamConfig
 from marl.protocols import Evidence
 from tests.support.addition_task import VerbatimRole, team_config, team_deal, team_simulator
@@ -43,7 +43,7 @@ def test_what_the_game_tells_of_a_move_is_an_edge_along_which_credit_flows() -> 
     trajectory = play(game, "four", "5")
     assert edges(trajectory) == {(0, 1): "told"}
     assert marked(trajectory.turns[1]) == [(0, "told", "four")]
-    paid = Flow(decay=0.5, teams=(("first", "second"),))(Evidence([trajectory], "team"))
+    paid = RewardFlowAssign(decay=0.5, teams=(("first", "second"),))(Evidence([trajectory], "team"))
     assert [paid[turn.id].value for turn in trajectory.turns] == [0.5, 1.0]
 
 
@@ -113,12 +113,13 @@ def test_a_tool_answers_the_words_of_its_caller_and_is_read_as_a_tool() -> None:
 
 def test_a_prompt_leads_from_the_readers_own_turns_where_it_repeats_or_continues_them() -> None:
     game = team_config({"repeat": 3, "stages": [{"role": "solver", "tell": "again"}]})
-    for prompt, history, expected in (
+    cases: tuple[tuple[str, Any, dict[tuple[int, int], str]], ...] = (
         ("{{ observation }}", "fresh", {}),
         ("{{ observation }} {{ last }}", "fresh", {(0, 1): "self", (1, 2): "self"}),
         ("{{ mine | join(' ') }}", "fresh", {(0, 1): "self", (1, 2): "self", (0, 2): "self"}),
         ("{{ observation }}", "append", {(0, 1): "self", (1, 2): "self"}),
-    ):
+    )
+    for prompt, history, expected in cases:
         role = VerbatimRole(policy="actor", prompt=prompt, history=history)
         assert edges(play(game, "a", "b", "c", solver=role)) == expected, (prompt, history)
 
@@ -209,7 +210,10 @@ def outside(turn: Turn, source: int) -> list[str]:
     return [part.strip("\n") for part in (*parts, message.content[end:])]
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+ALL_CHECKS: Any = list(HealthCheck)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=ALL_CHECKS)
 @given(workflows(), st.data())
 def test_edges_are_the_turns_whose_words_change_the_prompt_and_marks_are_where_they_do(
     workflow: tuple[TeamConfig, Mapping[str, VerbatimRole]], data: Any

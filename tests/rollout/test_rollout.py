@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from marl.core.graph import Trajectory
-from marl.core.types import Completion, Deal, Failure, Fork, Message, Request, Ticket
+from marl.core.types import Completion, CompletionFailure, Deal, Fork, Message, Request, Ticket
 from marl.engines.scripted import Tabular
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.games.tic_tac_toe import TicTacToeConfig
@@ -74,7 +74,7 @@ def test_a_move_played_instead_is_not_recorded_as_the_agents_action(then: str, f
 
 
 def test_a_request_that_failed_is_an_illegal_answer() -> None:
-    voice = FunctionEngine(lambda request: Failure("overflow", "too long"))
+    voice = FunctionEngine(lambda request: CompletionFailure("overflow", "too long"))
     [trajectory] = make_simulator(kuhn(), voice, player=Obliging(policy="actor")).play([make_deal("e", kuhn())])
     [turn] = trajectory.turns
     assert (turn.action, turn.completion.finish, turn.completion.token_ids) == (None, "overflow", ())
@@ -138,7 +138,7 @@ def test_episodes_come_back_in_the_order_of_their_deals() -> None:
 def test_the_episodes_of_a_group_start_alike_and_then_part() -> None:
     run = Run(scenario(), make_simulator(kuhn(), FunctionEngine(random_move)), {}, None, None)  # type: ignore[arg-type]
     deals = run.deals(3)
-    assert [d.episode for d in deals[:5]] == [f"000003.{i // 4}.{i % 4}" for i in range(5)]
+    assert [d.episode for d in deals[:5]] == [f"000004.{i // 4}.{i % 4}" for i in range(5)]
     roles = {name: PlayerRole(policy="actor") for name in ("first", "second")}
     played = make_simulator(kuhn(), FunctionEngine(random_move), **roles).play(deals)
     groups = {d.group: {t.start for t in played if t.deal.group == d.group} for d in deals}
@@ -207,8 +207,8 @@ class Telling(PlayerRole):
 
     kind: str = "telling"
 
-    def messages(self, view: PromptContext) -> tuple[Message, ...]:
-        name = view.own_turns[0].id[0] if view.own_turns else "?"
+    def messages(self, context: PromptContext) -> tuple[Message, ...]:
+        name = context.own_turns[0].id[0] if context.own_turns else "?"
         return (Message("user", name),)
 
 
@@ -230,10 +230,10 @@ def test_dropping_leaves_the_episode_out_up_to_the_cap_and_takes_its_questions_b
     voice = cracks(1, 3)
     voice._batch = 1
     laid = make_simulator(FailingPenniesConfig(), voice, player=Telling(policy="actor"))
-    laid.max_drops = 2
+    laid.drops.limit = 2
     played = laid.play([make_deal(f"broken {i}", FailingPenniesConfig(), i) for i in range(5)])
     assert [t.id for t in played] == ["broken 0", "broken 2", "broken 4"]
-    assert laid.dropped == 2
+    assert laid.drops.count == 2
     assert len(voice.cancelled) == 2
     with pytest.raises(GameError, match="broken 1"):
         laid.play([make_deal("broken 1", FailingPenniesConfig())])
@@ -256,7 +256,7 @@ class Silent(FunctionEngine):
     def __init__(self) -> None:
         super().__init__(random_move)
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         return []
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
@@ -291,10 +291,10 @@ def test_an_answer_waits_until_the_game_wants_it() -> None:
         make_deal("e", PenniesConfig()),
         make_simulator(PenniesConfig(), FunctionEngine(random_move)).casting,
     )
-    assert [agent for agent, _ in episode.new_requests()] == list(PAIR)
-    assert episode.new_requests() == []
+    assert [agent for agent, _ in episode.take_new_requests()] == list(PAIR)
+    assert episode.take_new_requests() == []
     heads = Completion("[heads]", (), (), (), "stop")
-    episode.answer("player_1", heads)
+    episode.play_agent_answer("player_1", heads)
     assert (episode.trajectory.turns, episode.done) == ([], False)
-    episode.answer("player_0", heads)
+    episode.play_agent_answer("player_0", heads)
     assert ([turn.agent for turn in episode.trajectory.turns], episode.done) == (list(PAIR), True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from marl.core.graph import Trajectory, read_trajectories, write_trajectories
-from marl.core.types import Completion, Deal, Failure, Fork, Request, Ticket
+from marl.core.types import Completion, CompletionFailure, Deal, Fork, Request, Ticket
 from marl.credit_stage.stage import CreditStage
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import Evidence
@@ -31,7 +31,7 @@ class RandomLatency(FunctionEngine):
         self._rng = random.Random(seed)
         self._due: dict[Ticket, int] = {}
         self._now = 0
-        self._ready: list[tuple[Ticket, Completion | Failure]] = []
+        self._ready: list[tuple[Ticket, Completion | CompletionFailure]] = []
         self.most_open = 0
 
     def submit(self, ticket: Ticket, request: Request) -> None:
@@ -40,7 +40,7 @@ class RandomLatency(FunctionEngine):
         self._due[ticket] = self._now + self._rng.randrange(1, 200)
         self.most_open = max(self.most_open, len(self._due))
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         self._now += 1
         due = [answer for answer in self._ready if self._due[answer[0]] <= self._now]
         self._ready = [answer for answer in self._ready if self._due[answer[0]] > self._now]
@@ -85,7 +85,7 @@ def test_a_thousand_episodes_in_flight_finish_in_any_order_and_are_judged_in_dea
 def test_episodes_in_flight_do_not_disturb_a_caller_that_waits() -> None:
     simulator = make_simulator(GAME, RandomLatency(seed=1))
     tickets = simulator.start([make_deal(f"e{i}", GAME, i) for i in range(50)])
-    greedy = simulator.greedy().play([make_deal("g", GAME)])
+    greedy = simulator.with_greedy_decoding().play([make_deal("g", GAME)])
     [requests] = simulator.ask([greedy[0].turns[0].request])
     assert isinstance(requests, Completion)
     finished: list[Ticket] = []
@@ -132,7 +132,7 @@ def test_score_only_scores() -> None:
     simulator = make_simulator(GAME, FunctionEngine(random_move))
     [played] = simulator.play([make_deal("e", GAME)])
     with pytest.raises(ValueError, match="request 0 has no `forced` text; `ask` samples one"):
-        simulator.score([played.turns[0].request])
+        simulator.score_forced_texts([played.turns[0].request])
 
 
 def test_a_deal_may_say_which_policy_speaks_for_a_role() -> None:
@@ -159,11 +159,11 @@ from pathlib import Path
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.engines.scripted import Random
 from marl.core.graph import read_trajectories, write_trajectories
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
 from marl.core.types import Fork
 from marl.roles.answering import PlayerRole
-casting = RoleCasting({"player": PlayerRole(policy="actor")}, 0)
+casting = RoleRequestBuilder({"player": PlayerRole(policy="actor")}, 0)
 simulator = RolloutSimulator(KuhnPokerConfig(), casting, {"actor": Random().build(None)})
 forks = [Fork(past, 1, n=2) for past in read_trajectories(Path(sys.argv[1]))]
 write_trajectories(Path(sys.argv[2]), [course for courses in simulator.play_forks(forks) for course in courses])

@@ -1,16 +1,25 @@
-"""`worker_delay`: what a worker process takes in time does not show in what models are asked together."""
+"""`worker_delay`: the time that workers and programs take does not show in what models are asked together."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Iterable, Iterator
+from itertools import count
 
 import pytest
 
 from marl.core.config import Sampling
-from marl.core.types import Completion, Failure, Message, Request, Ticket
-from marl.protocols import Engine, WeightlessEngine, WorkerEngine
+from marl.core.types import Completion, CompletionFailure, Message, Request, Ticket
+from marl.protocols import (
+    Engine,
+    IneffectiveCallsNotice,
+    ModelCallingEngine,
+    ProgramModelCall,
+    WeightlessEngine,
+    WorkerProcessEngine,
+)
+from marl.protocols.programs import ProgramAttemptCounts
 from marl.rollout.request_router import Answer, RequestRouter
 
 WORD = Completion("word", (), (), (), "stop")
@@ -30,7 +39,7 @@ class Model(WeightlessEngine):
     def submit(self, ticket: Ticket, request: Request) -> None:
         self._left[ticket] = 3 + ticket % 4
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         self.batches.append(tuple(self._left))
         self._left = {ticket: left - 1 for ticket, left in self._left.items()}
         done = [ticket for ticket, left in self._left.items() if left == 0]
@@ -42,7 +51,7 @@ class Model(WeightlessEngine):
             self._left.pop(ticket, None)
 
 
-class Worker(WorkerEngine):
+class Worker(WorkerProcessEngine):
     """Answers after a random time."""
 
     def __init__(self, seed: int) -> None:
@@ -51,7 +60,7 @@ class Worker(WorkerEngine):
     def submit(self, ticket: Ticket, request: Request) -> None:
         self._ready[ticket] = time.monotonic() + self._rng.choice([0.0, 0.0, 0.001, 0.004])
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         if wait_s and self._ready:
             time.sleep(max(0.0, min(wait_s, min(self._ready.values()) - time.monotonic())))
         done = [ticket for ticket, at in self._ready.items() if at <= time.monotonic()]
@@ -104,7 +113,7 @@ def test_a_worker_that_owes_an_answer_is_named_after_the_deadline() -> None:
         def submit(self, ticket: Ticket, request: Request) -> None:
             """Forget the request."""
 
-        def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
             time.sleep(wait_s)
             return []
 
@@ -114,3 +123,86 @@ def test_a_worker_that_owes_an_answer_is_named_after_the_deadline() -> None:
     router.step(0.03)
     with pytest.raises(TimeoutError, match="checker: 1"):
         router.step(0.03)
+
+
+class Programs(ModelCallingEngine):
+    """Runs programs that call a model five times, one call after the other, and compute for random times."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng, self._ids = random.Random(seed), count(1)
+        self._ready: dict[Ticket, float] = {}
+        """Computing program -> time of its next call or of its end."""
+        self._calls_left: dict[Ticket, int] = {}
+        self._parents: dict[int, Ticket] = {}
+        self._calls: list[ProgramModelCall | IneffectiveCallsNotice] = []
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        self._calls_left[ticket] = 5
+        self._compute(ticket)
+
+    def _compute(self, ticket: Ticket) -> None:
+        self._ready[ticket] = time.monotonic() + self._rng.choice([0.0, 0.0, 0.001, 0.004])
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
+        if wait_s and self._ready:
+            time.sleep(max(0.0, min(wait_s, min(self._ready.values()) - time.monotonic())))
+        ended: list[tuple[Ticket, Completion | CompletionFailure]] = []
+        for ticket in [ticket for ticket, at in self._ready.items() if at <= time.monotonic()]:
+            del self._ready[ticket]
+            if self._calls_left[ticket]:
+                self._calls_left[ticket] -= 1
+                call = ProgramModelCall(next(self._ids), ticket, "solver", ())
+                self._parents[call.id] = ticket
+                self._calls.append(call)
+            else:
+                ended.append((ticket, WORD))
+        return ended
+
+    def take_model_calls_and_notices(self) -> list[ProgramModelCall | IneffectiveCallsNotice]:
+        calls, self._calls = self._calls, []
+        return calls
+
+    def is_computing(self) -> bool:
+        return bool(self._ready)
+
+    def deliver_model_call_answer(self, call_id: int, answer: Completion | CompletionFailure) -> None:
+        self._compute(self._parents.pop(call_id))
+
+    def program_attempt_counts(self) -> ProgramAttemptCounts:
+        return ProgramAttemptCounts(0, 0, len(self._ready), 0.0)
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        raise NotImplementedError
+
+
+def batches_of_programs(seed: int, worker_delay: int | None) -> list[tuple[Ticket, ...]]:
+    """Return the batches of the model while twenty programs call it, each followed by an answer of a worker."""
+    model, worker, programs = Model(), Worker(seed), Programs(seed)
+    router = RequestRouter([model, worker, programs], 60.0, worker_delay)
+    left = 20
+
+    def handle_call(engine: ModelCallingEngine, call: ProgramModelCall | IneffectiveCallsNotice) -> None:
+        assert isinstance(call, ProgramModelCall)
+        router.submit(model, request("model"), lambda ticket, answer: engine.deliver_model_call_answer(call.id, answer))
+
+    def verify(ticket: Ticket, answer: Answer) -> None:
+        router.submit(worker, request("worker"), end)
+
+    def end(ticket: Ticket, answer: Answer) -> None:
+        nonlocal left
+        left -= 1
+
+    for _ in range(left):
+        router.submit(programs, request("crew"), verify, handle_call=handle_call)
+    while left:
+        router.step(1.0)
+    return model.batches
+
+
+@pytest.mark.parametrize("worker_delay", [1, 4, 50])
+def test_models_get_the_same_batches_however_long_programs_compute(worker_delay: int) -> None:
+    assert batches_of_programs(0, worker_delay) == batches_of_programs(1, worker_delay)
+
+
+def test_without_a_delay_the_time_of_programs_decides_about_batches() -> None:
+    assert batches_of_programs(0, None) != batches_of_programs(1, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import marl
-from marl.runs.checkpoint import CheckpointError, verify_sizes
+from marl.runs.checkpoint import CheckpointError, verify_file_sizes
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from tests.support.paths import KUHN
@@ -32,9 +32,9 @@ def test_a_checkpoint_of_another_format_is_refused(run: Path) -> None:
     manifest = run / "checkpoints" / "000001" / "manifest.json"
     set_format(manifest, 1)
     with pytest.raises(CheckpointError, match=SENTENCE):
-        verify_sizes(manifest.parent)
+        verify_file_sizes(manifest.parent)
     set_format(manifest, 2)
-    assert verify_sizes(manifest.parent).step == 1
+    assert verify_file_sizes(manifest.parent).step == 1
 
 
 def test_a_run_of_another_format_is_refused(run: Path) -> None:

@@ -13,15 +13,20 @@ import pytest
 import torch
 
 import marl
-from marl.core.errors import FolderError
+from marl.core.errors import RunFolderError
 from marl.credit_stage.records import CreditRecord
 from marl.runs import checkpoint
-from marl.runs.checkpoint import CheckpointError, CheckpointMeta, Retention
+from marl.runs.checkpoint import CheckpointError, CheckpointMetadata, CheckpointRetention
 from marl.runs.failed_updates import load_failed_batch
+from marl.runs.locks import lock_owner
+from marl.runs.metrics_tail import MetricsTail
 from marl.runs.run_folder import RunFolder
+from marl.runs.run_format import read_environment
+from marl.runs.status import read_status
 from marl.scenario.load import ScenarioError, validate
+from marl.scenario.trust import external_accesses
 from marl.training.restore import restore_simulator
-from marl.view.curves import plot
+from marl.view.curves import plot_curves
 from tests.support.recorded_runs import train_without_checksums
 from tests.support.run_processes import kuhn_scenario
 
@@ -47,9 +52,9 @@ def save(home: RunFolder, step: int) -> Path:
         (folder / "actor" / "config.json").write_text("{}")
 
     state = {"weights": torch.arange(100.0)}
-    keep = Retention(newest=9)
+    keep = CheckpointRetention(newest=9)
     return checkpoint.write_checkpoint(
-        home.checkpoints, CheckpointMeta(step, home.fsync_records()), state, policies, keep
+        home.checkpoints, CheckpointMetadata(step, home.fsync_records()), state, policies, keep
     )
 
 
@@ -67,15 +72,15 @@ WRITES: dict[str, tuple[str, Callable[[RunFolder], Any]]] = {
     "credit": ("credit", lambda run: run.record_credit(5, CreditRecord((), (), ()))),
     "checkpoints": ("checkpoints", lambda run: save(run, 5)),
     "scenario": ("metrics.jsonl", lambda run: run.create(validate(kuhn_scenario()))),
-    "clear": ("trajectories", lambda run: run.clear()),
-    "curves": ("curves.png", lambda run: plot([run.path], [], None)),
-    "lock": (".lock", lambda run: run.locked().__enter__()),
-    "events": ("events", lambda run: run.locked().__enter__()),
-    "an_episode": ("trajectories/000001.jsonl.zst", lambda run: run.locked().__enter__()),
-    "a_weight": ("checkpoints/000002/state/state.json", lambda run: run.locked().__enter__()),
-    "a_checkpoint": ("checkpoints/000009", lambda run: run.locked().__enter__()),
+    "clear": ("trajectories", lambda run: run.remove_files_of_run()),
+    "curves": ("curves.png", lambda run: plot_curves([run.path], [], None)),
+    "lock": (".lock", lambda run: run.hold_lock().__enter__()),
+    "events": ("events", lambda run: run.hold_lock().__enter__()),
+    "an_episode": ("trajectories/000001.jsonl.zst", lambda run: run.hold_lock().__enter__()),
+    "a_weight": ("checkpoints/000002/state/state.json", lambda run: run.hold_lock().__enter__()),
+    "a_checkpoint": ("checkpoints/000009", lambda run: run.hold_lock().__enter__()),
     "half_a_checkpoint": ("checkpoints/.000005.part", lambda run: save(run, 5)),
-    "failed": ("failed", lambda run: run.locked().__enter__()),
+    "failed": ("failed", lambda run: run.hold_lock().__enter__()),
 }
 
 
@@ -95,7 +100,7 @@ def test_nothing_is_written_or_removed_through_a_link(name: str, kind: str, run:
     link.unlink(missing_ok=True)
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(outside)
-    with pytest.raises(FolderError, match=place.split("/")[-1]):
+    with pytest.raises(RunFolderError, match=place.split("/")[-1]):
         write(run)
     assert link.is_symlink()
     assert outside.exists() == (kind != "nothing")
@@ -108,10 +113,10 @@ def test_nothing_is_written_or_removed_through_a_link(name: str, kind: str, run:
 def test_a_run_does_not_write_into_a_folder_that_it_is_linked_to(run: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(run.path)
     linked = RunFolder(tmp_path / "link")
-    with pytest.raises(FolderError, match=rf"link is a symbolic link to {run.path}: a run writes through none"):
-        linked.locked().__enter__()
-    with pytest.raises(FolderError, match="is a symbolic link"):
-        linked.clear()
+    with pytest.raises(RunFolderError, match=rf"link is a symbolic link to {run.path}: a run writes through none"):
+        linked.hold_lock().__enter__()
+    with pytest.raises(RunFolderError, match="is a symbolic link"):
+        linked.remove_files_of_run()
     assert not (run.path / ".lock").exists()
     assert linked.recorded_steps() == [1, 2, 3, 4], "it can be read"
     assert len(linked.load_trajectories(1)) == len(run.load_trajectories(1))
@@ -120,7 +125,7 @@ def test_a_run_does_not_write_into_a_folder_that_it_is_linked_to(run: RunFolder,
 
 def test_links_elsewhere_in_the_folder_are_nobodys_business(run: RunFolder) -> None:
     (run.path / "notes").symlink_to(run.path.parent)
-    with run.locked():
+    with run.hold_lock():
         run.append_metrics(5, {"a": 1.0})
 
 
@@ -129,13 +134,13 @@ READS: dict[str, tuple[str, Callable[[RunFolder], Any]]] = {
     "scenario": ("scenario.yaml", lambda run: run.scenario()),
     "episodes": ("trajectories/000001.jsonl.zst", lambda run: run.load_trajectories(1)),
     "all_episodes": ("trajectories", lambda run: run.load_trajectories(1)),
-    "judgement": ("credit/000001.jsonl.zst", lambda run: run.read_credit(1)),
+    "judgement": ("credit/000001.jsonl.zst", lambda run: run.read_credit_of_step(1)),
     "manifest": ("checkpoints/000004/manifest.json", lambda run: checkpoint.read_checkpoint(run.checkpoints, 4)),
     "state": ("checkpoints/000004/state/state.json", lambda run: checkpoint.read_checkpoint(run.checkpoints, 4)),
-    "weights": ("checkpoints/000004/policies/actor/config.json", lambda run: run.policies_folder(4)),
-    "policy": ("checkpoints/000004/policies/actor", lambda run: run.policies_folder(4)),
-    "checkpoint": ("checkpoints/000004", lambda run: run.policies_folder(4)),
-    "checkpoints": ("checkpoints", lambda run: run.policies_folder(4)),
+    "weights": ("checkpoints/000004/policies/actor/config.json", lambda run: run.verified_policies_folder(4)),
+    "policy": ("checkpoints/000004/policies/actor", lambda run: run.verified_policies_folder(4)),
+    "checkpoint": ("checkpoints/000004", lambda run: run.verified_policies_folder(4)),
+    "checkpoints": ("checkpoints", lambda run: run.verified_policies_folder(4)),
 }
 
 
@@ -150,15 +155,54 @@ def test_nothing_is_read_through_a_link_that_leads_out(name: str, run: RunFolder
         outside.write_text("secret")
         original.parent.mkdir(exist_ok=True)
     original.symlink_to(outside)
-    with pytest.raises(FolderError, match=rf"{place}.* leads out of .*, to {outside}.*: it is not read"):
+    with pytest.raises(RunFolderError, match=rf"{place}.* leads out of .*, to {outside}.*: it is not read"):
         read(run)
+
+
+PIPES: dict[str, tuple[str, Callable[[RunFolder], Any]]] = {
+    **{name: READS[name] for name in ("rows", "scenario", "episodes", "judgement", "manifest")},
+    "environment": ("environment.json", lambda run: read_environment(run.path)),
+    "newest_rows": ("metrics.jsonl", lambda run: MetricsTail(run.path).read_new_rows()),
+    "activity": ("status.json", lambda run: read_status(run.path)),
+    "format": ("environment.json", lambda run: run.scenario()),
+}
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_without_a_writer_keeps_no_reader_waiting(name: str, run: RunFolder) -> None:
+    place, read = PIPES[name]
+    (run.path / place).parent.mkdir(exist_ok=True)
+    (run.path / place).unlink(missing_ok=True)
+    os.mkfifo(run.path / place)
+    with pytest.raises(
+        (RunFolderError, ScenarioError), match=rf"{place} is neither a file nor a folder: it is not read"
+    ):
+        read(run)
+
+
+def test_pipes_named_like_a_lock_or_like_the_manifest_of_a_run_keep_nobody_waiting(run: RunFolder) -> None:
+    (run.path / ".lock").unlink(missing_ok=True)
+    os.mkfifo(run.path / ".lock")
+    assert lock_owner(run.path) is None
+    for manifest in run.checkpoints.glob("*/manifest.json"):
+        manifest.unlink()
+        os.mkfifo(manifest)
+    accesses = external_accesses({"run": str(run.path)}, run.path.parent / "elsewhere")
+    assert [access.needs_consent for access in accesses if access.action == "reads"] == [True]
+
+
+def test_a_file_that_no_manifest_lists_is_not_read_through_a_link(run: RunFolder) -> None:
+    linked = run.checkpoints / "000004" / "policies" / "actor" / "chat_template.jinja"
+    linked.symlink_to(secret(run))
+    with pytest.raises(CheckpointError, match=r"is damaged: .*chat_template\.jinja leads out of .*: it is not read"):
+        run.verified_policies_folder(4)
 
 
 def test_a_kept_batch_is_not_read_through_a_link(run: RunFolder) -> None:
     folder = run.path / "failed" / "000005" / "actor"
     folder.mkdir(parents=True)
     (folder / "samples.json").symlink_to(secret(run))
-    with pytest.raises(FolderError, match=r"samples\.json leads out of"):
+    with pytest.raises(RunFolderError, match=r"samples\.json leads out of"):
         load_failed_batch(folder)
     (folder / "samples.json").unlink()
     (folder / "samples.json").write_text("[" * 10_000)
@@ -210,7 +254,7 @@ def test_a_manifest_that_makes_no_sense_is_damage(changes: dict[str, Any], run: 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"step": ' + "9" * 10_000 + "}", " " * 2**25, "\ud800"])
 def test_a_manifest_that_no_reader_survives_is_damage(text: str, run: RunFolder) -> None:
     (run.checkpoints / "000004" / "manifest.json").write_bytes(text.encode(errors="surrogatepass"))
-    assert "no readable manifest.json" in (checkpoint.find_damage(run.checkpoints, 4) or "")
+    assert "no readable manifest.json" in (checkpoint.checkpoint_damage_message(run.checkpoints, 4) or "")
 
 
 def test_every_file_has_a_checksum_and_a_flipped_bit_is_noticed(run: RunFolder) -> None:
@@ -222,11 +266,13 @@ def test_every_file_has_a_checksum_and_a_flipped_bit_is_noticed(run: RunFolder) 
         file = folder / name
         data = file.read_bytes()
         file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        assert f"{name} has changed since it was written" in (checkpoint.find_damage(run.checkpoints, 4) or "")
+        assert f"{name} has changed since it was written" in (
+            checkpoint.checkpoint_damage_message(run.checkpoints, 4) or ""
+        )
         with pytest.raises(CheckpointError, match="has changed since"):
             checkpoint.read_checkpoint(run.checkpoints, 4)
         file.write_bytes(data)
-    assert checkpoint.find_damage(run.checkpoints, 4) is None
+    assert checkpoint.checkpoint_damage_message(run.checkpoints, 4) is None
 
 
 def test_weights_that_have_changed_are_neither_played_nor_evaluated(run: RunFolder) -> None:
@@ -297,7 +343,7 @@ def test_files_are_on_the_disk_before_the_checkpoint_has_its_name(
 def test_a_row_that_is_none_is_named_with_its_line(line: str, why: str, run: RunFolder) -> None:
     with run.metrics_file.open("ab") as file:
         file.write(line.encode(errors="surrogateescape") + b"\n")
-    with pytest.raises(FolderError, match=r"metrics\.jsonl, line 6: no row of metrics: ") as error:
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl, line 6: no row of metrics: ") as error:
         list(run.rows())
     assert why in str(error.value)
     assert len(str(error.value)) < 500
@@ -320,7 +366,7 @@ def test_names_that_only_look_like_steps_are_none(name: str, run: RunFolder) -> 
         (run.path / "trajectories" / f"{each}.jsonl.zst").touch()
     assert checkpoint.checkpoint_steps(run.checkpoints) == [2, 4]
     assert run.recorded_steps() == [1, 2, 3, 4, 5]
-    run.rewind(4)
+    run.rewind_to_checkpoint(4)
     assert run.recorded_steps() == [1, 2, 3, 4]
     assert (run.path / "trajectories" / f"{name}.jsonl.zst").exists()
 

@@ -18,8 +18,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
-from marl.commands.play import play, simulator_for
-from marl.runs.run_folder import RunFolder, environment
+from marl.commands.play import load_scenario_and_simulator, play_and_print_episodes
+from marl.runs.metric_rows import CRC
+from marl.runs.run_folder import RunFolder, describe_environment
 from marl.scenario.load import validate
 from marl.training.build import build
 from marl.training.loop import StopRequest, TrainingLoop
@@ -45,7 +46,9 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> RunWorkspace:
 
 
 def test_a_trained_run_can_be_played(resumed, capsys):
-    play(*simulator_for(resumed.run, random=False), seat=None, episodes=2, out=None)
+    play_and_print_episodes(
+        *load_scenario_and_simulator(resumed.run, random=False), seat=None, episodes=2, out_file=None
+    )
     assert capsys.readouterr().out.count("episode play.") == 2
 
 
@@ -78,14 +81,14 @@ def test_the_environment_names_versions_seed_threads_and_machine(resumed):
     assert written["packages"]["torch"] == torch.__version__
     assert (written["seed"], written["threads"]) == (0, 1)
     assert {"command", "python", "machine", "accelerator"} < written.keys()
-    assert environment(marl.load(resumed.path / "scenario.yaml"))["packages"] == written["packages"]
+    assert describe_environment(marl.load(resumed.path / "scenario.yaml"))["packages"] == written["packages"]
 
 
 def test_event_files_hold_the_rows_once_each_after_a_kill(resumed):
     assert len(list((resumed.run / "events").iterdir())) == 1
     events = EventAccumulator(str(resumed.run / "events"), size_guidance={"scalars": 0}).Reload()
     lines = [json.loads(line) for line in (resumed.run / "metrics.jsonl").read_text().splitlines()]
-    names = {name for line in lines for name in line if name != "step"}
+    names = {name for line in lines for name in line if name not in ("step", CRC)}
     assert set(events.Tags()["scalars"]) == names
     for name in names:
         held = [(line["step"], torch.tensor(line[name]).item()) for line in lines if name in line]
@@ -119,7 +122,7 @@ def test_a_terminal_gets_a_live_table_that_begins_with_the_run_and_is_put_away(r
     watch = console_monitor(console, 8, "demo")
     assert screen.getvalue() == "", "a run that cannot begin leaves the terminal as it was"
     watch.begin(RunFolder(resumed.run))
-    watch.log(8, {"eval/nashconv": 0.125})
+    watch.log_metrics(8, {"eval/nashconv": 0.125})
     watch.close()
     assert "eval/nashconv" in screen.getvalue()
     assert "0.125" in screen.getvalue()
@@ -136,7 +139,7 @@ def test_a_tracker_of_a_resumed_run_gets_the_whole_curve(resumed, monkeypatch):
     monkeypatch.setitem(sys.modules, "trackio", library)
     tracker = ExperimentTracker("trackio")
     tracker.begin(RunFolder(resumed.run))
-    tracker.log(9, {"a": 1.0})
+    tracker.log_metrics(9, {"a": 1.0})
     tracker.close()
     assert [step for step, _ in got] == [*range(9), 9, -1]
     assert "step" not in got[3][1]
@@ -147,7 +150,7 @@ def trained(scenario: dict[str, Any], folder: Path) -> tuple[dict[str, Any], dic
     home = RunFolder(folder / "run")
     checked = validate(yaml.safe_load(yaml.safe_dump(scenario)))
     home.create(checked)
-    run = build(checked)
+    run: Any = build(checked)
 
     def weights() -> dict[str, Any]:
         engines: dict[str, Any] = dict(run.simulator.engines)

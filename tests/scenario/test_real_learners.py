@@ -20,7 +20,7 @@ from marl.models.chat_template import ChatTokenizer
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.scenario.load import validate
 from marl.trainers.batching.planner import BatchPlanner
-from marl.trainers.batching.rows import Row
+from marl.trainers.batching.rows import BatchRow
 from marl.trainers.forward.fidelity_gate import MAX_ROUNDING_RATIO
 from marl.trainers.forward.rounding_noise import read_logprobs, rounding_noise
 from tests.support.paths import SCENARIOS
@@ -91,11 +91,11 @@ def source_of(dtype: Any) -> AdapterSource:
     return AdapterSource("solver", Adapter(base=base, rank=16), PretrainedSource("solver", str(MODEL), dtype, "cpu"))
 
 
-def texts_of(source: AdapterSource) -> list[Row]:
+def texts_of(source: AdapterSource) -> list[BatchRow]:
     """Return three answers to each of two questions."""
     chat = ChatTokenizer(source.tokenizer(), frozenset())
     asked = [Request("solver", (Message("user", f"What is 7 + {n}?"),), Sampling()) for n in (5, 6)]
-    return [Row(chat.prompt(each, 0).ids, tuple(chat.ids(answer))) for each in asked for answer in ANSWERS]
+    return [BatchRow(chat.prompt(each, 0).ids, tuple(chat.encode(answer))) for each in asked for answer in ANSWERS]
 
 
 def moved(model: Any) -> Any:

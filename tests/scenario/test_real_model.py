@@ -58,7 +58,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(parents=True)
     for name in ("config.json", "tokenizer.json"):
         (folder / name).write_text("{}")
-    (folder / "pytorch_model.bin").touch()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
     monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
@@ -121,7 +121,8 @@ def desk(folder: Path, scenario: dict[str, Any]) -> RunWorkspace:
 
 def trained(desk: RunWorkspace, *arguments: str, kill: SignalTrigger | None = None) -> int | None:
     """As `RunWorkspace.train`, with the patience that a model of 135M parameters needs on a busy machine."""
-    process = desk.start_training(*arguments, kill=kill)
+    # `--allow`, because the answers of random play are longer than the few tokens which these runs sample.
+    process = desk.start_training("--allow", *arguments, kill=kill)
     process.join(PATIENCE_S)
     return process.exitcode
 

@@ -10,7 +10,7 @@ import pytest
 
 import marl
 from marl.engines.reward_model.settings import RewardModelConfig
-from marl.evaluation.suite_play import suite_figures
+from marl.evaluation.suite_play import suite_metrics
 from marl.scenario.load import ScenarioError
 from tests.support.command_line import run_marl
 from tests.support.paths import SCENARIOS
@@ -76,7 +76,7 @@ def test_rlhf_runs_end_to_end_on_its_own_output_folders() -> None:
     # What was only rated never changed, and is no language model now.
     engine = marl.load(RLHF[2]).policies["reward_model"].engine
     assert isinstance(engine, RewardModelConfig)
-    assert engine.folder().parts[-4:] == ("checkpoints", "000003", "policies", "solver")
+    assert engine.model_folder().parts[-4:] == ("checkpoints", "000003", "policies", "solver")
 
 
 def test_an_interrupted_last_step_goes_on_exactly(here: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_model_learns_offline_from_two_games_and_takes_the_suite(
     last = results[-1]
     assert {"policy/actor/value_loss", "game/nim/episode/count", "game/kuhn/episode/count"} <= last.keys()
     suite = read_suite(SCENARIOS / "suites" / "small_games.yaml").model_copy(update={"problems": 4, "samples": 2})
-    figures = suite_figures(suite, suite_player("runs/offline_awr", suite).play(suite))
+    figures = suite_metrics(suite, suite_player("runs/offline_awr", suite).play_suite(suite))
     assert {figures[f"eval/{name}/problems"] for name in suite.tests} == {4}
     assert all(0 <= figures[f"eval/{name}/unreadable"] <= 1 for name in suite.tests)
 

@@ -11,8 +11,8 @@ import pytest
 
 import marl
 from marl.core.types import Deal, Problem, Request
-from marl.protocols import Split, Tasks
-from marl.rollout.casting import RoleCasting
+from marl.protocols import Split, TaskProblems
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
 from tests.support.small_games import FunctionEngine
 from tests.support.small_team_scenarios import SCENARIOS, TEAMS
@@ -24,11 +24,11 @@ CANARIES = ("zarquonbleen", "918273645")
 class Canaries:
     """Problems whose answers, wrong answers and secret facts stand nowhere else."""
 
-    tasks: Tasks
+    tasks: TaskProblems
     secret: frozenset[str]
 
-    def size(self, split: Split) -> int:
-        return self.tasks.size(split)
+    def problem_count(self, split: Split) -> int:
+        return self.tasks.problem_count(split)
 
     def problem(self, split: Split, index: int) -> Problem:
         return self._changed(self.tasks.problem(split, index))
@@ -56,7 +56,7 @@ def test_the_right_answer_is_in_no_prompt(name: str, split: str) -> None:
     scenario = marl.load(SCENARIOS / f"{name}.yaml")
     game: Any = scenario.game
     # Where `cached_property` keeps it.
-    vars(game)["tasks"] = Canaries(game.task.build(), game.task.secret_facts)
+    vars(game)["tasks"] = Canaries(game.task.build(), game.task.secret_fact_names)
     verdict = json.dumps({"scores": dict.fromkeys(["correct", "brief", "passes", "reward"], 0.0)})
 
     def say(request: Request) -> str:
@@ -68,7 +68,7 @@ def test_the_right_answer_is_in_no_prompt(name: str, split: str) -> None:
 
     asked: list[Request] = []
     engines = dict.fromkeys(scenario.policies, FunctionEngine(say))
-    simulator = RolloutSimulator(game, RoleCasting(scenario.roles, 0), engines, deadline_s=60.0)
+    simulator = RolloutSimulator(game, RoleRequestBuilder(scenario.roles, 0), engines, deadline_s=60.0)
     simulator.play([Deal(f"e{i}", "g", i, scenario.seats, options={"split": split, "index": i}) for i in range(8)])
     assert len(asked) >= 8
     for request in asked:

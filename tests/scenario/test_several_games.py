@@ -49,8 +49,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "best": (
         {"games": {"nim": NIM}, "evaluate": {"optimal": True, "keep_best": "eval/optimal"}},
-        "evaluate.keep_best: nothing measures 'eval/optimal'; did you mean 'eval/nim/optimal' or "
-        "'eval/nim/legal_mass'? choices: eval/nim/legal_mass, eval/nim/optimal",
+        "evaluate.keep_best: nothing measures 'eval/optimal'; did you mean 'eval/nim/optimal'? "
+        "choices: eval/nim/legal_mass, eval/nim/optimal",
     ),
     "name": (
         {"games": {"held_out": NIM}},
@@ -98,7 +98,7 @@ def test_every_game_is_a_scenario_with_its_own_seats_roles_and_measures() -> Non
     roles = {name: {"kind": "player", "policy": "actor"} for name in ("player", "bluffer")}
     games = {"nim": NIM, "kuhn": {**KUHN, "seats": dict.fromkeys(SEATS, "bluffer"), "evaluate": {"nashconv": True}}}
     whole = validate(untrained_two_games(games=games, roles=roles))
-    views = whole.by_game()
+    views = whole.scenario_by_game()
     assert {name: (view.game.kind, [*view.roles]) for name, view in views.items()} == {
         "nim": ("nim", ["player"]),
         "kuhn": ("kuhn_poker", ["bluffer"]),
@@ -112,4 +112,4 @@ def test_a_scenario_with_one_game_is_its_own_view() -> None:
     data = untrained_two_games() | {"game": {"kind": "nim"}, "seats": SEATS}
     del data["games"]
     whole = validate(data)
-    assert whole.by_game() == {"": whole}
+    assert whole.scenario_by_game() == {"": whole}

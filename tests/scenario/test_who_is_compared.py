@@ -15,7 +15,7 @@ from marl.protocols import Evidence
 from marl.scenario.credit_checks import credit_notes
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import CreditConfig
-from marl.training.placement import make_simulator
+from marl.training.placement import simulator_from_engines
 from tests.support.paths import KUHN
 from tests.support.small_games import FunctionEngine, random_move
 from tests.support.small_team_scenarios import SCENARIOS
@@ -42,7 +42,7 @@ def test_a_rule_that_adds_up_all_rewards_of_a_zero_sum_game_is_refused_with_team
 @pytest.mark.parametrize("kind", ["uniform", "last_speaker"])
 def test_what_is_refused_judges_every_turn_of_kuhn_poker_with_0_and_the_teams_do_not(kind: str) -> None:
     kuhn, names = marl.load(KUHN), [f"{i}" for i in range(40)]
-    play = make_simulator(kuhn, {"actor": FunctionEngine(random_move)}).play
+    play = simulator_from_engines(kuhn, {"actor": FunctionEngine(random_move)}).play
     evidence = Evidence(play([Deal(name, name, i, kuhn.seats) for i, name in enumerate(names)]), "kuhn_poker")
 
     def worths(**settings: Any) -> set[float]:

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from marl.commands.eval.evaluate import evaluate_policies, parse_search, policie
 from marl.core.graph import Trajectory
 from marl.core.types import Completion, Deal, Request
 from marl.engines.scripted import Random
-from marl.evaluation.evaluate import Opponents, play_match
-from marl.evaluation.search_policy import exact_figures
+from marl.evaluation.evaluate import OpponentPlayers, play_match
+from marl.evaluation.search_policy import exact_search_metrics
 from marl.experience.expert_iteration import SearchSelfPlay
 from marl.games.base import TextGame
 from marl.games.kuhn_poker import KuhnPokerConfig
@@ -26,8 +27,8 @@ from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Scenario
-from marl.search.determinization import determinizations
-from marl.search.play import SearchPlayer, SearchSeats
+from marl.search.determinization import sample_determinizations
+from marl.search.play import SearchPlayer, SearchRoles
 from marl.search.settings import SearchSettings
 from tests.support.small_games import (
     CircleConfig,
@@ -69,7 +70,7 @@ def scenario(kind: str, **game: object) -> Scenario:
 
 
 def searcher(simulator: RolloutSimulator, settings: SearchSettings = SEARCHED) -> SearchPlayer:
-    return SearchPlayer(simulator, settings, SearchSeats(["player"], {}))
+    return SearchPlayer(simulator, settings, SearchRoles(["player"], {}))
 
 
 def moves(trajectories: Sequence[Trajectory]) -> list[list[str | None]]:
@@ -101,7 +102,7 @@ def test_a_copy_goes_on_as_the_game_would_and_leaves_it_alone(config: GameConfig
 
 
 def _state(game: TextGame) -> str:
-    names = sorted(vars(game).keys() - {"_rng", "_spaces"})
+    names = sorted(vars(game).keys() - {"_rng", "_observation_and_action_spaces_by_agent"})
     return repr([(name, vars(game)[name]) for name in names if name not in ("config", "metadata")]) + str(
         hash(game.rng.getstate())
     )
@@ -118,7 +119,7 @@ def test_episodes_with_search_are_ordinary_ones_whose_texts_the_policy_scored() 
     assert [turn.completion.text for turn in episode.turns] == [f"[{turn.action}]" for turn in episode.turns]
     assert {turn.completion.logprobs[0] for turn in episode.turns} == {math.log(0.2)}
     assert {turn.request.forced for turn in episode.turns} == {None}
-    assert [result.chosen for result in player.results] == [turn.action for turn in episode.turns]
+    assert [result.chosen_move for result in player.results] == [turn.action for turn in episode.turns]
 
 
 def test_policies_are_asked_what_their_roles_would_ask_had_the_moves_really_been_played() -> None:
@@ -134,7 +135,7 @@ def test_policies_are_asked_what_their_roles_would_ask_had_the_moves_really_been
             episode = Episode(game.build(), make_deal("r", game, cards=cards), simulator.casting)
             for move in path:
                 episode.force_action(move)
-            real |= {request.messages for _, request in episode.new_requests()}
+            real |= {request.messages for _, request in episode.take_new_requests()}
     assert len(asked) > 6
     assert asked <= real
 
@@ -155,8 +156,13 @@ def test_equal_seeds_play_equal_episodes_whoever_plays_beside() -> None:
 
 def test_agents_that_move_together_cannot_search() -> None:
     game = PenniesConfig()
-    with pytest.raises(ValueError, match="is asked together with player_0"):
+    with pytest.raises(ValueError, match="is asked together with another agent"):
         searcher(make_simulator(game, Scored())).play([make_deal("e", game)])
+    # As for exact figures, where the position of the first agent is searched without an episode being played.
+    simulator = make_simulator(game, Scored())
+    episode = Episode(game.build(), make_deal("e", game), simulator.casting)
+    with pytest.raises(ValueError, match="player_1 is asked together with another agent"):
+        searcher(simulator).search_next_moves([episode])
 
 
 # --- hidden information ----------------------------------------------------------------------------------------------
@@ -167,9 +173,9 @@ def test_states_that_an_agent_cannot_tell_apart_are_planned_from_alike() -> None
     simulator = make_simulator(game, Scored())
     episode = Episode(game.build(), make_deal("e", game, cards="JQ"), simulator.casting)
     episode.force_action("bet")
-    drawn = determinizations(game, episode, 8, random.Random(0))
+    drawn: Any = sample_determinizations(game, episode, 8, random.Random(0))
     assert sorted((weight, copy.cards) for weight, copy in drawn) == [(0.5, "JQ"), (0.5, "KQ")]
-    (single,) = determinizations(game, episode, 1, random.Random(0))
+    (single,) = sample_determinizations(game, episode, 1, random.Random(0))
     assert single[0] == 1.0
 
 
@@ -177,28 +183,29 @@ def test_a_game_that_exports_no_deals_is_dealt_again_until_the_agent_cannot_tell
     class Unknown(KuhnPokerConfig):
         kind: str = "unknown_deals"
 
-        def starts(self) -> None:  # type: ignore[override]
+        def all_start_states(self) -> None:  # type: ignore[override]
             return None
 
     game = Unknown()
     episode = Episode(game.build(), make_deal("e", game, seed=5), make_simulator(game, Scored()).casting)
     card = episode.game.infos["player_0"]["state"]
-    drawn = [copy.cards for _, copy in determinizations(game, episode, 40, random.Random(0))]
+    dealt: Any = sample_determinizations(game, episode, 40, random.Random(0))
+    drawn = [copy.cards for _, copy in dealt]
     assert {cards[0] for cards in drawn} == {card}
     assert len(set(drawn)) == 2
     moved = Episode(game.build(), make_deal("e", game, cards="KQ"), make_simulator(game, Scored()).casting)
     moved.game.infos["player_0"]["state"] = "an ace"
     with pytest.raises(ValueError, match="none of 1000 random deals of game 'unknown_deals' leads to what player_0"):
-        determinizations(game, moved, 1, random.Random(0))
+        sample_determinizations(game, moved, 1, random.Random(0))
 
 
 def test_search_in_kuhn_poker_has_an_exact_nashconv() -> None:
     setting = scenario("kuhn_poker")
     simulator = make_simulator(setting.game, Random().build(None))
-    uniform = exact_figures(setting, simulator, SearchSettings(simulations=1, prior="uniform", temperature=1e6))
+    uniform = exact_search_metrics(setting, simulator, SearchSettings(simulations=1, prior="uniform", temperature=1e6))
     # Visits of one simulation are all on one move, whatever the temperature: a deterministic policy.
     assert 0 < uniform["eval/nashconv"] <= 4
-    searched = exact_figures(setting, simulator, SearchSettings(simulations=200, temperature=1.0))
+    searched = exact_search_metrics(setting, simulator, SearchSettings(simulations=200, temperature=1.0))
     assert searched["eval/nashconv"] < 11 / 12  # that of the random policy without search
     assert searched["eval/value/player_0"] == -searched["eval/value/player_1"]
 
@@ -210,11 +217,18 @@ def test_search_plays_nim_perfectly_though_its_policy_knows_nothing() -> None:
     setting = scenario("nim", piles=[3, 5])
     simulator = make_simulator(setting.game, Random().build(None))
     settings = SearchSettings(simulations=80)
-    assert exact_figures(setting, simulator, settings)["eval/optimal"] == 1.0
+    assert exact_search_metrics(setting, simulator, settings)["eval/optimal"] == 1.0
     results = play_match(
-        setting, simulator, Opponents.scripted(setting, "random"), episodes=10, seed=0, search=settings
+        setting,
+        simulator,
+        OpponentPlayers.from_scripted_player(setting, "random"),
+        episodes=10,
+        seed=0,
+        search=settings,
     )
-    without = play_match(setting, simulator, Opponents.scripted(setting, "random"), episodes=10, seed=0)
+    without = play_match(
+        setting, simulator, OpponentPlayers.from_scripted_player(setting, "random"), episodes=10, seed=0
+    )
     assert sum(map(sum, results.returns.values())) > sum(map(sum, without.returns.values()))
 
 
@@ -222,7 +236,7 @@ def test_search_plays_nim_perfectly_though_its_policy_knows_nothing() -> None:
 def test_search_draws_against_minimax_in_tic_tac_toe() -> None:
     setting = scenario("tic_tac_toe")
     simulator = make_simulator(setting.game, Random().build(None))
-    opponents = Opponents.scripted(setting, "minimax")
+    opponents = OpponentPlayers.from_scripted_player(setting, "minimax")
     settings = SearchSettings(simulations=300, repeats=4, prior="uniform")
     figures = play_match(setting, simulator, opponents, episodes=40, seed=0, search=settings).metrics("m")
     assert figures["m/draw"] >= 0.9
@@ -265,7 +279,7 @@ def test_roles_that_do_not_search_sample_their_answers() -> None:
     (episode,) = experience.gather(0, lambda _: [start], make_simulator(game, engine, **roles))
     sampled = [request for request in engine.requests.values() if request.forced is None]
     assert len(sampled) == sum(turn.role == "guest" for turn in episode.turns)
-    assert list(SearchSelfPlay(roles=("guess",)).conflicts(seats, 1)) == [
+    assert list(SearchSelfPlay(roles=("guess",)).seating_conflicts(seats, 1)) == [
         "roles: no seat has the role 'guess'; did you mean 'guest'? choices: guest, player"
     ]
 

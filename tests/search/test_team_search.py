@@ -13,18 +13,18 @@ from marl.commands.eval.evaluate import EvaluatedPolicies, evaluate_policies, pa
 from marl.commands.simulators import untrained_simulator
 from marl.core.graph import Trajectory
 from marl.core.types import Completion, Deal, Request
-from marl.evaluation.turn_search import is_oracle, search_problems
+from marl.evaluation.turn_search import rating_needs_gold_answer, turn_search_setting_errors
 from marl.games.team.settings import TeamConfig
 from marl.roles.answering import PlayerRole
 from marl.roles.judging import CriticRole
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Scenario
-from marl.search.rollout_ratings import RolloutRating
+from marl.search.rollout_ratings import RolloutRater
 from marl.search.settings import TurnSearchSettings
-from marl.search.tree import uct
+from marl.search.tree import ucb1_scores
 from marl.search.turn_rules import TurnTree
-from marl.search.turn_search import RolloutCost, TurnSearch, TurnSearchResult
+from marl.search.turn_search import RolloutTokenCost, TurnSearch, TurnSearchResult
 from tests.support.small_games import FunctionEngine, make_simulator, random_move
 from tests.support.small_team_scenarios import small_scenario
 
@@ -79,7 +79,7 @@ def team(config: TeamConfig = GAME, rates: Rates = share_of_good, **order: Any) 
 
     voice = FunctionEngine(say, **order)
     roles = {name: PlayerRole(policy="actor") for name in ("planner", "solver")}
-    judge = CriticRole(policy="judge", verdict="score", answer="bracket")
+    judge = CriticRole.model_validate({"policy": "judge", "verdict": "score", "answer": "bracket"})
     return make_simulator(config, {"actor": voice, "judge": voice}, judge=judge, **roles)
 
 
@@ -106,14 +106,14 @@ def words(course: Trajectory) -> tuple[str | None, ...]:
 @pytest.mark.parametrize("rule", RULES)
 def test_with_enough_tokens_the_best_course_is_chosen(rule: str) -> None:
     results = searched(settings(rule, 400))
-    assert {words(result.chosen) for result in results} == {("c", "b")}
-    assert {result.rating for result in results} == {1.0}
+    assert {words(result.chosen_rollout) for result in results} == {("c", "b")}
+    assert {result.chosen_rating for result in results} == {1.0}
 
 
 def test_a_tree_that_is_led_by_verdicts_on_plans_needs_fewer_tokens_than_whole_courses() -> None:
     def solved(rule: str, **more: Any) -> float:
         results = searched(settings(rule, 80, **more), team(STEPS), 30)
-        return sum(words(result.chosen) == ("c", "b") for result in results) / len(results)
+        return sum(words(result.chosen_rollout) == ("c", "b") for result in results) / len(results)
 
     assert solved("tree", exploration=0.2) > solved("best_of_n") + 0.1
 
@@ -121,19 +121,19 @@ def test_a_tree_that_is_led_by_verdicts_on_plans_needs_fewer_tokens_than_whole_c
 @pytest.mark.parametrize("rule", RULES)
 def test_the_course_with_the_best_rating_is_chosen_and_of_equals_the_first(rule: str) -> None:
     for result in searched(settings(rule)):
-        ratings = [RolloutRating("judge.score").rate(course) for course in result.rollouts]
+        ratings = [RolloutRater("judge.score").rate_rollout(course) for course in result.rollouts]
         assert tuple(ratings) == result.ratings
-        assert result.chosen is result.rollouts[ratings.index(max(rating or 0.0 for rating in ratings))]
+        assert result.chosen_rollout is result.rollouts[ratings.index(max(rating or 0.0 for rating in ratings))]
         assert result.rollouts[0].parent is None
 
 
 def test_a_course_without_a_readable_verdict_is_worse_than_any_other() -> None:
     first, second, third = team().play(deals(3))
-    costs = (RolloutCost(1, 1),) * 3
-    assert TurnSearchResult((first, second, third), (None, -5.0, -7.0), costs, 0).chosen is second
-    assert TurnSearchResult((first, second), (None, None), costs[:2], 0).chosen is first
+    costs = (RolloutTokenCost(1, 1),) * 3
+    assert TurnSearchResult((first, second, third), (None, -5.0, -7.0), costs, 0).chosen_rollout is second
+    assert TurnSearchResult((first, second), (None, None), costs[:2], 0).chosen_rollout is first
     mumbling = team(rates=lambda moves: "hm" if moves["planner"] == "c" else "[0.1]")
-    assert all(words(result.chosen)[0] != "c" for result in searched(settings("tree"), mumbling))
+    assert all(words(result.chosen_rollout)[0] != "c" for result in searched(settings("tree"), mumbling))
 
 
 # --- what it costs ---------------------------------------------------------------------------------------------------
@@ -142,12 +142,12 @@ def test_a_course_without_a_readable_verdict_is_worse_than_any_other() -> None:
 def test_best_of_n_plays_as_many_whole_courses_as_fit() -> None:
     # A course is three answers of two tokens; the fourth course ends at 24 tokens.
     for result in searched(settings("best_of_n", 20)):
-        assert (len(result.rollouts), result.tokens, result.discarded_tokens) == (3, 18, 6)
+        assert (len(result.rollouts), result.sampled_tokens, result.discarded_tokens) == (3, 18, 6)
         assert result.prompt_tokens == 3 * 3 * 2
     (only,) = searched(settings("best_of_n", 18), many=1)
-    assert (len(only.rollouts), only.tokens, only.discarded_tokens) == (3, 18, 0)
+    assert (len(only.rollouts), only.sampled_tokens, only.discarded_tokens) == (3, 18, 0)
     (first,) = searched(settings("tree", 1), many=1)
-    assert (len(first.rollouts), first.tokens, first.discarded_tokens) == (1, 6, 0)
+    assert (len(first.rollouts), first.sampled_tokens, first.discarded_tokens) == (1, 6, 0)
 
 
 def test_a_beam_tries_each_turn_from_the_best_course_so_far() -> None:
@@ -156,7 +156,7 @@ def test_a_beam_tries_each_turn_from_the_best_course_so_far() -> None:
     assert [cost.tokens for cost in result.costs] == [6, 6, 6, 4, 4, 6]
     places = [course.parent and course.parent[1] for course in result.rollouts]
     assert places == [None, 0, 0, 1, 1, 0]
-    best = max(result.rollouts[:3], key=lambda course: RolloutRating("judge.score").rate(course) or 0.0)
+    best = max(result.rollouts[:3], key=lambda course: RolloutRater("judge.score").rate_rollout(course) or 0.0)
     assert {course.turns[0].id for course in result.rollouts[3:5]} == {best.turns[0].id}
 
 
@@ -164,13 +164,13 @@ def test_a_beam_tries_each_turn_from_the_best_course_so_far() -> None:
 def test_tokens_are_counted_once_and_turns_that_are_shared_are_not_sampled_again(rule: str) -> None:
     simulator = team()
     results = searched(settings(rule, 90), simulator)
-    spent = sum(result.tokens + result.discarded_tokens for result in results)
+    spent = sum(result.sampled_tokens + result.discarded_tokens for result in results)
     voice = simulator.engines["actor"]
     assert isinstance(voice, FunctionEngine)
     assert spent == 2 * len(voice.requests) == simulator.tokens["eval"]
     for result in results:
         turns = {turn.id: turn for course in result.rollouts for turn in course.turns}
-        assert result.tokens == 2 * len(turns) <= 90
+        assert result.sampled_tokens == 2 * len(turns) <= 90
         assert all(turns[turn.id] is turn for course in result.rollouts for turn in course.turns)
 
 
@@ -179,10 +179,14 @@ def test_a_search_with_fewer_tokens_is_the_beginning_of_one_with_more(rule: str)
     longest = searched(settings(rule, 100))
     for tokens in (1, 6, 17, 41, 100):
         for shorter, longer in zip(searched(settings(rule, tokens)), longest, strict=True):
-            within = longer.within(tokens)
-            assert (within.rollouts, within.ratings, within.costs) == (shorter.rollouts, shorter.ratings, shorter.costs)
+            within_token_budget = longer.within_token_budget(tokens)
+            assert (within_token_budget.rollouts, within_token_budget.ratings, within_token_budget.costs) == (
+                shorter.rollouts,
+                shorter.ratings,
+                shorter.costs,
+            )
             ends = list(accumulate(cost.tokens for cost in longer.costs))
-            assert len(within.rollouts) == max(1, sum(end <= tokens for end in ends))
+            assert len(within_token_budget.rollouts) == max(1, sum(end <= tokens for end in ends))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -197,7 +201,7 @@ def test_a_search_is_the_same_alone_and_among_others_again_and_whatever_the_orde
 def test_players_without_tokens_are_not_searched() -> None:
     silent = Wordless(random_move)
     roles = {name: PlayerRole(policy="actor") for name in ("planner", "solver")}
-    judge = CriticRole(policy="actor", verdict="score", answer="bracket")
+    judge = CriticRole.model_validate({"policy": "actor", "verdict": "score", "answer": "bracket"})
     simulator = make_simulator(GAME, {"actor": silent}, judge=judge, **roles)
     assert [len(result.rollouts) for result in searched(settings("tree"), simulator)] == [1] * 6
 
@@ -233,8 +237,8 @@ def test_a_role_without_chance_is_not_searched() -> None:
 
 def test_uct_is_that_of_the_paper() -> None:
     # Q + c sqrt(ln N / n), by hand: N = 4; ln 4 = 1.3863.
-    assert uct([0.5, 0.9], [3, 1], 0.5) == pytest.approx([0.5 + 0.5 * 0.67979, 0.9 + 0.5 * 1.17741], abs=1e-5)
-    assert uct([0.25], [1], 9.0) == [0.25]
+    assert ucb1_scores([0.5, 0.9], [3, 1], 0.5) == pytest.approx([0.5 + 0.5 * 0.67979, 0.9 + 0.5 * 1.17741], abs=1e-5)
+    assert ucb1_scores([0.25], [1], 9.0) == [0.25]
 
 
 def rated(rate: Callable[[tuple[str, str]], float]) -> Callable[[dict[str, str]], str]:
@@ -258,12 +262,14 @@ def test_a_tree_backs_up_what_courses_were_rated_and_counts_equal_answers_as_one
     simulator = team()
     chosen = settings("tree", 300, width=3)
     (first,) = simulator.play(deals(1))
-    grown = TurnTree(first, chosen, RolloutRating("judge.score"), lambda turn: turn.role != "judge")
+    grown = TurnTree(first, chosen, RolloutRater("judge.score"), lambda turn: turn.role != "judge")
     others = simulator.play(deals(60)[1:])
     for _ in range(12):
-        path, node = grown.select()
+        path, node = grown.select_node_to_expand()
         begun = [turn.completion.text for turn in node.position.rollout.turns[: node.position.index]]
-        grown.insert(path, node, next(o for o in others if [t.completion.text for t in o.turns[: len(begun)]] == begun))
+        grown.insert_rollout(
+            path, node, next(o for o in others if [t.completion.text for t in o.turns[: len(begun)]] == begun)
+        )
     root = grown.root
     assert sum(root.visits) == 13
     assert len(root.children) == len(root.position.answers) <= 4
@@ -288,10 +294,10 @@ def test_a_verdict_on_a_plan_leads_the_tree_as_soon_as_it_is_there() -> None:
 def test_ratings_may_be_the_last_the_mean_or_the_least_verdict() -> None:
     (course,) = team(STEPS, lambda moves: "[0.75]" if "solver" in moves else "[0.25]").play(deals(1))
     verdicts = {"last": 0.75, "mean": 0.5, "least": 0.25}
-    assert {name: RolloutRating("judge.score", name).rate(course) for name in verdicts} == verdicts  # type: ignore[arg-type]
-    assert RolloutRating("returns").rate(course) == sum(course.returns.values())
+    assert {name: RolloutRater("judge.score", name).rate_rollout(course) for name in verdicts} == verdicts  # type: ignore[arg-type]
+    assert RolloutRater("returns").rate_rollout(course) == sum(course.returns.values())
     with pytest.raises(ValueError, match=r"by: 'judge.correct': 'judge' gives no named scores; choose judge.score"):
-        RolloutRating("judge.correct").rate(course)
+        RolloutRater("judge.correct").rate_rollout(course)
 
 
 # --- marl eval -------------------------------------------------------------------------------------------------------
@@ -329,10 +335,10 @@ def test_eval_shows_search_beside_no_search_and_best_of_n_at_the_same_budget() -
 
 def test_a_check_that_knows_the_right_answer_is_an_oracle_and_a_critic_is_none() -> None:
     team = small_scenario("solver_critic")
-    assert is_oracle(team, "verifier.correct")
-    assert not is_oracle(team, "critic.score")
-    assert not search_problems(team, settings("tree", by="verifier.correct"))
-    (problem,) = search_problems(team, settings("tree", by="verifier.corect"))
+    assert rating_needs_gold_answer(team, "verifier.correct")
+    assert not rating_needs_gold_answer(team, "critic.score")
+    assert not turn_search_setting_errors(team, settings("tree", by="verifier.correct"))
+    (problem,) = turn_search_setting_errors(team, settings("tree", by="verifier.corect"))
     assert problem.startswith("by: 'verifier.corect': 'verifier' gives no such score; did you mean 'correct'?")
 
 
@@ -381,7 +387,7 @@ def test_a_search_that_does_not_fit_the_game_is_refused_before_weights_are_loade
 
 
 def test_a_rating_role_is_not_searched_and_a_game_without_held_out_starts_is_not_measured() -> None:
-    problems = search_problems(scenario(), settings("tree", roles=["judge"]))
+    problems = turn_search_setting_errors(scenario(), settings("tree", roles=["judge"]))
     assert problems == ["roles: 'judge' rates rollouts, so its own turns are not searched; leave it out"]
     kuhn = validate(
         {
@@ -394,5 +400,5 @@ def test_a_rating_role_is_not_searched_and_a_game_without_held_out_starts_is_not
         "test",
         to_train=False,
     )
-    (problem,) = search_problems(kuhn, settings("tree", by="returns"))
+    (problem,) = turn_search_setting_errors(kuhn, settings("tree", by="returns"))
     assert problem == "rule: tree is measured on held-out starts, and 'kuhn_poker' has none"

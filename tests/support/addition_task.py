@@ -8,7 +8,7 @@ from typing import Any
 
 from marl.core.types import Deal, Message, Problem, Request
 from marl.games.team.settings import TeamConfig
-from marl.protocols import Engine, RoleConfig, Split, TaskConfig, Tasks
+from marl.protocols import Engine, RoleConfig, Split, TaskConfig, TaskProblems
 from marl.protocols.tasks import decode_verifier_case
 from marl.roles.base import BaseRole
 from marl.rollout.simulator import RolloutSimulator
@@ -21,13 +21,13 @@ class AdditionTask(TaskConfig):
     kind: str = "tests.support.addition_task:AdditionTask"
 
     @property
-    def posing_instructions(self) -> str:
+    def problem_posing_instructions(self) -> str:
         return "two numbers with + between them"
 
-    def build(self) -> Tasks:
+    def build(self) -> TaskProblems:
         return self
 
-    def size(self, split: Split) -> int:
+    def problem_count(self, split: Split) -> int:
         return 15 if split == "train" else 10
 
     def problem(self, split: Split, index: int) -> Problem:
@@ -83,4 +83,4 @@ def team_simulator(game: TeamConfig, say: Callable[[Request], str] | Engine, **r
 
 
 def team_deal(game: TeamConfig, name: str = "e", **options: Any) -> Deal:
-    return Deal(name, name, 0, game.default_seats(), options={"index": 7, **options})
+    return Deal(name, name, 0, game.default_role_of_agent(), options={"index": 7, **options})

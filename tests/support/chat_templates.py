@@ -33,7 +33,7 @@ class Published:
     def tokenizer(self, kind: str = "bytes") -> Any:
         """Return a tokenizer with these tokens: of `bytes` or of pieces as SentencePiece makes them.
 
-        The places of `trimmed` tokens are given without the blanks that they begin with.
+        The places of `offsets_omit_blanks` tokens are given without the blanks that they begin with.
         """
         bos, eos = self.special[:2]
         kinds = {"bytes": _bytes, "trimmed": _trimmed_bytes, "pieces": _pieces, "old_pieces": _old_pieces}

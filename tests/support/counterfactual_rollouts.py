@@ -9,7 +9,7 @@ from typing import Any
 from marl.core.graph import Trajectory
 from marl.core.types import Credit, Metrics
 from marl.engines.scripted import Random, ScriptedConfig
-from marl.evaluation.game_tree import GameTree, Node, Strategy, build_game_tree, values
+from marl.evaluation.game_tree import GameTree, GameTreeNode, Strategy, build_game_tree, expected_returns
 from marl.protocols import AssignConfig, Evidence, GameConfig
 from marl.rollout.simulator import RolloutSimulator
 from tests.support.small_games import FunctionEngine, make_deal, make_simulator
@@ -54,12 +54,12 @@ def expected_return(
     tree: GameTree, moves: Sequence[str], strategy: Strategy, start: int = 0, agents: Sequence[str] = ()
 ) -> float:
     """What `agents` (default: all) can expect together after `moves`, all that was paid until then included."""
-    node: Node = tree.roots[start][1]
+    node: GameTreeNode = tree.roots[start][1]
     paid, team = 0.0, agents or tree.agents
     for move in moves:
         paid += sum(node.rewards.get(agent, 0.0) for agent in team)
         node = node.moves[move]
-    values_of = values(replace(tree, roots=((1.0, node),)), strategy)
+    values_of = expected_returns(replace(tree, roots=((1.0, node),)), strategy)
     return paid + sum(values_of[agent] for agent in team)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from marl.models.adapter import AdapterSource
-from marl.models.torch_process_group import ProcessGroupMember, TorchProcessGroup, join_process_group
+from marl.models.torch_process_group import ProcessGroupJoinSettings, TorchProcessGroup, join_process_group
 from marl.protocols import DataParallel
 from tests.support.learning_samples import TinySource, Tokenizer
 
@@ -55,7 +55,7 @@ def run_in_processes(work: Callable[[TorchProcessGroup], Any], size: int = 2, wa
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
-            member = ProcessGroupMember(rank, size, (Path(folder) / "meeting").as_uri(), way, WAIT_S)
+            member = ProcessGroupJoinSettings(rank, size, (Path(folder) / "meeting").as_uri(), way, WAIT_S)
             process = context.Process(target=_work, args=(work, member, theirs), daemon=True)
             process.start()
             theirs.close()
@@ -67,7 +67,7 @@ def run_in_processes(work: Callable[[TorchProcessGroup], Any], size: int = 2, wa
     return results
 
 
-def _work(work: Callable[[TorchProcessGroup], Any], member: ProcessGroupMember, end: Connection) -> None:
+def _work(work: Callable[[TorchProcessGroup], Any], member: ProcessGroupJoinSettings, end: Connection) -> None:
     with join_process_group(member) as group:
         end.send(work(group))
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from marl.core.types import Findings, Request
-from marl.games.base import TextGame, TextGameConfig
+from marl.core.types import EpisodeMeasuresAndNewStarts, Request
+from marl.games.base import NextAgent, TextGame, TextGameConfig
 
 
 class DifficultyGameConfig(TextGameConfig):
@@ -28,16 +28,16 @@ class DifficultyGame(TextGame):
         super().__init__(("solver",), config.illegal, ("yes", "no"))
         self.poses = config.poses
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.opened = options.get("open", 1.0)
         known = options.get("problem")
         self.number = int(known["key"]) if known else rng.randrange(round(10 * self.opened))
         return "solver"
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return f"number {self.number}"
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return f"question {self.number}"
 
     def information_state(self, agent: str) -> str:
@@ -47,9 +47,11 @@ class DifficultyGame(TextGame):
         self.solved = float(action == "yes")
         return {"solver": self.solved}
 
-    def findings(self) -> Findings:
+    def episode_measures(self) -> EpisodeMeasuresAndNewStarts:
         other = {"problem": {"key": str(self.number + 10), "wrong": ("a", "b")}}
-        return Findings({"success": self.solved}, (other,) if self.poses and self.number < 10 else ())
+        return EpisodeMeasuresAndNewStarts(
+            {"success": self.solved}, (other,) if self.poses and self.number < 10 else ()
+        )
 
 
 def answer_by_difficulty(request: Request) -> str:

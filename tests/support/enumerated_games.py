@@ -8,9 +8,9 @@ from marl.commands.credit_check.enumeration import EnumeratedGame, Playthrough
 from marl.evaluation.game_tree import InformationState, build_game_tree
 from marl.protocols import GameConfig
 from marl.roles.answering import PlayerRole
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 
-CASTING = RoleCasting({"player": PlayerRole(policy="actor")}, 0)
+CASTING = RoleRequestBuilder({"player": PlayerRole(policy="actor")}, 0)
 
 
 def enumerate_game(game: GameConfig, chances: Mapping[str, Mapping[str, float]] | None = None) -> EnumeratedGame:
@@ -28,6 +28,7 @@ def find_play(game: EnumeratedGame, *moves: str, start: str | None = None) -> Pl
     [play] = [
         play
         for play in game.plays
-        if tuple(decision.cell.move for decision in play.decisions) == moves and start in (None, play.first.start)
+        if tuple(decision.cell.move for decision in play.decisions) == moves
+        and start in (None, play.initial_history.start)
     ]
     return play

@@ -8,14 +8,18 @@ from marl.core.graph import Trajectory
 from marl.core.types import Deal
 from marl.protocols import Evidence, GameConfig
 from marl.roles.answering import PlayerRole
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.episode import Episode
 
 
-@cache
 def all_rollouts(game: GameConfig) -> tuple[Trajectory, ...]:
     """In the order of the moves."""
-    settings, cast = game.build(), RoleCasting({"player": PlayerRole(policy="actor")}, 0)
+    return _all_rollouts(game)  # pyright: ignore[reportArgumentType]  # settings are frozen, and so hashable
+
+
+@cache
+def _all_rollouts(game: GameConfig) -> tuple[Trajectory, ...]:
+    settings, cast = game.build(), RoleRequestBuilder({"player": PlayerRole(policy="actor")}, 0)
     seats = dict.fromkeys(settings.possible_agents, "player")
 
     def from_here(moves: tuple[str, ...]) -> list[Trajectory]:
@@ -24,7 +28,7 @@ def all_rollouts(game: GameConfig) -> tuple[Trajectory, ...]:
             episode.force_action(move)
         if episode.done:
             return [episode.trajectory]
-        episode.new_requests()
+        episode.take_new_requests()
         legal = episode.game.infos[episode.game.agent_selection]["legal"] or ()
         return [course for move in legal for course in from_here((*moves, move))]
 

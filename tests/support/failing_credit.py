@@ -13,7 +13,7 @@ class Fussy(AssignConfig):
     file: str
 
     def __call__(self, evidence: Evidence) -> Credit:
-        if evidence.trajectories[0].id.startswith("000003.") and not Path(self.file).exists():
+        if evidence.trajectories[0].id.startswith("000004.") and not Path(self.file).exists():
             raise TypeError("nobody has told me who deserves this")
         return {
             turn.id: Advantage(trajectory.returns.get(turn.agent, 0.0))

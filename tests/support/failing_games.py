@@ -1,12 +1,15 @@
 """Kuhn poker as it should not be."""
 
 import random
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from marl.games.base import FinalRewards, NextAgent
 from marl.games.kuhn_poker import KuhnPoker, KuhnPokerConfig
+from marl.games.tic_tac_toe import TicTacToe, TicTacToeConfig
 
 
 class FailingKuhnConfig(KuhnPokerConfig):
@@ -14,6 +17,8 @@ class FailingKuhnConfig(KuhnPokerConfig):
 
     kind: str = "tests.support.failing_games:FailingKuhnConfig"
     share: float = 0.01
+    exits: bool = False
+    """They call `sys.exit` in place of raising an error."""
 
     def build(self) -> KuhnPoker:
         return FailingKuhn(self)
@@ -22,16 +27,39 @@ class FailingKuhnConfig(KuhnPokerConfig):
 class FailingKuhn(KuhnPoker):
     def __init__(self, settings: FailingKuhnConfig) -> None:
         super().__init__(settings.illegal)
-        self.share = settings.share
+        self.share, self.exits = settings.share, settings.exits
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        first = super().deal(rng, options)
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
+        first = super().start_new_game(rng, options)
         self.breaks = "cards" not in options and rng.random() < self.share
         return first
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         if self.breaks and action == "bet":
+            if self.exits:
+                sys.exit(0)
             raise ZeroDivisionError("the pot has gone")
+        return super().apply_action(action)
+
+
+class FailingTicTacToeConfig(TicTacToeConfig):
+    """One game in ten raises at its first move."""
+
+    kind: str = "tests.support.failing_games:FailingTicTacToeConfig"
+
+    def build(self) -> TicTacToe:
+        return FailingTicTacToe(self)
+
+
+class FailingTicTacToe(TicTacToe):
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
+        first = super().start_new_game(rng, options)
+        self.breaks = rng.random() < 0.1
+        return first
+
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
+        if self.breaks:
+            raise ZeroDivisionError("the board is torn")
         return super().apply_action(action)
 
 
@@ -45,8 +73,8 @@ class Rich(KuhnPokerConfig):
 
 
 class RichGame(KuhnPoker):
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        first = super().deal(rng, options)
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
+        first = super().start_new_game(rng, options)
         self.rich = "cards" not in options and rng.random() < 0.02
         return first
 
@@ -72,11 +100,11 @@ class SlowKuhnConfig(KuhnPokerConfig):
 class LateGame(KuhnPoker):
     dealt = 0
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         LateGame.dealt += 1
         if LateGame.dealt > 40 + 5 * 32 + 20:
             raise ZeroDivisionError("the pot has gone")
-        return super().deal(rng, options)
+        return super().start_new_game(rng, options)
 
 
 class Waiting(KuhnPokerConfig):
@@ -97,9 +125,9 @@ class WaitingGame(KuhnPoker):
         super().__init__(settings.illegal)
         self.folder, self.nth = Path(settings.folder), settings.nth
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         WaitingGame.dealt += 1
         while WaitingGame.dealt == self.nth and (self.folder / "halt").exists():
             (self.folder / "halted").touch()
             time.sleep(0.01)
-        return super().deal(rng, options)
+        return super().start_new_game(rng, options)

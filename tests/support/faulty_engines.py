@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from marl.core.types import Completion, Failure, Request, Ticket
+from marl.core.types import Completion, CompletionFailure, Request, Ticket
 from marl.engines.transformers.engine import TransformersEngine
 from marl.engines.transformers.policy_weights import FullWeights
 from marl.engines.transformers.settings import Transformers
@@ -45,7 +45,7 @@ class FaultyEngine:
             request = replace(request, sampling=request.sampling.model_copy(update={"temperature": 0.7}))
         self._sampler.submit(ticket, request)
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         return [(ticket, self._damage(answer)) for ticket, answer in self._sampler.step(wait_s)]
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
@@ -61,7 +61,7 @@ class FaultyEngine:
     def remove_policy(self, policy: str) -> None:
         self._sampler.remove_policy(policy)
 
-    def _damage(self, answer: Completion | Failure) -> Completion | Failure:
+    def _damage(self, answer: Completion | CompletionFailure) -> Completion | CompletionFailure:
         if self._fault == "nan" and isinstance(answer, Completion):
             return replace(answer, logprobs=(float("nan"), *answer.logprobs[1:]))
         return answer

@@ -15,9 +15,9 @@ class AdditionQuiz(NimConfig):
 
     kind: str = "quiz"
 
-    def problems(self, n: int) -> Sequence[Problem]:
+    def problems(self, max_count: int) -> Sequence[Problem]:
         facts = {"tests": ["f(2) == 4711"]}
-        return tuple(Problem(f"sum-{k}", f"What is {k}+1?", str(k + 1), facts=facts) for k in range(n))
+        return tuple(Problem(f"sum-{k}", f"What is {k}+1?", str(k + 1), facts=facts) for k in range(max_count))
 
 
 class LenientVerifier(VerifierConfig):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -57,7 +58,8 @@ def vocabulary() -> list[str]:
 
 def write_gguf(model: LlamaForCausalLM, path: Path) -> None:
     """Write the model, its matrices quantised to 8 bits (Q8_0), with a byte-level tokenizer and a ChatML template."""
-    writer, config = gguf.GGUFWriter(path, "llama"), model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    config: Any = model.config
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)

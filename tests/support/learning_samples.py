@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from marl.core.config import Sampling
 from marl.core.types import Advantage, Completion, Metrics, Request, Sample, Turn
-from marl.protocols import LearnerContext
+from marl.protocols import LearnerBuildArguments
 from marl.trainers.batching.batches import Batch
 from marl.trainers.forward.model_inputs import hidden_states
 from marl.trainers.forward.token_outputs import logits
@@ -34,19 +34,25 @@ class TinySource:
     """A one-layer model of 14k parameters, the same each time."""
 
     options: dict[str, Any] = field(default_factory=dict)
+    path, dtype, adapter = "", "float32", None
 
     def model(self) -> Any:
         torch.manual_seed(0)
-        sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-        heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.15}
+        sizes: dict[str, Any] = {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 1,
+        }
+        heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.15}
         return LlamaForCausalLM(LlamaConfig(**{**sizes, **heads, "max_position_embeddings": 128, **self.options}))
 
     def tokenizer(self) -> Tokenizer:
         return Tokenizer()
 
 
-def context(steps: int = 10, seed: int = 0, source: TinySource | None = None, **options: Any) -> LearnerContext:
-    return LearnerContext(policy="actor", source=source or TinySource(options), steps=steps, seed=seed)
+def context(steps: int = 10, seed: int = 0, source: TinySource | None = None, **options: Any) -> LearnerBuildArguments:
+    return LearnerBuildArguments(policy="actor", source=source or TinySource(options), steps=steps, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,14 @@ def make_sample(
     sampling: Sampling | None = None,
     **more: Any,
 ) -> Sample:
-    facts = {"agent": "player_0", "role": "solver", "group": "g", "nth": 0, "end": "no", "versions": (0, 0)}
+    facts: dict[str, Any] = {
+        "agent": "player_0",
+        "role": "solver",
+        "group": "g",
+        "nth": 0,
+        "end": "no",
+        "versions": (0, 0),
+    }
     advantage = advantage if isinstance(advantage, Advantage) else Advantage(advantage)
     return Sample(
         id=("episode", turn),
@@ -104,16 +117,16 @@ def make_sample(
 def first_step(learner: Any, samples: Sequence[Sample]) -> tuple[Metrics, dict[str, Tensor]]:
     """Return the metrics of an update, and parameter -> gradient of its first optimizer step, before clipping."""
     optimizer, gradients = learner._optimizer, {}
-    clip = optimizer.clip
+    clip_gradients = optimizer.clip_gradients
 
     def catch() -> Tensor:
-        named = zip(optimizer._names, optimizer.parameters, strict=True)
+        named = zip(optimizer.names, optimizer.parameters, strict=True)
         gradients.update(gradients or {name: p.grad.clone() for name, p in named if p.grad is not None})
-        return clip()
+        return clip_gradients()
 
-    optimizer.clip = catch
+    optimizer.clip_gradients = catch
     metrics = learner.update(samples)
-    optimizer.clip = clip
+    optimizer.clip_gradients = clip_gradients
     return metrics, gradients
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,11 +50,13 @@ class LossCase:
 def random_case(dtype: torch.dtype = torch.float64, rows: bool = False, seed: int = 0, full: bool = False) -> LossCase:
     """Random numbers; `rows`: one advantage a row; `full`: without the empty row."""
     generator = torch.Generator().manual_seed(seed)
-    tensors = [-2 + 0.7 * torch.randn(MASK.shape, generator=generator, dtype=torch.float64) for _ in range(4)]
+    tensors: list[Any] = [
+        -2 + 0.7 * torch.randn(MASK.shape, generator=generator, dtype=torch.float64) for _ in range(4)
+    ]
     advantages = torch.randn(MASK.shape, generator=generator, dtype=torch.float64)
     if rows:
         advantages = advantages[:, :1].expand_as(advantages).clone()
-    case = LossCase(*tensors, advantages, MASK)
+    case = LossCase(*[*tensors, advantages, MASK])
     case = case.over(lambda tensor: tensor[FULL]) if full else case
     return case.over(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
@@ -83,7 +86,9 @@ def expect_equal_losses(ours: Loss, theirs: Loss, case: LossCase, *, still: bool
 
     verl divides by lengths + 1e-8, hence the tolerance. `still`: there is no gradient to compare.
     """
-    tolerance = {"rtol": 1e-7, "atol": 1e-9} if case.logprobs.dtype == torch.float64 else {"rtol": 2e-6, "atol": 1e-7}
+    tolerance: dict[str, Any] = (
+        {"rtol": 1e-7, "atol": 1e-9} if case.logprobs.dtype == torch.float64 else {"rtol": 2e-6, "atol": 1e-7}
+    )
     their_value, their_gradient = value_and_gradient(theirs, case.hidden(0.0))
     for poison in (math.nan, math.inf, -math.inf):
         value, gradient = value_and_gradient(ours, case.hidden(poison))

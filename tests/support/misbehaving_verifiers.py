@@ -11,13 +11,13 @@ import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import model_validator
 
 from marl.core.errors import RunError
 from marl.core.types import Verdict, VerifierCase
-from marl.protocols import InconclusiveError, ToolConfig, VerifierConfig
+from marl.protocols import InfrastructureError, ToolConfig, VerifierConfig
 
 
 class ObedientVerifier(VerifierConfig):
@@ -129,7 +129,7 @@ class ObedientVerifier(VerifierConfig):
     def _cannot_tell(self, rest: str) -> float:
         with Path(self.file).open("a") as file:
             file.write("x")
-        raise InconclusiveError("the service is down")
+        raise InfrastructureError("the service is down")
 
     def _secret(self, rest: str) -> float:
         return float("A_SECRET_KEY" in os.environ)
@@ -206,5 +206,24 @@ class UndecidedVerifier(VerifierConfig):
 
     def __call__(self, case: VerifierCase) -> Verdict:
         if zlib.crc32(case.problem.key.encode()) % 100 < self.percent or (self.file and Path(self.file).exists()):
-            raise InconclusiveError("the service is down")
+            raise InfrastructureError("the service is down")
+        return Verdict(float(case.answer == "yes"))
+
+
+class FailingVerifier(VerifierConfig):
+    """Verifier whose code fails on some problems."""
+
+    kind: str = "fails"
+    percent: int = 0
+    fault: Literal["raise", "exit", "segfault", "nan"] = "raise"
+
+    def __call__(self, case: VerifierCase) -> Verdict:
+        if zlib.crc32(case.problem.key.encode()) % 100 < self.percent:
+            if self.fault == "raise":
+                raise ZeroDivisionError("of nothing")
+            if self.fault == "exit":
+                sys.exit(0)
+            if self.fault == "segfault":
+                ctypes.string_at(0)
+            return Verdict(float("nan"))
         return Verdict(float(case.answer == "yes"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from marl.core.config import Sampling
-from marl.core.types import Completion, Failure, Message, Request
+from marl.core.types import Completion, CompletionFailure, Message, Request
 from marl.engines.openai.engine import OpenAIEngine
 from marl.engines.openai.settings import OpenAI
 from tests.support.misbehaving_servers import Act, Server, serving
@@ -46,11 +46,11 @@ def make_request(text: str = "what now?", seed: int = 1, **more: Any) -> Request
     return Request("mate", (Message("user", text),), more.pop("sampling", Sampling(max_tokens=9)), seed=seed, **more)
 
 
-def collect_answers(mate: OpenAIEngine, *requests: Request) -> list[Completion | Failure]:
+def collect_answers(mate: OpenAIEngine, *requests: Request) -> list[Completion | CompletionFailure]:
     """Return the answers to all requests, in order."""
     for ticket, request in enumerate(requests):
         mate.submit(ticket, request)
-    answered: dict[int, Completion | Failure] = {}
+    answered: dict[int, Completion | CompletionFailure] = {}
     until = time.monotonic() + DEADLINE_S
     while len(answered) < len(requests):
         assert time.monotonic() < until, "an answer is overdue"

@@ -6,7 +6,7 @@ import torch
 
 from marl.core.graph import Trajectory
 from marl.experience.rollouts import StatelessExperience
-from marl.protocols import Deals, Experience, ExperienceConfig, LossConfig, Simulator
+from marl.protocols import DealsOfStep, Experience, ExperienceConfig, LossConfig, Simulator
 
 TOO_MUCH = 2**55
 """Bytes."""
@@ -39,7 +39,7 @@ class HungryPlayer(StatelessExperience):
     def __init__(self, in_torch: bool) -> None:
         self.in_torch = in_torch
 
-    def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
+    def gather(self, step: int, deals: DealsOfStep, simulator: Simulator) -> list[Trajectory]:
         played = simulator.play(deals(step))
         if step == 3:
             notes = torch.zeros(TOO_MUCH, dtype=torch.uint8) if self.in_torch else bytearray(TOO_MUCH)

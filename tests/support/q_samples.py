@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from marl.core.config import Sampling
-from marl.core.types import Advantage, EpisodeEnd, Message, Request, Sample, SourceSpan, TurnId
+from marl.core.types import Advantage, EpisodeEnd, Message, Request, Sample, SpanFromEarlierTurn, TurnId
 from marl.models.q_network import QNetworkModel, QNetworkSource
 from marl.models.text_encoders import HashedWords
-from marl.protocols import LearnerContext
+from marl.protocols import LearnerBuildArguments
 
 ACTIONS = ("left", "right", "stay")
 
@@ -26,14 +26,14 @@ def request(text: str, moves: Sequence[str] = ACTIONS, **more: Any) -> Request:
     return Request("actor", (Message("user", text),), Sampling(), options=options, **more)
 
 
-def heard(source: int, begin: int, end: int, kind: Any = "heard") -> SourceSpan:
+def heard(source: int, begin: int, end: int, kind: Any = "heard") -> SpanFromEarlierTurn:
     """A mark in the first message."""
-    return SourceSpan(("e", source), kind, 0, begin, end)
+    return SpanFromEarlierTurn(("e", source), kind, 0, begin, end)
 
 
-def context(source: QNetworkSource, seed: int = 0) -> LearnerContext:
+def context(source: QNetworkSource, seed: int = 0) -> LearnerBuildArguments:
     """What a learner gets."""
-    return LearnerContext("actor", source, 100, seed)
+    return LearnerBuildArguments("actor", source, 100, seed)
 
 
 def sample(

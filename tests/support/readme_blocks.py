@@ -14,12 +14,12 @@ from tests.support.paths import ROOT
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "marl/README.md", "games/README.md", "roles/README.md", "credit/README.md"),
     *("trainers/README.md", "scenarios/README.md", "scenarios/real/README.md", "tests/bench/README.md"),
-    *("marl/cluster/README.md", "marl/engines/vllm/README.md"),
+    *("marl/cluster/README.md", "marl/engines/vllm/README.md", "marl/gateway/README.md"),
     *(str(page.relative_to(ROOT)) for page in sorted((ROOT / ".site" / "pages").rglob("*.md"))),
 )
 
-TYPED = ".site/pages/tutorials/team_on_your_csv.md"
-"""The tutorial whose blocks also write files: `tests/transcripts/` types them."""
+TYPED = (".site/pages/tutorials/team_on_your_csv.md", ".site/pages/tutorials/langgraph.md")
+"""The tutorials whose blocks also write files: `tests/transcripts/` types them."""
 
 
 class Block(NamedTuple):

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -16,12 +17,22 @@ from tokenizers.pre_tokenizers import Split
 import marl
 from marl.core.config import Sampling
 from marl.core.graph import Trajectory
-from marl.core.types import Completion, Deal, Findings, Message, Request, Reward, SourceSpan, TokenFigures, Turn
+from marl.core.types import (
+    Completion,
+    Deal,
+    EpisodeMeasuresAndNewStarts,
+    Message,
+    Request,
+    Reward,
+    SpanFromEarlierTurn,
+    TokenLogprobsAndEntropies,
+    Turn,
+)
 from marl.credit_stage.records import with_token_statistics
 from marl.credit_stage.stage import CreditStage
 from marl.games.kuhn_poker import MOVES, KuhnEquilibrium, KuhnPokerConfig
 from marl.protocols import Evidence
-from marl.runs.run_folder import RunFolder, to_yaml
+from marl.runs.run_folder import RunFolder, scenario_to_yaml
 from marl.runs.run_format import FORMAT
 from marl.runs.strategies import StrategyRow
 from marl.scenario.load import load, validate
@@ -43,32 +54,30 @@ def kuhn_run(folder: Path, *overrides: str, steps: int = 2, seed: int = 0, said:
     """A run with every step recorded: two starts, four hands of each. `said`: what the last turn of one answered."""
     folder.mkdir(parents=True)
     scenario = load(KUHN, [f"schedule.seed={seed}", f"schedule.steps={steps}", *overrides])
-    (folder / "scenario.yaml").write_text(to_yaml(scenario))
+    (folder / "scenario.yaml").write_text(scenario_to_yaml(scenario))
     home, rng = RunFolder(folder), random.Random(seed)
     judge = CreditStage(scenario.credit)
     for step in range(1, steps + 1):
         hands = [
-            kuhn_episode(f"{step - 1:06d}.{i}.{k}", cards, rng)
-            for i, cards in enumerate(("KQ", "JK"))
-            for k in range(4)
+            kuhn_episode(f"{step:06d}.{i}.{k}", cards, rng) for i, cards in enumerate(("KQ", "JK")) for k in range(4)
         ]
         if said and step == steps:
             hands[0] = with_answer(hands[0], said)
         home.record_trajectories(step, hands)
-        record = judge(Evidence(hands, "kuhn_poker")).to_record(hands, {"player": "actor"})
+        record = judge(Evidence(hands, "kuhn_poker")).to_credit_record(hands, {"player": "actor"})
         home.record_credit(step, with_token_statistics(record, hands, dict(map(figures_of, hands[0].turns))))
         home.record_strategies(step, strategy(step))
-    home.record_held_out(0, [kuhn_episode("held_out.0", "QJ", rng)])
-    home.record_held_out(steps, [kuhn_episode("held_out.0", "QJ", rng), kuhn_episode("held_out.1", "KJ", rng)])
+    home.record_held_out_episodes(0, [kuhn_episode("held_out.0", "QJ", rng)])
+    home.record_held_out_episodes(steps, [kuhn_episode("held_out.0", "QJ", rng), kuhn_episode("held_out.1", "KJ", rng)])
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows(steps, rng)))
     (folder / "environment.json").write_text(json.dumps({"format": FORMAT, "python": "3", "packages": {"torch": "2"}}))
     save_tokenizer(folder / "checkpoints" / f"{steps:06d}" / "policies" / "actor")
     return folder
 
 
-def figures_of(played: Turn) -> tuple[tuple[str, int], TokenFigures]:
+def figures_of(played: Turn) -> tuple[tuple[str, int], TokenLogprobsAndEntropies]:
     """What an update would have computed: the learner finds the second token less likely than the sampler did."""
-    return played.id, TokenFigures((-0.1, -0.75, -0.2, 0.0), (0.25, 1.0, 2.5, 0.0))
+    return played.id, TokenLogprobsAndEntropies((-0.1, -0.75, -0.2, 0.0), (0.25, 1.0, 2.5, 0.0))
 
 
 def strategy(step: int) -> list[StrategyRow]:
@@ -79,7 +88,7 @@ def strategy(step: int) -> list[StrategyRow]:
     for agent, betting in states:
         for card in "JQK":
             state = f"{card} {betting}".strip()
-            exact = KuhnEquilibrium().probabilities(state, MOVES[betting])
+            exact = KuhnEquilibrium().move_probabilities(state, MOVES[betting])
             rows.append(StrategyRow("", agent, state, 0, {m: p * (1 - step / 100) for m, p in exact.items()}))
     return rows
 
@@ -89,7 +98,7 @@ def kuhn_episode(name: str, cards: str, rng: random.Random) -> Trajectory:
     game = KuhnPokerConfig().build()
     game.reset(0, {"cards": cards})
     seats = {"player_0": "player", "player_1": "player"}
-    trajectory = Trajectory(Deal(name, name.rpartition(".")[0], 0, seats), game.start_key())
+    trajectory = Trajectory(Deal(name, name.rpartition(".")[0], 0, seats), game.start_state_key())
     while not any(game.terminations.values()):
         agent, index = game.agent_selection, len(trajectory.turns)
         legal = game.infos[agent]["legal"] or ()
@@ -100,7 +109,7 @@ def kuhn_episode(name: str, cards: str, rng: random.Random) -> Trajectory:
             reward = Reward(paid, game.rewards[paid], (name, index), "outcome", "result of the game")
             trajectory.rewards.append(reward)
     trajectory.end = "terminated"
-    trajectory.findings = Findings({"chips": abs(trajectory.returns["player_0"])})
+    trajectory.findings = EpisodeMeasuresAndNewStarts({"chips": abs(trajectory.returns["player_0"])})
     return trajectory
 
 
@@ -108,12 +117,12 @@ def kuhn_turn(trajectory: Trajectory, agent: str, legal: Sequence[str], move: st
     """One decision: the prompt tells of the turn before it."""
     index = len(trajectory.turns)
     observed, info = game.observe(agent), game.infos[agent]  # type: ignore[attr-defined]
-    before = [(earlier.id, "heard", 0, 0, 6) for earlier in trajectory.turns[-1:]]
+    before: list[Any] = [(earlier.id, "heard", 0, 0, 6) for earlier in trajectory.turns[-1:]]
     request = Request(
         *("actor", (Message("user", observed["text"]),), Sampling()),
         options={each: f"[{each}]" for each in legal},
         state=info["state"],
-        marks=tuple(SourceSpan(*mark) for mark in before),
+        marks=tuple(SpanFromEarlierTurn(*mark) for mark in before),
     )
     ids = (1, WORDS.index(move), 2, 0)
     completion = Completion(
@@ -135,6 +144,22 @@ def with_answer(trajectory: Trajectory, text: str) -> Trajectory:
         made.add(each, trajectory.sources(each.id, ["heard", "self"]))
     made.rewards = [replace(reward, cause=text) for reward in trajectory.rewards]
     made.end, made.findings = trajectory.end, trajectory.findings
+    return made
+
+
+def long_episode(name: str, turns: int, tokens: int) -> Trajectory:
+    """An episode of many turns, of which the last one has a long answer."""
+    hand = kuhn_episode(name, "KQ", random.Random(0))
+    first = hand.turns[0]
+    made = Trajectory(hand.deal, hand.start)
+    for index in range(turns):
+        turn = replace(first, id=(name, index), agent=f"player_{index % 2}", nth=index // 2)
+        if index == turns - 1:
+            ids = (1,) * tokens
+            turn = replace(turn, completion=replace(turn.completion, token_ids=ids, logprobs=(-0.5,) * tokens))
+        made.add(turn, [(name, index - 1)] if index else [])
+    made.rewards = [Reward("player_0", 1.0, (name, turns - 1), "outcome", "result of the game")]
+    made.end, made.findings = "terminated", hand.findings
     return made
 
 

@@ -108,7 +108,7 @@ def loss_gradient(model: Any, loss: Tensor) -> Tensor:
 
 def built(settings: Grpo, moved: float = 0.0) -> Any:
     """Return a learner whose model has left its anchors by so much."""
-    learner = settings.build(context())
+    learner: Any = settings.build(context())
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter in learner.model.parameters():

@@ -10,11 +10,11 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaCo
 
 from marl.core.config import Sampling
 from marl.core.types import Advantage, Sample
-from marl.trainers.batching.rows import Row
+from marl.trainers.batching.rows import BatchRow
 from tests.support.learning_samples import make_sample
 
 Text = tuple[tuple[int, ...], tuple[int, ...]]
-SMALL = {
+SMALL: dict[str, Any] = {
     "vocab_size": 40,
     "hidden_size": 32,
     "num_hidden_layers": 3,
@@ -88,8 +88,8 @@ def strangers(rng: random.Random) -> list[Text]:
 KINDS = {kind.__name__: kind for kind in (siblings, dialogues, transcripts, short, alike, strangers)}
 
 
-def rows_of(kind: str, seed: int = 0, sampling: Sampling | None = None) -> list[Row]:
-    return [Row(prompt, answer, sampling or Sampling()) for prompt, answer in KINDS[kind](random.Random(seed))]
+def rows_of(kind: str, seed: int = 0, sampling: Sampling | None = None) -> list[BatchRow]:
+    return [BatchRow(prompt, answer, sampling or Sampling()) for prompt, answer in KINDS[kind](random.Random(seed))]
 
 
 def samples(seed: int = 0, sampling: Sampling | None = None) -> list[Sample]:

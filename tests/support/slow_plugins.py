@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from marl.core.types import Completion, Failure, Problem, Request, Ticket, Verdict
+from marl.core.types import Completion, CompletionFailure, Problem, Request, Ticket, Verdict
 from marl.engines.transformers.settings import Transformers
 from marl.games.verifiers.text_verifiers import ExactVerifier
 from marl.protocols import Engine, LossConfig, ModelSource
 
-Answer = tuple[Ticket, Completion | Failure]
+Answer = tuple[Ticket, Completion | CompletionFailure]
 
 
 class SlowDecoding(Transformers):
@@ -92,7 +92,7 @@ class LateEngine(WrappedEngine):
         self._queue: deque[tuple[Ticket, Request]] = deque()
         self._due: dict[Ticket, float] = {}
         """Ticket of an answer that has a place -> the time at which it is given."""
-        self._held: list[tuple[float, Ticket, Completion | Failure]] = []
+        self._held: list[tuple[float, Ticket, Completion | CompletionFailure]] = []
 
     def submit(self, ticket: Ticket, request: Request) -> None:
         self._queue.append((ticket, request))

@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from marl.core.types import Completion, Deal, Failure, Message, Request, Ticket
-from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
-from marl.protocols import Engine, GameConfig, GameStart, PromptContext, RoleConfig
+from marl.core.types import Completion, CompletionFailure, Deal, Message, Request, Ticket
+from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame, TextGameConfig
+from marl.protocols import Engine, GameConfig, GameStart, PromptContext, RoleConfig, WeightlessEngine
 from marl.roles.answering import PlayerRole
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
 
 PAIR = ("player_0", "player_1")
@@ -18,10 +18,12 @@ TRIO = ("player_0", "player_1", "player_2")
 SEATS = dict.fromkeys(TRIO, "player")
 
 
-class FunctionEngine:
+class FunctionEngine(WeightlessEngine):
     """An engine whose answers are a function of the request, in made-up tokens; records its requests."""
 
-    def __init__(self, say: Callable[[Request], str | Failure], *, newest_first: bool = False, batch: int = 0) -> None:
+    def __init__(
+        self, say: Callable[[Request], str | CompletionFailure], *, newest_first: bool = False, batch: int = 0
+    ) -> None:
         self._say, self._newest_first, self._batch = say, newest_first, batch
         self.requests: dict[Ticket, Request] = {}
         self.cancelled: list[Ticket] = []
@@ -31,7 +33,7 @@ class FunctionEngine:
         self.requests[ticket] = request
         self._open.append(ticket)
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         order = sorted(self._open, reverse=self._newest_first)
         chosen = order[: self._batch] if self._batch else order
         self._open = [ticket for ticket in self._open if ticket not in chosen]
@@ -42,12 +44,13 @@ class FunctionEngine:
         self.cancelled += gone
         self._open = [ticket for ticket in self._open if ticket not in gone]
 
-    def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        raise NotImplementedError
-
-    def _answer(self, request: Request) -> Completion | Failure:
+    def _answer(self, request: Request) -> Completion | CompletionFailure:
         answer = self._say(request)
-        return answer if isinstance(answer, Failure) else Completion(answer, (1, 2), (3, 4), (-0.25, -0.5), "stop")
+        return (
+            answer
+            if isinstance(answer, CompletionFailure)
+            else Completion(answer, (1, 2), (3, 4), (-0.25, -0.5), "stop")
+        )
 
 
 def random_move(request: Request) -> str:
@@ -61,18 +64,18 @@ class HearingPlayer(PlayerRole):
 
     kind: str = "listener"
 
-    def messages(self, view: PromptContext) -> tuple[Message, ...]:
-        heard = " ".join(f"{turn.agent}:{turn.completion.text}" for turn in view.new_turns)
-        return (Message("user", f"{view.observation['text']} heard {heard} mine {len(view.own_turns)}"),)
+    def messages(self, context: PromptContext) -> tuple[Message, ...]:
+        heard = " ".join(f"{turn.agent}:{turn.completion.text}" for turn in context.new_turns)
+        return (Message("user", f"{context.observation['text']} heard {heard} mine {len(context.own_turns)}"),)
 
 
 def make_simulator(
-    game: GameConfig, engines: Engine | Mapping[str, Engine], seed: int = 0, **roles: RoleConfig
+    game: GameConfig, engines: Engine | Mapping[str, Engine], seed: int = 0, /, **roles: RoleConfig
 ) -> RolloutSimulator:
     """A game at which one policy, `actor`, plays every seat, unless roles say otherwise."""
     speakers = engines if isinstance(engines, Mapping) else {"actor": engines}
     return RolloutSimulator(
-        game, RoleCasting(roles or {"player": PlayerRole(policy="actor")}, seed), speakers, deadline_s=5.0
+        game, RoleRequestBuilder(roles or {"player": PlayerRole(policy="actor")}, seed), speakers, deadline_s=5.0
     )
 
 
@@ -91,7 +94,7 @@ class PenniesConfig(TextGameConfig):
     def build(self) -> Pennies:
         return Pennies(self)
 
-    def starts(self) -> tuple[GameStart, ...]:
+    def all_start_states(self) -> tuple[GameStart, ...]:
         return (GameStart(1.0, {}),)
 
 
@@ -103,23 +106,23 @@ class Pennies(TextGame):
         super().__init__(PAIR, config.illegal, ("heads", "tails"))
         self.rounds = config.rounds
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.shown: list[str] = []
         return PAIR[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return ""
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return f"round {len(self.shown) // 2}"
 
     def information_state(self, agent: str) -> str:
         return " ".join(self.shown[: len(self.shown) // 2 * 2])
 
-    def together(self, agent: str) -> tuple[str, ...]:
+    def agents_asked_together(self, agent: str) -> tuple[str, ...]:
         return PAIR if agent == PAIR[0] else (PAIR[1],)
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         self.shown.append(action)
         if self.agent_selection == PAIR[0]:
             return PAIR[1]
@@ -144,7 +147,7 @@ class CircleConfig(TextGameConfig):
     def build(self) -> Circle:
         return Circle(self)
 
-    def starts(self) -> tuple[GameStart, ...]:
+    def all_start_states(self) -> tuple[GameStart, ...]:
         return (GameStart(1.0, {}),)
 
 
@@ -155,23 +158,23 @@ class Circle(TextGame):
         super().__init__(TRIO, config.illegal, ("stay", "quit"))
         self.rounds, self.deaf = config.rounds, config.deaf
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.round, self.quitters = 1, 0
         return TRIO[0]
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return ""
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return f"round {self.round}, {self.quitters} gone"
 
     def information_state(self, agent: str) -> str:
         return f"{agent} {self.round} {self.quitters}"
 
-    def hears(self, agent: str) -> tuple[str, ...]:
+    def heard_agents(self, agent: str) -> tuple[str, ...]:
         return (agent,) if agent == self.deaf else tuple(other for other in TRIO if other != self.deaf)
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         mover = self.agent_selection
         if action == "quit":
             self.add_rewards({mover: float(self.round)}, "left")
@@ -206,7 +209,7 @@ class FailingPennies(Pennies):
         TextGame.__init__(self, agents, illegal, words)
         self.rounds = 2
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         if action == "crack":
             raise ZeroDivisionError("the glass broke")
         return super().apply_action(action)

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import yaml
 
-from marl.core.types import Findings, Metrics
-from marl.games.base import TextGame, TextGameConfig
+from marl.core.types import EpisodeMeasuresAndNewStarts, Metrics
+from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig
 from marl.scenario.load import validate
-from marl.training.session import RunStart, train_in_folder
-from marl.view.console import Monitor
+from marl.training.session import NewOrResumedRunStart, train_in_folder
+from marl.view.console import RunMonitor
 from tests.support.run_processes import metric_lines, tiny_model
 
 SPLITS = {"train": range(12), "held_out": range(12, 18)}
@@ -28,11 +28,11 @@ class Quiz(TextGameConfig):
     def build(self) -> QuizGame:
         return QuizGame(self)
 
-    def default_seats(self) -> Mapping[str, str]:
+    def default_role_of_agent(self) -> Mapping[str, str]:
         return {seat: seat for seat in SEATS}
 
-    def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
-        return [{"split": "held_out", "index": index} for index in range(min(n, len(SPLITS["held_out"])))]
+    def held_out_reset_options(self, max_count: int) -> Sequence[Mapping[str, Any]]:
+        return [{"split": "held_out", "index": index} for index in range(min(max_count, len(SPLITS["held_out"])))]
 
 
 class QuizGame(TextGame):
@@ -42,7 +42,7 @@ class QuizGame(TextGame):
     def __init__(self, settings: Quiz) -> None:
         super().__init__(SEATS, settings.illegal, ("yes", "no"))
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         numbers = SPLITS[options.get("split", "train")]
         self.number = numbers[options.get("index", rng.randrange(len(numbers)))]
         self.moves: list[str] = []
@@ -51,27 +51,29 @@ class QuizGame(TextGame):
     def problem_key(self) -> str:
         return str(self.number)
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return str(self.number)
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return " ".join((f"is {self.number} odd", *self.moves))
 
     def information_state(self, agent: str) -> str:
-        return self.describe(agent)
+        return self.describe_observation(agent)
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         self.moves.append(action)
         if len(self.moves) == 1:
             return SEATS[1]
         right = (self.moves[0] == "yes") == (self.number % 2 == 1)
         return {"solver": float(right), "critic": float(action == "yes")}
 
-    def findings(self) -> Findings:
+    def episode_measures(self) -> EpisodeMeasuresAndNewStarts:
         if len(self.moves) < 2:
-            return Findings()
+            return EpisodeMeasuresAndNewStarts()
         right = (self.moves[0] == "yes") == (self.number % 2 == 1)
-        return Findings({"success": float(right)} | ({"number": float(self.number)} if right else {}))
+        return EpisodeMeasuresAndNewStarts(
+            {"success": float(right)} | ({"number": float(self.number)} if right else {})
+        )
 
 
 def quiz_scenario(**more: Any) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def policies(**changes: dict[str, Any]) -> dict[str, Any]:
     return {name: policy | changes.get(name, {}) for name, policy in quiz_scenario()["policies"].items()}
 
 
-class RecordingMonitor(Monitor):
+class RecordingMonitor(RunMonitor):
     """A monitor that records messages, and stops the run as if by a crash after a step."""
 
     tolerated_errors: ClassVar[tuple[type[Exception], ...]] = ()
@@ -103,17 +105,19 @@ class RecordingMonitor(Monitor):
         self.messages: list[str] = []
         self._crash_after = crash_after
 
-    def log(self, step: int, metrics: Metrics) -> None:
+    def log_metrics(self, step: int, metrics: Metrics) -> None:
         if step == self._crash_after:
             raise InterruptedError
 
-    def say(self, message: str) -> None:
+    def show_message(self, message: str) -> None:
         self.messages.append(message)
 
 
-def train_in_process(folder: Path, scenario: dict[str, Any], *monitors: Monitor, resume: str | None = None) -> bool:
+def train_in_process(folder: Path, scenario: dict[str, Any], *monitors: RunMonitor, resume: str | None = None) -> bool:
     """Train in this process."""
-    return train_in_folder(validate(yaml.safe_load(yaml.safe_dump(scenario))), folder, RunStart(resume), monitors)
+    return train_in_folder(
+        validate(yaml.safe_load(yaml.safe_dump(scenario))), folder, NewOrResumedRunStart(resume), monitors
+    )
 
 
 def train_until_crash(folder: Path, scenario: dict[str, Any], after: int) -> None:

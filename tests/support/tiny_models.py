@@ -7,7 +7,7 @@ import torch
 
 from marl.models.pretrained import PretrainedSource
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
+from marl.models.tiny_build import build_tiny_model
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -20,7 +20,7 @@ def one_thread() -> None:
 def words(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     """A one-layer Llama that knows the words of Kuhn poker."""
     folder = tmp_path_factory.mktemp("models") / "words"
-    build_tiny(Tiny(), folder, ["card J Q K . betting check bet fold call . moves [check] [bet]"])
+    build_tiny_model(Tiny(), folder, ["card J Q K . betting check bet fold call . moves [check] [bet]"])
     return Tiny().source("actor", folder)
 
 
@@ -29,5 +29,5 @@ def bytewise(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     """A two-layer Qwen3 with shared key heads that reads any text."""
     settings = Tiny(architecture="qwen3", hidden=48, layers=2, heads=4, kv_heads=2, head_dim=16, vocabulary="bytes")
     folder = tmp_path_factory.mktemp("models") / "bytes"
-    build_tiny(settings, folder, ())
+    build_tiny_model(settings, folder, ())
     return settings.source("actor", folder)

@@ -9,14 +9,14 @@ import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from marl.core.config import Sampling
-from marl.core.types import Completion, Failure, Message, Request
+from marl.core.types import Completion, CompletionFailure, Message, Request
 from marl.engines.transformers.engine import TransformersEngine
 from marl.engines.transformers.policy_weights import FullWeights
 from marl.engines.transformers.settings import Transformers
 from marl.models.pretrained import PretrainedSource
-from marl.protocols import ModelContext
+from marl.protocols import Engine, ModelPreparation
 
-CONTEXT = ModelContext("actor", corpus=lambda seed: (), warm_up=lambda base, settings: base)
+CONTEXT = ModelPreparation("actor", corpus=lambda seed: (), warm_up=lambda base, settings: base)
 """The context of a model that needs nothing of the scenario."""
 
 
@@ -33,11 +33,11 @@ def sampler_of(model: Any, source: PretrainedSource, **settings: Any) -> Transfo
     return TransformersEngine(FullWeights(model, source), source.tokenizer(), Transformers(**settings))
 
 
-def raw_answers(sampler: TransformersEngine, requests: Sequence[Request]) -> list[Completion | Failure]:
+def raw_answers(sampler: Engine, requests: Sequence[Request]) -> list[Completion | CompletionFailure]:
     """Submit all at once; answers in the order of the requests."""
     for ticket, request in enumerate(requests):
         sampler.submit(ticket, request)
-    completions: dict[int, Completion | Failure] = {}
+    completions: dict[int, Completion | CompletionFailure] = {}
     for _ in range(10_000):
         completions.update(sampler.step(0))
         if len(completions) == len(requests):
@@ -45,7 +45,7 @@ def raw_answers(sampler: TransformersEngine, requests: Sequence[Request]) -> lis
     raise AssertionError("requests were not answered")
 
 
-def answers(sampler: TransformersEngine, requests: Sequence[Request]) -> list[Completion]:
+def answers(sampler: Engine, requests: Sequence[Request]) -> list[Completion]:
     completions = raw_answers(sampler, requests)
     assert all(isinstance(answer, Completion) for answer in completions)
     return [answer for answer in completions if isinstance(answer, Completion)]
@@ -54,9 +54,9 @@ def answers(sampler: TransformersEngine, requests: Sequence[Request]) -> list[Co
 @torch.no_grad()
 def plain_logprobs(model: Any, completion: Completion, sampling: Sampling) -> list[float]:
     """What one full forward and Transformers' own warpers say of the completion's tokens."""
-    ids = torch.tensor([completion.prompt_ids + completion.token_ids], device=model.device)
+    ids: Any = torch.tensor([completion.prompt_ids + completion.token_ids], device=model.device)
     start = len(completion.prompt_ids) - 1
-    scores = model(input_ids=ids, use_cache=False).logits[0, start:-1].float()
+    scores: Any = model(input_ids=ids, use_cache=False).logits[0, start:-1].float()
     warpers = LogitsProcessorList()
     if sampling.temperature != 1:
         warpers.append(TemperatureLogitsWarper(sampling.temperature))

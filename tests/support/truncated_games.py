@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from marl.games.base import FinalRewards, NextAgent
 from marl.games.nim import Nim, NimConfig
 
 
@@ -24,17 +25,17 @@ class TruncatedNim(Nim):
         super().__init__(settings)
         self.most = settings.moves
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.made = 0
-        return super().deal(rng, options)
+        return super().start_new_game(rng, options)
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         outcome = super().apply_action(action)
         self.made += 1
         self.cut = isinstance(outcome, str) and self.made == self.most
         return {} if self.cut else outcome
 
-    def _end(self) -> None:
-        super()._end()
+    def _end_game(self) -> None:
+        super()._end_game()
         if self.cut:
             self.terminations, self.truncations = self.truncations, self.terminations

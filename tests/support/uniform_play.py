@@ -3,12 +3,12 @@
 from marl.evaluation.game_tree import GameTree, Strategy, build_game_tree
 from marl.protocols import GameConfig
 from marl.roles.answering import PlayerRole
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 
 
 def uniform_game_tree(game: GameConfig) -> GameTree:
     """Return the tree of a game at which one role sits in every seat."""
-    casting = RoleCasting({"player": PlayerRole(policy="actor")}, 0)
+    casting = RoleRequestBuilder({"player": PlayerRole(policy="actor")}, 0)
     return build_game_tree(game, casting, dict.fromkeys(game.build().possible_agents, "player"))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from marl.core.types import Reading, Sample
-from marl.trainers.policy_gradient.settings import Ppo
+from marl.trainers.policy_gradient.settings import Grpo
 from tests.support.learning_samples import SamplePlan, context, first_step, make_samples
 
 
@@ -33,7 +33,7 @@ def valued_samples(seed: int = 0, **plan: Any) -> list[Sample]:
     return with_value_targets(make_samples(SamplePlan(**plan), seed=seed), seed=seed)
 
 
-def built(settings: Ppo, **options: Any) -> Any:
+def built(settings: Grpo, **options: Any) -> Any:
     """Return a learner whose critic's head is not zero, so that its gradient reaches all that it reads."""
     return with_random_critic(settings.build(context(**options)))
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from marl.games.base import TextGame, replay
+from marl.games.base import TextGame, reset_and_play
 from marl.protocols import Game, GameConfig
 
 BLIND = ("0",)
@@ -29,7 +29,7 @@ def play_randomly(config: GameConfig, seed: int, most: int = 2000) -> Play:
     game, rng, episode = config.build(), random.Random(seed), Play()
     random.seed()
     game.reset(seed)
-    episode.start = game.start_key()
+    episode.start = game.start_state_key()
     episode.paid = dict.fromkeys(game.possible_agents, 0.0)
     while not over(game) and len(episode.moves) < most:
         agent = game.agent_selection
@@ -50,7 +50,7 @@ def over(game: Game) -> bool:
 def compare_fork(config: GameConfig, episode: Play, seed: int) -> tuple[str, str, str] | None:
     """(agent, observation, information state) in a new game in which half of the moves are played again."""
     game, half = config.build(), len(episode.moves) // 2
-    replay(game, seed, None, episode.moves[:half])
+    reset_and_play(game, seed, None, episode.moves[:half])
     agent = game.agent_selection
     return None if over(game) else (agent, game.observe(agent)["text"], game.infos[agent]["state"])
 

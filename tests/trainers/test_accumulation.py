@@ -1,6 +1,7 @@
 """However a minibatch is cut into micro-batches, and in whatever order, it teaches the same."""
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from marl.trainers.imitation.settings import Sft
 from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.loss_settings import GspoLoss
 from marl.trainers.policy_gradient.settings import Grpo
 from tests.support.learning_samples import (
     VOCABULARY,
@@ -28,7 +30,7 @@ LEARNERS = {
         entropy=0.01,
         aggregation="seq_mean_token_mean",
     ),
-    "gspo": Grpo(loss="gspo", aggregation="seq_mean_token_mean"),
+    "gspo": Grpo(loss=GspoLoss(), aggregation="seq_mean_token_mean"),
     "sft": Sft(),
 }
 CUTS = {"one": 10**6, "some": 60, "many": 1}
@@ -79,15 +81,17 @@ def test_ten_steps_in_double_precision_end_at_the_same_weights(name):
 def test_two_ranks_with_common_totals_have_the_gradient_of_one():
     """What a rank needs to know of the others is in `MinibatchTotals`: gradients are summed, not averaged."""
     from marl.trainers.batching.batches import collate
-    from marl.trainers.batching.rows import count_totals
+    from marl.trainers.batching.rows import count_minibatch_totals
 
-    learner = Grpo(aggregation="seq_mean_token_mean").build(context())
+    learner: Any = Grpo(aggregation="seq_mean_token_mean").build(context())
     rows = learner.objective.rows(sharing_samples())
-    totals = count_totals(rows)
+    totals = count_minibatch_totals(rows)
 
     def rank(part):
         learner.model.zero_grad()
-        learner.objective.terms(learner.model, collate(part, torch.device("cpu")), totals).loss_B.sum().backward()
+        learner.objective.forward_loss(
+            learner.model, collate(part, torch.device("cpu")), totals
+        ).loss_B.sum().backward()
         return torch.cat([p.grad.flatten() for p in learner.model.parameters()])
 
     whole, parts = rank(rows), [rank(rows[::2]), rank(rows[1::2])]

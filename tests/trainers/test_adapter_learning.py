@@ -15,9 +15,9 @@ from marl.core.errors import NonFiniteError
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.lora import save_adapter
 from marl.models.pretrained import Pretrained, PretrainedSource
-from marl.protocols import LearnerContext
+from marl.protocols import LearnerBuildArguments
 from marl.trainers.batching.batches import collate
-from marl.trainers.batching.rows import Row
+from marl.trainers.batching.rows import BatchRow
 from marl.trainers.forward.attention import has_dropout
 from marl.trainers.imitation.settings import Sft
 from marl.trainers.optim.settings import KlAnchor
@@ -54,7 +54,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     return PretrainedSource("actor", str(folder))
 
 
-def adapter(base: PretrainedSource, policy: str = "actor", **settings: Any) -> LearnerContext:
+def adapter(base: PretrainedSource, policy: str = "actor", **settings: Any) -> LearnerBuildArguments:
     source = AdapterSource(policy, Adapter(base=Pretrained(path=base.path), **settings), base)
     return replace(context(), policy=policy, source=source)
 
@@ -77,7 +77,7 @@ def test_only_the_adapter_moves(base: PretrainedSource, settings: Any) -> None:
 
 
 def test_two_learners_and_their_anchors_hold_the_base_once(base: PretrainedSource) -> None:
-    learners = [Grpo(**FULL).build(adapter(base, name)) for name in ("one", "other")]
+    learners: list[Any] = [Grpo(**FULL).build(adapter(base, name)) for name in ("one", "other")]
     models = [model for each in learners for model in (each.model, *each.objective.anchors.models.values())]
     places = {p.data_ptr() for model in models for name, p in model.named_parameters() if "lora" not in name}
     adapter_places = {p.data_ptr() for model in models for name, p in model.named_parameters() if "lora" in name}
@@ -106,12 +106,12 @@ def test_state_holds_the_adapter_alone_and_a_restored_learner_continues_bit_for_
 
 
 def test_a_reference_is_the_base_until_it_is_refreshed(base: PretrainedSource) -> None:
-    learner = Grpo(lr=1e-2, reference=KlAnchor(coefficient=0.1)).build(adapter(base))
+    learner: Any = Grpo(lr=1e-2, reference=KlAnchor(coefficient=0.1)).build(adapter(base))
     first = learner.update(make_samples(SamplePlan()))
     last = learner.update(make_samples(SamplePlan(), seed=1))
     assert first["kl_reference"] == pytest.approx(0, abs=1e-6)
     assert last["kl_reference"] > 1e-5
-    rows = [Row((1, 2, 3), (4, 5))]
+    rows = [BatchRow((1, 2, 3), (4, 5))]
     anchored = log_distributions(learner.objective.anchors.models["reference"], collate(rows, torch.device("cpu")))
     assert torch.allclose(
         anchored, unpadded_logprobs(TinySource().model(), (1, 2, 3), (4, 5)).log_softmax(-1), atol=1e-5
@@ -122,7 +122,8 @@ def test_a_reference_is_the_base_until_it_is_refreshed(base: PretrainedSource) -
 def test_a_reference_that_is_the_base_gives_what_a_copy_gives(base: PretrainedSource, settings: Any) -> None:
     grpo = Grpo(lr=1e-2, reference=KlAnchor(coefficient=0.3))
     first = adapter(base, **settings)
-    learner, copied = grpo.build(first), grpo.build(first)
+    built: Any = grpo.build(first), grpo.build(first)
+    learner, copied = built
     initial = copy.deepcopy(first.source.model()).requires_grad_(False)
     copied.objective.anchors.models["reference"] = copied.objective.anchors.loss_models["reference"] = initial
     assert not learner.objective.anchors.state_dict()["initial"]
@@ -136,10 +137,10 @@ def test_a_reference_that_is_the_base_gives_what_a_copy_gives(base: PretrainedSo
 
 
 def test_a_reference_of_an_adapter_that_was_taught_is_a_copy_of_it(base: PretrainedSource, tmp_path: Path) -> None:
-    taught = Sft(lr=1e-1).build(adapter(base))
+    taught: Any = Sft(lr=1e-1).build(adapter(base))
     taught.update(make_samples(SamplePlan()))
     save_adapter(taught.model, tmp_path)
-    learner = Grpo(lr=1e-2, reference=KlAnchor(coefficient=0.3)).build(adapter(base, path=str(tmp_path)))
+    learner: Any = Grpo(lr=1e-2, reference=KlAnchor(coefficient=0.3)).build(adapter(base, path=str(tmp_path)))
     assert equal_weights(learner.objective.anchors.state_dict()["initial"], weights(taught))
     assert learner.update(make_samples(SamplePlan()))["kl_reference"] == pytest.approx(0, abs=1e-6)
     assert learner.update(make_samples(SamplePlan()))["kl_reference"] > 1e-5
@@ -157,7 +158,8 @@ def test_a_reference_of_an_adapter_that_was_taught_is_a_copy_of_it(base: Pretrai
 def test_every_kind_of_adapter_learns_saves_and_resumes_bit_for_bit(
     base: PretrainedSource, settings: Any, tmp_path: Path
 ) -> None:
-    learner, other = (Sft(lr=3e-2).build(adapter(base, **settings)) for _ in range(2))
+    built: list[Any] = [Sft(lr=3e-2).build(adapter(base, **settings)) for _ in range(2)]
+    learner, other = built
     before, still = weights(learner), frozen(learner)
     losses = [learner.update(make_samples(SamplePlan()))["loss"] for _ in range(4)]
     assert losses[-1] < losses[0] - 0.1
@@ -207,10 +209,11 @@ def split(flat: Tensor) -> list[Tensor]:
 
 
 def test_dropout_is_noticed_and_readings_are_without_it(base: PretrainedSource) -> None:
-    learner = Sft(lr=1e-2).build(adapter(base, dropout=0.5))
+    learner: Any = Sft(lr=1e-2).build(adapter(base, dropout=0.5))
     learner.update(make_samples(SamplePlan()))
     assert has_dropout(learner.model)
-    assert not has_dropout(Sft().build(adapter(base)).model)
+    plain: Any = Sft().build(adapter(base))
+    assert not has_dropout(plain.model)
     one = turn((1, 2, 3), (4, 5))
     assert read_logprobs(learner, one) == read_logprobs(learner, one)
 
@@ -241,12 +244,12 @@ def test_a_number_that_is_not_finite_is_blamed_on_its_sample(base: PretrainedSou
 def test_what_is_saved_is_a_peft_folder(base: PretrainedSource, tmp_path: Path) -> None:
     from peft import PeftModel
 
-    learner = Sft(lr=1e-2).build(adapter(base))
+    learner: Any = Sft(lr=1e-2).build(adapter(base))
     learner.update(make_samples(SamplePlan()))
     learner.model.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("model*"))
     loaded = PeftModel.from_pretrained(TinySource().model(), str(tmp_path)).eval()
-    rows = [Row((1, 2, 3), (4, 5))]
+    rows = [BatchRow((1, 2, 3), (4, 5))]
     batch = collate(rows, torch.device("cpu"))
     with torch.no_grad():
         expected = log_distributions(learner.model.eval(), batch)

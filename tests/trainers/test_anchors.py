@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from marl.models.weights import copy_weights
-from marl.trainers.optim.anchors import annealed_coefficient
+from marl.models.weights import overwrite_model_weights
+from marl.trainers.optim.anchors import scheduled_kl_coefficient
 from marl.trainers.optim.optimizer import scheduled_lr
 from marl.trainers.optim.settings import KlAnchor
 from marl.trainers.policy_gradient.settings import Grpo
@@ -39,7 +39,7 @@ def test_a_frozen_reference_does_not_move_while_the_policy_does():
 
 
 def test_frozen_anchors_share_one_copy():
-    anchors = {"reference": KlAnchor(coefficient=0.1), "magnet": KlAnchor(coefficient=0.2)}
+    anchors: dict[str, Any] = {"reference": KlAnchor(coefficient=0.1), "magnet": KlAnchor(coefficient=0.2)}
     learner = Grpo(**anchors, proximal=KlAnchor(coefficient=1, refresh=2)).build(context())
     assert copies(learner).keys() == {"initial", "proximal"}
 
@@ -65,24 +65,24 @@ def test_a_stronger_anchor_holds_the_policy_closer():
 
 def test_coefficients_are_annealed_from_the_first_update_to_the_last():
     anchor = KlAnchor(coefficient=0.2, final=0.03)
-    assert annealed_coefficient(anchor, 0, 11) == 0.2
-    assert annealed_coefficient(anchor, 5, 11) == pytest.approx(0.115)
-    assert annealed_coefficient(anchor, 10, 11) == pytest.approx(0.03)
-    assert annealed_coefficient(anchor, 50, 11) == pytest.approx(0.03)
-    assert annealed_coefficient(KlAnchor(coefficient=0.2), 10, 11) == 0.2
-    assert annealed_coefficient(anchor, 0, 1) == 0.2
+    assert scheduled_kl_coefficient(anchor, 0, 11) == 0.2
+    assert scheduled_kl_coefficient(anchor, 5, 11) == pytest.approx(0.115)
+    assert scheduled_kl_coefficient(anchor, 10, 11) == pytest.approx(0.03)
+    assert scheduled_kl_coefficient(anchor, 50, 11) == pytest.approx(0.03)
+    assert scheduled_kl_coefficient(KlAnchor(coefficient=0.2), 10, 11) == 0.2
+    assert scheduled_kl_coefficient(anchor, 0, 1) == 0.2
 
 
 def test_magnets_and_step_sizes_fall_as_one_over_the_root_of_time():
     """1 / value^2 grows linearly: from 1 to 16 in 6 updates by 3 each, so 1, 1/2, 1/sqrt(7), …, 1/4."""
     falling = [1, 1 / 2, 7**-0.5, 10**-0.5, 13**-0.5, 1 / 4]
     anchor = KlAnchor(coefficient=0.2, final=0.05, schedule="inverse_sqrt")
-    assert [annealed_coefficient(anchor, u, 6) for u in range(6)] == pytest.approx([0.2 * by for by in falling])
-    assert annealed_coefficient(anchor, 50, 6) == pytest.approx(0.05)
+    assert [scheduled_kl_coefficient(anchor, u, 6) for u in range(6)] == pytest.approx([0.2 * by for by in falling])
+    assert scheduled_kl_coefficient(anchor, 50, 6) == pytest.approx(0.05)
     rate = Grpo(lr=1.0, lr_end=0.25, schedule="inverse_sqrt", warm_up=1)
     assert [scheduled_lr(rate, u, 7) for u in range(8)] == pytest.approx([0.5, *falling, 0.25])
     bent = KlAnchor(coefficient=0.2, final=0.1, schedule="cosine")
-    assert [annealed_coefficient(bent, u, 3) for u in range(3)] == pytest.approx([0.2, 0.15, 0.1])
+    assert [scheduled_kl_coefficient(bent, u, 3) for u in range(3)] == pytest.approx([0.2, 0.15, 0.1])
 
 
 def test_learning_rates_follow_their_schedule():
@@ -103,7 +103,7 @@ def test_the_penalty_enters_the_loss_with_its_coefficient(estimator):
 
 
 def test_anchors_take_no_part_in_gradients():
-    learner = Grpo(magnet=KlAnchor(coefficient=0.7)).build(context())
+    learner: Any = Grpo(magnet=KlAnchor(coefficient=0.7)).build(context())
     learner.update(make_samples(SamplePlan()))
     (module,) = learner.objective.anchors.models.values()
     assert all(not p.requires_grad and p.grad is None for p in module.parameters())
@@ -121,14 +121,17 @@ class PartlyFrozen(TinySource):
         return model
 
 
-ANCHORS = [{"reference": KlAnchor(coefficient=0.1)}, {"magnet": KlAnchor(coefficient=0.1, refresh=2)}]
+ANCHORS: list[dict[str, Any]] = [
+    {"reference": KlAnchor(coefficient=0.1)},
+    {"magnet": KlAnchor(coefficient=0.1, refresh=2)},
+]
 
 
 @pytest.mark.parametrize("anchors", ANCHORS, ids=["fixed", "refreshed"])
-def test_a_partly_frozen_model_that_is_no_adapter_is_held_close_to_what_it_was(anchors: dict[str, KlAnchor]) -> None:
+def test_a_partly_frozen_model_that_is_no_adapter_is_held_close_to_what_it_was(anchors: dict[str, Any]) -> None:
     (name,) = anchors
-    learner = Grpo(lr=1e-2, **anchors).build(context(source=PartlyFrozen()))
-    whole = Grpo(lr=1e-2, **anchors).build(context())
+    learner: Any = Grpo(lr=1e-2, **anchors).build(context(source=PartlyFrozen()))
+    whole: Any = Grpo(lr=1e-2, **anchors).build(context())
     learner.update(make_samples(SamplePlan()))
     whole.update(make_samples(SamplePlan()))
     metrics, gradients = first_step(learner, make_samples(SamplePlan(), seed=1))
@@ -142,10 +145,10 @@ def test_a_partly_frozen_model_is_published_saved_and_restored_whole(tmp_path: P
     learner = Grpo(lr=1e-2).build(context(source=PartlyFrozen()))
     learner.update(make_samples(SamplePlan()))
     sampler = TinySource().model()
-    copy_weights(sampler, learner.publish())
+    overwrite_model_weights(sampler, learner.publish())
     learner.save(tmp_path)
     saved = AutoModelForCausalLM.from_pretrained(tmp_path)
-    other = Grpo(lr=1e-2).build(context(source=PartlyFrozen()))
+    other: Any = Grpo(lr=1e-2).build(context(source=PartlyFrozen()))
     other.load_state_dict(learner.state_dict())
     for model in (sampler, saved, other.model):
         assert equal_weights({name: p.detach() for name, p in model.named_parameters()}, weights(learner))

@@ -83,7 +83,7 @@ def test_values_are_learnt_beside_it_and_read() -> None:
     for _ in range(8):
         last = learner.update(samples)
     assert last["value_loss"] < 0.5 * first["value_loss"]
-    assert "values" in Awr().readable
+    assert "values" in Awr().computable_reading_fields
     state = learner.state_dict()
     resumed = Awr(lr=1e-2, fidelity=None).build(context())
     resumed.load_state_dict(state)
@@ -96,6 +96,6 @@ def test_any_sampling_can_be_learnt_from_and_options_of_other_losses_are_refused
     assert Awr().supports(Sampling(top_p=0.5, temperature=0.3))
     assert not Grpo().supports(Sampling(top_p=0.5))
     with pytest.raises(ValueError, match="clip_low is an option of the loss"):
-        Awr(clip_low=0.1)
+        Awr(clip_low=0.1)  # pyright: ignore[reportCallIssue]
     with pytest.raises(ValueError, match="max_weight"):
         AwrLoss(max_weight=0.5)

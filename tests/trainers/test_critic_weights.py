@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.pretrained import Pretrained, PretrainedSource
-from marl.protocols import LearnerContext
+from marl.protocols import LearnerBuildArguments
 from marl.trainers.policy_gradient.critic_settings import CriticConfig
 from marl.trainers.policy_gradient.settings import Ppo
 from tests.support.learning_samples import TinySource, context, distance, equal_weights, turn, weights
@@ -37,7 +37,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     return saved(tmp_path_factory.mktemp("base") / "model")
 
 
-def adapted(base: PretrainedSource, **settings: Any) -> LearnerContext:
+def adapted(base: PretrainedSource, **settings: Any) -> LearnerBuildArguments:
     source = AdapterSource("actor", Adapter(base=Pretrained(path=base.path), **settings), base)
     return replace(context(), source=source)
 
@@ -137,5 +137,5 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts() -> None:
 def test_a_body_that_cannot_read_lines_is_given_padded_texts(base: PretrainedSource, tmp_path: Path) -> None:
     other = saved(tmp_path / "other", attention_dropout=0.1)
     for path, packing in ((base.path, "auto"), (other.path, "padded")):
-        learner = Ppo(critic=CriticConfig(model=Pretrained(path=path))).build(replace(context(), source=base))
+        learner: Any = Ppo(critic=CriticConfig(model=Pretrained(path=path))).build(replace(context(), source=base))
         assert learner.settings.packing == packing

@@ -17,11 +17,12 @@ from marl.core.types import Metrics, Sample
 from marl.models.adapter import Adapter
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.models.sharding import full_tensor
-from marl.protocols import DataParallel, DataParallelGroup, SingleProcess
-from marl.trainers.batching.rows import Row, rows_of_rank
+from marl.protocols import DataParallel, DataParallelGroup, SingleProcessGroup
+from marl.trainers.batching.rows import BatchRow, rows_of_data_parallel_rank
 from marl.trainers.imitation.settings import Sft
 from marl.trainers.optim.settings import KlAnchor
 from marl.trainers.policy_gradient.critic_settings import CriticConfig
+from marl.trainers.policy_gradient.loss_settings import GspoLoss
 from marl.trainers.policy_gradient.settings import Grpo, Ppo, Prime
 from marl.trainers.preferences.settings import Dpo
 from tests.support.data_parallel_processes import Float64AdapterSource, Float64Source, run_in_processes
@@ -46,11 +47,11 @@ def targeted(seed: int) -> list[Sample]:
     return with_value_targets(mixed(seed), seed=seed)
 
 
-KL = {"magnet": KlAnchor(coefficient=0.3, target=0.1), "proximal": KlAnchor(coefficient=0.5, refresh=2)}
+KL: dict[str, Any] = {"magnet": KlAnchor(coefficient=0.3, target=0.1), "proximal": KlAnchor(coefficient=0.5, refresh=2)}
 BY_ROW: dict[str, Any] = {"aggregation": "seq_mean_token_mean"}
 CASES: dict[str, tuple[Any, Callable[[int], list[Sample]]]] = {
     "grpo": (Grpo(lr=1e-3, entropy=0.01, minibatches=2, micro_tokens=32, **BY_ROW, **KL), mixed),
-    "whole episodes": (Grpo(lr=1e-3, unit="episode", loss="gspo", **BY_ROW), mixed),
+    "whole episodes": (Grpo(lr=1e-3, unit="episode", loss=GspoLoss(), **BY_ROW), mixed),
     "critic on the trunk": (Ppo(lr=1e-3, critic=CriticConfig(where="trunk", clip=0.2)), targeted),
     "critic apart": (Ppo(lr=1e-3, critic=CriticConfig(warm_up=2)), targeted),
     "implicit rewards": (Prime(lr=1e-3), mixed),
@@ -113,7 +114,7 @@ def test_two_processes_take_the_steps_of_one(base: PretrainedSource, way: DataPa
     def work(collective: DataParallelGroup) -> dict[str, Any]:
         return {case: learn(case, base, collective, 2) for case in ("grpo", "critic apart")}
 
-    together_, alone = run_in_processes(work, way=way), work(SingleProcess())
+    together_, alone = run_in_processes(work, way=way), work(SingleProcessGroup())
     for case in alone:
         expect_equal(case, [each[case] for each in together_], alone[case])
 
@@ -131,7 +132,7 @@ def test_twenty_steps_of_every_objective_end_at_the_weights_of_one_process(
     def work(collective: DataParallelGroup) -> dict[str, Any]:
         return {case: learn(case, base, collective, STEPS) for case in cases}
 
-    alone = work(SingleProcess())
+    alone = work(SingleProcessGroup())
     results = run_in_processes(work, size, way)
     for case in cases:
         expect_equal(case, [each[case] for each in results], alone[case])
@@ -143,7 +144,7 @@ def test_in_float32_gradients_are_equal_up_to_rounding() -> None:
             first_step(Grpo(lr=1e-3, **BY_ROW).build(replace(context(), data_parallel=collective)), mixed(0))[1]
         )
 
-    alone = work(SingleProcess())
+    alone = work(SingleProcessGroup())
     assert [gap(ours, alone) < 1e-6 for ours in run_in_processes(work)] == [True, True]
 
 
@@ -159,7 +160,7 @@ def test_readings_are_those_of_one_process(way: DataParallel) -> None:
 
     first, second = run_in_processes(work, way=way)
     assert second == []
-    for ours, theirs in zip(first, work(SingleProcess()), strict=True):
+    for ours, theirs in zip(first, work(SingleProcessGroup()), strict=True):
         for mine, expected in zip(ours, theirs, strict=True):
             assert mine == pytest.approx(expected, rel=1e-9) if expected is not None else mine is None
 
@@ -174,7 +175,7 @@ def test_every_process_names_the_turn_that_is_not_finite(way: DataParallel) -> N
     def work(collective: DataParallelGroup) -> dict[str, Any]:
         blamed = {}
         for what, one in bad.items():
-            learner = Grpo(max_norm=1e30).build(replace(context(), data_parallel=collective))
+            learner: Any = Grpo(max_norm=1e30).build(replace(context(), data_parallel=collective))
             before = arrays(dict(learner.publish()))
             with pytest.raises(NonFiniteError, match="policy 'actor'") as error:
                 learner.update([*make_samples(SamplePlan()), one])
@@ -188,12 +189,12 @@ def test_every_process_names_the_turn_that_is_not_finite(way: DataParallel) -> N
 @pytest.mark.parametrize("way", WAYS)
 def test_a_process_without_rows_takes_part(way: DataParallel) -> None:
     def work(collective: DataParallelGroup) -> Arrays:
-        learner = Grpo(lr=1e-3).build(replace(context(source=Float64Source()), data_parallel=collective))
+        learner: Any = Grpo(lr=1e-3).build(replace(context(source=Float64Source()), data_parallel=collective))
         learner.update(make_samples(SamplePlan(distinct=1, count=1)))
         learner.update([])
         return arrays(dict(learner.publish()))
 
-    alone = work(SingleProcess())
+    alone = work(SingleProcessGroup())
     assert all(gap(ours, alone) < 1e-12 for ours in run_in_processes(work, way=way))
 
 
@@ -214,9 +215,9 @@ def test_shards_are_saved_as_one_folder(base: PretrainedSource, case: str, tmp_p
 
 
 def test_shares_are_whole_units_of_even_length_and_all_rows_are_in_one() -> None:
-    rows = [Row((1, 2, n % 7), (3,) * (1 + n % 11), unit=("u", n // 3) if n < 9 else None) for n in range(60)]
+    rows = [BatchRow((1, 2, n % 7), (3,) * (1 + n % 11), unit=("u", n // 3) if n < 9 else None) for n in range(60)]
     for size in (1, 2, 3, 8):
-        shares = [rows_of_rank(rows, rank, size) for rank in range(size)]
+        shares = [rows_of_data_parallel_rank(rows, rank, size) for rank in range(size)]
         assert sorted(id(row) for share in shares for row in share) == sorted(map(id, rows))
         lengths = [sum(row.length for row in share) for share in shares]
         longest = 3 * max(row.length for row in rows)  # of a unit: a share ends with one
@@ -224,4 +225,4 @@ def test_shares_are_whole_units_of_even_length_and_all_rows_are_in_one() -> None
         assert all(
             len({n for n, share in enumerate(shares) for row in share if row.unit == ("u", u)}) == 1 for u in range(3)
         )
-    assert rows_of_rank(rows, 0, 1) == rows
+    assert rows_of_data_parallel_rank(rows, 0, 1) == rows

@@ -276,7 +276,7 @@ def test_an_adapter_learns_against_its_base(tmp_path: Any) -> None:
         Adapter(base=Pretrained(path=str(tmp_path / "model"))),
         PretrainedSource("actor", str(tmp_path / "model")),
     )
-    learner = Dpo(lr=1e-2, beta=1.0).build(replace(context(), source=source))
+    learner: Any = Dpo(lr=1e-2, beta=1.0).build(replace(context(), source=source))
     samples = siblings(3, 2, seed=1)
     frozen = {name: p.detach().clone() for name, p in learner.model.named_parameters() if not p.requires_grad}
     margins = [learner.update(samples)["margin"] for _ in range(8)]

@@ -20,19 +20,19 @@ from marl.engines.transformers.engine import TransformersEngine
 from marl.engines.transformers.settings import Transformers
 from marl.models.adapter import Adapter
 from marl.models.fused_lora import FusedLora
-from marl.models.half_precision import WideLinear, in_mixed_precision
+from marl.models.half_precision import Float32OutputLinear, convert_to_mixed_precision
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
+from marl.models.tiny_build import build_tiny_model
 from marl.protocols import ModelSource
 from marl.trainers.batching.planner import BatchPlanner
-from marl.trainers.batching.rows import Row
+from marl.trainers.batching.rows import BatchRow
 from marl.trainers.forward.fidelity_gate import MAX_ROUNDING_RATIO
-from marl.trainers.forward.rounding_noise import GapLimits, read_logprobs, rounding_noise
+from marl.trainers.forward.rounding_noise import MaxAndMeanGap, read_logprobs, rounding_noise
 from tests.support.learning_samples import unpadded_logprobs
 from tests.support.run_processes import metric_lines as logged
 from tests.support.solver_critic_game import SEATS, policies, quiz_scenario, train_in_process
 
-DEEP = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 12, "num_attention_heads": 4}
+DEEP: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 12, "num_attention_heads": 4}
 SHAPES = {
     "one layer": Tiny(hidden=32, layers=1, heads=2, vocabulary="bytes", architecture="llama"),
     "deep": Tiny(hidden=64, layers=12, heads=4, vocabulary="bytes", architecture="llama"),
@@ -48,12 +48,13 @@ def llama(dtype: torch.dtype = torch.bfloat16) -> Any:
     config = LlamaConfig(
         vocab_size=80, num_key_value_heads=2, initializer_range=0.125, tie_word_embeddings=True, **DEEP
     )
-    return LlamaForCausalLM(config).to(dtype).eval()
+    model: Any = LlamaForCausalLM(config)
+    return model.to(dtype).eval()
 
 
 @cache
 def folder_of(shape: str, beside: Path) -> Path:
-    build_tiny(SHAPES[shape], beside / shape, ())
+    build_tiny_model(SHAPES[shape], beside / shape, ())
     return beside / shape
 
 
@@ -67,7 +68,7 @@ def source_of(shape: str, beside: Path, adapter: bool, dtype: str = "bfloat16") 
     return AdapterSource("actor", Adapter(base=base, rank=4), source)
 
 
-def compared(source: ModelSource, sampling: Sampling, *, deaf: bool = False) -> tuple[GapLimits, GapLimits]:
+def compared(source: ModelSource, sampling: Sampling, *, deaf: bool = False) -> tuple[MaxAndMeanGap, MaxAndMeanGap]:
     """Return the differences of learner and sampler on answers to all prompts, and the learner's noise of rounding.
 
     `deaf`: the engine is not told of the adapter's weights.
@@ -89,7 +90,7 @@ def compared(source: ModelSource, sampling: Sampling, *, deaf: bool = False) -> 
     said: list[Any] = []
     while len(said) < 16:
         said += [completion for _, completion in engine.step(0)]
-    texts = [Row(c.prompt_ids, c.token_ids, sampling, scalars={}) for c in said]
+    texts = [BatchRow(c.prompt_ids, c.token_ids, sampling, scalars={}) for c in said]
     planner = BatchPlanner(model, 512, "shared")
     found = [
         abs(ours - theirs)
@@ -97,7 +98,7 @@ def compared(source: ModelSource, sampling: Sampling, *, deaf: bool = False) -> 
         for ours, theirs in zip(read, completion.logprobs, strict=True)
     ]
     assert len(found) > 200
-    return GapLimits(max(found), sum(found) / len(found)), rounding_noise(model, planner, texts)
+    return MaxAndMeanGap(max(found), sum(found) / len(found)), rounding_noise(model, planner, texts)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(max_tokens=24), Sampling(max_tokens=24, temperature=0.7, top_p=0.9)])
@@ -118,7 +119,7 @@ def test_an_engine_that_was_not_told_of_the_adapter_differs_by_more(tmp_path: Pa
 
 
 def test_states_the_last_norm_and_logits_are_float32_and_what_products_take_is_rounded() -> None:
-    model = in_mixed_precision(llama())
+    model = convert_to_mixed_precision(llama())
     seen: dict[str, torch.dtype] = {}
 
     def note(name: str) -> Any:
@@ -140,7 +141,7 @@ def test_states_the_last_norm_and_logits_are_float32_and_what_products_take_is_r
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert type(model).__name__ == "LlamaForCausalLM"
     assert model.lm_head.weight is model.model.embed_tokens.weight
-    assert in_mixed_precision(whole := llama(torch.float32)) is whole
+    assert convert_to_mixed_precision(whole := llama(torch.float32)) is whole
     assert type(whole) is LlamaForCausalLM
 
 
@@ -154,14 +155,14 @@ def test_log_probabilities_come_closer_to_those_of_the_same_weights_in_float32()
             return unpadded_logprobs(model, (1,), answer).float().log_softmax(-1)
 
     plain = float((logprobs(half) - logprobs(exact)).abs().mean())
-    mixed = float((logprobs(in_mixed_precision(llama())) - logprobs(exact)).abs().mean())
+    mixed = float((logprobs(convert_to_mixed_precision(llama())) - logprobs(exact)).abs().mean())
     assert 0 < mixed < 0.9 * plain
 
 
 def test_a_wide_layer_is_the_exact_product_and_its_gradients_are_those_of_float64() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(48, 2500).to(torch.bfloat16)
-    wide, x = WideLinear(layer), torch.randn(3, 7, 48).bfloat16().float().requires_grad_()
+    wide, x = Float32OutputLinear(layer), torch.randn(3, 7, 48).bfloat16().float().requires_grad_()
     output, upstream = wide(x), torch.randn(3, 7, 2500).bfloat16()
     output.backward(upstream.float())
     assert output.dtype == torch.float32

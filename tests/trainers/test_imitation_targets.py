@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ TRUNK = CriticConfig(where="trunk", coefficient=0.5, clip=None)
 SOFT = (ImitationTarget((5, 6), 0.75), ImitationTarget((7,), 0.25))
 
 
-def drawn(prompt: tuple[int, ...], turn: int, **more: object) -> list[Sample]:
+def drawn(prompt: tuple[int, ...], turn: int, **more: Any) -> list[Sample]:
     """Return four samples, as often as `SOFT` has it."""
     answers = [(5, 6)] * 3 + [(7,)]
     return [make_sample(prompt, ids, (-1.0,) * len(ids), turn=turn + i, **more) for i, ids in enumerate(answers)]
@@ -26,7 +27,7 @@ def drawn(prompt: tuple[int, ...], turn: int, **more: object) -> list[Sample]:
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_sum", "seq_mean_token_mean"])
 @pytest.mark.parametrize("merge", [True, False])
-def test_a_distribution_is_learned_as_answers_drawn_from_it(aggregation: str, merge: bool) -> None:
+def test_a_distribution_is_learned_as_answers_drawn_from_it(aggregation: Any, merge: bool) -> None:
     settings = Sft(lr=1e-3, aggregation=aggregation, merge=merge)
     soft = [replace(drawn((1, 2), 0)[0], targets=SOFT), replace(drawn((3,), 9)[0], targets=SOFT)]
     many = [*drawn((1, 2), 0), *drawn((3,), 4)]
@@ -37,7 +38,7 @@ def test_a_distribution_is_learned_as_answers_drawn_from_it(aggregation: str, me
 
 def test_equal_targets_of_equal_prompts_are_one_row_that_counts_by_their_shares() -> None:
     samples = [replace(drawn((1, 2), turn)[0], targets=SOFT) for turn in range(3)]
-    rows = imitation_rows(samples, merge=True)
+    rows = imitation_rows(samples, merge_equal=True)
     assert [(row.token_ids, row.count) for row in rows] == [((5, 6), pytest.approx(2.25)), ((7,), pytest.approx(0.75))]
 
 
@@ -62,9 +63,9 @@ def test_the_loss_with_a_critic_is_the_cross_entropy_and_half_the_squared_error_
 
 
 def test_imitation_reads_values_and_asks_credit_for_them_only_with_a_critic() -> None:
-    assert Sft().readable == Sft.readable_fields
-    assert not Sft().uses_credit
-    assert Sft(critic=TRUNK).credit_needs == {"values"}
-    assert Sft(critic=TRUNK).readable == Sft.readable_fields | {"values"}
+    assert Sft().computable_reading_fields == Sft.readable_fields
+    assert not Sft().trains_on_advantages
+    assert Sft(critic=TRUNK).required_credit_fields == {"values"}
+    assert Sft(critic=TRUNK).computable_reading_fields == Sft.readable_fields | {"values"}
     with pytest.raises(ValueError, match="credit gave none of 12 turns any"):
         Sft(critic=TRUNK).build(context()).update(make_samples(SamplePlan()))

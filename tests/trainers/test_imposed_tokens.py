@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from marl.core.types import Advantage, Reading, Sample
-from marl.trainers.batching.rows import imitation_rows, policy_rows
+from marl.trainers.batching.rows import imitation_rows, policy_gradient_rows
 from marl.trainers.imitation.settings import Sft
+from marl.trainers.policy_gradient.loss_settings import GspoTokenLoss, ReinforceLoss
 from marl.trainers.policy_gradient.mismatch import add_mismatch_weights
 from marl.trainers.policy_gradient.options import MismatchCorrection
 from marl.trainers.policy_gradient.presets import Gspo
@@ -18,8 +19,8 @@ from tests.support.learning_samples import SamplePlan, distance, gradient, make_
 LEARNERS = [
     Grpo(),
     Grpo(aggregation="seq_mean_token_mean"),
-    Grpo(loss="reinforce", mismatch=MismatchCorrection(kind="mis", low=0.1, high=10.0)),
-    Gspo(loss="gspo_token"),
+    Grpo(loss=ReinforceLoss(), mismatch=MismatchCorrection(kind="mis", low=0.1, high=10.0)),
+    Gspo(loss=GspoTokenLoss()),
 ]
 
 
@@ -43,8 +44,8 @@ def test_the_advantage_of_an_imposed_token_moves_no_weight(settings: Grpo) -> No
 
 def test_imitation_leaves_it_out_of_loss_and_denominator() -> None:
     one, other = make_sample((1,), (2, 3), (-1.0, -1.0)), make_sample((1,), (2, 4), (-1.0, -1.0))
-    rows = imitation_rows([replace(one, imposed=(1,)), replace(other, imposed=(1,)), one], merge=True)
-    assert [(row.token_ids, row.loss_mask, row.loss_tokens) for row in rows] == [
+    rows = imitation_rows([replace(one, imposed=(1,)), replace(other, imposed=(1,)), one], merge_equal=True)
+    assert [(row.token_ids, row.loss_mask, row.loss_token_count) for row in rows] == [
         ((2, 3), (True, False), 1),
         ((2, 4), (True, False), 1),
         ((2, 3), None, 2),
@@ -58,11 +59,11 @@ def test_dropping_tokens_for_their_mismatch_does_not_bring_it_back() -> None:
     tokens = replace(
         make_sample((1,), (2, 3, 4), (-1.0, -1.0, -9.0)), imposed=(0,), reading=Reading((-1.0, -1.0, -1.0))
     )
-    [row] = add_mismatch_weights(policy_rows([tokens], "read", merge=True), settings)
+    [row] = add_mismatch_weights(policy_gradient_rows([tokens], "read", merge_equal=True), settings)
     assert row.loss_mask == (False, True, False)
 
 
 def test_the_same_tokens_chosen_and_imposed_are_two_rows() -> None:
     chosen = make_sample((1,), (2, 3), (-1.0, -1.0))
-    rows = policy_rows([chosen, replace(chosen, imposed=(1,))], "sampler", merge=True)
+    rows = policy_gradient_rows([chosen, replace(chosen, imposed=(1,))], "sampler", merge_equal=True)
     assert [row.loss_mask for row in rows] == [None, (True, False)]

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def test_the_gradient_is_that_of_the_loss_written_out():
 
 
 def test_without_samples_nothing_changes_but_the_count():
-    learner = Grpo(**FULL).build(context())
+    learner: Any = Grpo(**FULL).build(context())
     before = weights(learner)
     metrics = learner.update([])
     assert equal_weights(weights(learner), before)
@@ -63,7 +64,7 @@ def test_without_samples_nothing_changes_but_the_count():
 
 def test_a_restored_learner_continues_bit_for_bit():
     settings = Grpo(minibatches=3, epochs=2, schedule="cosine", **FULL)
-    options = {"attention_dropout": 0.3}
+    options: dict[str, Any] = {"attention_dropout": 0.3}
     learner, other = settings.build(context(**options)), settings.build(context(**options))
     for i in range(3):
         learner.update(make_samples(SamplePlan(), seed=i))
@@ -95,7 +96,7 @@ def test_a_state_that_does_not_fit_is_refused():
 
 
 def test_tied_weights_are_published_once_and_saved_whole(tmp_path):
-    learner = Grpo(lr=1e-2).build(context(tie_word_embeddings=True))
+    learner: Any = Grpo(lr=1e-2).build(context(tie_word_embeddings=True))
     learner.update(make_samples(SamplePlan()))
     names = [name for name, _ in learner.publish()]
     assert "lm_head.weight" not in names
@@ -133,7 +134,7 @@ def test_the_distance_to_the_sampler_is_measured_before_the_weights_move():
 
 
 def test_ratios_to_the_learners_own_reading_start_at_one():
-    learner = Grpo(old="read", fidelity=None).build(context())
+    learner: Any = Grpo(old="read", fidelity=None).build(context())
     samples = make_samples(SamplePlan())
     readings = learner.read([turn(s.prompt_ids, s.token_ids) for s in samples])
     metrics = learner.update([replace(s, reading=r) for s, r in zip(samples, readings, strict=True)])
@@ -162,7 +163,7 @@ def test_figures_of_tokens_are_those_of_the_weights_before_the_update(settings):
 
 
 def test_no_figures_of_tokens_are_gathered_unless_they_are_wanted():
-    learner = Grpo().build(context())
+    learner: Any = Grpo().build(context())
     learner.update(make_samples(SamplePlan(distinct=2, count=4)))
     assert learner.token_figures is None
 
@@ -175,7 +176,7 @@ def test_imitation_lowers_its_loss_and_asks_neither_for_advantages_nor_log_proba
     ]
     losses = [learner.update(samples)["loss"] for _ in range(20)]
     assert losses[-1] < losses[0] - 1
-    assert not Sft().uses_credit
+    assert not Sft().trains_on_advantages
     assert Sft().supports(Sampling(top_p=0.5))
 
 
@@ -188,7 +189,7 @@ def test_imitation_is_the_mean_negative_log_probability():
 
 
 def test_minibatches_deal_every_sample_once_an_epoch():
-    learner = Grpo(minibatches=5, epochs=3, lr=1e-3).build(context())
+    learner: Any = Grpo(minibatches=5, epochs=3, lr=1e-3).build(context())
     metrics = learner.update(make_samples(SamplePlan(distinct=12, count=12)))
     assert metrics["tokens"] == 3 * sum(len(s.token_ids) for s in make_samples(SamplePlan(distinct=12, count=12)))
     assert {s["step"].item() for s in learner._optimizer.state_dict().values()} == {15.0}
@@ -208,7 +209,7 @@ def test_minibatches_are_drawn_anew_by_seed_and_update():
 
 
 def test_a_prompt_without_tokens_and_a_temperature_of_zero_are_refused():
-    learner = Grpo().build(context())
+    learner: Any = Grpo().build(context())
     with pytest.raises(ValueError, match="at least one token"):
         learner.update([make_sample((), (2,), (-1.0,))])
     with pytest.raises(ValueError, match="temperature=0"):

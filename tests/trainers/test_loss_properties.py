@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 
-from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_weights
+from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_loss_weights
 from marl.trainers.policy_gradient.critic import value_loss
 from marl.trainers.policy_gradient.losses import cispo, clipped_surrogate, gmpo, gspo, gspo_token, reinforce, rloo, sapo
 from marl.trainers.policy_gradient.settings import Grpo
@@ -19,7 +20,7 @@ CLIP = (0.2, 0.28)
 LOSSES = {
     "reinforce": lambda c: reinforce(c.logprobs, c.advantages, c.mask),
     "clip": lambda c: clipped_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
-    "dual clip": lambda c: clipped_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP, dual=3.0)[0],
+    "dual clip": lambda c: clipped_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP, dual_clip=3.0)[0],
     "gspo": lambda c: gspo(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
     "gspo_token": lambda c: gspo_token(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
     "sequence": lambda c: rloo(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
@@ -33,7 +34,9 @@ ROWS = ["gspo", "sequence", "gmpo"]
 
 
 def mean_of_rows(loss_BT, mask):
-    scale = row_weights("seq_mean_token_mean", mask.sum(1), MinibatchTotals(int(mask.any(1).sum()), int(mask.sum())))
+    scale = row_loss_weights(
+        "seq_mean_token_mean", mask.sum(1), MinibatchTotals(int(mask.any(1).sum()), int(mask.sum()))
+    )
     return (scale * masked_sum(loss_BT, mask)).sum()
 
 
@@ -71,7 +74,7 @@ def test_where_nothing_moved_yet_every_loss_has_the_gradient_of_reinforce(name):
     totals, lengths = MinibatchTotals(4, int(MASK.sum())), MASK.sum(1)
 
     def aggregate(loss_BT, mode):
-        return (row_weights(mode, lengths, totals) * masked_sum(loss_BT, MASK)).sum()
+        return (row_loss_weights(mode, lengths, totals) * masked_sum(loss_BT, MASK)).sum()
 
     _, gradient = value_and_gradient(lambda c: aggregate(LOSSES[name](c), "seq_mean_token_mean"), fresh)
     mode = "seq_mean_token_sum" if name == "sequence" else "seq_mean_token_mean"
@@ -162,7 +165,8 @@ def test_an_overflow_that_counts_is_not_hidden(name):
 @pytest.mark.parametrize("kind", ["ppo_clip", "gspo", "gspo_token", "rloo", "gmpo"])
 @pytest.mark.parametrize(("gap", "expected"), [(200.0, math.exp(3)), (3.5, math.exp(3)), (2.5, math.exp(2.5))])
 def test_log_ratios_of_tokens_and_of_rows_are_clamped_where_a_limit_is_given(kind, gap, expected):
-    loss = Grpo(loss={"kind": kind, "max_log_ratio": 3.0}).loss.build()
+    settings: Any = {"kind": kind, "max_log_ratio": 3.0}
+    loss = Grpo(loss=settings).loss.build()
     case = single_token_case(gap, -1.0)
     value, gradient = value_and_gradient(lambda c: loss(c.logprobs, c.old, c.advantages, c.mask)[0].sum(), case)
     assert value.item() == pytest.approx(expected, rel=1e-5)
@@ -237,7 +241,8 @@ def test_which_tokens_were_clipped_is_told():
 
 
 def test_rows_of_one_token_and_groups_without_a_difference_are_no_exception():
-    one = LossCase(*(torch.full((2, 1), -1.0) for _ in range(4)), torch.tensor([[0.0], [2.0]]), torch.ones(2, 1).bool())
+    same: Any = [torch.full((2, 1), -1.0) for _ in range(4)]
+    one = LossCase(*[*same, torch.tensor([[0.0], [2.0]]), torch.ones(2, 1).bool()])
     for name in POLICY:
         value, gradient = value_and_gradient(lambda c, name=name: mean_of_rows(LOSSES[name](c), c.mask), one)
         assert value.isfinite()

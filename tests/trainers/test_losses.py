@@ -1,12 +1,13 @@
 import inspect
 import math
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 
 from marl.trainers import functions
-from marl.trainers.batching.aggregation import MinibatchTotals, aggregate, masked_sum, row_weights
+from marl.trainers.batching.aggregation import MinibatchTotals, aggregate, masked_sum, row_loss_weights
 from marl.trainers.forward.divergences import entropy, exact_kl, sampled_kl, sampler_kl
 from marl.trainers.policy_gradient.losses import clipped_surrogate
 from tests.support.loss_samples import random_case
@@ -20,7 +21,7 @@ def one(value):
 
 def surrogate(log_ratio, advantage, clip=(0.2, 0.3)):
     """Value, gradient to the log-probability, clipped: of a single token."""
-    logprobs = one(log_ratio).requires_grad_()
+    logprobs: Any = one(log_ratio).requires_grad_()
     loss, clipped = clipped_surrogate(logprobs, one(0), one(advantage), ALL, clip)
     loss.sum().backward()
     return loss.item(), logprobs.grad.item(), clipped.item()
@@ -91,13 +92,13 @@ def test_nothing_behind_the_mask_reaches_a_value_or_a_gradient(poison):
 def test_each_aggregation_is_its_formula(aggregation, norm, expected):
     values = torch.tensor([[1.0, 2.0, 3.0], [10.0, math.nan, math.nan]])
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    scale = row_weights(aggregation, mask.sum(1), MinibatchTotals(samples=2, tokens=4), norm)
+    scale = row_loss_weights(aggregation, mask.sum(1), MinibatchTotals(samples=2, tokens=4), norm)
     assert (scale * masked_sum(values, mask)).sum().item() == pytest.approx(expected)
 
 
 def test_an_unknown_aggregation_is_named():
     with pytest.raises(ValueError, match="'median'"):
-        row_weights("median", torch.tensor([1]), MinibatchTotals(1, 1))
+        row_loss_weights("median", torch.tensor([1]), MinibatchTotals(1, 1))
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def test_the_entropy_and_its_gradient_are_the_formulas(three):
 
 
 def test_impossible_tokens_add_nothing_to_kl_and_entropy():
-    logits = torch.tensor([0.3, -0.2, -math.inf], requires_grad=True)
+    logits: Any = torch.tensor([0.3, -0.2, -math.inf], requires_grad=True)
     anchor = torch.tensor([0.1, 0.4, -math.inf]).log_softmax(0)
     logprobs = logits.log_softmax(0)
     (exact_kl(logprobs, anchor) + entropy(logprobs)).backward()
@@ -185,5 +186,5 @@ def test_every_plain_function_takes_its_mask_after_all_numbers_of_tokens() -> No
         assert arguments[: len(tensors)] == tensors, name
         if tensors:
             assert tensors[-1] == "mask_BT", name
-        if "advantages_BT" in tensors and "old_BT" in tensors:
-            assert tensors == ["logprobs_BT", "old_BT", "advantages_BT", "mask_BT"], name
+        if "advantages_BT" in tensors and "old_logprobs_BT" in tensors:
+            assert tensors == ["logprobs_BT", "old_logprobs_BT", "advantages_BT", "mask_BT"], name

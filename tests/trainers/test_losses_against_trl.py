@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 import torch
 
-from marl.core.statistics import adapted_entropy
-from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_weights
+from marl.core.statistics import adapted_entropy_coefficient
+from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_loss_weights
 from marl.trainers.policy_gradient.losses import cispo, clipped_surrogate, gmpo, gspo, gspo_token, rloo, sapo
 from tests.support.loss_samples import LossCase, expect_equal_losses, random_case, single_token_case
 from tests.support.trl_losses import policy_loss, trainer_stub
@@ -37,7 +37,7 @@ TRLS = {
 }
 OURS = {
     "clip": lambda c: clipped_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
-    "dual": lambda c: clipped_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP, dual=3.0)[0],
+    "dual": lambda c: clipped_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP, dual_clip=3.0)[0],
     "gspo": lambda c: gspo(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
     "gspo_token": lambda c: gspo_token(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
     "cispo": lambda c: cispo(c.logprobs, c.old, c.advantages, c.mask, (0.0, 1.5))[0],
@@ -49,7 +49,7 @@ OURS = {
 
 def ours(name: str, case: LossCase):
     mode = "token_mean" if name == "cispo" else "seq_mean_token_mean"
-    scale = row_weights(mode, case.mask.sum(1), MinibatchTotals(len(case.mask), int(case.mask.sum())))
+    scale = row_loss_weights(mode, case.mask.sum(1), MinibatchTotals(len(case.mask), int(case.mask.sum())))
     return (scale * masked_sum(OURS[name](case), case.mask)).sum()
 
 
@@ -91,5 +91,5 @@ def test_the_entropy_coefficient_moves_as_in_trl():
     coefficient, case = 0.05, random_case(rows=True, full=True)
     for measured in (0.1, 0.15, 0.2, 0.3, 0.3, 0.3, 0.3, 0.1):
         policy_loss(trainer, case.hidden(0.0), torch.full_like(case.logprobs, measured))
-        coefficient = adapted_entropy(coefficient, measured, 0.2 + 1e-12, step=0.03, high=0.1)
+        coefficient = adapted_entropy_coefficient(coefficient, measured, 0.2 + 1e-12, step=0.03, maximum=0.1)
         assert coefficient == pytest.approx(trainer.entropy_coef, abs=1e-12)

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_weights
+from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_loss_weights
 from marl.trainers.forward.divergences import entropy, sampled_kl
 from marl.trainers.policy_gradient.critic import value_loss
 from marl.trainers.policy_gradient.losses import (
     cispo,
-    clamped_ratio,
     clipped_surrogate,
     gmpo,
     gspo,
     gspo_token,
     reinforce,
     sapo,
+    with_clamped_log_ratio,
 )
 from marl.trainers.policy_gradient.mismatch import tis
 from tests.support.loss_samples import LossCase, expect_equal_losses, random_case, single_token_case
@@ -38,7 +38,7 @@ ROW_LIMIT = 10.0
 """Greatest log-ratio of a row in verl's GSPO; the paper has none."""
 
 OURS = {
-    "vanilla": lambda c: clipped_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP, dual=3.0)[0],
+    "vanilla": lambda c: clipped_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP, dual_clip=3.0)[0],
     "gspo": lambda c: gspo_token(c.logprobs, c.old, c.advantages, c.mask, CLIP, ROW_LIMIT)[0],
     "cispo": lambda c: cispo(c.logprobs, c.old, c.advantages, c.mask, (1 - CLIP[0], 1 + CLIP[1]))[0],
     "sapo": lambda c: sapo(c.logprobs, c.old, c.advantages, c.mask, (1.0, 1.05)),
@@ -52,7 +52,7 @@ def whole(case: LossCase) -> MinibatchTotals:
 
 def aggregated(loss_BT, case: LossCase, mode: str, totals: MinibatchTotals | None = None):
     norm = NORM if mode.endswith("norm") else None
-    scale = row_weights(mode, case.mask.sum(1), totals or whole(case), norm)
+    scale = row_loss_weights(mode, case.mask.sum(1), totals or whole(case), norm)
     return (scale * masked_sum(loss_BT, case.mask)).sum()
 
 
@@ -99,7 +99,7 @@ def test_verls_clamp_of_the_log_ratio_is_within():
 
 def reinforced_ratio(case: LossCase):
     """An unclipped surrogate of log-probabilities kept within 20 nats."""
-    loss = clamped_ratio(partial(clipped_surrogate, clip=(1.0, torch.inf)), 20.0)
+    loss = with_clamped_log_ratio(partial(clipped_surrogate, clip=(1.0, torch.inf)), 20.0)
     return loss(case.logprobs, case.old, case.advantages, case.mask)[0].sum()
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from marl.core.types import Sample
-from marl.protocols import CountsChanges
+from marl.protocols import CountsStateChanges
 from marl.trainers.imitation.settings import Sft
 from marl.trainers.learner import TooFewSamples
 from marl.trainers.optim.settings import GradientLearnerConfig
@@ -46,19 +47,19 @@ def test_enough_samples_and_none_at_all_are_no_reason_to_warn() -> None:
 
 
 def changes_of(learner: object) -> int:
-    assert isinstance(learner, CountsChanges)
+    assert isinstance(learner, CountsStateChanges)
     return learner.changes
 
 
 def test_changes_are_counted_before_they_are_made() -> None:
-    learner = Gspo(minibatches=3).build(context())
+    learner: Any = Gspo(minibatches=3).build(context())
     samples: Sequence[Sample] = make_samples(SamplePlan(distinct=6, count=6))
     assert changes_of(learner) == 0
-    learner._step = broken  # type: ignore[method-assign]  # memory that runs out in the first forward pass
+    learner._optimizer_step = broken  # type: ignore[method-assign]  # memory that runs out in the first forward pass
     with pytest.raises(MemoryError):
         learner.update(samples)
     assert changes_of(learner) == 0
-    del learner._step
+    del learner._optimizer_step
     learner.update(samples)
     assert changes_of(learner) >= 4
 

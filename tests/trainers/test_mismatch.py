@@ -11,11 +11,11 @@ import torch
 from marl.trainers.policy_gradient.mismatch import (
     icepop,
     importance_ratios,
-    masked_by_sequence_mean,
     mis,
     off_policy_sequence_mask,
     reject_by_divergence,
     tis,
+    tis_within_sequence_bounds,
 )
 from tests.support.loss_samples import MASK, random_case
 
@@ -75,7 +75,7 @@ def test_icepop_drops_the_tokens_whose_ratio_is_out_of_bounds():
 def test_the_geometric_mean_keeps_rows_whatever_their_length():
     old = torch.tensor([[0.9] * 8, [4.0] + [0.9] * 7, [0.4] * 8, [0.4, 0.4] + [math.nan] * 6]).log()
     mask = torch.tensor([[True] * 8, [True] * 8, [True] * 8, [True] * 2 + [False] * 6])
-    weights = masked_by_sequence_mean(old, torch.zeros(4, 8), mask)
+    weights = tis_within_sequence_bounds(old, torch.zeros(4, 8), mask)
     expected = torch.tensor([[0.9] * 8, [4.0] + [0.9] * 7, [0.0] * 8, [0.0] * 8])
     torch.testing.assert_close(weights, expected)
 

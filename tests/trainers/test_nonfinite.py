@@ -1,6 +1,7 @@
 import math
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.support.learning_samples import SamplePlan, context, equal_weights, m
 def test_a_poisoned_advantage_is_named_and_the_weights_stay():
     samples = make_samples(SamplePlan(distinct=3, count=20))
     poisoned = [replace(s, advantage=replace(s.advantage, value=math.nan)) if s.id[1] == 7 else s for s in samples]
-    learner = Grpo(lr=1e-3, magnet=KlAnchor(coefficient=0.5)).build(context())
+    learner: Any = Grpo(lr=1e-3, magnet=KlAnchor(coefficient=0.5)).build(context())
     before = weights(learner)
     with pytest.raises(
         NonFiniteError, match=r"policy 'actor': the loss .* episode 'episode', turn 7 \(role 'solver'\)"
@@ -44,7 +45,7 @@ def test_an_exploding_ratio_is_named():
 def test_an_exploding_gradient_of_a_finite_loss_is_named():
     # e^85 is finite in float32, its square is not.
     samples = [*make_samples(SamplePlan()), make_sample((1,), (2,), (-88.0,), advantage=-1.0, turn=99)]
-    learner = Grpo(max_norm=1e30).build(context())
+    learner: Any = Grpo(max_norm=1e30).build(context())
     before = weights(learner)
     with pytest.raises(NonFiniteError, match="the gradient is not finite") as error:
         learner.update(samples)

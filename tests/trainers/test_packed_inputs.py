@@ -11,11 +11,17 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MambaConfig
 
 from marl.core.config import Sampling
-from marl.trainers.batching.packing import PackingLimits, pack
+from marl.trainers.batching.packing import PackingLimits, pack_texts_into_micro_batches
 from marl.trainers.batching.planner import MASK_BYTES, BatchPlan, BatchPlanner
-from marl.trainers.batching.rows import Row
+from marl.trainers.batching.rows import BatchRow
 from marl.trainers.forward import attention
-from marl.trainers.forward.attention import PrefixForest, attention_masks, has_dropout, packing_obstacle, skips_blocks
+from marl.trainers.forward.attention import (
+    PrefixForest,
+    attention_masks,
+    can_skip_masked_blocks,
+    has_dropout,
+    reason_packing_is_unsupported,
+)
 from marl.trainers.forward.model_inputs import hidden_states
 from marl.trainers.forward.token_outputs import token_outputs
 from marl.trainers.imitation.settings import Sft
@@ -30,13 +36,13 @@ CUT = Sampling(temperature=1.3, top_p=0.7, top_k=20)
 LAYOUTS = ("packed", "shared")
 
 
-def alone_logits(model: Any, row: Row) -> torch.Tensor:
+def alone_logits(model: Any, row: BatchRow) -> torch.Tensor:
     """[T, V] from one unpadded pass over one text."""
     ids = torch.tensor([[*row.prompt_ids, *row.token_ids]])
     return model(ids, use_cache=False).logits[0, len(row.prompt_ids) - 1 : -1]
 
 
-def results_alone(model: Any, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+def results_alone(model: Any, rows: list[BatchRow]) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of the tokens, and the gradient of a weighted sum of them and of entropies."""
     logprobs = [alone_logits(model, row).float().log_softmax(-1) for row in rows]
     chosen = torch.cat(
@@ -50,13 +56,13 @@ def _gradient(model: Any, chosen_N: torch.Tensor, logprobs_NV: torch.Tensor) -> 
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
 
 
-def results_packed(model: Any, rows: list[Row], layout: str, micro_tokens: int = 1000):
+def results_packed(model: Any, rows: list[BatchRow], layout: str, micro_tokens: int = 1000):
     """The same, of all micro-batches, in the order of `rows`."""
     spans = torch.tensor([len(row.token_ids) for row in rows])
     starts = dict(zip(map(id, rows), (spans.cumsum(0) - spans).tolist(), strict=True))
     many = int(spans.sum())
     chosen_N, logprobs_NV = torch.zeros(many), torch.zeros(many, 40)
-    for chunk, batch in BatchPlanner(model, micro_tokens, layout).batches(rows):
+    for chunk, batch in BatchPlanner(model, micro_tokens, layout).collated_batches(rows):
         where = torch.cat([starts[id(row)] + torch.arange(len(row.token_ids)) for row in chunk])
         chosen_N = chosen_N.index_add(0, where, token_outputs(model, batch).logprobs_BT[batch.mask_BT])
         logprobs_NV = logprobs_NV.index_add(0, where, log_distributions(model, batch))
@@ -67,7 +73,7 @@ def results_packed(model: Any, rows: list[Row], layout: str, micro_tokens: int =
 @pytest.mark.parametrize("name", CONFIGS)
 def test_log_probabilities_and_gradients_are_those_of_each_text_alone(name, kind):
     model, rows = model_of(CONFIGS[name]), rows_of(kind)
-    assert not packing_obstacle(model)
+    assert not reason_packing_is_unsupported(model)
     expected, gradients = results_alone(model, rows)
     layouts = (("packed", 1000), ("shared", 1000), ("shared", 40), ("prompted", 1000), ("prompted", 40))
     for layout, micro_tokens in layouts:
@@ -91,8 +97,8 @@ def test_states_at_the_ends_are_those_of_each_text_alone(name):
     model, rows = model_of(CONFIGS[name]).eval(), rows_of("dialogues") + rows_of("short")
     embedded = model.get_decoder() if name != "gpt2" else model.transformer
     for layout in ("padded", *LAYOUTS):
-        for chunk, batch in BatchPlanner(model, 60, layout).batches(rows, ends=True):
-            ends_B2H = hidden_states(model, batch.inputs).ends_B2H
+        for chunk, batch in BatchPlanner(model, 60, layout).collated_batches(rows, with_end_states=True):
+            ends_B2H: Any = hidden_states(model, batch.inputs).ends_B2H
             for index, row in enumerate(chunk):
                 alone = embedded(torch.tensor([row.prompt_ids + row.token_ids])).last_hidden_state[0]
                 assert torch.allclose(ends_B2H[index], alone[[len(row.prompt_ids) - 1, -1]], atol=1e-5)
@@ -145,10 +151,10 @@ def test_readings_are_the_same(layout):
         assert one == pytest.approx(other, abs=1e-5)
 
 
-def group(prompts: int, completions: int, prompt: int, answer: int) -> list[Row]:
+def group(prompts: int, completions: int, prompt: int, answer: int) -> list[BatchRow]:
     rng = random.Random(0)
     starts = [tuple(rng.choices(range(40), k=prompt)) for _ in range(prompts)]
-    return [Row(start, tuple(rng.choices(range(40), k=answer))) for start in starts for _ in range(completions)]
+    return [BatchRow(start, tuple(rng.choices(range(40), k=answer))) for start in starts for _ in range(completions)]
 
 
 def test_the_layout_is_the_one_that_saves_more_than_it_costs():
@@ -158,15 +164,15 @@ def test_the_layout_is_the_one_that_saves_more_than_it_costs():
     assert planner.fastest_plan(group(16, 8, 400, 50)).layout == "prompted", (
         "a small model: attention over wide lines is most of the work"
     )
-    ragged = [Row(row.prompt_ids, row.token_ids[: 1 + 3 * n]) for n, row in enumerate(group(64, 1, 8, 200))]
+    ragged = [BatchRow(row.prompt_ids, row.token_ids[: 1 + 3 * n]) for n, row in enumerate(group(64, 1, 8, 200))]
     assert planner.fastest_plan(ragged).layout == "shared"
 
 
-def grown(prompt: int, turns: int, answer: int = 16) -> list[Row]:
+def grown(prompt: int, turns: int, answer: int = 16) -> list[BatchRow]:
     """Return rows whose prompts go on where the ones before ended, which only `shared` computes once."""
     rng = random.Random(0)
     tokens = tuple(rng.choices(range(40), k=prompt + turns * answer))
-    return [Row(tokens[: prompt + n * answer], tuple(rng.choices(range(40), k=answer))) for n in range(turns)]
+    return [BatchRow(tokens[: prompt + n * answer], tuple(rng.choices(range(40), k=answer))) for n in range(turns)]
 
 
 def mask_pairs(plan: BatchPlan) -> list[int]:
@@ -181,19 +187,31 @@ def mask_pairs(plan: BatchPlan) -> list[int]:
 def test_masks_of_the_chosen_layout_take_no_more_memory_than_the_texts_themselves(config: str, prompt: int) -> None:
     model = model_of(CONFIGS[config])
     planner = BatchPlanner(model, 32768, "auto")
-    for plan in (planner.plan(grown(prompt, 12)), planner.plan(grown(prompt, 12), "shared")):
+    for plan in (
+        planner.plan_micro_batches(grown(prompt, 12)),
+        planner.plan_micro_batches(grown(prompt, 12), "shared"),
+    ):
         assert plan.fits_memory
         assert max([0, *mask_pairs(plan)]) * attention.mask_bytes_per_pair(model) <= MASK_BYTES
-    assert planner.plan(grown(16_000, 2)).layout == planner.plan(grown(16_000, 2), "shared").layout == "padded"
-    assert planner.plan(grown(500, 12), "shared").layout == "shared"
+    assert (
+        planner.plan_micro_batches(grown(16_000, 2)).layout
+        == planner.plan_micro_batches(grown(16_000, 2), "shared").layout
+        == "padded"
+    )
+    assert planner.plan_micro_batches(grown(500, 12), "shared").layout == "shared"
 
 
 def test_a_wide_model_may_have_wide_masks_since_its_states_take_more() -> None:
     wide = model_of(LlamaConfig(**{**SMALL, "hidden_size": 512}))
-    assert BatchPlanner(wide, 32768, "auto").plan(grown(8000, 6), "shared").layout == "shared"
-    assert BatchPlanner(model_of(CONFIGS["llama"]), 32768, "auto").plan(grown(8000, 6), "shared").layout == "padded"
+    assert BatchPlanner(wide, 32768, "auto").plan_micro_batches(grown(8000, 6), "shared").layout == "shared"
+    assert (
+        BatchPlanner(model_of(CONFIGS["llama"]), 32768, "auto").plan_micro_batches(grown(8000, 6), "shared").layout
+        == "padded"
+    )
     # Whoever asks for a layout by name gets it.
-    assert BatchPlanner(model_of(CONFIGS["llama"]), 32768, "shared").plan(grown(8000, 6)).layout == "shared"
+    assert (
+        BatchPlanner(model_of(CONFIGS["llama"]), 32768, "shared").plan_micro_batches(grown(8000, 6)).layout == "shared"
+    )
 
 
 @pytest.mark.slow
@@ -219,7 +237,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def test_predicted_flops_of_a_shared_prompt_are_those_counted_by_hand():
-    rows = [Row((9,) * 64, (n, *range(8))) for n in range(8)]
+    rows = [BatchRow((9,) * 64, (n, *range(8))) for n in range(8)]
     planner = BatchPlanner(model_of(CONFIGS["llama"]), 32768, "shared")
     made = {name: planner.packed_plan(rows, name).flops for name in LAYOUTS}
     # 3 layers of q, o 32x32; k, v 32x16; three of 32x64; norms of 2x32, and one of 32. Head 40x32 at 72 tokens.
@@ -241,10 +259,10 @@ def test_with_dropout_completions_have_their_own_noise_and_readings_share():
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_models_with_another_memory_are_given_padded_texts():
-    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    sizes: dict[str, Any] = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
     mamba = AutoModelForCausalLM.from_config(MambaConfig(**sizes))
-    assert packing_obstacle(mamba)
-    ((_, batch),) = BatchPlanner(mamba, 32768, "auto").batches(group(16, 8, 40, 5))
+    assert reason_packing_is_unsupported(mamba)
+    ((_, batch),) = BatchPlanner(mamba, 32768, "auto").collated_batches(group(16, 8, 40, 5))
     assert batch.inputs.forest is None
     with pytest.raises(ValueError, match="packing='packed' is not for MambaForCausalLM"):
         BatchPlanner(mamba, 32768, "packed")
@@ -252,7 +270,9 @@ def test_models_with_another_memory_are_given_padded_texts():
 
 def test_positions_that_depend_on_the_length_of_the_text_are_noticed():
     rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-    assert packing_obstacle(model_of(LlamaConfig(**SMALL, max_position_embeddings=8, rope_parameters=rope)))
+    assert reason_packing_is_unsupported(
+        model_of(LlamaConfig(**SMALL, max_position_embeddings=8, rope_parameters=rope))
+    )
 
 
 def test_dropout_is_noticed():
@@ -264,14 +284,14 @@ def packed_forest(block: int) -> PrefixForest:
     """All in one line."""
     texts = [prompt + answer for prompt, answer in siblings(random.Random(0))]
     frame = PackingLimits(100 * block, lambda widths: widths.astype(float), one_sequence_per_batch=True, block=block)
-    (packed,) = pack(texts, range(len(texts)), frame)
-    return PrefixForest(torch.from_numpy(packed.depths_LW), torch.from_numpy(packed.last_LW))
+    (packed,) = pack_texts_into_micro_batches(texts, range(len(texts)), frame)
+    return PrefixForest(torch.from_numpy(packed.depths_LW), torch.from_numpy(packed.ends_LW))
 
 
 @pytest.mark.parametrize("window", [None, 5])
 def test_blocks_hold_all_that_is_seen_and_skip_what_is_hidden(window):
     forest, block = packed_forest(8), 8
-    made = attention.block_mask(forest, window, block)
+    made: Any = attention.block_mask(forest, window, block)
     here = torch.arange(forest.ends_US.shape[1])
     seen = (here[:, None] >= here) & (here[:, None] < forest.ends_US[0])
     if window is not None:
@@ -295,7 +315,7 @@ def test_flex_attention_computes_what_an_explicit_mask_gives(name):
     logits = []
     for kind in ("sdpa", attention.ATTENTION_NAME):
         model.set_attn_implementation(kind)
-        assert skips_blocks(model) == (kind == attention.ATTENTION_NAME)
+        assert can_skip_masked_blocks(model) == (kind == attention.ATTENTION_NAME)
         seen = attention_masks(model, forest)
         logits.append(model(ids, attention_mask=seen, position_ids=forest.depths_US, use_cache=False).logits)
     assert torch.allclose(*logits, atol=1e-5)

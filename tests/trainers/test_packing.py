@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from marl.trainers.batching.packing import PackedBatch, PackingLimits, pack
+from marl.trainers.batching.packing import PackedBatch, PackingLimits, pack_texts_into_micro_batches
 from tests.support.shared_prefix_samples import KINDS
 
 
@@ -44,7 +44,7 @@ def check(texts, bundles, packs: list[PackedBatch]) -> None:
     for number, batch in enumerate(packs):
         width = batch.ids_LW.shape[1]
         here = np.arange(width)
-        seen = (here[:, None] >= here) & (here[:, None] < batch.last_LW[:, None, :])
+        seen = (here[:, None] >= here) & (here[:, None] < batch.ends_LW[:, None, :])
         assert seen.any(-1).all(), "a token that sees nothing has no softmax"
         for text, place in batch.token_indices.items():
             assert text not in batch_of
@@ -54,7 +54,7 @@ def check(texts, bundles, packs: list[PackedBatch]) -> None:
             assert (batch.depths_LW.ravel()[place] == np.arange(len(place))).all()
             for nth, at in enumerate(place - line * width):
                 assert (np.flatnonzero(seen[line, at]) == place[: nth + 1] - line * width).all()
-        assert batch.attended_pairs == seen.sum()
+        assert batch.attended_pair_count == seen.sum()
     assert sorted(batch_of) == alone(texts)
     for bundle in set(bundles):
         assert len({batch_of[text] for text in batch_of if bundles[text] == bundle}) == 1
@@ -71,7 +71,7 @@ def test_random_prefix_trees_come_out_as_they_went_in(seed):
     frame = PackingLimits(
         rng.choice([1, 20, 40, 1000]), rng.choice([tokens, squares]), rng.random() < 0.3, rng.choice([1, 8])
     )
-    packs = pack(texts, bundles, frame, share=rng.random() < 0.7)
+    packs = pack_texts_into_micro_batches(texts, bundles, frame, share_prefixes=rng.random() < 0.7)
     check(texts, bundles, packs)
     assert all(batch.ids_LW.shape[1] % frame.block == 0 for batch in packs)
     if len(set(bundles)) == len(bundles):
@@ -82,23 +82,28 @@ def test_random_prefix_trees_come_out_as_they_went_in(seed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_beginning_is_laid_down_once_where_there_is_room(kind):
     texts = whole(KINDS[kind](random.Random(1)))
-    assert packed_tokens(pack(texts, alone(texts), PackingLimits(10_000, tokens))) == tree_size(texts)
-    assert packed_tokens(pack(texts, alone(texts), PackingLimits(10_000, tokens), share=False)) == sum(
-        map(len, set(texts))
-    )
+    assert packed_tokens(
+        pack_texts_into_micro_batches(texts, alone(texts), PackingLimits(10_000, tokens))
+    ) == tree_size(texts)
+    assert packed_tokens(
+        pack_texts_into_micro_batches(texts, alone(texts), PackingLimits(10_000, tokens), share_prefixes=False)
+    ) == sum(map(len, set(texts)))
 
 
 def test_cuts_are_where_they_cost_least():
     # Six answers to one prompt, three to another: forests of at most three answers fit. The second group stays whole.
     texts = [(1,) * 10 + (n, n) for n in range(6)] + [(2,) * 10 + (n, n) for n in range(3)]
-    packs = pack(texts, alone(texts), PackingLimits(16, tokens))
+    packs = pack_texts_into_micro_batches(texts, alone(texts), PackingLimits(16, tokens))
     assert [batch.ids_LW.shape for batch in packs] == [(1, 16)] * 3
     assert sorted(sorted(batch.token_indices) for batch in packs) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
 
 def test_wide_forests_are_cut_where_attention_over_them_costs_more_than_their_beginning():
     texts = [(1,) * 10 + (n,) * 30 for n in range(8)]
-    shapes = {cost: pack(texts, alone(texts), PackingLimits(1000, cost))[0].ids_LW.shape for cost in (tokens, squares)}
+    shapes = {
+        cost: pack_texts_into_micro_batches(texts, alone(texts), PackingLimits(1000, cost))[0].ids_LW.shape
+        for cost in (tokens, squares)
+    }
     assert shapes == {tokens: (1, 250), squares: (8, 40)}
 
 
@@ -106,31 +111,33 @@ def test_masks_have_no_more_pairs_than_they_may_but_for_a_single_wide_text() -> 
     rng = random.Random(0)
     texts = [tuple(rng.choices(range(9), k=rng.randint(1, 60))) for _ in range(80)]
     for pairs in (50**2, 3 * 60**2, 10 * 60**2):
-        packs = pack(texts, alone(texts), PackingLimits(4096, tokens, max_pairs=pairs))
+        packs = pack_texts_into_micro_batches(texts, alone(texts), PackingLimits(4096, tokens, max_pairs=pairs))
         check(texts, alone(texts), packs)
         for each in packs:
             assert each.ids_LW.size * each.ids_LW.shape[1] <= pairs or len(each.ids_LW) == len(each.token_indices) == 1
-    free = pack(texts, alone(texts), PackingLimits(4096, tokens))
-    assert len(free) < len(pack(texts, alone(texts), PackingLimits(4096, tokens, max_pairs=50**2)))
+    free = pack_texts_into_micro_batches(texts, alone(texts), PackingLimits(4096, tokens))
+    assert len(free) < len(
+        pack_texts_into_micro_batches(texts, alone(texts), PackingLimits(4096, tokens, max_pairs=50**2))
+    )
 
 
 def test_bundles_stay_together_and_share_within_and_among_themselves():
     group = [(1,) * 20 + (n,) for n in range(4)]
     pairs = [text + end for text in group for end in ((5, 6), (7, 8))]
     bundles = [index // 2 for index in range(8)]
-    packs = pack(pairs, bundles, PackingLimits(30, tokens))
+    packs = pack_texts_into_micro_batches(pairs, bundles, PackingLimits(30, tokens))
     check(pairs, bundles, packs)
     assert packed_tokens(packs) == 2 * (20 + 2 * (1 + 4))
     other = [(2,) * 20 + text[20:] for text in pairs[::2]]
     both = [text for two in zip(pairs[::2], other, strict=True) for text in two]
-    assert packed_tokens(pack(both, bundles, PackingLimits(1000, tokens))) == 2 * (20 + 4 * 3)
+    assert packed_tokens(pack_texts_into_micro_batches(both, bundles, PackingLimits(1000, tokens))) == 2 * (20 + 4 * 3)
 
 
 def test_ragged_texts_leave_little_padding():
     rng = random.Random(0)
     texts = [(n, *[0] * rng.randint(10, 99)) for n in range(400)]
     for frame in (PackingLimits(2000, squares), PackingLimits(2000, tokens, one_sequence_per_batch=True, block=128)):
-        size = sum(batch.ids_LW.size for batch in pack(texts, alone(texts), frame))
+        size = sum(batch.ids_LW.size for batch in pack_texts_into_micro_batches(texts, alone(texts), frame))
         assert size < 1.1 * sum(map(len, texts))
 
 
@@ -142,7 +149,7 @@ def test_the_work_is_linear_in_tokens():
         spent = []
         for _ in range(3):
             started = time.process_time()
-            packs = pack(texts, alone(texts), PackingLimits(32768, squares))
+            packs = pack_texts_into_micro_batches(texts, alone(texts), PackingLimits(32768, squares))
             spent.append(time.process_time() - started)
         assert packed_tokens(packs) <= 1.01 * groups * 2 * length
         return min(spent)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from marl.trainers.batching.rows import count_totals
+from marl.trainers.batching.rows import count_minibatch_totals
 from marl.trainers.imitation.options import SampleSelection
-from marl.trainers.imitation.selection import distinct_completions, select_samples
+from marl.trainers.imitation.selection import select_samples_to_imitate, without_duplicate_completions
 from marl.trainers.imitation.settings import Sft
-from marl.trainers.preferences.pairs import comparison_groups, paired_rows
+from marl.trainers.preferences.pairs import comparison_groups, rows_of_paired_turns
 from marl.trainers.preferences.settings import Dpo
 from tests.support.learning_samples import make_sample
 
@@ -78,8 +78,8 @@ def test_what_credit_earned_tells_turns_of_equal_pay_apart():
     samples = [answered("a", 4, 1.0, earned=0.2), answered("b", 5, 1.0, earned=0.7)]
     assert pairs(samples) == []
     assert pairs(samples, by="earned") == [[("5", "4")]]
-    assert Dpo(by="earned").uses_credit
-    assert not Dpo().uses_credit
+    assert Dpo(by="earned").trains_on_advantages
+    assert not Dpo().trains_on_advantages
 
 
 def test_episodes_are_all_turns_of_an_agent_against_all_of_the_same_agent():
@@ -95,10 +95,10 @@ def test_episodes_are_all_turns_of_an_agent_against_all_of_the_same_agent():
 
 
 def test_a_turn_in_many_pairs_is_one_row_and_the_facts_add_up_to_the_number_of_pairs():
-    rows = paired_rows([*GROUP, answered("x", 4, 1.0, group="h"), answered("y", 5, 0.0, group="h")], Dpo())
+    rows = rows_of_paired_turns([*GROUP, answered("x", 4, 1.0, group="h"), answered("y", 5, 0.0, group="h")], Dpo())
     assert [row.token_ids[0] for row in rows] == [4, 5, 6, 7, 8, 4, 5]
     assert len({row.unit for row in rows}) == 2
-    assert count_totals(rows).scalar_sums["pairs"] == 9
+    assert count_minibatch_totals(rows).scalar_sums["pairs"] == 9
 
 
 def test_settings_that_cannot_work_are_refused():
@@ -112,7 +112,7 @@ def test_settings_that_cannot_work_are_refused():
 
 def test_kept_are_those_worth_enough_and_the_best_of_each_start():
     def left(samples, **keep):
-        return [one.token_ids[0] for one in select_samples(samples, SampleSelection(**keep))]
+        return [one.token_ids[0] for one in select_samples_to_imitate(samples, SampleSelection(**keep))]
 
     assert left(GROUP, at_least=0.4) == [4, 6, 7]
     assert left(GROUP, best=1) == [4]
@@ -124,12 +124,14 @@ def test_kept_are_those_worth_enough_and_the_best_of_each_start():
 def test_the_best_episode_is_kept_whole_and_the_best_turn_alone():
     first = [answered("a", 4, 1.0, earned=0.0), answered("a", 5, 1.0, turn=2, prompt=OTHER, earned=1.0)]
     second = [answered("b", 6, 0.0, earned=0.5), answered("b", 7, 0.0, turn=2, prompt=OTHER, earned=0.5)]
-    assert [s.token_ids[0] for s in select_samples([*first, *second], SampleSelection(best=1))] == [4, 5]
-    assert [s.token_ids[0] for s in select_samples([*first, *second], SampleSelection(best=1, by="earned"))] == [5, 6]
-    assert Sft(keep=SampleSelection(best=1, by="earned")).uses_credit
-    assert not Sft(keep=SampleSelection(best=1)).uses_credit
+    assert [s.token_ids[0] for s in select_samples_to_imitate([*first, *second], SampleSelection(best=1))] == [4, 5]
+    assert [
+        s.token_ids[0] for s in select_samples_to_imitate([*first, *second], SampleSelection(best=1, by="earned"))
+    ] == [5, 6]
+    assert Sft(keep=SampleSelection(best=1, by="earned")).trains_on_advantages
+    assert not Sft(keep=SampleSelection(best=1)).trains_on_advantages
 
 
 def test_distinct_leaves_the_first_of_what_was_said_twice():
     samples = [answered("a", 4, 1.0), answered("b", 5, 1.0), answered("c", 4, 1.0), answered("d", 4, 1.0, prompt=OTHER)]
-    assert [one.id[0] for one in distinct_completions(samples)] == ["a", "b", "d"]
+    assert [one.id[0] for one in without_duplicate_completions(samples)] == ["a", "b", "d"]

@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from marl.core.errors import NonFiniteError
 from marl.core.types import Advantage, Reading
 from marl.trainers.batching.batches import collate
-from marl.trainers.batching.rows import count_totals
+from marl.trainers.batching.rows import count_minibatch_totals
 from marl.trainers.optim.settings import KlAnchor
 from marl.trainers.policy_gradient.loss_settings import PpoClipLoss
 from marl.trainers.policy_gradient.options import EntropyControl, MismatchCorrection
@@ -98,10 +99,10 @@ def test_poison_where_tokens_do_not_count_changes_nothing(kind):
     rows = [
         replace(r, loss_mask=tuple(i != 1 for i in range(len(r.token_ids)))) for r in learner.objective.rows(SAMPLES)
     ]
-    batch, totals, results = collate(rows, learner.device), count_totals(rows), []
+    batch, totals, results = collate(rows, learner.device), count_minibatch_totals(rows), []
     for poison in (0.0, math.nan, math.inf):
         columns = {n: torch.where(batch.loss_mask_BT, c, poison) for n, c in batch.columns.items()}
-        loss = learner.objective.terms(learner.model, replace(batch, columns=columns), totals).loss_B.sum()
+        loss = learner.objective.forward_loss(learner.model, replace(batch, columns=columns), totals).loss_B.sum()
         results.append((loss.detach(), loss_gradient(learner.model, loss)))
     assert all(torch.equal(loss, results[0][0]) and torch.equal(grad, results[0][1]) for loss, grad in results)
     assert results[0][1].isfinite().all()
@@ -178,13 +179,14 @@ TWO = [read(ratios, turn) for turn, ratios in enumerate(RATIOS)]
 def test_weights_and_denominators_of_a_mismatch_are_those_by_hand(mismatch, expected):
     for denominator in ("all", "kept"):
         options = Grpo(old="read", fidelity=None, mismatch=MismatchCorrection(**mismatch, denominator=denominator))
-        rows = options.build(context()).objective.rows(TWO)
+        learner: Any = options.build(context())
+        rows = learner.objective.rows(TWO)
         by_turn = {row.samples[0].id[1]: row for row in rows}
         left = [sum(w > 0 for w in row) for row in expected]
         for turn_, weights_ in enumerate(expected):
             if denominator == "all" or left[turn_]:
                 assert by_turn[turn_].columns["weights"] == pytest.approx(weights_, rel=1e-5)
-        totals = count_totals(rows)
+        totals = count_minibatch_totals(rows)
         assert totals.tokens == (5 if denominator == "all" else sum(left))
         assert totals.samples == (2 if denominator == "all" else sum(map(bool, left)))
 
@@ -195,6 +197,7 @@ def test_rejected_tokens_have_no_gradient_and_stay_in_the_denominator_if_wanted(
     learner = built(Grpo(old="read", fidelity=None, mismatch=mismatch, loss=PpoClipLoss(clip_low=0.9, clip_high=9)))
     weight, total = ((4, 0, 1), (0, 0.5)), 0
     for one, row in zip(TWO, weight, strict=True):
+        assert one.reading is not None
         ratio = (chosen(learner.model, one) - torch.tensor(one.reading.logprobs)).exp()
         total = total - (torch.tensor(row) * ratio).sum()
     assert gradient_error(learner, TWO, total / tokens) < 1e-5
@@ -262,8 +265,8 @@ def test_a_reference_of_coefficient_0_is_read_and_in_no_loss():
         assert reading.reference == pytest.approx(chosen(initial, one).tolist(), abs=1e-5)
         assert reading.logprobs == pytest.approx(chosen(learner.model, one).tolist(), abs=1e-5)
         assert reading.reference != pytest.approx(reading.logprobs, abs=1e-3)
-    assert learner.settings.readable == {"logprobs", "hidden", "reference"}
-    assert "reference" not in plain.settings.readable
+    assert learner.settings.computable_reading_fields == {"logprobs", "hidden", "reference"}
+    assert "reference" not in plain.settings.computable_reading_fields
 
 
 def test_a_steered_coefficient_follows_the_measured_divergence():

@@ -230,8 +230,8 @@ def test_targets_and_values_must_fit_the_tokens() -> None:
 
 
 def test_values_are_read_only_where_the_loss_needs_them() -> None:
-    assert Ppo(fidelity=None).build(context()).needs == {"values"}
-    assert Ppo(fidelity=None, critic=CriticConfig(clip=None)).build(context()).needs == frozenset()
+    assert Ppo(fidelity=None).build(context()).needed_reading_fields == {"values"}
+    assert Ppo(fidelity=None, critic=CriticConfig(clip=None)).build(context()).needed_reading_fields == frozenset()
 
 
 def test_settings_that_have_no_effect_are_refused() -> None:
@@ -243,7 +243,8 @@ def test_settings_that_have_no_effect_are_refused() -> None:
 
 def test_pspo_takes_one_ratio_and_one_value_a_turn() -> None:
     samples = with_value_targets(make_samples(SamplePlan(answer=(2, 5))), first=True)
-    learner = built(Pspo(reference=None, critic=CriticConfig(where="trunk", clip=None, coefficient=1.0)))
+    options: Any = {"reference": None, "critic": CriticConfig(where="trunk", clip=None, coefficient=1.0)}
+    learner = built(Pspo(**options))
     model, head = TinySource().model(), head_of(learner)
     policy, value = [], []
     for one in samples:

@@ -73,23 +73,23 @@ def test_tiny_steps_move_the_masters_while_the_weights_wait() -> None:
 def test_many_tiny_steps_move_at_last_the_weights_which_without_masters_stand_still() -> None:
     one, plain = (nn.Parameter(torch.full((3,), 2**-5, dtype=torch.bfloat16)) for _ in range(2))
     twin = MasterWeights([one])
-    adams = [torch.optim.AdamW([p], lr=1e-6, weight_decay=0.0) for p in (twin.stepped_parameter(one), plain)]
+    adams = [torch.optim.AdamW([p], lr=1e-6, weight_decay=0.0) for p in (twin.master_or_parameter(one), plain)]
     for _ in range(100):  # the next smaller bfloat16 number is 1.2e-4 away
         for parameter, adam in zip((one, plain), adams, strict=True):
             parameter.sum().backward()
             adam.step()
             adam.zero_grad()
-        twin.write_back()
+        twin.write_masters_to_model()
     assert plain.tolist() == [2**-5] * 3
     assert one.tolist() == [2**-5 - 2**-13] * 3
-    assert twin.stepped_parameter(one).tolist() == pytest.approx([2**-5 - 1e-4] * 3, abs=1e-6)
+    assert twin.master_or_parameter(one).tolist() == pytest.approx([2**-5 - 1e-4] * 3, abs=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_steps_are_those_of_adam_in_float32_on_the_same_gradients(dtype: torch.dtype) -> None:
     parameter = nn.Parameter(torch.linspace(-2, 2, 9).to(dtype))
     twin = MasterWeights([parameter])
-    master, alone = twin.stepped_parameter(parameter), nn.Parameter(parameter.detach().float())
+    master, alone = twin.master_or_parameter(parameter), nn.Parameter(parameter.detach().float())
     assert master.dtype == torch.float32
     adams = [torch.optim.AdamW([p], lr=1e-4) for p in (master, alone)]
     for _ in range(5):
@@ -102,7 +102,7 @@ def test_steps_are_those_of_adam_in_float32_on_the_same_gradients(dtype: torch.d
         for adam in adams:
             adam.step()
             adam.zero_grad()
-        twin.write_back()
+        twin.write_masters_to_model()
         assert torch.equal(master, alone)
         assert torch.equal(parameter, master.to(dtype))
 
@@ -169,9 +169,10 @@ def test_a_missing_package_is_named_before_a_weight_is_loaded(monkeypatch: pytes
 
 
 def test_recomputed_layers_give_the_same_gradient() -> None:
-    samples, options = make_samples(SamplePlan()), {"num_hidden_layers": 3}
+    samples = make_samples(SamplePlan())
+    options: dict[str, Any] = {"num_hidden_layers": 3}
     plain = gradient(Grpo(**FULL), samples, **options)
-    learner = Grpo(**FULL, gradient_checkpointing=True).build(context(**options))
+    learner: Any = Grpo(**FULL, gradient_checkpointing=True).build(context(**options))
     calls: list[int] = []
     learner.model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
     learner.update(samples)

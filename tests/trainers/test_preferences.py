@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForTokenClassification
 
-from marl.trainers.batching.aggregation import masked_difference, masked_mean, masked_sum
+from marl.trainers.batching.aggregation import masked_difference, masked_mean_per_row, masked_sum
 from marl.trainers.policy_gradient.prime import implicit_rewards
 from marl.trainers.preferences.losses import dpo
 from marl.trainers.reward_model.losses import bradley_terry, orm
@@ -28,8 +29,8 @@ OURS = {
 """TRL's name -> our kind, smoothing, and whether gains are means. Of one pair, `aot_unpaired` is cDPO."""
 
 
-def our_dpo(case: LossCase, kind: str, smoothing: float, mean: bool):
-    sum_of = masked_mean if mean else masked_sum
+def our_dpo(case: LossCase, kind: Any, smoothing: float, mean: bool):
+    sum_of = masked_mean_per_row if mean else masked_sum
     better, worse = sum_of(masked_difference(case.logprobs, case.anchor, case.mask), case.mask).chunk(2)
     return dpo(better - worse, BETA, kind, smoothing).mean()
 
@@ -116,13 +117,14 @@ def test_the_reward_models_loss_and_gradient_are_those_of_trl(centre, margin):
     trainer = trainer_stub(trl.RewardTrainer, {"center_rewards_coefficient": centre})
     scores = torch.tensor([0.3, -2.0, 40.0, 0.1, 1.5, -40.0], dtype=torch.float64)
     theirs, ours = (scores.clone().requires_grad_() for _ in range(2))
-    extra = {} if margin is None else {"margin": torch.tensor(margin, dtype=torch.float64)}
+    extra: dict[str, Any] = {} if margin is None else {"margin": torch.tensor(margin, dtype=torch.float64)}
 
     def model(**_):
         return SimpleNamespace(logits=theirs[:, None])
 
     their_loss = trainer.compute_loss(model, {"attention_mask": torch.ones(6, 3), **extra})
-    our_loss = bradley_terry(*ours.chunk(2), extra.get("margin", 0.0), centre or 0.0).mean()
+    better, worse = ours.chunk(2)
+    our_loss = bradley_terry(better, worse, extra.get("margin", 0.0), centre or 0.0).mean()
     their_loss.backward()
     our_loss.backward()
     torch.testing.assert_close(our_loss, their_loss)
@@ -143,8 +145,9 @@ def test_the_outcome_reward_models_loss_is_torchs_cross_entropy():
 def test_the_process_reward_models_loss_is_that_of_a_token_classifier():
     """With two classes, as TRL's PRM has them: the cross-entropy of the difference of their logits where steps end."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    model = LlamaForTokenClassification(LlamaConfig(**sizes, num_attention_heads=2, num_labels=2)).eval()
+    sizes: dict[str, Any] = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "num_labels": 2}
+    model: Any = LlamaForTokenClassification(LlamaConfig(**sizes)).eval()
     tokens = torch.randint(20, (3, 6))
     ends = torch.tensor([[0, 1, 0, 0, 0, 1], [0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0]], dtype=torch.bool)
     right = torch.tensor([[0, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0]])
@@ -169,7 +172,7 @@ def test_primes_loss_is_the_cross_entropy_of_summed_implicit_rewards():
     def by_hand(case: LossCase):
         losses = []
         for logprobs, anchor, mask, right in zip(case.logprobs, case.anchor, case.mask, correct, strict=True):
-            total = sum(s - t for s, t, m in zip(logprobs, anchor, mask, strict=True) if m)
+            total: Any = sum(s - t for s, t, m in zip(logprobs, anchor, mask, strict=True) if m)
             chance = 1 / (1 + torch.exp(-0.05 * total))
             losses.append(-torch.log(chance if right else 1 - chance))
         return sum(losses[1:], losses[0]) / 4

@@ -1,6 +1,7 @@
 """Named variants are one learner with other defaults; options that a loss does not have are refused by name."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from marl.trainers.policy_gradient.objective import PolicyGradientObjective
 from marl.trainers.policy_gradient.options import MismatchCorrection
 from marl.trainers.policy_gradient.presets import Dapo
 from marl.trainers.policy_gradient.settings import Grpo
-from marl.view.settings_reference import describe
+from marl.view.settings_reference import describe_plugin_or_setting
 from tests.support.learning_samples import SamplePlan, context, make_samples
 from tests.support.run_processes import metric_lines as logged
 from tests.support.solver_critic_game import policies, quiz_scenario, train_in_process
@@ -45,7 +46,7 @@ PRESETS = {
 NEEDED = {"dr_grpo": {"norm": 64}}
 
 
-def preset(kind, **more):
+def preset(kind, **more) -> Any:
     return find_plugin("trainers", kind)(**NEEDED.get(kind, {}), **more)
 
 
@@ -70,7 +71,7 @@ def test_a_preset_differs_from_grpo_in_what_its_paper_says_and_in_nothing_else(k
 
 @pytest.mark.parametrize("kind", PRESETS)
 def test_every_preset_learns_with_one_and_the_same_objective(kind):
-    learner = preset(kind).build(context())
+    learner: Any = preset(kind).build(context())
     assert type(learner.objective) is PolicyGradientObjective
     metrics = learner.update(make_samples(SamplePlan()))
     assert metrics["grad_norm"] > 0
@@ -85,7 +86,7 @@ def test_a_resolved_preset_loads_again_as_the_same(kind):
 
 @pytest.mark.parametrize("kind", PRESETS)
 def test_a_preset_is_described_with_its_own_defaults(kind):
-    text = " ".join(describe(["trainers", kind]).split())
+    text = " ".join(describe_plugin_or_setting(["trainers", kind]).split())
     for name, value in PRESETS[kind].items():
         shown = value.kind if name == "loss" else next(iter(value)) if name == "reference" else str(value).lower()
         default = text.partition(f" {name}: ")[2].partition("; default ")[2]
@@ -103,16 +104,17 @@ def test_a_preset_is_described_with_its_own_defaults(kind):
     ],
 )
 def test_bounds_that_are_not_given_are_the_losss_own(kind, clip):
-    loss = Grpo(loss=kind).loss
+    loss: Any = Grpo(loss=kind).loss
     assert (loss.clip_low, loss.clip_high) == clip
-    loss = Grpo(loss={"kind": kind, "clip_high": 0.5}).loss
+    loss = Grpo.model_validate({"loss": {"kind": kind, "clip_high": 0.5}}).loss
     assert (loss.clip_low, loss.clip_high) == (clip[0], 0.5)
-    assert Grpo(loss="cispo").loss == CispoLoss(ratio_low=0.0, ratio_high=5.0)
-    assert Grpo(loss="sapo").loss == SapoLoss(tau_positive=1.0, tau_negative=1.05)
+    assert Grpo.model_validate({"loss": "cispo"}).loss == CispoLoss(ratio_low=0.0, ratio_high=5.0)
+    assert Grpo.model_validate({"loss": "sapo"}).loss == SapoLoss(tau_positive=1.0, tau_negative=1.05)
 
 
 def test_a_loss_that_is_given_replaces_the_presets_with_all_its_options():
-    assert Dapo(loss={"kind": "ppo_clip", "clip_low": 0.1}).loss == PpoClipLoss(clip_low=0.1, clip_high=0.2)
+    settings = Dapo.model_validate({"loss": {"kind": "ppo_clip", "clip_low": 0.1}})
+    assert settings.loss == PpoClipLoss(clip_low=0.1, clip_high=0.2)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in known_kinds("losses") if ":" not in kind])
@@ -129,7 +131,7 @@ def test_a_loss_is_built_once_and_loads_again_as_the_same(kind, monkeypatch):
 def test_a_loss_of_an_earlier_version_is_refused_with_its_name_today(old, new):
     for loss in (old, {"kind": old}):
         with pytest.raises(ValueError, match=f"kind '{old}' of losses is now called '{new}'"):
-            Grpo(loss=loss)
+            Grpo.model_validate({"loss": loss})
     assert new in known_kinds("losses")
 
 
@@ -150,7 +152,7 @@ def test_a_loss_that_is_no_part_or_has_no_such_option_is_named(settings, message
         Grpo(**settings)
 
 
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "clip_low": 0.1, "clip_high": 0.1, "dual_clip": 3.0, "ratio_low": 0.1, "ratio_high": 2.0,
     "tau_positive": 1.0, "tau_negative": 1.0, "max_log_ratio": 20.0,
 }  # fmt: skip
@@ -192,7 +194,7 @@ def test_settings_that_contradict_each_other_are_refused_by_name(settings, messa
 def test_rejection_works_beside_the_ratio_to_the_sampler_and_weights_beside_the_ratio_to_a_reading():
     Grpo(mismatch=MismatchCorrection(kind="reject", high=0.5))
     Grpo(old="read", mismatch=MismatchCorrection(kind="tis", level="sequence"))
-    Grpo(loss="reinforce", mismatch=MismatchCorrection(kind="tis"))
+    Grpo(loss=ReinforceLoss(), mismatch=MismatchCorrection(kind="tis"))
 
 
 def test_a_team_can_learn_with_two_presets_in_one_run(tmp_path):

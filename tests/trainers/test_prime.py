@@ -11,7 +11,7 @@ import torch
 
 from marl.core.config import Sampling
 from marl.core.types import Advantage, Reading, Sample, TurnId
-from marl.credit.assign.process import Process
+from marl.credit.assign.process import ProcessRewardAssign
 from marl.protocols import Evidence
 from marl.trainers.policy_gradient.settings import Grpo, Prime
 from tests.support.handmade_episodes import make_episode
@@ -97,7 +97,7 @@ def test_the_policy_and_the_reward_model_have_gradients_of_their_own() -> None:
     for one in samples:
         ids, at = torch.tensor([[*one.prompt_ids, *one.token_ids]]), len(one.prompt_ids)
         logprobs = [m(ids).logits[0, at - 1 : -1].log_softmax(-1) for m in (prm, reference)]
-        q = sum((logprobs[0] - logprobs[1])[t, token] for t, token in enumerate(one.token_ids))
+        q: Any = sum((logprobs[0] - logprobs[1])[t, token] for t, token in enumerate(one.token_ids))
         loss = loss + torch.nn.functional.binary_cross_entropy(torch.sigmoid(0.05 * q), torch.tensor(one.paid))
     (loss / len(samples)).backward()
     expected = torch.cat([p.grad.flatten() for p in prm.parameters() if p.grad is not None])
@@ -162,7 +162,9 @@ def answered(name: str, tokens: int, paid: float) -> Any:
     return trajectory
 
 
-def credit_of(rule: Process, rewards: dict[str, tuple[float, ...]], paid: dict[str, float]) -> dict[TurnId, Advantage]:
+def credit_of(
+    rule: ProcessRewardAssign, rewards: dict[str, tuple[float, ...]], paid: dict[str, float]
+) -> dict[TurnId, Advantage]:
     episodes = [answered(name, len(row), paid[name]) for name, row in rewards.items()]
     readings = {(name, 0): Reading((-1.0,) * len(row), rewards=row) for name, row in rewards.items()}
     return rule.build()(Evidence(episodes, "a_game", readings))
@@ -174,7 +176,7 @@ PAID = {"x": 1.0, "y": 0.0, "z": 1.0}
 
 def test_the_published_advantage_of_every_token() -> None:
     """A_t = Σ_{s≥t} 0.9^{s-t} [r_s - mean over the others of their mean token reward] + R - mean of the others' R."""
-    credit = credit_of(Process(learner=True, combine="prime_paper", discount=0.9), TOKENS, PAID)
+    credit = credit_of(ProcessRewardAssign(learner=True, combine="prime_paper", discount=0.9), TOKENS, PAID)
     means = {"x": 0.5 / 3, "y": 0.3, "z": 0.2}
     for name, row in TOKENS.items():
         rest = [other for other in TOKENS if other != name]
@@ -189,7 +191,7 @@ def test_the_published_advantage_of_every_token() -> None:
 
 def test_the_released_advantage_of_every_token() -> None:
     """As in PRIME's code: q over the batch's greatest |reward to go| + 1e-6, K/(K-1) r_t - Σ means/(K-1), whitened."""
-    credit = credit_of(Process(learner=True, combine="prime_released"), TOKENS, PAID)
+    credit = credit_of(ProcessRewardAssign(learner=True, combine="prime_released"), TOKENS, PAID)
     # Rewards to go: x .5 .3 .4, y .3, z .4 .6.
     scaled = {name: [r / (0.6 + 1e-6) for r in row] for name, row in TOKENS.items()}
     total = sum(sum(row) / len(row) for row in scaled.values())
@@ -205,7 +207,7 @@ def test_the_released_advantage_of_every_token() -> None:
 
 
 def test_beta_drops_out_of_the_released_form() -> None:
-    rule = Process(learner=True, combine="prime_released")
+    rule = ProcessRewardAssign(learner=True, combine="prime_released")
     small = {name: tuple(0.05 * r for r in row) for name, row in TOKENS.items()}
     one, other = credit_of(rule, TOKENS, PAID), credit_of(rule, small, PAID)
     assert [a for c in one.values() for a in c.tokens] == pytest.approx(
@@ -216,8 +218,8 @@ def test_beta_drops_out_of_the_released_form() -> None:
 def test_other_sources_are_paid_at_a_turns_last_token() -> None:
     t = answered("x", 3, 0.0)
     t.rewards = [replace(r, name="hint") for r in answered("x", 3, 2.0).rewards]
-    rule = Process(learner=True, rewards=("hint",), discount=0.5)
+    rule = ProcessRewardAssign(learner=True, rewards=("hint",), discount=0.5)
     credit = rule.build()(Evidence([t], "a_game", {("x", 0): Reading((-1.0,) * 3, rewards=(0.0, 0.0, 1.0))}))
     assert credit["x", 0].tokens == pytest.approx((0.75, 1.5, 3.0))
-    assert rule.needs == rule.build().needs == REWARDS
-    assert not Process(rewards=("hint",)).needs
+    assert rule.needed_reading_fields == rule.build().needed_reading_fields == REWARDS
+    assert not ProcessRewardAssign(rewards=("hint",)).needed_reading_fields

@@ -11,22 +11,22 @@ import torch
 from marl.core.state import load_state, save_state
 from marl.core.types import Sample
 from marl.trainers.q_learning.learner import QLearner
-from marl.trainers.q_learning.options import Exploration
+from marl.trainers.q_learning.options import ExplorationSchedule
 from marl.trainers.q_learning.replay_buffer import ReplayBuffer
 from marl.trainers.q_learning.settings import QLearning
 from marl.trainers.q_learning.td_learning import (
     ReplayBatch,
-    greedy_values,
-    replay_batch,
+    collate_replay_batch,
+    target_values_of_greedy_moves,
     td_loss,
     td_targets,
 )
-from marl.trainers.q_learning.transitions import joint_episodes, joint_transitions, single_transitions
+from marl.trainers.q_learning.transitions import joint_episodes, round_transitions, turn_transitions
 from tests.support.q_samples import context, network, request, sample
 
 SOURCE = network()
 TOKENIZER = SOURCE.tokenizer()
-LEFT, RIGHT = TOKENIZER.action_token("left"), TOKENIZER.action_token("right")
+LEFT, RIGHT = TOKENIZER.token_id_of_action("left"), TOKENIZER.token_id_of_action("right")
 
 
 def prompt(text: str, continues: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def two_rounds(episode: str = "e", end: Any = "terminated", paid: float = 5.0) -
 
 
 def batch_of(samples: list[Sample]) -> ReplayBatch:
-    return replay_batch([(e, single_transitions(e)) for e in joint_episodes(samples)], TOKENIZER, 3)
+    return collate_replay_batch([(e, turn_transitions(e)) for e in joint_episodes(samples)], TOKENIZER, 3)
 
 
 def test_an_agent_that_remembers_is_read_as_one_sequence_and_one_that_does_not_turn_by_turn() -> None:
@@ -78,7 +78,7 @@ def test_a_turn_whose_successor_is_not_here_teaches_nothing() -> None:
 
 def test_a_round_is_paid_what_came_after_it_had_begun_and_is_worth_what_all_do_in_it() -> None:
     [episode] = joint_episodes(two_rounds())
-    first, second = joint_transitions(episode, {"ann": 1, "bob": 0, "cat": 2}, "mean")
+    first, second = round_transitions(episode, {"ann": 1, "bob": 0, "cat": 2}, "mean")
     assert first.turns == (1, 0, -1)
     assert second.turns == (3, 2, -1)
     # bob's -0.5 was paid at ann's second turn, with which the second round had begun.
@@ -86,15 +86,15 @@ def test_a_round_is_paid_what_came_after_it_had_begun_and_is_worth_what_all_do_i
     assert (first.next_index, first.has_target) == (1, True)
     assert (second.next_index, second.has_target) == (-1, True)
     [cut] = joint_episodes(two_rounds(end="truncated"))
-    assert [each.has_target for each in joint_transitions(cut, {"ann": 0, "bob": 1}, "sum")] == [True, False]
-    assert joint_transitions(cut, {"ann": 0, "bob": 1}, "sum")[1].reward == 9.5
+    assert [each.has_target for each in round_transitions(cut, {"ann": 0, "bob": 1}, "sum")] == [True, False]
+    assert round_transitions(cut, {"ann": 0, "bob": 1}, "sum")[1].reward == 9.5
 
 
 def test_double_q_learning_takes_the_targets_value_of_the_move_that_the_learner_prefers() -> None:
     online, target = torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[7.0, 2.0, 8.0]])
     legal = torch.tensor([[True, True, False]])
-    assert greedy_values(target, online, legal).tolist() == [2]
-    assert greedy_values(target, target, legal).tolist() == [7]
+    assert target_values_of_greedy_moves(target, online, legal).tolist() == [2]
+    assert target_values_of_greedy_moves(target, target, legal).tolist() == [7]
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("mse", (0.125 + 4.5) / 2), ("huber", (0.125 + 2.5) / 2)])
@@ -106,9 +106,9 @@ def test_a_loss_is_that_of_known_transitions(kind: str, expected: float) -> None
 
 
 def test_exploration_goes_from_one_share_to_the_other_in_a_line_and_stays() -> None:
-    line = Exploration(start=1.0, end=0.2, steps=4)
-    assert [line.after(updates) for updates in (0, 1, 4, 9)] == pytest.approx([1, 0.8, 0.2, 0.2])
-    assert Exploration(start=0.5, end=0.1, steps=0).after(0) == 0.1
+    line = ExplorationSchedule(start=1.0, end=0.2, steps=4)
+    assert [line.exploration_rate_after(updates) for updates in (0, 1, 4, 9)] == pytest.approx([1, 0.8, 0.2, 0.2])
+    assert ExplorationSchedule(start=0.5, end=0.1, steps=0).exploration_rate_after(0) == 0.1
 
 
 def test_a_replay_buffer_drops_the_oldest_draws_all_alike_and_comes_back_from_disk(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_a_replay_buffer_drops_the_oldest_draws_all_alike_and_comes_back_from_di
     save_state(tmp_path, {"replay": replay.state_dict()})
     again = ReplayBuffer(3)
     again.load_state_dict(load_state(tmp_path)["replay"])
-    assert again.draw(3, 1) == replay.draw(3, 1)
-    drawn = [episode.turns[-1].rewards[0][1] for seed in range(3000) for episode in again.draw(1, seed)]
+    assert again.sample_episodes(3, 1) == replay.sample_episodes(3, 1)
+    drawn = [episode.turns[-1].rewards[0][1] for seed in range(3000) for episode in again.sample_episodes(1, seed)]
     assert [round(drawn.count(paid) / 3000, 1) for paid in (0.0, 1.0, 2.0, 3.0, 4.0)] == [0, 0, 0.3, 0.3, 0.3]
     empty = ReplayBuffer(3)
     empty.load_state_dict(ReplayBuffer(3).state_dict())
@@ -128,7 +128,9 @@ def test_a_replay_buffer_drops_the_oldest_draws_all_alike_and_comes_back_from_di
 
 @pytest.mark.parametrize("mixer", ["none", "vdn", "qmix"])
 def test_a_learner_goes_on_from_its_state_bit_for_bit(mixer: Any, tmp_path: Path) -> None:
-    settings = QLearning(mixer=mixer, batch=2, updates=2, target_every=3, tau=0.5, exploration=Exploration(steps=9))
+    settings = QLearning(
+        mixer=mixer, batch=2, updates=2, target_every=3, tau=0.5, exploration=ExplorationSchedule(steps=9)
+    )
 
     def lesson(step: int) -> list[Sample]:
         return [each for i in range(2) for each in two_rounds(f"{step}.{i}", paid=float(step + i))]
@@ -198,7 +200,7 @@ def test_on_all_joint_moves_of_the_climbing_game_alike_qmix_settles_for_5(seed: 
                 agent,
                 0,
                 prompts[agent],
-                tokenizer.action_token(move),
+                tokenizer.token_id_of_action(move),
                 "terminated",
                 [(1, paid)],
             )

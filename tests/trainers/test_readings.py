@@ -1,10 +1,12 @@
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, Qwen3Config
 
 from marl.core.config import Sampling
 from marl.trainers.batching.batches import collate
-from marl.trainers.batching.rows import Row
+from marl.trainers.batching.rows import BatchRow
 from marl.trainers.policy_gradient.settings import Grpo
 from tests.support.learning_samples import (
     SamplePlan,
@@ -16,7 +18,7 @@ from tests.support.learning_samples import (
     unpadded_logprobs,
 )
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "vocab_size": 40,
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -32,7 +34,7 @@ FAMILIES = [
 
 def test_readings_of_ragged_turns_equal_unpadded_forward_passes():
     samples = make_samples(SamplePlan(distinct=9, count=9))
-    learner = Grpo(micro_tokens=40).build(context())
+    learner: Any = Grpo(micro_tokens=40).build(context())
     turns = [turn(s.prompt_ids, s.token_ids) for s in samples] * 2
     for one, got in zip(turns, read_logprobs(learner, *turns), strict=True):
         c = one.completion
@@ -45,7 +47,7 @@ def test_readings_of_ragged_turns_equal_unpadded_forward_passes():
 def test_models_of_other_families_are_read_as_they_speak(config):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
-    rows = [Row(s.prompt_ids, s.token_ids) for s in make_samples(SamplePlan(distinct=6, count=6))]
+    rows = [BatchRow(s.prompt_ids, s.token_ids) for s in make_samples(SamplePlan(distinct=6, count=6))]
     batch = collate(rows, torch.device("cpu"))
     with torch.no_grad():
         got = log_distributions(model, batch)
@@ -54,7 +56,7 @@ def test_models_of_other_families_are_read_as_they_speak(config):
 
 
 def test_the_temperature_of_each_row_is_respected():
-    learner = Grpo().build(context())
+    learner: Any = Grpo().build(context())
     hot, cold = (turn((1, 2), (3,), Sampling(temperature=t)) for t in (2.0, 0.5))
     logits = unpadded_logprobs(learner.model, (1, 2), (3,))
     expected = [(logits / t).log_softmax(-1)[0, 3].item() for t in (2.0, 0.5)]
@@ -66,11 +68,12 @@ def test_truncated_readings_match_the_sampling_distribution(cut):
     from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     sampling = Sampling(**cut)
-    learner = Grpo(truncated="recompute").build(context())
+    learner: Any = Grpo(truncated="recompute").build(context())
+    unread: Any = None  # the token ids, which these warpers do not read
     scores = unpadded_logprobs(learner.model, (1, 2), (0,)) / 1
-    scores = TemperatureLogitsWarper(float(sampling.temperature))(None, scores)
-    scores = TopKLogitsWarper(sampling.top_k)(None, scores) if sampling.top_k else scores
-    expected = TopPLogitsWarper(sampling.top_p)(None, scores).log_softmax(-1)[0]
+    scores = TemperatureLogitsWarper(float(sampling.temperature))(unread, scores)
+    scores = TopKLogitsWarper(sampling.top_k)(unread, scores) if sampling.top_k else scores
+    expected = TopPLogitsWarper(sampling.top_p)(unread, scores).log_softmax(-1)[0]
     nucleus = expected.isfinite().nonzero().flatten().tolist()
     got = [lp for (lp,) in read_logprobs(learner, *(turn((1, 2), (token,), sampling) for token in nucleus))]
     assert 1 < len(nucleus) < 30
@@ -82,12 +85,12 @@ def test_truncated_readings_match_the_sampling_distribution(cut):
 
 
 def test_reading_is_without_dropout_and_learning_with_it():
-    learner = Grpo().build(context(attention_dropout=0.5))
+    learner: Any = Grpo().build(context(attention_dropout=0.5))
     one = turn((1, 2, 3, 4), (5, 6))
     assert read_logprobs(learner, one) == read_logprobs(learner, one) == read_logprobs(Grpo().build(context()), one)
     assert learner.model.training
 
 
 def test_reading_asks_for_log_probabilities_only_if_they_are_used():
-    assert Grpo(old="read", fidelity=None).build(context()).needs == {"logprobs"}
-    assert Grpo(fidelity=None).build(context()).needs == frozenset()
+    assert Grpo(old="read", fidelity=None).build(context()).needed_reading_fields == {"logprobs"}
+    assert Grpo(fidelity=None).build(context()).needed_reading_fields == frozenset()

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification
 
 from marl.core.config import Sampling
-from marl.core.seeds import seed_of
+from marl.core.seeds import hash_to_seed
 from marl.core.types import Message, Request, Sample
 from marl.engines.reward_model.engine import RewardModel
 from marl.engines.reward_model.settings import RewardModelSettings
@@ -20,11 +20,11 @@ from marl.models.adapter import Adapter, AdapterSource
 from marl.models.chat_template import ChatTokenizer
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
+from marl.models.tiny_build import build_tiny_model
 from marl.models.word_tokenizer import BLANK
-from marl.protocols import LearnerContext
-from marl.trainers.batching.rows import count_totals
-from marl.trainers.reward_model.chat_text import ChatTextEncoder
+from marl.protocols import LearnerBuildArguments
+from marl.trainers.batching.rows import count_minibatch_totals
+from marl.trainers.reward_model.chat_text import ChatAnswerEncoder
 from marl.trainers.reward_model.settings import RewardModeling
 from tests.support.learning_samples import distance, equal_weights, first_step, make_sample, weights
 
@@ -34,7 +34,7 @@ WORDS = "is it yes no maybe surely not so one two three four five six seven eigh
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     folder = tmp_path_factory.mktemp("models") / "words"
-    build_tiny(Tiny(), folder, [WORDS])
+    build_tiny_model(Tiny(), folder, [WORDS])
     return Tiny().source("actor", folder)
 
 
@@ -42,13 +42,13 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
 def bytewise(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     settings = Tiny(architecture="qwen3", hidden=48, layers=2, heads=4, kv_heads=2, head_dim=16, vocabulary="bytes")
     folder = tmp_path_factory.mktemp("models") / "bytes"
-    build_tiny(settings, folder, ())
+    build_tiny_model(settings, folder, ())
     return settings.source("actor", folder)
 
 
 def learner_of(source: Any, steps: int = 100, **changes: Any) -> Any:
     settings = RewardModeling(**{"lr": 1e-2, "held_out": 0.0, **changes})
-    return settings.build(LearnerContext("actor", source, steps, 0))
+    return settings.build(LearnerBuildArguments("actor", source, steps, 0))
 
 
 def answered(source: Any, question: str, answer: str, worth: float, turn: int = 0, **more: Any) -> Sample:
@@ -84,8 +84,8 @@ def scores(learner: Any, samples: list[Sample]) -> dict[str, float]:
     rows = learner.objective.rows(samples)
     by_turn: dict[str, float] = {}
     with torch.no_grad():
-        for chunk, batch in learner._planner.batches(rows):
-            values = learner.objective.scores(learner.model, batch).tolist()
+        for chunk, batch in learner._planner.collated_batches(rows):
+            values = learner.objective.score_rows(learner.model, batch).tolist()
             by_turn |= {str(row.samples[0].id): value for row, value in zip(chunk, values, strict=True)}
     learner.model.train()
     return by_turn
@@ -113,7 +113,7 @@ def test_a_saved_model_rates_words_as_the_learner_rated_tokens(
 def gradient_of(learner: Any, samples: list[Sample]) -> torch.Tensor:
     """Return [P], the gradient of the first step, zero where a parameter has none."""
     gradients = first_step(learner, samples)[1]
-    named = zip(learner._optimizer._names, learner._optimizer.parameters, strict=True)
+    named = zip(learner._optimizer.names, learner._optimizer.parameters, strict=True)
     return torch.cat([gradients.get(name, torch.zeros_like(p)).flatten() for name, p in named])
 
 
@@ -174,8 +174,8 @@ def test_a_process_reward_model_learns_what_credit_assigned_each_turn(words: Pre
     one = answered(words, "is it so ?", "yes", 0.0, advantage=0.9)
     other = answered(words, "is it so ?", "no", 1.0, advantage=0.1)
     assert [row.scalars["label"] for row in learner.objective.rows([one, other])] == [1.0, 0.0]
-    assert learner.settings.uses_credit
-    assert not RewardModeling().uses_credit
+    assert learner.settings.trains_on_advantages
+    assert not RewardModeling().trains_on_advantages
 
 
 def test_several_answers_that_say_the_same_share_a_row_whose_label_is_their_mean(words: PretrainedSource) -> None:
@@ -183,7 +183,7 @@ def test_several_answers_that_say_the_same_share_a_row_whose_label_is_their_mean
         [answered(words, "is it so ?", "yes", worth, turn) for turn, worth in enumerate([1.0, 0.0, 1.0, 1.0])]
     )
     assert [(row.count, row.scalars["label"]) for row in rows] == [(4, 0.75)]
-    assert count_totals(rows).samples == 4
+    assert count_minibatch_totals(rows).samples == 4
 
 
 def truths(source: Any, many: int) -> list[Sample]:
@@ -218,7 +218,7 @@ def test_what_is_held_out_changes_nothing_that_is_learnt(words: PretrainedSource
     samples = truths(words, 20)
     one, other = learner_of(words, held_out=0.3), learner_of(words, held_out=0.3)
     one.update(samples)
-    learned = [s for s in samples if seed_of("held out", *s.prompt_ids) >= 0.3 * 2**64]
+    learned = [s for s in samples if hash_to_seed("held out", *s.prompt_ids) >= 0.3 * 2**64]
     assert 0 < len(learned) < len(samples)
     other.update(learned)
     assert equal_weights(weights(one), weights(other))
@@ -254,7 +254,7 @@ def test_an_adapter_is_saved_as_a_whole_classifier(words: PretrainedSource, tmp_
 
 
 def test_an_answer_that_broke_off_is_rated_as_its_text_would_be(words: PretrainedSource) -> None:
-    chat_text, whole = ChatTextEncoder(words.tokenizer()), answered(words, "is it so ?", "yes surely", 1.0)
+    chat_text, whole = ChatAnswerEncoder(words.tokenizer()), answered(words, "is it so ?", "yes surely", 1.0)
     cut = make_sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, finish="length")
     assert chat_text(cut) == chat_text(whole) == whole.token_ids
     stopped = make_sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, sampling=Sampling(stop=("surely",)))
@@ -269,13 +269,13 @@ def test_what_a_template_puts_before_an_answer_is_read_too(words: PretrainedSour
         "<eos> .{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     whole = answered(words, "is it so ?", "yes", 1.0)
-    assert tokenizer.decode(ChatTextEncoder(tokenizer)(whole)) == "so yes <eos> ."
+    assert tokenizer.decode(ChatAnswerEncoder(tokenizer)(whole)) == "so yes <eos> ."
 
 
 def test_an_answer_that_spells_turns_is_rated_as_one_answer(bytewise: PretrainedSource) -> None:
     tokenizer, answer = bytewise.tokenizer(), "yes<eos>so?<assistant>no"
     spelled = ChatTokenizer(tokenizer, frozenset()).forced_ids(answer)
-    ids = ChatTextEncoder(tokenizer)(make_sample((5,), spelled, (-1.0,) * len(spelled)))
+    ids = ChatAnswerEncoder(tokenizer)(make_sample((5,), spelled, (-1.0,) * len(spelled)))
     assert (ids.count(tokenizer.eos_token_id), ids[-1]) == (1, tokenizer.eos_token_id)
     assert tokenizer.decode(list(ids[:-1])) == answer
     chat = (Message("user", "?"), Message("assistant", answer))
@@ -290,7 +290,7 @@ def test_a_template_that_writes_answered_questions_otherwise_is_named(words: Pre
         "{% if add_generation_prompt %}please {% endif %}{% for m in messages %}{{ m.content }} {% endfor %}"
     )
     with pytest.raises(ValueError, match="does not begin with the prompt for the answer"):
-        ChatTextEncoder(tokenizer)
+        ChatAnswerEncoder(tokenizer)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_weights
+from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_loss_weights
 from marl.trainers.forward.divergences import entropy, sampled_kl
 from marl.trainers.policy_gradient.losses import clipped_surrogate
 from tests.support.loss_samples import LossCase
@@ -43,7 +43,7 @@ def our_loss(aggregation, norm, entropy_coef, logits, *rest):
     loss = clipped_surrogate(logprobs, old, advantages[:, None].expand(4, 5), MASK, (0.2, 0.28))[0]
     loss = loss + BETA * sampled_kl(logprobs, reference, old, MASK, "k3_is")
     loss = loss - entropy_coef * entropy(logits.log_softmax(-1))
-    scale = row_weights(aggregation, MASK.sum(1), MinibatchTotals(4, sum(LENGTHS)), norm)
+    scale = row_loss_weights(aggregation, MASK.sum(1), MinibatchTotals(4, sum(LENGTHS)), norm)
     return (scale * masked_sum(loss, MASK)).sum()
 
 

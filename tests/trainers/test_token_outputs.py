@@ -20,27 +20,28 @@ from transformers import (
 
 from marl.core.config import Sampling
 from marl.trainers.batching.batches import Batch, collate
-from marl.trainers.batching.rows import Row
+from marl.trainers.batching.rows import BatchRow
 from marl.trainers.forward import token_outputs as module
 from marl.trainers.forward.model_inputs import hidden_states
-from marl.trainers.forward.token_outputs import OutputSpec, find_logit_transform, logits, token_outputs
+from marl.trainers.forward.token_outputs import TokenOutputRequest, find_logit_transform, logits, token_outputs
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "initializer_range": 0.4, "pad_token_id": 0,
     "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
+EAGER: dict[str, Any] = {"attn_implementation": "eager"}
 HEADS: dict[str, Any] = {
     "plain": LlamaConfig(**SIZES, tie_word_embeddings=False),
     "tied": Qwen2Config(**SIZES, tie_word_embeddings=True),
     "biased": PhiConfig(**SIZES),
-    "soft cap": Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=3.0, attn_implementation="eager"),
+    "soft cap": Gemma2Config(**SIZES, **EAGER, head_dim=8, final_logit_softcapping=3.0),
     "scaled": CohereConfig(**SIZES, logit_scale=0.3),
     "divided": GraniteConfig(**SIZES, logits_scaling=4.0),
     "multiplied": FalconH1Config(**SIZES, lm_head_multiplier=0.4, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8),
 }  # fmt: skip
 SAMPLINGS = [Sampling(), Sampling(temperature=0.7), Sampling(temperature=1.3, top_p=0.8), Sampling(top_k=7, top_p=0.9)]
-ALL = OutputSpec(entropy=True, differentiable_entropy=True, exact_kl_anchors=frozenset({"near"}))
+ALL = TokenOutputRequest(entropy=True, differentiable_entropy=True, exact_kl_anchors=frozenset({"near"}))
 
 
 def model_of(kind: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
@@ -58,11 +59,11 @@ def batch_of(samplings: list[Sampling], seed: int = 0) -> Batch:
     def words(many: int) -> tuple[int, ...]:
         return tuple(torch.randint(3, 50, (many,), generator=generator).tolist())
 
-    rows = [Row(words(2 + n), words(1 + 2 * n), samplings[n % len(samplings)]) for n in range(5)]
+    rows = [BatchRow(words(2 + n), words(1 + 2 * n), samplings[n % len(samplings)]) for n in range(5)]
     return collate(rows, torch.device("cpu"))
 
 
-def results_of(model: Any, batch: Batch, spec: OutputSpec = ALL) -> tuple[list[Tensor], dict[str, Tensor]]:
+def results_of(model: Any, batch: Batch, spec: TokenOutputRequest = ALL) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Return all numbers, and the gradient of an uneven sum of them."""
     anchors = {"far": model_of("plain", 2).to(model.dtype), "near": model_of("plain", 1).to(model.dtype)}
     outputs = token_outputs(model, batch, spec, anchors)
@@ -70,7 +71,7 @@ def results_of(model: Any, batch: Batch, spec: OutputSpec = ALL) -> tuple[list[T
     numbers += [outputs.entropy_BT] if outputs.entropy_BT is not None else []
     assert list(outputs.anchors or {}) == ["far", "near"]
     weights = torch.linspace(-1, 2, batch.mask_BT.numel()).view(batch.mask_BT.shape)
-    loss = sum(((k + 1) * weights * number).sum() for k, number in enumerate(numbers))
+    loss: Any = sum(((k + 1) * weights * number).sum() for k, number in enumerate(numbers))
     model.zero_grad()
     loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -99,7 +100,7 @@ def test_chunks_change_neither_values_nor_gradients(
 def test_a_frozen_head_gives_the_same_numbers_and_gradients_without_computing_twice(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, batch, spec = model_of(kind, dtype=torch.float64), batch_of(SAMPLINGS), OutputSpec(entropy=True)
+    model, batch, spec = model_of(kind, dtype=torch.float64), batch_of(SAMPLINGS), TokenOutputRequest(entropy=True)
     model.get_output_embeddings().requires_grad_(False)
     calls: list[int] = []
     model.get_output_embeddings().register_forward_hook(lambda _, args, __: calls.append(len(args[0])))
@@ -148,8 +149,12 @@ def test_a_head_that_is_not_known_is_refused() -> None:
         find_logit_transform(model)
 
 
-@pytest.mark.parametrize("spec", [OutputSpec(), OutputSpec(entropy=True)], ids=["nothing", "entropy as a metric"])
-def test_numbers_that_are_not_wanted_have_no_gradient(spec: OutputSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "spec", [TokenOutputRequest(), TokenOutputRequest(entropy=True)], ids=["nothing", "entropy as a metric"]
+)
+def test_numbers_that_are_not_wanted_have_no_gradient(
+    spec: TokenOutputRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, batch = model_of("plain"), batch_of(SAMPLINGS)
     for at_once in (1 << 24, 200):
         monkeypatch.setattr(module, "MAX_LOGIT_ENTRIES", at_once)

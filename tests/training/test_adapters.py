@@ -72,7 +72,8 @@ def hashes(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
 
 def engine_of(run: Run) -> TransformersEngine:
     """The one engine of all policies."""
-    [engine] = {id(engine): engine for engine in run.simulator.engines.values()}.values()
+    simulator: Any = run.simulator
+    [engine] = {id(engine): engine for engine in simulator.engines.values()}.values()
     assert isinstance(engine, TransformersEngine)
     return engine
 
@@ -80,7 +81,7 @@ def engine_of(run: Run) -> TransformersEngine:
 def held(run: Run, policy: str) -> dict[str, str]:
     """What the engine speaks with for a policy."""
     weights: Any = engine_of(run).policy_weights
-    return hashes(weights.tensors(policy).items())
+    return hashes(weights.adapter_tensors(policy).items())
 
 
 def base_of(run: Run) -> dict[str, str]:
@@ -116,12 +117,13 @@ def test_training_one_adapter_moves_no_byte_of_the_others_and_of_the_base() -> N
     assert held(run, "planner") == planner
     after = held(run, "solver")
     assert all(after[name] != solver[name] for name in solver)
-    assert after == hashes(run.learners["solver"].publish())
+    published: Any = run.learners["solver"].publish()
+    assert after == hashes(published)
 
 
 def test_policies_on_equal_bases_share_an_engine_and_others_do_not() -> None:
     def engines(**second: Any) -> int:
-        simulator = build(validate(team({"model": adapter(), "learner": LEARNER}, second))).simulator
+        simulator: Any = build(validate(team({"model": adapter(), "learner": LEARNER}, second))).simulator
         return len({id(engine) for engine in simulator.engines.values()})
 
     assert engines(model=adapter(rank=2, targets=["q_proj"])) == 1
@@ -176,7 +178,9 @@ def test_a_resumed_run_is_the_run_that_went_through(trained: Path, tmp_path: Pat
             assert again.read_bytes() == path.read_bytes(), path.name
     rows = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
             for run in (trained, tmp_path / "run")]  # fmt: skip
-    one, other = ([{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows_] for rows_ in rows)
+    one, other = (
+        [{k: v for k, v in row.items() if not k.startswith(("time/", "crc32"))} for row in rows_] for rows_ in rows
+    )
     assert one == other
 
 
@@ -193,7 +197,7 @@ def test_a_trained_run_is_measured_and_played_with_its_adapters(trained: Path) -
     assert sampler is simulator.engines["planner"]
     for name in ("planner", "solver"):
         saved = [hashlib.sha256(t.numpy().tobytes()).hexdigest() for t in weights(trained, 4, name).values()]
-        assert sorted(hashes(sampler.policy_weights.tensors(name).items()).values()) == sorted(saved)
+        assert sorted(hashes(sampler.policy_weights.adapter_tensors(name).items()).values()) == sorted(saved)
     first = restore_simulator(trained, 2)[1].engines["solver"]
     assert first is not sampler
     assert evaluate_run(trained, "random", 8, None)["eval/legal_mass"] > 0.5
@@ -236,7 +240,7 @@ policies:
         ({"rank": 0}, "policies.planner.model.rank: must be greater than 0"),
         ({"targetz": "x"}, "did you mean 'targets'?"),
         ({"base": {"kind": "adapter", "base": BASE}}, "kind 'adapter' cannot stand here; choices: pretrained, tiny"),
-        ({"base": {"kind": "tiny", "hidden": 33}}, "policies.planner.model.base: "),
+        ({"base": {"kind": "tiny", "hidden": 33}}, "policies.planner.model.base.hidden: 33"),
         ({"base": None}, "policies.planner.model.base"),
     ],
     ids=str,
@@ -262,4 +266,5 @@ def test_training_goes_on_from_a_saved_adapter(trained: Path) -> None:
     run = build(validate(team({"model": adapter()}, {"model": adapter(path=str(folder)), "learner": LEARNER})))
     saved = {hashlib.sha256(t.numpy().tobytes()).hexdigest() for t in weights(trained, 4, "solver").values()}
     assert set(held(run, "solver").values()) == saved
-    assert set(hashes(run.learners["solver"].publish()).values()) == saved
+    published: Any = run.learners["solver"].publish()
+    assert set(hashes(published).values()) == saved

@@ -74,6 +74,20 @@ def test_episodes_of_a_game_that_raises_are_dropped_and_counted_if_asked_for(des
     assert [d + p for d, p in zip(dropped, played, strict=True)] == [32.0] * 8
 
 
+def test_a_game_that_exits_ends_the_run_with_an_error_and_a_checkpoint(desk):
+    assert desk.train(game=FRAGILE | {"exits": True}) == 1
+    assert "marl: game FailingKuhn raised SystemExit: 0" in desk.take_output()
+    assert steps(desk)
+
+
+def test_episodes_of_evaluations_are_dropped_too(desk):
+    evaluate = {"every": 4, "against": {"random": 200}}
+    assert desk.train(game=FRAGILE, schedule=schedule(on_error="drop"), evaluate=evaluate) == 0
+    played = row(desk, "eval/random/episodes")
+    assert played
+    assert all(0 < episodes < 200 for episodes in played)
+
+
 def test_a_run_ends_when_too_many_episodes_were_dropped(desk):
     game = FRAGILE | {"share": 0.2}
     assert desk.train(game=game, schedule=schedule(on_error="drop", max_drops=10)) == 1
@@ -153,7 +167,7 @@ def test_memory_that_is_used_up_in_play_leaves_the_steps_done_and_says_what_to_l
     assert "Traceback" not in said
     assert "marl: out of memory (stage: play): lower policies.actor.engine.slots (now 256), " in said
     assert "roles.player.sampling.max_tokens (now 6)" in said
-    assert "The steps done are kept: checkpoint 000003; to go on from it: --resume auto" in said
+    assert "The steps done are kept: checkpoint 000003; to go on from it: marl train " in said
     assert len(said.splitlines()[-1]) < 600
     assert steps(desk)[-1] == "000003"
 

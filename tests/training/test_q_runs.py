@@ -73,9 +73,9 @@ def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_not(mixer: str, hi
     whole = train_to_end(tmp_path / "whole", data)
     desk = RunWorkspace(tmp_path / "killed", data)
     for kill in (
-        SignalTrigger("call", "QLearner._step", 6),
+        SignalTrigger("call", "QLearner._gradient_step", 6),
         SignalTrigger("call", "Run.publish", 5),
-        SignalTrigger("call", "Episode.answer", 60),
+        SignalTrigger("call", "Episode.play_agent_answer", 60),
     ):
         assert desk.train("--resume", "auto", kill=kill) == -9, desk.take_output()
     assert desk.train("--resume", "auto") == 0, desk.take_output()

@@ -61,7 +61,7 @@ def test_a_run_with_language_models_as_speakers_goes_on_after_a_kill_as_if_nothi
     desk = RunWorkspace(tmp_path / "killed", data)
     desk.path.mkdir()
     (desk.path / "cache").symlink_to(whole.path / "cache")  # one warm-up is enough
-    assert desk.train(kill=SignalTrigger("call", "QLearner._step", 4)) == -9, desk.take_output()
+    assert desk.train(kill=SignalTrigger("call", "QLearner._gradient_step", 4)) == -9, desk.take_output()
     assert desk.train("--resume", "auto") == 0, desk.take_output()
     assert metric_lines(desk.run) == metric_lines(whole.run)
     assert learnt(desk.run) == learnt(whole.run)
@@ -80,7 +80,7 @@ def test_an_encoder_reads_by_the_weights_from_which_a_speaker_starts(
     weights = prepared("speaker")
     assert weights["controller"].settings.encoder.model.path == weights["speaker"].path
     tokenizer, network = weights["speaker"].tokenizer(), weights["controller"].model()
-    assert network.encoder.ids("speaker_1 said b2") == tokenizer("speaker_1 said b2")["input_ids"]
+    assert network.encoder.encode("speaker_1 said b2") == tokenizer("speaker_1 said b2")["input_ids"]
     for other in ("spaeker", "controller"):
         with pytest.raises(ValueError, match=f"policy 'controller': encoder.policy: '{other}' is no policy with"):
             prepared(other)

@@ -1,5 +1,6 @@
 """A run that is killed and resumed is the run that was not: the same numbers to the last digit, the same bits."""
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -30,17 +31,17 @@ WRITING = [
     SignalTrigger("open", "policies", 2),
     SignalTrigger("open", "manifest.json", 1),
     SignalTrigger("os.rename", "checkpoints/.", 1),
-    SignalTrigger("call", "prune", 2),
+    SignalTrigger("call", "prune_checkpoints", 2),
     SignalTrigger("os.rename", "checkpoints/0", 1),
     SignalTrigger("shutil.rmtree", ".old", 1),
     SignalTrigger("open", "events", 1),
 ]
 LEARNING = [
-    SignalTrigger("call", "Episode.answer", 20),
-    SignalTrigger("call", "Episode.answer", 150),
+    SignalTrigger("call", "Episode.play_agent_answer", 20),
+    SignalTrigger("call", "Episode.play_agent_answer", 150),
     SignalTrigger("call", "collect_samples", 3),
-    SignalTrigger("call", "Optimizer.clip", 2),
-    SignalTrigger("call", "Optimizer.clip", 15),
+    SignalTrigger("call", "Optimizer.clip_gradients", 2),
+    SignalTrigger("call", "Optimizer.clip_gradients", 15),
     SignalTrigger("call", "Run.publish", 4),
     SignalTrigger("call", "play_match", 2),
 ]
@@ -48,13 +49,13 @@ BUILDING = [
     SignalTrigger("tempfile.mkdtemp", "", 1),
     SignalTrigger("open", "tokenizer", 1),
     SignalTrigger("open", "random.jsonl.zst", 1),
-    SignalTrigger("call", "Optimizer.clip", 12),
+    SignalTrigger("call", "Optimizer.clip_gradients", 12),
     SignalTrigger("call", "move_into_place", 1),
 ]
 RESUMING = [
-    SignalTrigger("call", "set_aside", 1),
+    SignalTrigger("call", "rename_checkpoints_after", 1),
     SignalTrigger("os.truncate", "metrics.jsonl", 1),
-    SignalTrigger("call", "_remove_after", 1),
+    SignalTrigger("call", "PolicySnapshots.remove_versions_after_step", 1),
     SignalTrigger("call", "GradientLearner.load_state_dict", 1),
     SignalTrigger("shutil.rmtree", "events", 1),
 ]
@@ -73,7 +74,7 @@ def killed_by(desk: RunWorkspace, kill: SignalTrigger, whole: RunWorkspace) -> b
     return status == -9
 
 
-@pytest.fixture(scope="module", params=SCENARIOS)
+@pytest.fixture(scope="module", params=["duel", pytest.param("anchored", marks=pytest.mark.slow)])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunWorkspace:
     """A run that nothing happened to."""
     return train_to_end(tmp_path_factory.mktemp(request.param), SCENARIOS[request.param]())
@@ -137,3 +138,17 @@ def test_half_a_row_that_a_killed_run_left_is_cut_off(whole, desk):
         file.write('{"step": 6, "episode/co')
     resumed_to_the_end(desk)
     assert metric_lines(desk.run) == metric_lines(whole.run)
+
+
+def test_a_runs_folder_stands_for_its_scenario_and_may_get_more_steps(desk: RunWorkspace) -> None:
+    assert desk.train() == 0
+    assert desk.take_output()
+    run = str(desk.run)
+    assert exit_status(desk.start("train", run)) == 2
+    assert f"go on with it by `marl train {run} --resume auto`" in desk.take_output()
+    steps = desk.scenario["schedule"]["steps"] + 1
+    assert exit_status(desk.start("train", run, f"schedule.steps={steps}", "--resume", "auto")) == 0
+    assert f"schedule.steps: {steps - 1} -> {steps}" in desk.take_output()
+    assert [json.loads(line)["step"] for line in metric_lines(desk.run)] == list(range(steps + 1))
+    assert exit_status(desk.start("train", run, "schedule.groups=9", "--resume", "auto")) == 2
+    assert "was started with another scenario" in desk.take_output()

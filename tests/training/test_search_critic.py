@@ -14,7 +14,7 @@ from marl.core.graph import Trajectory
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
 from marl.training.build import build
-from marl.training.restore import restored_critic
+from marl.training.restore import restore_critic
 from tests.support.run_processes import tiny_model
 
 SEARCH = parse_search("{simulations: 4, values: critic}")
@@ -55,9 +55,9 @@ def test_the_critic_learns_how_searched_games_end_and_the_policy_the_whole_distr
 
 def test_values_of_a_checkpoint_are_read_from_its_head_and_divided_by_the_scale_of_credit(run: Path) -> None:
     turns = [turn for trajectory in played(run) for turn in trajectory.turns][:3]
-    values = restored_critic(run, 2)(turns)
+    values = restore_critic(run, 2)(turns)
     again = build(RunFolder(run).scenario())
-    state = RunFolder(run).rewind(2)
+    state = RunFolder(run).rewind_to_checkpoint(2)
     assert state is not None
     again.load_state_dict(state)
     learner: Any = again.learners["actor"]

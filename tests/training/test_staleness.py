@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from marl.core.errors import EngineError, SamplerMismatch
+from marl.core.errors import EngineError, SamplerLogprobMismatchError
 from marl.core.types import Reading, Turn
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.trainers.policy_gradient.settings import Grpo
-from marl.training.staleness import Staleness
+from marl.training.staleness import StalenessTracker
 from tests.support.learning_samples import TinySource, context, make_sample
 from tests.support.small_games import FunctionEngine, make_deal, make_simulator, random_move
 
@@ -25,11 +25,11 @@ def turn(version: int) -> Turn:
     return replace(played, completion=replace(played.completion, prompt_ids=(1,), versions=(version, version)))
 
 
-def publishing(*versions: int, allowed: int = 4) -> Staleness:
+def publishing(*versions: int, allowed: int = 4) -> StalenessTracker:
     policy = next(iter(ROLES.values())).policy
-    staleness = Staleness([policy], ROLES, allowed)
+    staleness = StalenessTracker([policy], ROLES, allowed)
     for version in versions:
-        staleness.record_publish(policy, version)
+        staleness.record_published_version(policy, version)
     return staleness
 
 
@@ -48,7 +48,7 @@ def test_weights_older_than_the_experience_allows_end_the_run() -> None:
 
 
 def test_a_policy_that_does_not_learn_is_never_stale_and_without_play_ahead_nothing_is() -> None:
-    frozen = Staleness([], ROLES, 1)
+    frozen = StalenessTracker([], ROLES, 1)
     assert (frozen(turn(0), 9), frozen.metrics([turn(0)], 9)) == (0, {})
     assert publishing(1, 2, allowed=0)(turn(0), 2) == 0
 
@@ -58,5 +58,5 @@ def test_the_gate_leaves_stale_samples_out() -> None:
     wrong = Reading((-1.0, -2.0))
     stale = [make_sample((1,), (2, 3), (-3.0, -4.0), turn=i, reading=wrong, staleness=1) for i in range(4)]
     assert "fidelity_max" not in learner.update(stale)
-    with pytest.raises(SamplerMismatch):
+    with pytest.raises(SamplerLogprobMismatchError):
         Grpo().build(context(source=TinySource())).update([replace(each, staleness=0) for each in stale])

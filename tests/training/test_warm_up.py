@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 import marl
+from marl.core.errors import UserNotice
 from marl.core.types import TOOL_CALL_PREFIX, Deal, Metrics, Turn
-from marl.models.tiny_build import make_tokenizer
-from marl.protocols import WarmUp
+from marl.models.tiny_build import make_tiny_tokenizer
+from marl.protocols import ImitationWarmUp
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
 from marl.training.build import prepare_models
 from marl.training.placement import LocalPlacement
-from marl.training.warm_up import corpus, random_play, warm_up_scenario_data
+from marl.training.warm_up import random_play, random_play_texts, warm_up_scenario_data
 
 TOOL = 'call {"name":"calculator","arguments":{"expression":"{{ question }}"}}'
 
@@ -58,7 +59,7 @@ def scenario(lessons: int = 30, **schedule: int) -> Scenario:
 
 def spoken(settings: Scenario, episodes: int) -> list[Turn]:
     """Return what the solver says when it has been taught."""
-    simulator = LocalPlacement().simulator(settings, prepare_models(settings, settings.policies))
+    simulator = LocalPlacement().build_simulator(settings, prepare_models(settings, settings.policies))
     games = simulator.play([Deal(f"{i}", f"{i}", i, settings.seats) for i in range(episodes)])
     return [turn for game in games for turn in game.turns if turn.role == "solver"]
 
@@ -69,21 +70,30 @@ def share(turns: Sequence[Turn], kind: str) -> float:
 
 def test_all_that_random_play_reads_and_writes_is_in_the_vocabulary_of_words() -> None:
     settings = scenario()
-    texts = corpus(settings, ("solver",), 0)
-    tokenizer = make_tokenizer("words", texts)
+    texts = random_play_texts(settings, ("solver",), 0)
+    tokenizer = make_tiny_tokenizer("words", texts)
     assert all(tokenizer.decode(tokenizer(text).input_ids) == text for text in texts)
     said = {
         turn.completion.text for game in random_play(settings, 20, 0) for turn in game.turns if turn.role == "solver"
     }
     assert said <= texts
     role = settings.roles["solver"]
-    read = [role.parse(tokenizer.decode(tokenizer(text).input_ids), None) for text in said]
+    read = [role.parse(str(tokenizer.decode(tokenizer(text).input_ids)), None) for text in said]
     assert {move[:5] for move in read if move} > {TOOL_CALL_PREFIX}
     assert None not in read
 
 
+def test_random_play_that_waits_says_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marl.training.warm_up._FIRST_REPORT_S", 0.0)
+    with pytest.warns(
+        UserNotice, match=r"^warm-up: 0 of 20 random episodes in \d s; open requests by policy: bench: 12, checks: 8"
+    ):
+        episodes = random_play(scenario(), 20, 0)
+    assert [episode.deal.episode for episode in episodes] == [f"random.{number}" for number in range(20)]
+
+
 def test_who_answers_by_rule_does_so_in_the_lesson_too(tmp_path: Path) -> None:
-    data = warm_up_scenario_data(scenario(), ("solver",), WarmUp(), tmp_path, tmp_path / "play.jsonl.zst")
+    data = warm_up_scenario_data(scenario(), ("solver",), ImitationWarmUp(), tmp_path, tmp_path / "play.jsonl.zst")
     kinds = {name: policy.get("engine", {}).get("kind") for name, policy in data["policies"].items()}
     assert kinds == {"solver": None, "bench": "tools", "checks": "verifiers"}
 

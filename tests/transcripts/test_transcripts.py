@@ -24,8 +24,12 @@ from tests.support.command_line import marl_output
 from tests.support.paths import ROOT
 from tests.support.readme_blocks import TYPED
 
-TUTORIAL = ROOT / TYPED
+TUTORIAL, GRAPH_TUTORIAL = (ROOT / page for page in TYPED)
+CLIENTS = ROOT / ".clients"
+"""Environment of LangGraph."""
 TRANSCRIPTS = [*sorted(Path(__file__).parent.glob("*.md")), TUTORIAL]
+LONG = ("adapter_of_another_run", "team_on_your_csv")
+"""Transcripts of more than five seconds: only the slow test below runs them."""
 MOST_STEPS = 12
 _FILE = re.compile(r"cat > (\S+) <<'EOF'\n(.*?)^EOF$", re.DOTALL | re.MULTILINE)
 Marl = Callable[..., str]
@@ -94,7 +98,9 @@ def _made_models(file: str) -> list[str]:
     return [f"policies.{name}.model.{warm_up}" for name in ("planner", "solver", "critic")]
 
 
-@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "transcript", [file for file in TRANSCRIPTS if file.stem not in LONG], ids=lambda file: file.stem
+)
 def test_every_step_of_a_transcript_works_in_an_empty_folder(transcript: Path, marl: Marl) -> None:
     block = script(transcript)
     assert len(list(steps(block))) <= MOST_STEPS
@@ -105,14 +111,10 @@ def test_every_step_of_a_transcript_works_in_an_empty_folder(transcript: Path, m
         assert f"{folder}: policy " in printed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda file: file.stem)
-def test_a_fresh_clone_does_what_a_transcript_shows(transcript: Path, tmp_path: Path) -> None:
-    clone, desk = tmp_path / "clone", tmp_path / "desk"
-    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", str(clone)], check=True)
-    desk.mkdir()
+def typed_in_a_shell(transcript: Path, desk: Path, checkout: Path) -> str:
+    """Run all commands of a transcript as they are written, in the folder `desk`; return what they printed."""
     shell = f'set -e\nmarl() {{ {sys.executable} -m marl "$@"; }}\npython() {{ {sys.executable} "$@"; }}\n'
-    environment = os.environ | {"PYTHONPATH": str(clone), "MARL_CACHE": str(tmp_path / "cache")}
+    environment = os.environ | {"PYTHONPATH": str(checkout), "MARL_CACHE": str(desk / "cache")}
     done = subprocess.run(
         ["bash", "-c", shell + script(transcript)],
         cwd=desk,
@@ -122,11 +124,37 @@ def test_a_fresh_clone_does_what_a_transcript_shows(transcript: Path, tmp_path: 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    if won := re.findall(r"^eval/random/win +(\S+)", done.stdout, re.MULTILINE):
+    return done.stdout
+
+
+def held_out_successes(printed: str) -> list[float]:
+    """Return the success on held-out problems in each evaluation of a run, from what `marl train` printed."""
+    return list(map(float, re.findall(r"^step .*eval/held_out/success (\S+)", printed, re.MULTILINE)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda file: file.stem)
+def test_a_fresh_clone_does_what_a_transcript_shows(transcript: Path, tmp_path: Path) -> None:
+    clone, desk = tmp_path / "clone", tmp_path / "desk"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", str(clone)], check=True)
+    desk.mkdir()
+    printed = typed_in_a_shell(transcript, desk, clone)
+    if won := re.findall(r"^eval/random/win +(\S+)", printed, re.MULTILINE):
         assert float(won[-1]) > 0.7
     if transcript == TUTORIAL:
-        before, *_, after = map(float, re.findall(r"^step .*eval/held_out/success (\S+)", done.stdout, re.MULTILINE))
+        before, *_, after = held_out_successes(printed)
         assert before < 0.75 < 0.85 < after
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CLIENTS.is_dir(), reason="no .clients: `make clients` sets it up")
+def test_one_agent_of_a_langgraph_graph_learns_by_the_commands_of_its_page(tmp_path: Path) -> None:
+    (tmp_path / "venv").symlink_to(CLIENTS)
+    printed = typed_in_a_shell(GRAPH_TUTORIAL, tmp_path, ROOT)
+    before, *_, after = held_out_successes(printed)
+    assert before + 0.15 < after
+    assert [folder.name for folder in (tmp_path / "runs/graph/checkpoints/000020/policies").iterdir()] == ["solver"]
+    assert (tmp_path / "my-solver" / "config.json").is_file()
 
 
 def test_the_tutorial_takes_ten_commands_and_edits() -> None:

@@ -16,7 +16,7 @@ from marl.core.plugins import GROUPS, find_plugin, known_kinds
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
-from marl.view.settings_reference import describe
+from marl.view.settings_reference import describe_plugin_or_setting
 from marl.view.type_descriptions import describe_default, describe_type
 
 
@@ -47,7 +47,8 @@ def check_example(text: str) -> None:
         info = Scenario.model_fields[section]
         if ", one of tasks:" in text:  # a game would read the file that it names
             value, info = value["task"], find_plugin("games", "team").model_fields["task"]
-        create_model("Section", section=(info.annotation, info))(section=value)
+        annotation: Any = info.annotation
+        create_model("Section", section=(annotation, info))(section=value)
 
 
 def test_types_and_defaults_are_in_words_for_people() -> None:
@@ -65,30 +66,33 @@ def test_types_and_defaults_are_in_words_for_people() -> None:
 
 
 def test_a_kind_is_described_with_all_settings_and_those_within_them() -> None:
-    text = describe(["grpo"])
-    assert text.startswith("grpo, one of trainers:\n    Policy gradient")
-    assert entry(text, "lr") == "lr: number > 0; default 1e-06 Learning rate, at its height."
+    text = describe_plugin_or_setting(["grpo"])
+    assert text.startswith("grpo, one of trainers:\n    GRPO (2402.03300): clipped policy gradient")
+    assert (
+        entry(text, "lr")
+        == "lr: number > 0; default 1e-06 Learning rate at the end of `warm_up`, from which `schedule` starts."
+    )
     assert entry(text, "old").startswith("old: one of sampler, read; default sampler Log-probabilities in the")
     assert "part of losses (awr, cispo, gmpo, gspo, gspo_token, ppo_clip," in entry(text, "loss")
     assert 'default {"kind": "ppo_clip"}' in entry(text, "loss")
     assert "\nreference, magnet, proximal:\n    Penalty on the KL divergence" in text
-    assert entry(text, "refresh").endswith("Null: the initial weights, for ever.")
+    assert entry(text, "refresh").endswith("Null: the anchor keeps the initial weights.")
     assert example_of(text) == {"policies": {"actor": {"learner": {"kind": "grpo", "lr": 1e-5}}}}
 
 
 def test_every_kind_has_an_example_that_is_valid() -> None:
     for group in GROUPS:
         for kind in known_kinds(group):
-            text = describe([group, kind])
+            text = describe_plugin_or_setting([group, kind])
             assert text.startswith(f"{kind}, one of {group}:\n    ")
             check_example(text)
 
 
 def test_every_section_has_an_example_that_is_valid_and_they_are_one_scenario() -> None:
-    assert describe([]) == describe(["scenario"])
-    assert validate(example_of(describe([]))).game.kind == "nim"
+    assert describe_plugin_or_setting([]) == describe_plugin_or_setting(["scenario"])
+    assert validate(example_of(describe_plugin_or_setting([]))).game.kind == "nim"
     for section in Scenario.model_fields:
-        text = describe(["scenario", section])
+        text = describe_plugin_or_setting(["scenario", section])
         assert list(example_of(text)) == [section]
         check_example(text)
 
@@ -115,15 +119,15 @@ def test_every_section_has_an_example_that_is_valid_and_they_are_one_scenario() 
     ],
 )
 def test_a_subject_is_found_by_the_words_that_people_use(words: str, beginning: str) -> None:
-    text = describe(words.split())
+    text = describe_plugin_or_setting(words.split())
     assert text.startswith(beginning)
     check_example(text)
 
 
 def test_an_example_shows_where_a_nested_setting_stands() -> None:
     learner = {"kind": "grpo", "lr": 1e-5, "reference": {"coefficient": 0.01}}
-    assert example_of(describe(["grpo.reference"])) == {"policies": {"actor": {"learner": learner}}}
-    policy = example_of(describe(["policies.alternate"]))["policies"]["actor"]
+    assert example_of(describe_plugin_or_setting(["grpo.reference"])) == {"policies": {"actor": {"learner": learner}}}
+    policy = example_of(describe_plugin_or_setting(["policies.alternate"]))["policies"]["actor"]
     assert policy["alternate"] == {"period": 20, "steps": 10}
 
 
@@ -132,10 +136,13 @@ def test_an_example_shows_where_a_nested_setting_stands() -> None:
     [
         (
             "grpp",
-            "nothing is called 'grpp'; did you mean 'grpo' or 'group' or 'ppo'? choices: game, games, seats",
+            "nothing is called 'grpp'; did you mean 'grpo' or 'group'? choices: game, games, seats",
         ),
-        ("role solvr", "unknown kind 'solvr'; did you mean 'solver'? choices: aggregator, challenger, critic"),
-        ("roles solvr", "roles has no setting 'solvr'; did you mean 'solver' or 'history'? choices: aggregator, chall"),
+        ("role solvr", "unknown kind 'solvr'; did you mean 'solver'? choices: aggregator, caller, challenger, critic"),
+        (
+            "roles solvr",
+            "roles has no setting 'solvr'; did you mean 'solver'? nearest of 20 choices: solver",
+        ),
         ("models", "'models' is a group of parts, so name one of it; choices: adapter, pretrained, q_network"),
         ("verifier polcy", "verifier, one of roles has no setting 'polcy'; did you mean 'policy'?"),
         ("schedule stepz", "schedule has no setting 'stepz'; did you mean 'steps'? choices: deadline_s, group_size"),
@@ -144,14 +151,14 @@ def test_an_example_shows_where_a_nested_setting_stands() -> None:
 )
 def test_a_subject_that_is_not_there_is_answered_with_the_nearest(words: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        describe(words.split())
+        describe_plugin_or_setting(words.split())
 
 
 def test_all_forms_of_a_setting_with_several_are_described_and_can_be_looked_into() -> None:
-    text = describe(["team.stages"])
+    text = describe_plugin_or_setting(["team.stages"])
     for name in ("verifies", "repeat", "keep"):
         assert f"\n  {name}: " in text
-    assert describe(["team.stages.repeat"]).startswith(
+    assert describe_plugin_or_setting(["team.stages.repeat"]).startswith(
         "repeat, a setting of stages, a setting of team, one of games: whole"
     )
 

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from marl.core.graph import Trajectory, write_trajectories
-from marl.core.types import Completion, Findings, Message, Reward, Turn
-from marl.credit_stage.records import CreditRecord, EpisodeRecord, TurnCreditRecord
+from marl.core.types import Completion, EpisodeMeasuresAndNewStarts, Message, Reward, Turn
+from marl.credit_stage.records import CreditRecord, EpisodeCreditRecord, TurnCreditRecord
 from marl.runs.credit_records import write_credit_record
 from marl.scenario.load import ScenarioError
 from marl.view.dialogue import DialogueSelection, dialogue_lines
@@ -51,7 +51,7 @@ def quiz(name: str, said: str, paid: float = 0.0, readable: bool = True) -> Traj
     for turn in trajectory.turns:
         trajectory.graph.nodes[turn.id]["turn"] = turn
     trajectory.rewards = [replace(reward, name="correct", cause="own.correct") for reward in trajectory.rewards]
-    trajectory.findings = Findings({"success": paid})
+    trajectory.findings = EpisodeMeasuresAndNewStarts({"success": paid})
     return trajectory
 
 
@@ -79,7 +79,7 @@ def home(tmp_path: Path) -> Path:
     newest = [quiz("9.0", "5", 1.0), quiz("9.1", "six"), quiz("9.2", "??", readable=False), quiz("9.3", "five", 2.0)]
     folder = run(tmp_path / "run", [quiz("0.0", "old")], newest)
     first = newest[0]
-    records = (EpisodeRecord(first.id, (), (judged(first.turns[0], 0.25),)),)
+    records = (EpisodeCreditRecord(first.id, (), (judged(first.turns[0], 0.25),)),)
     write_credit_record(folder / "credit" / "000020.jsonl.zst", CreditRecord((), (), records))
     return folder
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from marl.runs import checkpoint
-from marl.runs.checkpoint import CheckpointMeta, Retention
+from marl.runs.checkpoint import CheckpointMetadata, CheckpointRetention
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import EvaluationSettings
 from marl.view.closing_report import closing_report
@@ -24,24 +24,26 @@ def folder(path: Path, curve: dict[int, float], steps: int, mass: float = 1.0) -
 
 
 def test_the_end_is_the_mean_of_the_last_tenth(tmp_path: Path) -> None:
-    report = closing_report(folder(tmp_path, {0: 1.0, 85: 0.9, 90: 0.3, 95: 0.2, 100: 0.1}, 100), finished=True)
+    report = closing_report(folder(tmp_path, {0: 1.0, 85: 0.9, 90: 0.3, 95: 0.2, 100: 0.1}, 100), is_finished=True)
     assert "NashConv 1.000 -> 0.200 (legal mass 1.000)" in report
 
 
 def test_a_run_that_was_stopped_after_its_last_measurement_says_that_one(tmp_path: Path) -> None:
-    report = closing_report(folder(tmp_path, {0: 1.0, 60: 0.5}, 100), finished=False)
+    report = closing_report(folder(tmp_path, {0: 1.0, 60: 0.5}, 100), is_finished=False)
     assert "stopped at step 100" in report
     assert "NashConv 1.000 -> 0.500" in report
 
 
 def test_an_interrupted_run_says_at_which_step_its_figures_were_last_measured(tmp_path: Path) -> None:
-    report = closing_report(folder(tmp_path, {0: 1.0, 60: 0.5}, 100), finished=False)
+    report = closing_report(folder(tmp_path, {0: 1.0, 60: 0.5}, 100), is_finished=False)
     assert "NashConv 1.000 -> 0.500 at step 60" in report
 
 
 def test_a_figure_that_was_measured_once_is_no_result_and_no_best(tmp_path: Path) -> None:
     home = folder(tmp_path, {0: 0.917}, 3)
-    report = closing_report(home, finished=False, evaluate=EvaluationSettings(nashconv=True, keep_best="eval/nashconv"))
+    report = closing_report(
+        home, is_finished=False, evaluation_settings=EvaluationSettings(nashconv=True, keep_best="eval/nashconv")
+    )
     assert "NashConv 0.917 at step 0, measured once: nothing to compare it with" in report
     assert "->" not in report
     assert "best" not in report
@@ -50,9 +52,10 @@ def test_a_figure_that_was_measured_once_is_no_result_and_no_best(tmp_path: Path
 
 def test_a_run_that_was_stopped_names_the_checkpoint_that_there_is(tmp_path: Path) -> None:
     home = folder(tmp_path, {}, 5)
-    assert "stopped at step 5, before the first checkpoint: --resume auto begins anew" in closing_report(home, False)
+    report = closing_report(home, False)
+    assert f"stopped at step 5, before the first checkpoint: `{home.resume_command}` begins anew" in report
     checkpoint.write_checkpoint(
-        home.checkpoints, CheckpointMeta(3, 10), {}, lambda path: path.mkdir(parents=True), Retention(1)
+        home.checkpoints, CheckpointMetadata(3, 10), {}, lambda path: path.mkdir(parents=True), CheckpointRetention(1)
     )
     assert "stopped at step 5; go on from checkpoint 000003 (the steps after it are done again)" in closing_report(
         home, False
@@ -62,7 +65,7 @@ def test_a_run_that_was_stopped_names_the_checkpoint_that_there_is(tmp_path: Pat
 
 
 def test_a_figure_with_little_legal_mass_does_not_count(tmp_path: Path) -> None:
-    assert "does not count" in closing_report(folder(tmp_path, {0: 1.0, 10: 0.1}, 10, mass=0.9), finished=True)
+    assert "does not count" in closing_report(folder(tmp_path, {0: 1.0, 10: 0.1}, 10, mass=0.9), is_finished=True)
 
 
 def written(path: Path, *rows: dict[str, Any]) -> RunFolder:
@@ -76,7 +79,7 @@ def held_out(success: float, low: float, high: float) -> dict[str, float]:
 
 
 def test_measures_on_held_out_starts_are_drawn_and_told_with_their_last_interval(tmp_path: Path) -> None:
-    report = closing_report(written(tmp_path, held_out(0.25, 0.2, 0.3), {}, held_out(0.75, 0.7, 0.8)), finished=True)
+    report = closing_report(written(tmp_path, held_out(0.25, 0.2, 0.3), {}, held_out(0.75, 0.7, 0.8)), is_finished=True)
     assert "success on held-out starts 0.250 -> 0.750 (last [0.700, 0.800])" in report
     assert "█" in report
     assert "episodes" not in report
@@ -85,8 +88,8 @@ def test_measures_on_held_out_starts_are_drawn_and_told_with_their_last_interval
 def test_each_role_that_a_model_speaks_for_is_told_of_before_and_after(tmp_path: Path) -> None:
     first = {"role/critic/reward/correct": 0.5, "role/critic/illegal": 0.1, "role/critic/entropy": 0.7}
     rows = [{}, first | {"role/verifier/tokens": 0.0}, {}, first | {"role/critic/illegal": 0.0}]
-    report = closing_report(written(tmp_path, *rows), finished=True)
-    assert "role critic: reward/correct 0.5 -> 0.5, illegal 0.1 -> 0, entropy 0.7 -> 0.7" in report
+    report = closing_report(written(tmp_path, *rows), is_finished=True)
+    assert "role critic: paid for correct 0.5 -> 0.5, illegal moves 0.1 -> 0, entropy 0.7 -> 0.7" in report
     assert "verifier" not in report
 
 
@@ -104,10 +107,12 @@ def test_the_best_evaluation_is_named_with_its_checkpoint(tmp_path: Path) -> Non
 
 def test_alarms_are_listed_with_the_steps_in_which_they_held(tmp_path: Path) -> None:
     name = "alarm/critic/constant"
-    report = closing_report(written(tmp_path, {}, {name: 1.0}, {name: 1.0}, {name: 0.0}, {}), finished=True)
+    report = closing_report(written(tmp_path, {}, {name: 1.0}, {name: 1.0}, {name: 0.0}, {}), is_finished=True)
     assert "ALARM role critic: constant, in 2 steps from 1 to 2\n" in report
-    last = closing_report(written(tmp_path, {}, {name: 0.0}, {name: 1.0}), finished=True)
+    last = closing_report(written(tmp_path, {}, {name: 0.0}, {name: 1.0}), is_finished=True)
     assert "ALARM role critic: constant, in step 2, to the end\n" in last
+    assert last.splitlines()[-1].startswith("WARNING alarms held to the end, so this run has probably not learned")
+    assert not report.splitlines()[-1].startswith("WARNING")
 
 
 def credited(**figures: float) -> dict[str, float]:
@@ -117,24 +122,24 @@ def credited(**figures: float) -> dict[str, float]:
 def test_each_role_that_is_judged_is_told_of_with_how_sound_its_credit_was(tmp_path: Path) -> None:
     early = credited(zero=0.9, conservation=9.0, purity=1.0, stopping_bias_t=9.0)
     late = credited(zero=0.25, conservation=1.0, purity=1.0, stopping_bias_t=-0.5)
-    report = closing_report(written(tmp_path, {}, *[early] * 10, late, late), finished=True)
-    assert "credit of role solver: conservation 1, zero share 0.25, purity 1, stopping bias t -0.5\n" in report
+    report = closing_report(written(tmp_path, {}, *[early] * 10, late, late), is_finished=True)
+    assert "credit of role solver: 25% of its turns got advantage 0 and taught nothing\n" in report
     assert "WARNING" not in report
 
 
 def test_figures_that_were_never_told_are_left_out(tmp_path: Path) -> None:
-    report = closing_report(written(tmp_path, {}, credited(zero=0.5)), finished=True)
-    assert "credit of role solver: zero share 0.5\n" in report
+    report = closing_report(written(tmp_path, {}, credited(zero=0.5)), is_finished=True)
+    assert "credit of role solver: 50% of its turns got advantage 0 and taught nothing\n" in report
 
 
 def test_unlike_turns_that_were_compared_are_a_warning_even_if_only_once(tmp_path: Path) -> None:
     pure = credited(zero=0.0, purity=1.0)
-    report = closing_report(written(tmp_path, {}, pure, credited(zero=0.0, purity=0.5), pure), finished=True)
+    report = closing_report(written(tmp_path, {}, pure, credited(zero=0.0, purity=0.5), pure), is_finished=True)
     assert "WARNING role solver: purity 0.5 in the worst step: turns were compared that do not have in common" in report
 
 
 @pytest.mark.parametrize(("t", "word"), [(4.5, "more"), (-30.0, "less")])
 def test_credit_that_pays_for_going_on_is_a_warning(tmp_path: Path, t: float, word: str) -> None:
-    report = closing_report(written(tmp_path, {}, credited(zero=0.0, stopping_bias_t=t)), finished=True)
+    report = closing_report(written(tmp_path, {}, credited(zero=0.0, stopping_bias_t=t)), is_finished=True)
     assert f"WARNING role solver: stopping bias t {t:.3g}: of two turns that earned the same" in report
     assert f"the agent went on is credited {word}\n" in report

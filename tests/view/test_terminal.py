@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from marl.commands.play import play
+from marl.commands.play import play_and_print_episodes
 from marl.core.config import Sampling
 from marl.core.types import Message, Request
 from marl.engines.scripted import Human, Random
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
-from marl.training.placement import make_simulator
+from marl.training.placement import simulator_from_engines
 from marl.view.console import LineMonitor, LiveDashboard, WarmUpProgress, print_literally
-from marl.view.curve_data import Point
-from marl.view.curves import plot, sparkline, text_chart
+from marl.view.curve_data import CurvePoint
+from marl.view.curves import plot_curves, sparkline, text_chart
 from marl.view.pictures import save_curves
 from marl.view.trackers import TensorBoardEvents
 from tests.support.command_line import run_marl
@@ -45,8 +45,8 @@ def test_a_shown_text_is_neither_markup_nor_a_command() -> None:
 def test_progress_in_a_pipe_spells_out_what_a_terminal_would_obey(tmp_path: Path) -> None:
     screen = io.StringIO()
     lines = LineMonitor(Console(file=screen, width=400), 3)
-    lines.say(NASTY)
-    lines.log(3, {f"episode/measure/{NASTY}": 1.0})
+    lines.show_message(NASTY)
+    lines.log_metrics(3, {f"episode/measure/{NASTY}": 1.0})
     lines.begin(RunFolder(tmp_path / "[red]\x1b[2J"))
     assert not OBEYED.search(screen.getvalue())
     assert screen.getvalue().count(SPELLED) == 2
@@ -59,7 +59,7 @@ def test_a_live_table_shows_names_as_they_are(tmp_path: Path) -> None:
     folder.metrics_file.write_text(json.dumps({"step": 1, f"episode/measure/{NASTY}": 1.0, "alarm/[/]/x": 1.0}) + "\n")
     table = LiveDashboard(Console(file=screen, force_terminal=True, width=400), 3, f"[/bold]{NASTY}")
     table.begin(folder)
-    table.say(NASTY)
+    table.show_message(NASTY)
     table.close()
     shown = screen.getvalue()
     assert f"[/bold]{SPELLED}" in shown
@@ -91,7 +91,9 @@ def test_play_spells_out_what_a_model_says(capsys: pytest.CaptureFixture[str]) -
     with serving(replies_with_text(NASTY)) as server:
         scenario = validate(kuhn(server.url))
         engines = {"mate": scenario.policies["mate"].engine.build(None), "pupil": Random().build(None)}
-        play(scenario, make_simulator(scenario, engines), seat=None, episodes=2, out=None)
+        play_and_print_episodes(
+            scenario, simulator_from_engines(scenario, engines), seat=None, episodes=2, out_file=None
+        )
     out = capsys.readouterr().out
     assert "no legal move could be read" in out
     assert not OBEYED.search(out)
@@ -127,9 +129,9 @@ def test_names_of_curves_are_no_formulas(odd_run: Path, tmp_path: Path) -> None:
     other.mkdir()
     for name in ("scenario.yaml", "metrics.jsonl"):
         (other / name).write_bytes((odd_run / name).read_bytes())
-    plot([odd_run, other], [], None)
+    plot_curves([odd_run, other], [], None)
     assert (odd_run / "curves.png").stat().st_size > 1000
-    save_curves(tmp_path / "x.png", {"$a_{": {"_$b^{": [Point(1, 1.0)], "$": [Point(1, 2.0)]}})
+    save_curves(tmp_path / "x.png", {"$a_{": {"_$b^{": [CurvePoint(1, 1.0)], "$": [CurvePoint(1, 2.0)]}})
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_event_files_take_names_that_no_encoding_has(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     events = TensorBoardEvents()
     events.begin(folder)
-    events.log(1, {"half \ud83d": 1.0, NASTY: 2.0})
+    events.log_metrics(1, {"half \ud83d": 1.0, NASTY: 2.0})
     events.close()
     assert b"half \xef\xbf\xbd" in next((tmp_path / "events").iterdir()).read_bytes()
 

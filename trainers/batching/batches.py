@@ -1,88 +1,100 @@
-"""Conversion of rows to tensors."""
+"""Batches: rows of one forward pass as tensors."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
 
-from marl.trainers.batching.rows import Row, sampling_distribution, unit_keys
+from marl.trainers.batching.rows import BatchRow, forward_pass_keys, temperature_top_p_and_top_k
 from marl.trainers.forward.model_inputs import ModelInputs, padded_inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one forward pass. Column t of a [B, T] tensor is completion token t."""
+    """Rows of one forward pass as tensors. Column t of a [B, T] tensor is for completion token t."""
 
     inputs: ModelInputs
     mask_BT: Tensor
-    """True where there is a token."""
+    """[B, T], True at completion tokens, False at padding."""
     loss_mask_BT: Tensor
-    """True where there is a token in the loss."""
+    """[B, T], True at completion tokens in the loss."""
     counts_B: Tensor
-    """Number of samples merged into each row."""
+    """[B], number of samples merged into each row."""
     lengths_B: Tensor
-    """Number of tokens in the loss of each row."""
+    """[B], number of each row's tokens in the loss."""
     tokens_N: Tensor
-    """Ids of the completion tokens."""
+    """[N], ids of all completion tokens, row after row."""
     sampling_N3: Tensor | None
-    """Temperature, top-p and top-k; None if all tokens were sampled from the model's own distribution."""
+    """[N, 3], each token's temperature, top-p and top-k. None: all tokens have temperature 1 and no truncation."""
     units_B: Tensor
-    """Index of each row's unit in `units`."""
+    """[B], index in `units` of each row's unit."""
     units: tuple[Hashable, ...]
-    """`Row.unit` of each unit; None for a row alone."""
+    """Key `BatchRow.unit` of each unit of the batch; None for a unit of a single row."""
     columns: dict[str, Tensor]
-    """[B, T] each, float32, 0 where there is no token."""
+    """Name of a column of `BatchRow.columns` -> [B, T], float32, 0 at padding."""
     scalars: dict[str, Tensor]
-    """[B] each, float32."""
+    """Name of a scalar of `BatchRow.scalars` -> [B], float32."""
 
-    def scatter_tokens(self, values_N: Tensor) -> Tensor:
-        """Return [B, T], zero where there is no token."""
+    def scatter_token_values(self, values_N: Tensor) -> Tensor:
+        """Return the values of all completion tokens as [B, T], zero at padding."""
         return values_N.new_zeros(self.mask_BT.shape).masked_scatter(self.mask_BT, values_N)
 
 
-InputLayout = Callable[[Sequence[Row], Tensor, Tensor, torch.device], ModelInputs]
+InputBuilder = Callable[[Sequence[BatchRow], Tensor, Tensor, torch.device], ModelInputs]
 
 
-def collate(rows: Sequence[Row], device: torch.device, layout: InputLayout = padded_inputs) -> Batch:
-    """Return rows of different lengths as one batch; `layout` arranges the inputs of the forward pass.
+def collate(rows: Sequence[BatchRow], device: torch.device, layout: InputBuilder = padded_inputs) -> Batch:
+    """Return `rows` as one batch of tensors on `device`; `layout` arranges the model's inputs.
 
     Raises:
         ValueError: if a prompt is empty, or a row was sampled at temperature 0.
     """
-    if any(not row.prompt_ids for row in rows):
-        raise ValueError("a completion needs a prompt of at least one token")
+    settings: list[tuple[float, float, int]] = []
+    counts: list[float] = []
+    tokens: list[int] = []
+    values: dict[str, list[Sequence[float]]] = {name: [] for name in ("loss mask", *rows[0].columns)}
+    units: dict[Hashable, Hashable] = {}
+    keys = forward_pass_keys(rows)
+    for key, row in zip(keys, rows, strict=True):
+        if not row.prompt_ids:
+            raise ValueError("a completion needs a prompt of at least one token")
+        settings.append(temperature_top_p_and_top_k(row.sampling))
+        counts.append(float(row.count))
+        tokens += row.token_ids
+        values["loss mask"].append(row.loss_mask or (True,) * len(row.token_ids))
+        for name, column in row.columns.items():
+            values[name].append(column)
+        units[key] = row.unit
+    if min(settings)[0] == 0:
+        raise ValueError("temperature=0 has no log-probabilities to learn from or to read; choose one above 0")
     lengths_B = torch.tensor([len(row.token_ids) for row in rows])
     mask_BT = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
-    loss_mask_BT = mask_BT & _pad([row.loss_mask or (True,) * len(row.token_ids) for row in rows], mask_BT).bool()
-    rows_N, t_N = mask_BT.nonzero(as_tuple=True)
-    keys = unit_keys(rows)
-    units = {key: row.unit for key, row in zip(keys, rows, strict=True)}
-    unit_index = {key: index for index, key in enumerate(units)}
+    columns: dict[str, Tensor] = {}
+    for name, column in values.items():
+        flat_N = torch.tensor(list(chain.from_iterable(column)), dtype=torch.float32)
+        columns[name] = torch.zeros(mask_BT.shape).masked_scatter(mask_BT, flat_N)
+    loss_mask_BT = columns.pop("loss mask").bool()
+    row_index_N, token_index_N = mask_BT.nonzero(as_tuple=True)
+    # Tokens get the sampling settings of their row; None means that all rows have the model's own distribution.
+    sampling_N3 = None
+    if set(settings) != {(1, 1, 0)}:
+        sampling_N3 = torch.tensor(settings, dtype=torch.float32)[row_index_N].to(device)
+    unit_index = dict(zip(units, range(len(units)), strict=True))
+    scalars: dict[str, Tensor] = {}
+    for name in rows[0].scalars:
+        scalars[name] = torch.tensor([row.scalars[name] for row in rows], device=device)
     return Batch(
-        inputs=layout(rows, rows_N, t_N, device),
+        inputs=layout(rows, row_index_N, token_index_N, device),
         mask_BT=mask_BT.to(device),
         loss_mask_BT=loss_mask_BT.to(device),
-        counts_B=torch.tensor([float(row.count) for row in rows], device=device),
+        counts_B=torch.tensor(counts, device=device),
         lengths_B=loss_mask_BT.sum(1).to(device),
-        tokens_N=torch.tensor([token for row in rows for token in row.token_ids], device=device),
-        sampling_N3=_sampling(rows, rows_N, device),
-        units_B=torch.tensor([unit_index[key] for key in keys]).to(device),
+        tokens_N=torch.tensor(tokens, device=device),
+        sampling_N3=sampling_N3,
+        units_B=torch.tensor(list(map(unit_index.__getitem__, keys))).to(device),
         units=tuple(units.values()),
-        columns={name: _pad([row.columns[name] for row in rows], mask_BT).to(device) for name in rows[0].columns},
-        scalars={name: torch.tensor([row.scalars[name] for row in rows], device=device) for name in rows[0].scalars},
+        columns={name: column.to(device) for name, column in columns.items()},
+        scalars=scalars,
     )
-
-
-def _pad(rows: Sequence[Sequence[float]], like_BT: Tensor) -> Tensor:
-    width = like_BT.shape[1]
-    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float32)
-
-
-def _sampling(rows: Sequence[Row], rows_N: Tensor, device: torch.device) -> Tensor | None:
-    settings = [sampling_distribution(row.sampling) for row in rows]
-    if any(temperature == 0 for temperature, _, _ in settings):
-        raise ValueError("temperature=0 has no log-probabilities to learn from or to read; choose one above 0")
-    if all(setting == (1, 1, 0) for setting in settings):
-        return None
-    return torch.tensor(settings, dtype=torch.float32)[rows_N].to(device)

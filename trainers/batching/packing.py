@@ -1,10 +1,10 @@
-"""Sequence packing: texts side by side in one sequence of tokens, with each shared prefix once. Pure; no model.
+"""Sequence packing: several texts in one sequence of tokens, with each shared prefix stored once. Needs no model.
 
-A packed sequence is a forest of prefix trees in depth-first order: continuations of token j lie in [j, last[j]), so
-token i may attend to j if and only if j <= i < last[j]. Texts that share nothing are trees without branches.
+A packed sequence is a forest of prefix trees in depth-first order. The continuations of token j lie in [j, ends[j]), so
+token i may attend to j if and only if j <= i < ends[j]. Texts without a common prefix are trees without branches.
 
-The cost is linear in tokens, except for sorting and for the choice of cuts, which compares each text with the texts
-that would fit into the same sequence. B = texts, K = bundles, L = packed sequences, W = their width.
+Packing takes time linear in tokens, except for sorting texts and for choosing which bundles form a forest.
+B = texts, K = bundles (texts that must be in one micro-batch), L = packed sequences, W = their width.
 """
 
 from bisect import bisect_left, insort
@@ -18,188 +18,199 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Tokens = tuple[int, ...]
-Cost = Callable[[Ints], NDArray[np.float64]]
-"""Function from widths of forests to the cost of each (tokens)."""
+ForestCostFunction = Callable[[Ints], NDArray[np.float64]]
+"""Function from the widths of forests (tokens) to the costs of their forward passes, in units of a token's cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackingLimits:
-    """Size limits of micro-batches, and the cost that the choice of cuts minimises."""
+    """Size limits of micro-batches of packed sequences, and the cost to minimise."""
 
     max_tokens: int
-    """Tokens of one micro-batch, padding included. A single larger bundle still gets a micro-batch."""
-    cost: Cost
+    """Maximum number of tokens of a micro-batch, padding included. A larger bundle gets a micro-batch of its own."""
+    cost: ForestCostFunction
     one_sequence_per_batch: bool = False
-    """One sequence per micro-batch, for attention that skips masked blocks. False: sequences as wide as the widest
-    forest."""
+    """True for attention that skips masked blocks: a micro-batch is a single sequence. False: it has several sequences,
+    as wide as the widest forest."""
     block: int = 1
-    """Divisor of all widths."""
+    """All widths of sequences are multiples of this number of tokens."""
     max_pairs: int | None = None
-    """Pairs of tokens in the masks of one micro-batch, for attention with a mask over pairs. A single larger
-    bundle still gets a micro-batch. None: there is no such mask."""
+    """Maximum number of pairs of tokens in the attention masks of a micro-batch. None: attention has no mask over
+    pairs."""
 
     @property
-    def max_width(self) -> int:
-        """Greatest width: `max_tokens`, or the width at which one sequence has `max_pairs`, in whole blocks."""
+    def max_sequence_width(self) -> int:
+        """Maximum width of a sequence, in tokens: limited by `max_tokens` and `max_pairs`, and a multiple of
+        `block`."""
         width = self.max_tokens if self.max_pairs is None else min(self.max_tokens, isqrt(self.max_pairs))
         return max(1, width // self.block) * self.block
-
-    def max_sequences(self, width: int) -> int:
-        """Return the maximum number of sequences of `width` in a micro-batch."""
-        count = self.max_tokens // width
-        if self.max_pairs is not None:
-            count = min(count, self.max_pairs // width**2)
-        return max(1, count)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Tokens of one forward pass over packed sequences. A padding token attends to itself alone."""
+    """Packed sequences of one forward pass. A padding token attends to itself alone."""
 
     ids_LW: Ints
     depths_LW: Ints
-    """Each token's position in its text."""
-    last_LW: Ints
-    """End (exclusive) of each token's continuations, as an index in the sequence."""
+    """[L, W], each token's position in its text."""
+    ends_LW: Ints
+    """[L, W], exclusive end of each token's continuations, as an index in the sequence."""
     token_indices: dict[int, Ints]
-    """Indices of each text's tokens in the flattened batch."""
+    """Index of a text -> indices of its tokens in the flattened [L * W] sequences."""
 
     @property
-    def attended_pairs(self) -> int:
-        """Number of pairs of tokens in which one attends to the other."""
-        return int((self.last_LW - np.arange(self.last_LW.shape[1])).sum())
+    def attended_pair_count(self) -> int:
+        """Number of pairs of tokens in which one token attends to the other."""
+        return int((self.ends_LW - np.arange(self.ends_LW.shape[1])).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class _Forest:
+    """Prefix trees of some texts, as part of a packed sequence; fields as in `PackedBatch`."""
+
     ids: Ints
     depths: Ints
-    last: Ints
+    ends: Ints
     token_indices: dict[int, Ints]
 
 
-class _FlatTexts:
-    """Texts as one flat array."""
+class _ConcatenatedTexts:
+    """Token ids of all texts in one array, to compare their prefixes at once."""
 
-    def __init__(self, texts: Sequence[Tokens], share: bool) -> None:
+    def __init__(self, texts: Sequence[Tokens], share_prefixes: bool) -> None:
         self.lengths_B = np.fromiter(map(len, texts), np.int64, len(texts))
         self.starts_B = self.lengths_B.cumsum() - self.lengths_B
         self.flat = np.fromiter(chain.from_iterable(texts), np.int64, int(self.lengths_B.sum()))
-        # Big-endian bytes sort like the numbers, and comparing bytes is fast.
+        # Big-endian bytes sort in the order of the token ids, and are fast to compare as sort keys.
         big_endian = self.flat.astype(">i8").tobytes()
         ends_B = self.starts_B + self.lengths_B
         self.keys = [big_endian[8 * a : 8 * b] for a, b in zip(self.starts_B.tolist(), ends_B.tolist(), strict=True)]
-        self._share = share
+        self._share = share_prefixes
 
-    def shared_prefix(self, texts: Ints, neighbours: Ints) -> Ints:
-        """Return the number of leading tokens that each text can share with its neighbour (-1: no neighbour)."""
-        shorter = np.where(neighbours < 0, 0, np.minimum(self.lengths_B[texts], self.lengths_B[neighbours]))
-        pair = np.repeat(np.arange(len(texts)), shorter)
+    def shared_prefix_lengths(self, text_indices: Ints, neighbour_indices: Ints) -> Ints:
+        """Return, for each text index, the length of the prefix that the text can share with its neighbour (-1: no
+        neighbour)."""
+        shorter = np.where(
+            neighbour_indices < 0, 0, np.minimum(self.lengths_B[text_indices], self.lengths_B[neighbour_indices])
+        )
+        pair = np.repeat(np.arange(len(text_indices)), shorter)
         depth = np.arange(len(pair)) - np.repeat(shorter.cumsum() - shorter, shorter)
-        same = self.flat[self.starts_B[texts][pair] + depth] == self.flat[self.starts_B[neighbours][pair] + depth]
+        same = (
+            self.flat[self.starts_B[text_indices][pair] + depth]
+            == self.flat[self.starts_B[neighbour_indices][pair] + depth]
+        )
         differ = np.flatnonzero(~same)[::-1]
         lengths = shorter.copy()
-        # Of several writes to an index the last stays: the first difference in the text.
+        # Differences are in reverse order, so that the first one is written last and remains.
         lengths[pair[differ]] = depth[differ]
         if self._share:
             return lengths
-        identical = (lengths == self.lengths_B[texts]) & (lengths == self.lengths_B[neighbours])
+        identical = (lengths == self.lengths_B[text_indices]) & (lengths == self.lengths_B[neighbour_indices])
         return np.where(identical, lengths, 0)
 
 
-def pack(
-    texts: Sequence[Tokens], bundles: Sequence[Hashable], limits: PackingLimits, share: bool = True
+def pack_texts_into_micro_batches(
+    texts: Sequence[Tokens], bundle_keys: Sequence[Hashable], limits: PackingLimits, share_prefixes: bool = True
 ) -> list[PackedBatch]:
-    """Return micro-batches; a bundle's texts are in the same one. Without `share` only identical texts overlap."""
-    flat = _FlatTexts(texts, share)
-    ordered = _order_bundles(bundles, flat.keys)
-    runs = _cheapest_runs(*_bundle_sizes(ordered, flat), limits)
-    orders = [np.array(sorted(chain(*ordered[a:b]), key=flat.keys.__getitem__)) for a, b in runs]
-    before = np.concatenate([np.r_[-1, order[:-1]] for order in orders])
-    lengths = flat.shared_prefix(np.concatenate(orders), before)
-    shared = np.split(lengths, np.cumsum([len(order) for order in orders])[:-1])
-    return _stack([_build_forest(order, prefix, flat) for order, prefix in zip(orders, shared, strict=True)], limits)
+    """Return micro-batches of packed `texts`. Texts with equal `bundle_keys` are in the same micro-batch.
 
-
-def _order_bundles(bundles: Sequence[Hashable], keys: Sequence[bytes]) -> list[list[int]]:
-    """Return the texts of each bundle, sorted so that neighbours share long prefixes."""
+    With `share_prefixes` a common prefix is stored once; without it, only identical texts are.
+    """
+    flat = _ConcatenatedTexts(texts, share_prefixes)
+    # Sorted texts share long prefixes with their neighbours, also across texts with different bundle keys.
     members: dict[Hashable, list[int]] = {}
-    for text in sorted(range(len(keys)), key=keys.__getitem__):
-        members.setdefault(bundles[text], []).append(text)
-    return list(members.values())
-
-
-def _bundle_sizes(ordered: list[list[int]], flat: _FlatTexts) -> tuple[Ints, Ints]:
-    """Return two [K]: tokens that a bundle adds at the start of a forest, and at most after the previous bundle."""
-    texts = np.array(list(chain(*ordered)))
-    within = flat.shared_prefix(texts, np.array([before for bundle in ordered for before in (-1, *bundle[:-1])]))
-    twins = [
-        earlier[nth] if nth < len(earlier) else -1
-        for earlier, bundle in zip([[], *ordered], ordered, strict=False)
-        for nth in range(len(bundle))
-    ]
-    both = np.maximum(within, flat.shared_prefix(texts, np.array(twins)))
-    starts = np.cumsum([0, *map(len, ordered[:-1])])
-    lengths = flat.lengths_B[texts]
-    return np.add.reduceat(lengths - within, starts), np.add.reduceat(lengths - both, starts)
-
-
-def _cheapest_runs(first_K: Ints, later_K: Ints, limits: PackingLimits) -> list[tuple[int, int]]:
-    """Return runs (start, end) of bundles, each a forest, with the least sum of costs, by dynamic programming."""
-    count = len(first_K)
-    until = np.r_[0, later_K.cumsum()]
-    least, start_of = np.zeros(count + 1), np.zeros(count + 1, np.int64)
-    for end in range(1, count + 1):
-        lowest = min(int(np.searchsorted(until, until[end] - limits.max_width)), end - 1)
-        widths = first_K[lowest:end] + until[end] - until[lowest + 1 : end + 1]
-        costs = least[lowest:end] + limits.cost(widths)
-        costs[:-1][widths[:-1] > limits.max_width] = np.inf
-        # Of equal costs the shortest run: small forests fill gaps better.
-        best = len(costs) - 1 - int(costs[::-1].argmin())
-        start_of[end], least[end] = lowest + best, costs[best]
-    runs: list[tuple[int, int]] = []
-    end = count
-    while end:
-        runs.append((int(start_of[end]), end))
-        end = runs[-1][0]
-    return runs[::-1]
-
-
-def _build_forest(order: Ints, shared: Ints, flat: _FlatTexts) -> _Forest:
-    """Return the forest of sorted texts; `shared` is the length of each prefix shared with the previous text."""
-    lengths = flat.lengths_B[order]
-    path = np.zeros(int(lengths.max()), np.int64)
-    last = np.zeros(int((lengths - shared).sum()), np.int64)
-    token_indices: dict[int, Ints] = {}
-    new_depths = [np.zeros(0, np.int64)]
-    size = open_ = 0
-    for text, length, prefix in zip(order.tolist(), lengths.tolist(), shared.tolist(), strict=True):
-        last[path[prefix:open_]] = size
-        path[prefix:length] = np.arange(size, size + length - prefix)
-        size, open_ = size + length - prefix, length
-        token_indices[text] = path[:length].copy()
-        new_depths.append(np.arange(prefix, length))
-    last[path[:open_]] = size
-    depths = np.concatenate(new_depths)
-    starts = np.repeat(flat.starts_B[order], lengths - shared)
-    return _Forest(flat.flat[starts + depths], depths, last, token_indices)
-
-
-def _stack(forests: list[_Forest], limits: PackingLimits) -> list[PackedBatch]:
-    """Return micro-batches of sequences of one width by best fit: widest forests first."""
+    for text in sorted(range(len(texts)), key=flat.keys.__getitem__):
+        members.setdefault(bundle_keys[text], []).append(text)
+    orders: list[Ints] = []
+    previous: list[Ints] = []
+    for run in _divide_into_cheapest_forests(list(members.values()), flat, limits):
+        order = np.array(sorted(chain(*run), key=flat.keys.__getitem__))
+        orders.append(order)
+        previous.append(np.r_[-1, order[:-1]])
+    lengths = flat.shared_prefix_lengths(np.concatenate(orders), np.concatenate(previous))
+    shared = np.split(lengths, np.cumsum(list(map(len, orders)))[:-1])
+    forests = [_build_forest(order, prefixes, flat) for order, prefixes in zip(orders, shared, strict=True)]
+    # Forests (packed texts with shared prefixes) are placed widest first, since the widest sets the sequences' width.
+    forests.sort(key=lambda forest: -len(forest.ids))
     batches: list[PackedBatch] = []
-    forests = sorted(forests, key=lambda forest: -len(forest.ids))
     while forests:
-        widest = -(-len(forests[0].ids) // limits.block) * limits.block
-        width = max(widest, limits.max_width) if limits.one_sequence_per_batch else widest
-        sequences, forests = _fill(forests, width, limits.max_sequences(width))
-        batches.append(_lay_out(sequences, limits.block))
+        batch, forests = _pack_batch(forests, limits)
+        batches.append(batch)
     return batches
 
 
-def _fill(forests: list[_Forest], width: int, max_sequences: int) -> tuple[list[list[_Forest]], list[_Forest]]:
-    """Return at most `max_sequences` sequences of `width`, and the forests that fit in none of them."""
+def _divide_into_cheapest_forests(
+    bundles_of_indices: list[list[int]], texts_array: _ConcatenatedTexts, limits: PackingLimits
+) -> list[list[list[int]]]:
+    """Return the division of `bundles_of_indices` into consecutive runs with the least total cost; each run is one
+    forest."""
+    texts = np.array(list(chain(*bundles_of_indices)))
+    previous: list[int] = []
+    twins: list[int] = []
+    earlier: list[int] = []
+    for bundle in bundles_of_indices:
+        previous += (-1, *bundle[:-1])
+        # `twins`: for each text, the text of the same rank in the previous bundle, such as another episode's same turn.
+        twins += (*earlier[: len(bundle)], *[-1] * (len(bundle) - len(earlier)))
+        earlier = bundle
+    within = texts_array.shared_prefix_lengths(texts, np.array(previous))
+    both = np.maximum(within, texts_array.shared_prefix_lengths(texts, np.array(twins)))
+    starts, lengths = np.cumsum([0, *map(len, bundles_of_indices[:-1])]), texts_array.lengths_B[texts]
+    # Tokens that each bundle adds to a forest as its first bundle (`first_K`), and as a later one (`later_K`).
+    first_K, later_K = np.add.reduceat(lengths - within, starts), np.add.reduceat(lengths - both, starts)
+    # Dynamic programming: `least[end]` is the minimum cost of the first `end` bundles.
+    count = len(bundles_of_indices)
+    until = np.r_[0, later_K.cumsum()]
+    least, start_of = np.zeros(count + 1), np.zeros(count + 1, np.int64)
+    for end in range(1, count + 1):
+        lowest = min(int(np.searchsorted(until, until[end] - limits.max_sequence_width)), end - 1)
+        widths = first_K[lowest:end] + until[end] - until[lowest + 1 : end + 1]
+        costs = least[lowest:end] + limits.cost(widths)
+        costs[:-1][widths[:-1] > limits.max_sequence_width] = np.inf
+        # Among equally cheap divisions, the smallest last forest is preferred: small forests fill gaps better.
+        best = len(costs) - 1 - int(costs[::-1].argmin())
+        start_of[end], least[end] = lowest + best, costs[best]
+    runs: list[list[list[int]]] = []
+    end = count
+    while end:
+        start = int(start_of[end])
+        runs.append(bundles_of_indices[start:end])
+        end = start
+    return runs[::-1]
+
+
+def _build_forest(text_order: Ints, shared_prefix_lengths: Ints, texts_array: _ConcatenatedTexts) -> _Forest:
+    """Return the prefix trees of the texts with indices `text_order`; `shared_prefix_lengths` is each text's common
+    prefix length with the previous text."""
+    lengths = texts_array.lengths_B[text_order]
+    path = np.zeros(int(lengths.max()), np.int64)
+    last = np.zeros(int((lengths - shared_prefix_lengths).sum()), np.int64)
+    token_indices: dict[int, Ints] = {}
+    new_depths = [np.zeros(0, np.int64)]
+    size = path_length = 0
+    for text, length, prefix in zip(text_order.tolist(), lengths.tolist(), shared_prefix_lengths.tolist(), strict=True):
+        # Tokens of the previous text behind the shared prefix end here: no later text continues them.
+        last[path[prefix:path_length]] = size
+        path[prefix:length] = np.arange(size, size + length - prefix)
+        size, path_length = size + length - prefix, length
+        token_indices[text] = path[:length].copy()
+        new_depths.append(np.arange(prefix, length))
+    last[path[:path_length]] = size
+    depths = np.concatenate(new_depths)
+    starts = np.repeat(texts_array.starts_B[text_order], lengths - shared_prefix_lengths)
+    return _Forest(texts_array.flat[starts + depths], depths, last, token_indices)
+
+
+def _pack_batch(forests: list[_Forest], limits: PackingLimits) -> tuple[PackedBatch, list[_Forest]]:
+    """Return one micro-batch filled with `forests`, which are in descending order of width, and the remaining
+    forests."""
+    widest = -(-len(forests[0].ids) // limits.block) * limits.block
+    width = max(widest, limits.max_sequence_width) if limits.one_sequence_per_batch else widest
+    max_sequences = limits.max_tokens // width
+    if limits.max_pairs is not None:
+        max_sequences = min(max_sequences, limits.max_pairs // width**2)
     sequences: list[list[_Forest]] = []
+    # `rooms` lists (free tokens, sequence index) in ascending order, so that bisection finds the best fit.
     rooms: list[tuple[int, int]] = []
     remaining: list[_Forest] = []
     for forest in forests:
@@ -209,26 +220,24 @@ def _fill(forests: list[_Forest], width: int, max_sequences: int) -> tuple[list[
             room, number = rooms.pop(fits)
             sequences[number].append(forest)
             insort(rooms, (room - size, number))
-        elif len(sequences) < max_sequences:
+        elif len(sequences) < max(1, max_sequences):
             insort(rooms, (width - size, len(sequences)))
             sequences.append([forest])
         else:
             remaining.append(forest)
-    return sequences, remaining
-
-
-def _lay_out(sequences: list[list[_Forest]], block: int) -> PackedBatch:
-    width = max(sum(len(forest.ids) for forest in sequence) for sequence in sequences)
-    width = -(-width // block) * block
+    # Each sequence joins its forests, and is padded to the width of the fullest sequence.
+    filled = width - rooms[0][0]
+    width = -(-filled // limits.block) * limits.block
     ids_LW, depths_LW = np.zeros((2, len(sequences), width), np.int64)
-    last_LW = np.tile(np.arange(1, width + 1), (len(sequences), 1))
+    ends_LW = np.tile(np.arange(1, width + 1), (len(sequences), 1))
     token_indices: dict[int, Ints] = {}
     for number, sequence in enumerate(sequences):
         start = 0
         for forest in sequence:
             here = np.s_[number, start : start + len(forest.ids)]
-            ids_LW[here], depths_LW[here], last_LW[here] = forest.ids, forest.depths, forest.last + start
+            ids_LW[here], depths_LW[here], ends_LW[here] = forest.ids, forest.depths, forest.ends + start
             offset = number * width + start
-            token_indices |= {text: indices + offset for text, indices in forest.token_indices.items()}
+            for text, indices in forest.token_indices.items():
+                token_indices[text] = indices + offset
             start += len(forest.ids)
-    return PackedBatch(ids_LW, depths_LW, last_LW, token_indices)
+    return PackedBatch(ids_LW, depths_LW, ends_LW, token_indices), remaining

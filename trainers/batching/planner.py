@@ -1,268 +1,298 @@
-"""Plans of batches: rows that are computed together, their layout, and its predicted cost.
+"""Plans of batches: which rows are computed together, in which layout, at which predicted cost.
 
-Costs are predicted from a model's shape, for a forward pass; a backward pass takes twice as much. FLOPs: 2 per weight
-of a matrix and token, 4 per pair of tokens, head and dimension of a head. Time: FLOPs of matrix products that take as
-long.
+Costs are predicted for a forward pass from the model's shape; a backward pass costs twice as much. FLOPs are 2 per
+matrix weight and token, and 4 per pair of tokens, head and head dimension. Times are given in FLOPs of matrix products
+of equal duration.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marl.trainers.batching.batches import Batch, InputLayout, collate
-from marl.trainers.batching.packing import Ints, PackedBatch, PackingLimits, pack
-from marl.trainers.batching.rows import Row, group_by_unit
+from marl.trainers.batching.batches import Batch, InputBuilder, collate
+from marl.trainers.batching.packing import Ints, PackedBatch, PackingLimits, pack_texts_into_micro_batches
+from marl.trainers.batching.rows import BatchRow, group_by_unit
 from marl.trainers.forward import attention
-from marl.trainers.forward.model_inputs import inputs_with_ends, packed_inputs, padded_inputs, prompted_inputs
+from marl.trainers.forward.model_inputs import (
+    inputs_with_end_states,
+    packed_inputs,
+    padded_inputs,
+    prompt_and_completion_pass_inputs,
+)
 
 ATTENTION_FLOP_TIME = 1.6
-"""Time of a FLOP of attention, in FLOPs of matrix products (measured on a CPU)."""
-CAUSAL = 0.75
-"""Time of causal attention, as a share of attention over all pairs (measured on a CPU); of wide texts it is less."""
-MASK = 50.0
-"""Time of a pair of tokens in an explicit mask (measured on a CPU)."""
-COPY = 4.0
-"""Time to copy a token's keys and values, in pairs of tokens (estimated)."""
+"""Time of one FLOP of attention, relative to one FLOP of a matrix product (measured on a CPU)."""
+MAX_CAUSAL_SHARE = 0.75
+"""Maximum time of causal attention, relative to attention over all pairs of tokens (measured on a CPU)."""
+MASK_PAIR_TIME = 50.0
+"""Time of one pair of tokens in an explicit attention mask, in FLOPs of matrix products (measured on a CPU)."""
+KEY_COPY_TIME = 4.0
+"""Time to copy one token's keys and values, relative to attention over one pair of tokens (estimated)."""
 PASS_TIME = {"cpu": 2e8, "cuda": 2e11}
-"""Time of a further pass, however few tokens it has (measured on a CPU, estimated for accelerators)."""
+"""Fixed time of a forward pass, in FLOPs of matrix products (measured on a CPU, estimated for GPUs)."""
 ROW_TIME = {"cpu": 1e6, "cuda": 3e9}
-"""Time to pack a row: some 35 microseconds (measured on a CPU, estimated for accelerators)."""
+"""Time to pack one row, in FLOPs of matrix products: about 35 µs (measured on a CPU, estimated for GPUs)."""
 
-SAVED_PER_LAYER = 16
-"""Numbers that a layer keeps for its backward pass, in units of a token's hidden state (estimated)."""
+SAVED_STATES_PER_LAYER = 16
+"""Size of the activations that a layer saves per token, in hidden states (estimated)."""
 MASK_BYTES = 1 << 28
-"""Memory that masks over pairs of tokens may take where the rest of a micro-batch takes less."""
+"""Memory that attention masks over pairs of tokens may always take, in bytes."""
 
-Batches = list[tuple[list[Row], InputLayout]]
+Batches = list[tuple[list[BatchRow], InputBuilder]]
 
 
-class CostModel:
-    """Predicted costs of layouts for one model. `sparse` is True if attention skips masked blocks."""
+class ForwardFlopsAndTime(NamedTuple):
+    """Predicted cost of forward passes."""
 
-    def __init__(self, model: Any, *, sparse: bool) -> None:
+    flops: float
+    time: float
+    """Predicted time, in FLOPs of matrix products of equal duration."""
+
+
+class LayoutCostModel:
+    """Predicted cost of each layout for one model. `skips_masked_blocks`: attention skips masked blocks."""
+
+    def __init__(self, model: Any, *, skips_masked_blocks: bool) -> None:
         settings = model.config.get_text_config(decoder=True)
         inner, outer = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-        tables = {id(weight): weight.numel() for weight in (inner, outer)}
+        # Tied embeddings are one tensor with one id, so they are counted once.
+        table_sizes = {id(inner): inner.numel(), id(outer): outer.numel()}
         heads = settings.num_attention_heads
         head_size = settings.to_dict().get("head_dim") or settings.hidden_size // heads
         kind = next(model.parameters()).device.type
-        self.sparse = sparse
-        self._token = 2.0 * (sum(p.numel() for p in model.parameters()) - sum(tables.values()))
-        self._pair = 4.0 * settings.num_hidden_layers * heads * head_size
-        self._head = 2.0 * outer.numel()
-        self._saved = SAVED_PER_LAYER * settings.num_hidden_layers * settings.hidden_size * model.dtype.itemsize
-        self._pair_bytes = attention.mask_bytes_per_pair(model)
-        self._pass, self._row = PASS_TIME.get(kind, PASS_TIME["cuda"]), ROW_TIME.get(kind, ROW_TIME["cuda"])
+        self.skips_masked_blocks = skips_masked_blocks
+        self._token_flops = 2.0 * (sum(p.numel() for p in model.parameters()) - sum(table_sizes.values()))
+        self._pair_flops = 4.0 * settings.num_hidden_layers * heads * head_size
+        self._head_flops = 2.0 * outer.numel()
+        hidden_bytes = settings.hidden_size * model.dtype.itemsize
+        self._saved_bytes = SAVED_STATES_PER_LAYER * settings.num_hidden_layers * hidden_bytes
+        self._mask_bytes = attention.mask_bytes_per_pair(model)
+        self.pass_time = PASS_TIME.get(kind, PASS_TIME["cuda"])
+        self.row_time = ROW_TIME.get(kind, ROW_TIME["cuda"])
 
-    def worth_packing(self, cost: float, rows: int) -> bool:
-        """Return True if packing could save any of `cost`: packing takes at least a pass and time for each row."""
-        return cost > self._pass + 4 * (self._row * rows)
-
-    def padded_cost(self, chunks: Sequence[Sequence[Row]], ends: bool) -> tuple[float, float]:
-        """Return FLOPs and time of a pass for each chunk, padded; with `ends`, identical texts are not merged."""
-        tokens, pairs, timed = 0, 0, 0.0
+    def padded_pass_cost(self, chunks: Sequence[Sequence[BatchRow]], with_end_states: bool) -> ForwardFlopsAndTime:
+        """Return the cost of one padded pass for each chunk. `with_end_states`: completions' last tokens are inputs."""
+        tokens, pairs, timed_pairs = 0, 0, 0.0
         for chunk in chunks:
-            texts = len(chunk) if ends else len({(row.prompt_ids, row.token_ids[:-1]) for row in chunk})
-            width = _width(chunk) - (not ends)
+            texts = len(chunk) if with_end_states else len({(row.prompt_ids, row.token_ids[:-1]) for row in chunk})
+            width = _max_row_length(chunk) - (not with_end_states)
             tokens, pairs = tokens + texts * width, pairs + texts * width**2
-            timed += texts * width**2 * (0.5 if self.sparse else _causal_share(width))
-        base = self._base(tokens, chunks)
-        time = base + ATTENTION_FLOP_TIME * self._pair * timed + self._pass * len(chunks)
-        return base + self._pair * pairs / 2, time
+            # Causal attention kernels skip key blocks above the diagonal (measured on a CPU).
+            causal_share = 0.5 if self.skips_masked_blocks else min(MAX_CAUSAL_SHARE, 0.45 + 150 / max(width, 1))
+            timed_pairs += texts * width**2 * causal_share
+        matrix_flops = self._matrix_product_flops(tokens, chunks)
+        time = matrix_flops + ATTENTION_FLOP_TIME * self._pair_flops * timed_pairs + self.pass_time * len(chunks)
+        return ForwardFlopsAndTime(matrix_flops + self._pair_flops * pairs / 2, time)
 
-    def prompted_cost(self, chunks: Sequence[Sequence[Row]]) -> tuple[float, float]:
-        """Return FLOPs and time of two passes for each chunk: prompts, then continuations with copied keys."""
+    def two_pass_cost(self, chunks: Sequence[Sequence[BatchRow]]) -> ForwardFlopsAndTime:
+        """Return the cost of two passes for each chunk of rows: prompts, then completions with copied keys."""
         tokens = pairs = copied = 0
         for chunk in chunks:
-            prompts = {row.prompt_ids for row in chunk}
-            texts = len({(row.prompt_ids, row.token_ids[:-1]) for row in chunk if len(row.token_ids) > 1})
-            wide, later = max(map(len, prompts)), max(len(row.token_ids) for row in chunk) - 1
-            tokens += len(prompts) * wide + texts * later
-            pairs += len(prompts) * wide**2 + texts * later * (wide + later)
-            copied += texts * wide
-        base = self._base(tokens, chunks)
-        time = (
-            base + ATTENTION_FLOP_TIME * self._pair * pairs + COPY * self._pair * copied + 2 * self._pass * len(chunks)
-        )
-        return base + self._pair * pairs, time
+            prompts: set[tuple[int, ...]] = set()
+            texts: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+            prompt_width = later_width = 0
+            for row in chunk:
+                prompts.add(row.prompt_ids)
+                if len(row.token_ids) > 1:
+                    texts.add((row.prompt_ids, row.token_ids[:-1]))
+                prompt_width = max(prompt_width, len(row.prompt_ids))
+                later_width = max(later_width, len(row.token_ids) - 1)
+            tokens += len(prompts) * prompt_width + len(texts) * later_width
+            pairs += len(prompts) * prompt_width**2 + len(texts) * later_width * (prompt_width + later_width)
+            copied += len(texts) * prompt_width
+        matrix_flops = self._matrix_product_flops(tokens, chunks)
+        attention_time, copy_time = ATTENTION_FLOP_TIME * self._pair_flops, KEY_COPY_TIME * self._pair_flops
+        time = matrix_flops + attention_time * pairs + copy_time * copied + 2 * self.pass_time * len(chunks)
+        return ForwardFlopsAndTime(matrix_flops + self._pair_flops * pairs, time)
 
-    def packed_cost(self, batches: Sequence[PackedBatch], rows: Sequence[Row]) -> tuple[float, float]:
-        """Return FLOPs and time of packed sequences, packing included."""
-        base = self._base(sum(batch.ids_LW.size for batch in batches), [rows])
-        pairs = sum(
-            batch.attended_pairs if self.sparse else batch.ids_LW.size * batch.ids_LW.shape[1] for batch in batches
-        )
-        mask = 0.0 if self.sparse else MASK
-        time = base + (ATTENTION_FLOP_TIME * self._pair + mask) * pairs + self._pass * len(batches)
-        return base + self._pair * pairs, time + self._row * len(rows)
+    def packed_pass_cost(self, batches: Sequence[PackedBatch], rows: Sequence[BatchRow]) -> ForwardFlopsAndTime:
+        """Return the cost of a pass for each packed batch, with the time to pack `rows`."""
+        tokens = pairs = 0
+        for batch in batches:
+            tokens += batch.ids_LW.size
+            pairs += (
+                batch.attended_pair_count if self.skips_masked_blocks else batch.ids_LW.size * batch.ids_LW.shape[1]
+            )
+        matrix_flops = self._matrix_product_flops(tokens, [rows])
+        mask_time = 0.0 if self.skips_masked_blocks else MASK_PAIR_TIME
+        attention_time = (ATTENTION_FLOP_TIME * self._pair_flops + mask_time) * pairs
+        time = matrix_flops + attention_time + self.pass_time * len(batches)
+        return ForwardFlopsAndTime(matrix_flops + self._pair_flops * pairs, time + self.row_time * len(rows))
 
-    def _base(self, tokens: int, chunks: Sequence[Sequence[Row]]) -> float:
-        return self._token * tokens + self._head * sum(len(row.token_ids) for chunk in chunks for row in chunk)
+    def _matrix_product_flops(self, token_count: int, chunks: Sequence[Sequence[BatchRow]]) -> float:
+        """Return the FLOPs of all matrix products: of the layers for all tokens, of the head for completion tokens."""
+        completion_tokens = sum(len(row.token_ids) for row in chain.from_iterable(chunks))
+        return self._token_flops * token_count + self._head_flops * completion_tokens
 
-    def max_mask_pairs(self, tokens: int) -> int | None:
-        """Return the maximum number of pairs in the masks of a micro-batch; None where masks are not over pairs.
+    def max_token_pairs_in_masks(self, token_count: int) -> int | None:
+        """Return the maximum number of pairs of tokens in a micro-batch's masks; None if masks are not over pairs.
 
-        Masks take at most as much memory as the activations of `tokens` that are kept for the backward pass.
+        The masks may take as much memory as the activations saved for `token_count` tokens.
         """
-        return None if self.sparse else int(max(MASK_BYTES, self._saved * tokens) / self._pair_bytes)
+        if self.skips_masked_blocks:
+            return None
+        return int(max(MASK_BYTES, self._saved_bytes * token_count) / self._mask_bytes)
 
-    def forest_costs(self, widths: Ints) -> NDArray[np.float64]:
-        """Return the costs, in tokens, of forests of these widths, each in a sequence of its own."""
-        pairs = 0.0 if self.sparse else (ATTENTION_FLOP_TIME * self._pair + MASK) / self._token
-        return widths + pairs * widths.astype(np.float64) ** 2
+    def relative_attention_time_per_forest(self, forest_widths: Ints) -> NDArray[np.float64]:
+        """Return the time of forests of these widths, each in its own sequence, relative to the time of one token."""
+        pair_time = 0.0 if self.skips_masked_blocks else ATTENTION_FLOP_TIME * self._pair_flops + MASK_PAIR_TIME
+        return forest_widths + pair_time / self._token_flops * forest_widths.astype(np.float64) ** 2
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """All rows in micro-batches of one layout."""
+    """Division of rows into micro-batches of one layout, with its predicted cost."""
 
     layout: str
     batches: Batches
     flops: float = 0.0
-    """FLOPs of a forward pass over all rows, the head at completion tokens included."""
+    """Predicted FLOPs of a forward pass over all rows."""
     cost: float = 0.0
-    """Expected time, in FLOPs of matrix products of equal duration."""
+    """Predicted time of a forward pass over all rows, in FLOPs of matrix products of equal duration."""
     fits_memory: bool = True
-    """False if the masks exceed their memory limit."""
+    """False if attention masks exceed their memory limit."""
 
 
 class BatchPlanner:
-    """Splits rows into batches for one model. `packing` names a layout, or `auto` for the fastest one.
-
-    The layout `prompted` suits small models and short texts, where attention over a wide sequence would be most of the
-    work.
+    """Splits rows into batches for one model. `packing` names a layout, or `auto` for the fastest.
 
     Raises:
-        ValueError: if the model cannot read that layout.
+        ValueError: if the model cannot read the layout `packing`.
     """
 
     def __init__(self, model: Any, micro_tokens: int, packing: str) -> None:
         self._model, self._micro_tokens, self._packing = model, micro_tokens, packing
         self._device: torch.device = next(model.parameters()).device
-        self._random, self._obstacle = attention.has_dropout(model), attention.packing_obstacle(model)
+        self._random, self._obstacle = attention.has_dropout(model), attention.reason_packing_is_unsupported(model)
         if self._random and packing == "shared":
             self._obstacle = self._obstacle or "its dropout would fall on several samples at once"
         if self._obstacle and packing not in ("auto", "padded"):
             name = type(model).__name__
             raise ValueError(f"packing={packing!r} is not for {name}: {self._obstacle}; choose auto or padded")
 
-    def batches(self, rows: Sequence[Row], *, ends: bool = False) -> Iterator[tuple[list[Row], Batch]]:
-        """Yield every row once; with `ends`, laid out so that the states at its ends are computed."""
-        return self.collate_plan(self.plan(rows, ends=ends))
+    def collated_batches(
+        self, rows: Sequence[BatchRow], *, with_end_states: bool = False
+    ) -> Iterator[tuple[list[BatchRow], Batch]]:
+        """Yield batches of `rows`, each with its rows. `with_end_states`: hidden states at the last tokens of prompts
+        and completions are computed, too."""
+        return self.collate_plan(self.plan_micro_batches(rows, with_end_states=with_end_states))
 
-    def plan(self, rows: Sequence[Row], name: str | None = None, *, ends: bool = False) -> BatchPlan:
-        """Return the rows in the layout `name`, or in the layout of `packing` if `name` is None."""
-        name = name or self._packing
+    def plan_micro_batches(
+        self, rows: Sequence[BatchRow], layout: str | None = None, *, with_end_states: bool = False
+    ) -> BatchPlan:
+        """Return a plan of `rows` in the given `layout` (default: the planner's `packing`), or a padded plan if the
+        model cannot read that layout or its attention masks exceed the memory limit."""
+        layout = layout or self._packing
         if not rows:
-            return BatchPlan(name, [])
-        if name == "padded" or self._obstacle:
-            return BatchPlan("padded", self._padded_batches(rows, ends))
-        if name == "prompted":
-            return self.prompted_plan(rows)
-        if name == "auto":
-            return self.fastest_plan(rows, ends=ends)
-        plan = self.packed_plan(rows, name, ends=ends)
-        return plan if plan.fits_memory else self.padded_plan(rows, ends=ends)
+            return BatchPlan(layout, [])
+        if layout == "padded" or self._obstacle:
+            return BatchPlan("padded", self._padded_batches(rows, with_end_states))
+        if layout == "prompted":
+            return self.two_pass_plan(rows)
+        if layout == "auto":
+            return self.fastest_plan(rows, with_end_states=with_end_states)
+        plan = self.packed_plan(rows, layout, with_end_states=with_end_states)
+        return plan if plan.fits_memory else self.padded_plan(rows, with_end_states=with_end_states)
 
-    def collate_plan(self, plan: BatchPlan) -> Iterator[tuple[list[Row], Batch]]:
-        """Yield the batches of a plan."""
+    def collate_plan(self, plan: BatchPlan) -> Iterator[tuple[list[BatchRow], Batch]]:
+        """Yield the batches of `plan`, each with its rows."""
         for chunk, layout in plan.batches:
             yield chunk, collate(chunk, self._device, layout)
 
-    def fastest_plan(self, rows: Sequence[Row], *, ends: bool = False) -> BatchPlan:
-        """Return the fastest layout that fits into memory, for models that can read every layout."""
-        padded = self.padded_plan(rows, ends=ends)
-        if not self._costs.worth_packing(padded.cost, len(rows)):
+    def fastest_plan(self, rows: Sequence[BatchRow], *, with_end_states: bool = False) -> BatchPlan:
+        """Return the plan of least predicted time that fits into memory, for a model that can read every layout."""
+        padded = self.padded_plan(rows, with_end_states=with_end_states)
+        # Packing costs at least one pass plus a time per row, so a padded plan that is cheaper needs no comparison.
+        if not padded.cost > self._layout_cost_model.pass_time + 4 * (self._layout_cost_model.row_time * len(rows)):
             return padded
         if self._random and self._model.training:
-            plans = [padded, self.packed_plan(rows, "packed", ends=ends)]
+            plans = [padded, self.packed_plan(rows, "packed", with_end_states=with_end_states)]
         else:
-            # Where nothing is shared, prefix trees have no branches: `shared` is then the same as `packed`.
-            plans = [padded, self.packed_plan(rows, "shared", ends=ends)]
-            if not ends and attention.supports_kv_cache(self._model) and all(row.unit is None for row in rows):
-                plans.append(self.prompted_plan(rows))
+            # The layout `shared` includes `packed`, which is the special case without common prefixes.
+            plans = [padded, self.packed_plan(rows, "shared", with_end_states=with_end_states)]
+            has_units = any(row.unit is not None for row in rows)
+            if not (with_end_states or has_units) and attention.supports_kv_cache(self._model):
+                plans.append(self.two_pass_plan(rows))
         return min((plan for plan in plans if plan.fits_memory), key=lambda plan: plan.cost)
 
-    def prompted_plan(self, rows: Sequence[Row]) -> BatchPlan:
-        """Return a layout of distinct prompts in one pass, then completions in another; for rows without units."""
-        chunks = chunk_by_prompt(rows, self._micro_tokens)
-        return BatchPlan("prompted", [(chunk, prompted_inputs) for chunk in chunks], *self._costs.prompted_cost(chunks))
+    def two_pass_plan(self, rows: Sequence[BatchRow]) -> BatchPlan:
+        """Return a plan of two passes: distinct prompts, then completions with the prompts' keys and values.
 
-    def padded_plan(self, rows: Sequence[Row], *, ends: bool = False) -> BatchPlan:
-        """Return a layout of one text a sequence."""
-        batches = self._padded_batches(rows, ends)
-        return BatchPlan("padded", batches, *self._costs.padded_cost([chunk for chunk, _ in batches], ends))
-
-    def packed_plan(self, rows: Sequence[Row], name: str, *, ends: bool = False) -> BatchPlan:
-        """Return a layout of several texts a sequence: whole (`packed`), or with their prefixes `shared`."""
-        texts = [row.prompt_ids + (row.token_ids if ends else row.token_ids[:-1]) for row in rows]
-        bundles = [(index,) if row.unit is None else row.unit for index, row in enumerate(rows)]
-        sparse = self._costs.sparse
-        block = attention.BLOCK_SIZE if sparse else 1
-        bounded = self._packing == "auto"
-        pairs = self._costs.max_mask_pairs(min(self._micro_tokens, sum(map(len, texts)))) if bounded else None
-        limits = PackingLimits(
-            self._micro_tokens, self._costs.forest_costs, one_sequence_per_batch=sparse, block=block, max_pairs=pairs
+        The layout suits small models and short texts, where attention over wide sequences would be most of the work.
+        """
+        chunks: list[list[BatchRow]] = []
+        widest = (0, 0)
+        for row in sorted(rows, key=lambda row: (len(row.prompt_ids), row.prompt_ids, len(row.token_ids))):
+            wider = max(widest[0], len(row.prompt_ids)), max(widest[1], len(row.token_ids))
+            # A shared prompt counts once per row, since attention reads its keys and values for each row.
+            if not chunks or (len(chunks[-1]) + 1) * sum(wider) > self._micro_tokens:
+                chunks.append([])
+                wider = len(row.prompt_ids), len(row.token_ids)
+            chunks[-1].append(row)
+            widest = wider
+        return BatchPlan(
+            "prompted",
+            [(chunk, prompt_and_completion_pass_inputs) for chunk in chunks],
+            *self._layout_cost_model.two_pass_cost(chunks),
         )
-        packs = pack(texts, bundles, limits, share=name == "shared")
+
+    def padded_plan(self, rows: Sequence[BatchRow], *, with_end_states: bool = False) -> BatchPlan:
+        """Return a plan of padded rows, one in each sequence."""
+        batches = self._padded_batches(rows, with_end_states)
+        cost = self._layout_cost_model.padded_pass_cost([chunk for chunk, _ in batches], with_end_states)
+        return BatchPlan("padded", batches, *cost)
+
+    def packed_plan(self, rows: Sequence[BatchRow], layout: str, *, with_end_states: bool = False) -> BatchPlan:
+        """Return a plan of several rows in each sequence: whole (`packed`), or with common prefixes once (`shared`)."""
+        texts: list[tuple[int, ...]] = []
+        bundles: list[Hashable] = []
+        for index, row in enumerate(rows):
+            texts.append(row.prompt_ids + (row.token_ids if with_end_states else row.token_ids[:-1]))
+            bundles.append((index,) if row.unit is None else row.unit)
+        skips_masked_blocks = self._layout_cost_model.skips_masked_blocks
+        block = attention.BLOCK_SIZE if skips_masked_blocks else 1
+        # Mask memory is limited only with `packing: auto`; a layout that the user names is used in any case.
+        pairs = None
+        if self._packing == "auto":
+            pairs = self._layout_cost_model.max_token_pairs_in_masks(min(self._micro_tokens, sum(map(len, texts))))
+        limits = PackingLimits(
+            self._micro_tokens,
+            self._layout_cost_model.relative_attention_time_per_forest,
+            one_sequence_per_batch=skips_masked_blocks,
+            block=block,
+            max_pairs=pairs,
+        )
+        packs = pack_texts_into_micro_batches(texts, bundles, limits, share_prefixes=layout == "shared")
         batches: Batches = []
         fits = True
         for packed in packs:
-            batches.append(([rows[text] for text in packed.token_indices], partial(packed_inputs, packed)))
-            # A single bundle may be larger than the limits.
+            batches.append((list(map(rows.__getitem__, packed.token_indices)), partial(packed_inputs, packed)))
+            # A bundle is never split, so one bundle alone may exceed the limits.
             fits &= pairs is None or packed.ids_LW.size * packed.ids_LW.shape[1] <= pairs
-        return BatchPlan(name, batches, *self._costs.packed_cost(packs, rows), fits)
+        return BatchPlan(layout, batches, *self._layout_cost_model.packed_pass_cost(packs, rows), fits)
 
-    def _padded_batches(self, rows: Sequence[Row], ends: bool) -> Batches:
-        return [
-            (chunk, inputs_with_ends if ends else padded_inputs) for chunk in chunk_by_length(rows, self._micro_tokens)
-        ]
+    def _padded_batches(self, rows: Sequence[BatchRow], with_end_states: bool) -> Batches:
+        """Return batches of rows of similar length: at most `micro_tokens` after padding, but at least one unit."""
+        batches: Batches = []
+        count = widest = 0
+        for unit in sorted(group_by_unit(rows), key=_max_row_length):
+            count, widest = count + len(unit), max(widest, _max_row_length(unit))
+            if not batches or count * widest > self._micro_tokens:
+                batches.append(([], inputs_with_end_states if with_end_states else padded_inputs))
+                count, widest = len(unit), _max_row_length(unit)
+            batches[-1][0].extend(sorted(unit, key=lambda row: row.length))
+        return batches
 
     @cached_property
-    def _costs(self) -> CostModel:
-        return CostModel(self._model, sparse=attention.skips_blocks(self._model))
+    def _layout_cost_model(self) -> LayoutCostModel:
+        return LayoutCostModel(self._model, skips_masked_blocks=attention.can_skip_masked_blocks(self._model))
 
 
-def chunk_by_prompt(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
-    """Return chunks of rows, with equal prompts together if they fit. Prompts count once for each row, because so do
-    their keys and values, which attention reads."""
-    chunks: list[list[Row]] = []
-    widest = (0, 0)
-    for row in sorted(rows, key=lambda row: (len(row.prompt_ids), row.prompt_ids, len(row.token_ids))):
-        wider = max(widest[0], len(row.prompt_ids)), max(widest[1], len(row.token_ids))
-        if not chunks or (len(chunks[-1]) + 1) * sum(wider) > micro_tokens:
-            chunks.append([])
-            wider = len(row.prompt_ids), len(row.token_ids)
-        chunks[-1].append(row)
-        widest = wider
-    return chunks
-
-
-def chunk_by_length(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
-    """Return chunks of rows of similar length, at most `micro_tokens` after padding (but at least one unit)."""
-    chunks: list[list[Row]] = []
-    count = widest = 0
-    for unit in sorted(group_by_unit(rows), key=_width):
-        count, widest = count + len(unit), max(widest, _width(unit))
-        if not chunks or count * widest > micro_tokens:
-            chunks.append([])
-            count, widest = len(unit), _width(unit)
-        chunks[-1] += sorted(unit, key=lambda row: row.length)
-    return chunks
-
-
-def _causal_share(width: int) -> float:
-    """Return the time of causal attention over texts of `width` tokens, as a share of attention over all pairs.
-
-    Blocks above the diagonal are left out, which saves most where texts are many blocks wide (measured on a CPU).
-    """
-    return min(CAUSAL, 0.45 + 150 / max(width, 1))
-
-
-def _width(rows: Sequence[Row]) -> int:
+def _max_row_length(rows: Sequence[BatchRow]) -> int:
     return max(row.length for row in rows)

@@ -1,4 +1,4 @@
-"""Options of imitation, without the code that they set."""
+"""Settings of imitation; the code that uses them is not imported here."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Self
@@ -6,66 +6,66 @@ from typing import ClassVar, Self
 from pydantic import PositiveInt, model_validator
 
 from marl.core.config import Config, Sampling
-from marl.protocols.memory_estimates import MemorySaver, MemoryUse, ModelSize, Workload
+from marl.protocols.memory_estimates import MemorySavingSetting, MemoryUse, ModelSize, Workload
 from marl.trainers.optim.settings import GradientLearnerConfig
 from marl.trainers.policy_gradient.critic_settings import CriticConfig
 from marl.trainers.preferences.options import RankingMeasure
 
 
 class SampleSelection(Config):
-    """Turns that are imitated (rejection sampling)."""
+    """Selection of the turns that are imitated (rejection sampling)."""
 
     at_least: float | None = None
-    """Least measure of a selected turn."""
+    """Minimum measure of a selected turn. None: no minimum."""
     best: PositiveInt | None = None
-    """Number of episodes with the best outcome whose turns are selected, for each agent and start; by `earned`, number
-    of best turns with the same prompt."""
+    """Number of best episodes whose turns are selected, for each agent and start. With `by: earned`: number of best
+    turns with the same prompt. None: all."""
     by: RankingMeasure = "paid"
-    """Measure of a turn."""
+    """Measure by which turns or episodes are compared: the agent's reward (`paid`) or the turn's credit (`earned`)."""
 
     @model_validator(mode="after")
-    def _check_selects(self) -> Self:
+    def _check_has_criterion(self) -> Self:
         if self.at_least is None and self.best is None:
             raise ValueError("at_least and best are both missing, so all would be kept; give one, or no `keep`")
         return self
 
 
 class ImitationOptions(GradientLearnerConfig):
-    """Fields of `sft`: the samples that are imitated, and the critic beside them."""
+    """Settings of `sft`: the samples that are imitated, and an optional critic."""
 
     off_policy: ClassVar[bool] = True
     keep: SampleSelection | None = None
-    """Samples to imitate. None: all."""
+    """Selection of the samples to imitate. None: all samples."""
     duplicates: bool = True
-    """Count a completion that was sampled twice, twice."""
+    """True: a completion that was sampled n times counts n times. False: each distinct completion counts once."""
     critic: CriticConfig | None = None
-    """A model that learns what turns earned, for searches that value positions by it; with
-    `credit: {baseline: {kind: value}}`. None: there is none."""
+    """Critic that learns the returns of turns, so that a search can evaluate positions. A critic needs
+    `credit: {baseline: {kind: value}}`. None: no critic."""
 
     @property
-    def readable(self) -> frozenset[str]:
-        return self.readable_fields | self.credit_needs
+    def computable_reading_fields(self) -> frozenset[str]:
+        return self.readable_fields | self.required_credit_fields
 
     @property
-    def credit_needs(self) -> frozenset[str]:
+    def required_credit_fields(self) -> frozenset[str]:
         return frozenset({"values"} if self.critic else ())
 
     @property
-    def uses_credit(self) -> bool:
-        """True if samples are selected by credit, or a critic learns from it."""
+    def trains_on_advantages(self) -> bool:
+        """True if samples are selected by credit, or a critic learns from credit."""
         return self.critic is not None or (self.keep is not None and self.keep.by == "earned")
 
     def unmet_requirements(self) -> Iterator[str]:
         yield from super().unmet_requirements()
         yield from self.critic.unmet_requirements() if self.critic else ()
 
-    def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
-        yield from super().memory(size, work)
-        yield from self.critic.memory(self, size, work) if self.critic else ()
+    def memory_uses(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from super().memory_uses(size, work)
+        yield from self.critic.memory_uses(self, size, work) if self.critic else ()
 
-    def memory_savers(self) -> Iterator[MemorySaver]:
-        yield from super().memory_savers()
-        yield from self.critic.memory_savers() if self.critic else ()
+    def memory_saving_settings(self) -> Iterator[MemorySavingSetting]:
+        yield from super().memory_saving_settings()
+        yield from self.critic.memory_saving_settings() if self.critic else ()
 
     def supports(self, sampling: Sampling) -> bool:
         """Return True: imitation does not depend on how tokens were sampled."""

@@ -4,33 +4,33 @@ from collections.abc import Hashable, Sequence
 
 from marl.core.types import Sample
 from marl.trainers.imitation.options import SampleSelection
-from marl.trainers.preferences.pairs import mean_measure
+from marl.trainers.preferences.pairs import mean_reward_or_credit
 
 
-def select_samples(samples: Sequence[Sample], selection: SampleSelection) -> list[Sample]:
-    """Return the samples admitted by `selection`, in their order. Ties go to the first."""
+def select_samples_to_imitate(samples: Sequence[Sample], selection: SampleSelection) -> list[Sample]:
+    """Return the samples that `selection` admits, in their order. Among equal measures, earlier ones are preferred."""
     if (minimum := selection.at_least) is not None:
-        samples = [sample for sample in samples if mean_measure((sample,), selection.by) >= minimum]
+        samples = [sample for sample in samples if mean_reward_or_credit((sample,), selection.by) >= minimum]
     if selection.best is None:
         return list(samples)
     groups: dict[Hashable, dict[Hashable, list[Sample]]] = {}
     for sample in samples:
         if selection.by == "paid":
-            # All turns of an episode have its reward, so whole episodes of an agent are rivals.
-            contest, rival = sample.agent, sample.id[0]
+            # `by: paid` compares episodes of an agent, because all turns of an episode have its reward.
+            group, entry = sample.agent, sample.id[0]
         else:
-            contest, rival = (sample.role, sample.prompt_ids), sample.id
-        groups.setdefault((sample.group, contest), {}).setdefault(rival, []).append(sample)
+            group, entry = (sample.role, sample.prompt_ids), sample.id
+        groups.setdefault((sample.group, group), {}).setdefault(entry, []).append(sample)
     selected: set[int] = set()
-    for rivals in groups.values():
-        ranked = sorted(rivals.values(), key=lambda rival: -mean_measure(rival, selection.by))
-        for rival in ranked[: selection.best]:
-            selected.update(map(id, rival))
+    for entries in groups.values():
+        ranked = sorted(entries.values(), key=lambda entry: -mean_reward_or_credit(entry, selection.by))
+        for best_entry in ranked[: selection.best]:
+            selected.update(map(id, best_entry))
     return [sample for sample in samples if id(sample) in selected]
 
 
-def distinct_completions(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the first of the samples with the same prompt and completion."""
+def without_duplicate_completions(samples: Sequence[Sample]) -> list[Sample]:
+    """Return `samples` without later duplicates: samples with the same prompt and completion as an earlier one."""
     first: dict[Hashable, Sample] = {}
     for sample in samples:
         first.setdefault((sample.prompt_ids, sample.token_ids), sample)

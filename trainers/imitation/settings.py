@@ -1,19 +1,19 @@
 """The learner `sft`."""
 
-from marl.protocols import Learner, LearnerContext
+from marl.protocols import Learner, LearnerBuildArguments
 from marl.trainers.imitation.options import ImitationOptions
 
 
 class Sft(ImitationOptions):
-    """Imitation of all samples, or of the best (`keep`: rejection sampling, RAFT 2304.06767).
+    """Imitation (supervised fine-tuning) of all samples, or of the best (`keep`: rejection sampling, RAFT 2304.06767).
 
-    Raises the probability of every completion, whichever policy wrote it and however it was sampled. A turn that was
-    searched for is imitated by all completions of the search's policy, each with its share (`experience: search`).
+    Raises the probability of every completion, whichever policy wrote it and however it was sampled. With
+    `experience: search`, a turn imitates all completions of the search's policy, weighted by their probabilities.
     """
 
     kind: str = "sft"
 
-    def build(self, context: LearnerContext) -> Learner:
+    def build(self, context: LearnerBuildArguments) -> Learner:
         from marl.trainers.imitation.objective import ImitationObjective
         from marl.trainers.learner import GradientLearner
         from marl.trainers.policy_gradient.critic import ValueLoss

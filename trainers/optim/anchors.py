@@ -1,102 +1,114 @@
-"""KL anchors: copies of a policy that the policy is kept close to, with fixed, annealed or steered coefficients."""
+"""KL anchors: copies of a policy to which a KL penalty keeps it close, with fixed, annealed or steered coefficients."""
 
 import copy
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from marl.core.statistics import adapted_kl
+from marl.core.statistics import adapted_kl_coefficient
 from marl.core.types import Metrics
 from marl.models.lora import unadapted_base
-from marl.trainers.optim.optimizer import copy_into, cpu_copy, learned_tensors, schedule_progress, scheduled_value
+from marl.trainers.optim.optimizer import (
+    copy_tensors_with_equal_names,
+    cpu_copy,
+    named_trained_tensors,
+    schedule_progress,
+    scheduled_value,
+)
 from marl.trainers.optim.settings import KlAnchor
 
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+policy/POLICY/coefficient_ANCHOR | number | coefficient of an anchor that is steered to a `target`, after the update
+"""
+
 INITIAL = "initial"
+"""Key of the copy of the initial weights, which all frozen anchors share."""
 
 
 class KlAnchors:
-    """Copies of a policy for KL penalties.
+    """Anchor models of KL penalties, and the penalties' coefficients.
 
-    Frozen anchors share one copy of the initial weights; each refreshed anchor has its own copy. Weights that do not
-    learn, such as an adapter's base, are not copied; the initial policy of an adapter that changes nothing yet is its
-    base.
+    All frozen anchors share one copy of the initial weights; each refreshed anchor has its own copy. Weights that are
+    not trained, such as an adapter's base, are shared with the policy.
     """
 
     def __init__(self, settings: Mapping[str, KlAnchor], model: nn.Module, steps: int) -> None:
         self.settings, self.steps = dict(settings), steps
         self.steered = {name: anchor.coefficient for name, anchor in settings.items() if anchor.target is not None}
-        """Current coefficients of the steered anchors, by name."""
+        """Steered anchor -> its current coefficient."""
         self.models: dict[str, nn.Module] = {}
-        """Copy of each anchor, by name."""
+        """Anchor name -> its model."""
         copies: dict[str, nn.Module] = {}
         for name, anchor in settings.items():
             key = INITIAL if anchor.refresh is None else name
             if key not in copies:
-                copies[key] = _initial_copy(model) if key == INITIAL else copy_trained_weights(model)
+                # A new adapter's initial policy is its frozen base. If the base is trained, too, a copy is needed.
+                base = unadapted_base(model) if key == INITIAL else None
+                is_frozen = base is not None and not any(p.requires_grad for p in base.parameters())
+                copies[key] = base if base is not None and is_frozen else copy_with_shared_frozen_weights(model)
             self.models[name] = copies[key]
-        # Taken before parameters are frozen, because frozen ones are no learned tensors.
-        self._tensors = {key: dict(learned_tensors(copied)) for key, copied in copies.items()}
-        for copied in copies.values():
+        self._tensors: dict[str, dict[str, Tensor]] = {}
+        for key, copied in copies.items():
+            # `named_trained_tensors` skips frozen parameters, so it must precede `requires_grad_(False)`.
+            self._tensors[key] = dict(named_trained_tensors(copied))
             copied.eval().requires_grad_(False)
-        self.loss_models = {name: model for name, model in self.models.items() if settings[name].is_in_loss}
-        """Copies of the anchors that are part of the loss; the other anchors are only read."""
+        self.loss_models = {name: model for name, model in self.models.items() if settings[name].adds_kl_loss_term}
+        """Models of the anchors with a KL term in the loss. Other anchors are only read, for KL in the reward."""
 
-    def coefficient(self, name: str, update: int) -> float:
-        """Return the weight of an anchor's KL in the loss of `update` (counted from 0)."""
-        return self.steered.get(name, annealed_coefficient(self.settings[name], update, self.steps))
+    def coefficient(self, anchor_name: str, update_index: int) -> float:
+        """Return the coefficient of the anchor's KL term in the loss of the update `update_index` (from 0)."""
+        return self.steered.get(
+            anchor_name, scheduled_kl_coefficient(self.settings[anchor_name], update_index, self.steps)
+        )
 
-    def steer(self, metrics: Metrics) -> Metrics:
-        """Adapt coefficients to the measured KL (nats a token) of an update; return the new coefficients."""
+    def adapt_coefficients(self, metrics: Metrics) -> Metrics:
+        """Adapt steered coefficients to the KL (nats a token) of an update; return the new coefficients as metrics."""
         for name, beta in self.steered.items():
             anchor = self.settings[name]
             assert anchor.target is not None
             kl, samples = metrics[f"kl_{name}"], int(metrics["samples"])
-            self.steered[name] = adapted_kl(beta, kl, anchor.target, samples, anchor.horizon)
+            self.steered[name] = adapted_kl_coefficient(beta, kl, anchor.target, samples, anchor.horizon)
         return {f"coefficient_{name}": beta for name, beta in self.steered.items()}
 
-    def refresh(self, updates: int, model: nn.Module) -> None:
-        """Copy the policy into the anchors that are due after `updates` updates."""
+    def refresh_due_anchor_models(self, update_count: int, model: nn.Module) -> None:
+        """Copy the policy's weights into the anchors that are due for a refresh after `update_count` updates."""
         for name, anchor in self.settings.items():
-            if anchor.refresh is not None and updates % anchor.refresh == 0:
-                copy_into(self._tensors[name], dict(learned_tensors(model)))
+            if anchor.refresh is not None and update_count % anchor.refresh == 0:
+                copy_tensors_with_equal_names(self._tensors[name], dict(named_trained_tensors(model)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the weights of the copies; `steered` is saved beside them."""
+        """Return the trained weights of the anchor models, without the steered coefficients."""
         return {name: cpu_copy(tensors) for name, tensors in self._tensors.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any], steered: Mapping[str, float] | None = None) -> None:
-        """Restore the weights of the copies and the steered coefficients.
+    def load_state_dict(
+        self, state: Mapping[str, Any], steered_coefficients: Mapping[str, float] | None = None
+    ) -> None:
+        """Restore the weights of the anchor models, and the steered coefficients.
 
         Raises:
             ValueError: if the saved copies or the saved steered coefficients are of other anchors.
         """
         if state.keys() != self._tensors.keys():
             raise ValueError(f"anchors are {sorted(self._tensors)}, but the saved ones are {sorted(state)}")
-        if (steered := steered or {}).keys() != self.steered.keys():
+        if (steered := steered_coefficients or {}).keys() != self.steered.keys():
             raise ValueError(f"steered anchors are {sorted(self.steered)}, the saved ones {sorted(steered)}")
         for name, tensors in self._tensors.items():
-            copy_into(tensors, state[name])
+            copy_tensors_with_equal_names(tensors, state[name])
         self.steered = {name: float(beta) for name, beta in steered.items()}
 
 
-def annealed_coefficient(anchor: KlAnchor, update: int, steps: int) -> float:
-    """Return the anchor's coefficient at `update`, on its schedule from `coefficient` to `final` if that is given."""
+def scheduled_kl_coefficient(anchor: KlAnchor, update_index: int, total_updates: int) -> float:
+    """Return the KL coefficient at `update_index` of `total_updates`, scheduled from `anchor.coefficient` to
+    `anchor.final` if given."""
     if anchor.final is None:
         return anchor.coefficient
-    return scheduled_value(anchor.schedule, anchor.coefficient, anchor.final, schedule_progress(update, steps))
+    return scheduled_value(
+        anchor.schedule, anchor.coefficient, anchor.final, schedule_progress(update_index, total_updates)
+    )
 
 
-def _initial_copy(model: nn.Module) -> nn.Module:
-    if all(parameter.requires_grad for parameter in model.parameters()):
-        return copy_trained_weights(model)
-    base = unadapted_base(model)
-    # A base that learns itself moves, and holds the very tensors of the policy.
-    if base is None or any(parameter.requires_grad for parameter in base.parameters()):
-        return copy_trained_weights(model)
-    return base
-
-
-def copy_trained_weights(model: nn.Module) -> nn.Module:
-    """Return a copy of `model` that shares the parameters that do not learn."""
+def copy_with_shared_frozen_weights(model: nn.Module) -> nn.Module:
+    """Return a copy of `model` with its own trained parameters; frozen parameters are shared with `model`."""
     return copy.deepcopy(model, {id(p): p for p in model.parameters() if not p.requires_grad})

@@ -1,4 +1,4 @@
-"""AdamW with gradient clipping and float32 master weights, learning rate schedules, and a model's tensors by name."""
+"""AdamW with gradient clipping and float32 master weights; learning rate schedules; a model's tensors by name."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,10 +16,10 @@ from marl.trainers.optim.settings import GradientLearnerConfig, ScheduleShape
 
 
 class Optimizer:
-    """Steps the parameters that require gradients: the model's, and those of further modules.
+    """AdamW over the trained parameters of a model and of further modules, such as a critic.
 
-    The gradients of the model and of each module are clipped separately, and each module has its own factor (`scales`)
-    of the learning rate. Parameters in half precision are stepped in float32, see `MasterWeights`.
+    Gradients are clipped separately for the model and for each module. `scales` maps a module to its factor of the
+    learning rate. Parameters in half precision are stepped in float32 (`MasterWeights`).
     """
 
     def __init__(
@@ -29,21 +29,21 @@ class Optimizer:
         settings: GradientLearnerConfig,
         scales: Mapping[str, float],
     ) -> None:
-        self._names: list[str] = []
+        self.names: list[str] = []
         self.parameters: list[nn.Parameter] = []
         self._max_norm = settings.max_norm
-        sizes: list[tuple[int, float]] = []
-        for prefix, module, scale in (
-            ("", model, 1.0),
-            *((f"{name}/", module, scales.get(name, 1.0)) for name, module in modules.items()),
-        ):
-            trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-            self._names += [f"{prefix}{name}" for name, _ in trained]
-            self.parameters += [parameter for _, parameter in trained]
-            sizes.append((len(trained), scale))
+        group_sizes: dict[str, int] = {}
+        for module_name, module in {"": model, **modules}.items():
+            prefix = f"{module_name}/" if module_name else ""
+            trained = {prefix + name: p for name, p in module.named_parameters() if p.requires_grad}
+            self.names += trained
+            self.parameters += trained.values()
+            group_sizes[module_name] = len(trained)
         self._master_weights = MasterWeights(self.parameters)
-        stepped = zip(self._names, map(self._master_weights.stepped_parameter, self.parameters), strict=True)
-        groups = [{"params": list(islice(stepped, size)), "scale": scale} for size, scale in sizes]
+        stepped = zip(self.names, map(self._master_weights.master_or_parameter, self.parameters), strict=True)
+        groups: list[dict[str, Any]] = []
+        for module_name, size in group_sizes.items():
+            groups.append({"params": list(islice(stepped, size)), "scale": scales.get(module_name, 1.0)})
         options: dict[str, Any] = {"lr": settings.lr, "betas": settings.betas, "weight_decay": settings.weight_decay}
         if settings.optimizer == "adamw":
             self._adam: torch.optim.Optimizer = torch.optim.AdamW(groups, fused=True, **options)
@@ -58,108 +58,112 @@ class Optimizer:
             self._adam = classes[settings.optimizer](groups, **options)
 
     def all_reduce_gradients(self, collective: DataParallelGroup) -> None:
-        """Replace the gradients by their sums over all processes; gradients of shards are sums already."""
+        """Sum the gradients over all processes; gradients of sharded parameters are sums already."""
         if collective.world_size == 1:
             return
-        stepped = [parameter for group in self._adam.param_groups for parameter in group["params"]]
-        replicated = [parameter for parameter in stepped if not is_shard(parameter)]
+        replicated: list[nn.Parameter] = []
+        for group in self._adam.param_groups:
+            replicated += [parameter for parameter in group["params"] if not is_shard(parameter)]
         if not replicated:
             return
-        # A process whose rows do not reach a parameter adds 0; where no process's do, there is no gradient to step by.
-        reached = torch.tensor([float(p.grad is not None) for p in replicated], device=replicated[0].device)
-        collective.all_reduce_sum([reached])
+        # Processes without a gradient add 0. If no process has one, it stays None, so that AdamW skips the parameter.
+        has_gradient = torch.tensor([float(p.grad is not None) for p in replicated], device=replicated[0].device)
+        collective.all_reduce_sum([has_gradient])
         gradients: list[Tensor] = []
-        for parameter, count in zip(replicated, reached.tolist(), strict=True):
-            if count:
+        for parameter, processes in zip(replicated, has_gradient.tolist(), strict=True):
+            if processes:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)
         collective.all_reduce_sum(gradients)
 
-    def clip(self) -> Tensor:
-        """Clip the norm of each group's gradients; return the norm of all gradients before clipping."""
-        norms = [nn.utils.clip_grad_norm_(group["params"], self._max_norm) for group in self._adam.param_groups]
-        # Where nothing has a gradient, as in a critic's warm-up, torch's zero may be on another device.
-        return torch.stack([full_tensor(norm).to(self.parameters[0].device) for norm in norms]).norm()
+    def clip_gradients(self) -> Tensor:
+        """Clip the gradient norm of the model and of each module; return the norm of all gradients before clipping."""
+        norms: list[Tensor] = []
+        for group in self._adam.param_groups:
+            norm = nn.utils.clip_grad_norm_(group["params"], self._max_norm)
+            # Without gradients, as in a critic's warm-up, the norm may be a zero on another device.
+            norms.append(full_tensor(norm).to(self.parameters[0].device))
+        return torch.stack(norms).norm()
 
     def step(self, lr: float) -> None:
-        """Step the weights and drop the gradients."""
+        """Step the weights with learning rate `lr`, and drop the gradients."""
         for group in self._adam.param_groups:
             group["lr"] = lr * group["scale"]
         self._adam.step()
-        self._master_weights.write_back()
+        self._master_weights.write_masters_to_model()
         self.zero_grad()
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
+        """Drop all gradients."""
         self._adam.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the moments and step count of each parameter by name (none before the first step), and its master."""
+        """Return each parameter's moments, step count and float32 master by name; no moments before the first step."""
         moments = self._adam.state_dict()["state"]
-        state: dict[str, Any] = {self._names[i]: cpu_copy(values) for i, values in moments.items()}
-        for name, parameter in zip(self._names, self.parameters, strict=True):
-            if (master := self._master_weights.stepped_parameter(parameter)) is not parameter:
+        state: dict[str, Any] = {self.names[index]: cpu_copy(values) for index, values in moments.items()}
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            if (master := self._master_weights.master_or_parameter(parameter)) is not parameter:
                 state[name] = {**state.get(name, {}), "master": cpu_copy(master.detach())}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the moments; settings such as betas stay those of the scenario.
+        """Restore the moments and masters. Options such as betas are not restored: the scenario gives them.
 
         Raises:
             ValueError: if a name, a shape or a dtype fits no trained parameter.
         """
-        if unknown := state.keys() - set(self._names):
+        if unknown := state.keys() - set(self.names):
             raise ValueError(f"optimizer state of {sorted(unknown)} fits no trained parameter")
         indexed: dict[int, Any] = {}
-        saved: dict[nn.Parameter, Tensor] = {}
-        for index, (name, parameter) in enumerate(zip(self._names, self.parameters, strict=True)):
+        masters: dict[nn.Parameter, Tensor] = {}
+        for index, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):
             moments = dict(state.get(name, {}))
-            stepped = self._master_weights.stepped_parameter(parameter).detach()
+            stepped = self._master_weights.master_or_parameter(parameter).detach()
             if "master" in moments:
-                saved[parameter] = moments.pop("master")
-                check_same_tensors({name: saved[parameter]}, {name: stepped}, "master weights do not fit the model")
+                masters[parameter] = moments.pop("master")
+                check_same_tensors({name: masters[parameter]}, {name: stepped}, "master weights do not fit the model")
             if moments:
-                # Torch would cast and broadcast other moments. Those of bitsandbytes are packed, and of other dtypes.
+                # Torch would cast moments of another dtype silently. Packed moments of bitsandbytes cannot be checked.
                 if isinstance(self._adam, torch.optim.AdamW):
                     step = torch.zeros((), dtype=torch.float32)
                     expected = {"exp_avg": stepped, "exp_avg_sq": stepped, "step": step}
                     check_same_tensors(moments, expected, f"optimizer state of {name!r} does not fit")
                 indexed[index] = {key: shard_like(value, stepped) for key, value in moments.items()}
-        self._master_weights.restore(saved)
+        self._master_weights.restore_masters(masters)
         self._adam.load_state_dict({"state": indexed, "param_groups": self._adam.state_dict()["param_groups"]})
 
 
 class MasterWeights:
-    """Float32 copies of parameters in half precision, which an optimizer steps in their place.
+    """Float32 copies ("masters") of half-precision parameters, which the optimizer steps instead of the parameters.
 
-    A bfloat16 number has 8 bits of mantissa: a step of a thousandth would be rounded away. The model computes with
-    the sampler's own arithmetic, so its weights are the rounded copies. Each gradient moves to its copy as soon as a
-    backward pass is done with the parameter, so gradients add up in float32. Wider parameters are their own masters.
+    A bfloat16 number has 8 bits of mantissa, so a relative step of 1/1000 would be rounded away. The model computes
+    with the rounded masters, as the sampler does. Each gradient moves to its master during the backward pass, so that
+    gradients add up in float32. Wider parameters have no master.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._copies = {p: nn.Parameter(p.detach().float()) for p in parameters if p.dtype in HALF_PRECISION_TYPES}
         for parameter in self._copies:
-            parameter.register_post_accumulate_grad_hook(self._move_gradient)
+            parameter.register_post_accumulate_grad_hook(self._move_gradient_to_float32_master)
 
-    def stepped_parameter(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Return the master of `parameter`, or `parameter` itself if it has none."""
+    def master_or_parameter(self, parameter: nn.Parameter) -> nn.Parameter:
+        """Return the tensor that the optimizer steps for `parameter`: its float32 master, or `parameter` itself."""
         return self._copies.get(parameter, parameter)
 
     @torch.no_grad()
-    def write_back(self) -> None:
-        """Round the masters into the model."""
+    def write_masters_to_model(self) -> None:
+        """Write the rounded masters into the model's parameters."""
         for parameter, master in self._copies.items():
             parameter.copy_(master)
 
     @torch.no_grad()
-    def restore(self, saved: Mapping[nn.Parameter, Tensor]) -> None:
-        """Restore the `saved` masters; a master that was not saved takes the model's weights."""
+    def restore_masters(self, saved_masters: Mapping[nn.Parameter, Tensor]) -> None:
+        """Restore `saved_masters`; a master that was not saved is set to the model's weights."""
         for parameter, master in self._copies.items():
-            master.copy_(shard_like(saved.get(parameter, parameter), master))
+            master.copy_(shard_like(saved_masters.get(parameter, parameter), master))
 
-    def _move_gradient(self, parameter: Tensor) -> None:
+    def _move_gradient_to_float32_master(self, parameter: Tensor) -> None:
         master = self._copies[parameter]  # type: ignore[index]  # hooks are typed for tensors of any kind
         assert parameter.grad is not None
         if master.grad is None:
@@ -169,64 +173,68 @@ class MasterWeights:
         parameter.grad = None
 
 
-def schedule_progress(update: int, steps: int, warm_up: int = 0) -> float:
-    """Return the progress of a schedule: 0 up to the end of the warm-up, 1 from the last of `steps` on, else linear."""
-    return min(1.0, max(0.0, (update - warm_up) / max(1, steps - 1 - warm_up)))
+def schedule_progress(update_index: int, total_updates: int, warm_up_updates: int = 0) -> float:
+    """Return the progress (0 to 1) of a schedule at the update with index `update_index`: 0 during `warm_up_updates`
+    updates, then linear to the last step."""
+    return min(1.0, max(0.0, (update_index - warm_up_updates) / max(1, total_updates - 1 - warm_up_updates)))
 
 
-def scheduled_value(schedule: ScheduleShape, first: float, last: float, done: float) -> float:
-    """Return the value of a schedule from `first` to `last` at the progress `done` (0 to 1).
+def scheduled_value(schedule: ScheduleShape, first_value: float, last_value: float, progress: float) -> float:
+    """Return the value at `progress` (0 to 1) of a schedule from `first_value` to `last_value`.
 
-    With `inverse_sqrt` the value is first / sqrt(1 + c done), with c such that the schedule ends at `last`: 1 / value^2
-    grows linearly, like step sizes and temperatures 1 / sqrt(t) of magnetic mirror descent (2206.05825).
+    `inverse_sqrt`: first / sqrt(1 + c progress), with c such that the schedule ends at `last_value`. So 1 / value²
+    grows linearly, as in magnetic mirror descent (2206.05825).
     """
     if schedule == "linear":
-        return first + (last - first) * done
+        return first_value + (last_value - first_value) * progress
     if schedule == "cosine":
-        return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
-    return first / math.sqrt(1 + ((first / last) ** 2 - 1) * done)
+        return last_value + (first_value - last_value) * (1 + math.cos(math.pi * progress)) / 2
+    return first_value / math.sqrt(1 + ((first_value / last_value) ** 2 - 1) * progress)
 
 
-def scheduled_lr(settings: GradientLearnerConfig, update: int, steps: int) -> float:
-    """Return the learning rate of `update` (counted from 0): a warm-up to `lr`, then the schedule to `lr_end`."""
-    if update < settings.warm_up:
-        return settings.lr * (update + 1) / (settings.warm_up + 1)
+def scheduled_lr(settings: GradientLearnerConfig, update_index: int, total_updates: int) -> float:
+    """Return the learning rate of the update `update_index` (from 0): a linear warm-up to `lr`, then a schedule to
+    `lr_end`."""
+    if update_index < settings.warm_up:
+        return settings.lr * (update_index + 1) / (settings.warm_up + 1)
     if settings.schedule == "constant":
         return settings.lr
-    done = schedule_progress(update, steps, settings.warm_up)
-    return scheduled_value(settings.schedule, settings.lr, settings.lr_end or 0.0, done)
+    progress = schedule_progress(update_index, total_updates, settings.warm_up)
+    return scheduled_value(settings.schedule, settings.lr, settings.lr_end or 0.0, progress)
 
 
-def learned_tensors(model: nn.Module, *, frozen: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Yield the trained tensors by name; with `frozen`, also the parameters that are not trained.
+def named_trained_tensors(model: nn.Module, *, include_frozen: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """Yield the trained parameters of `model` by name; with `include_frozen`, all parameters.
 
-    Tied parameters come once. Saved buffers come too if all parameters are yielded. Of sharded parameters, this
-    process's shards are yielded.
+    Tied parameters are yielded once. If all parameters are yielded, buffers of the state dict follow. Of a sharded
+    parameter, this process's shard is yielded.
     """
     reshard(model)
     parameters = dict(model.named_parameters())
-    selected = [(name, p.detach()) for name, p in parameters.items() if frozen or p.requires_grad]
+    selected = [(name, p.detach()) for name, p in parameters.items() if include_frozen or p.requires_grad]
     yield from selected
     buffers = dict(model.named_buffers())
     if buffers and len(selected) == len(parameters):
-        # The state dict leaves out buffers that are not saved.
-        yield from ((name, tensor) for name, tensor in model.state_dict().items() if name in buffers)
+        # Buffers that are not saved with the model are missing in the state dict, and so left out.
+        for name, tensor in model.state_dict().items():
+            if name in buffers:
+                yield name, tensor
 
 
 def cpu_copy(value: Any) -> Any:
-    """Return a copy in main memory of nested mappings of tensors and numbers; shards are gathered to full tensors."""
+    """Return a copy in main memory of a nested mapping of tensors; shards are gathered to full tensors."""
     if isinstance(value, Mapping):
         return {name: cpu_copy(inner) for name, inner in value.items()}
     return full_tensor(value).to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
 @torch.no_grad()
-def copy_into(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Copy `saved` into `tensors`; either may be sharded.
+def copy_tensors_with_equal_names(targets: Mapping[str, Tensor], sources: Mapping[str, Tensor]) -> None:
+    """Copy the `sources` tensors into the `targets` of the same names; either may be sharded.
 
     Raises:
         ValueError: if names, shapes or dtypes differ; then nothing is changed.
     """
-    check_same_tensors(saved, tensors, "weights do not fit the model")
-    for name, tensor in tensors.items():
-        tensor.copy_(shard_like(full_tensor(saved[name]), tensor))
+    check_same_tensors(sources, targets, "weights do not fit the model")
+    for name, tensor in targets.items():
+        tensor.copy_(shard_like(full_tensor(sources[name]), tensor))

@@ -1,7 +1,6 @@
-"""Policy gradients: GRPO (2402.03300) and its relatives, with KL anchors, an entropy bonus, mismatch correction, and a
-critic where the learner has one (PPO, 1707.06347)."""
+"""Objective of policy gradients such as GRPO (2402.03300) and PPO (1707.06347): loss, KL penalties, entropy, critic."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -10,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from marl.core.types import Metrics, Sample
-from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_weights
+from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_loss_weights
 from marl.trainers.batching.batches import Batch
-from marl.trainers.batching.rows import Row, group_by_agent_episode, policy_rows
-from marl.trainers.batching.unit_sequences import UnitSequences
+from marl.trainers.batching.rows import BatchRow, group_by_agent_episode, policy_gradient_rows
+from marl.trainers.batching.unit_sequences import UnitSequenceConverter
 from marl.trainers.forward.divergences import sampled_kl, sampler_kl
-from marl.trainers.forward.token_outputs import OutputSpec, TokenOutputs, token_outputs
+from marl.trainers.forward.token_outputs import TokenOutputRequest, TokenOutputs, token_outputs
 from marl.trainers.objective import LossTerms, Objective
 from marl.trainers.optim.anchors import KlAnchors
 from marl.trainers.policy_gradient.critic import ValueLoss
@@ -23,12 +22,26 @@ from marl.trainers.policy_gradient.entropy_bonus import EntropyBonus
 from marl.trainers.policy_gradient.mismatch import add_mismatch_weights, mismatch_weights, off_policy_sequence_mask
 from marl.trainers.policy_gradient.options import PolicyGradientOptions
 
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+policy/POLICY/policy_loss | loss | part of the loss that follows advantages
+policy/POLICY/clip_fraction | share of tokens | tokens whose ratio was clipped or masked by the loss
+policy/POLICY/ratio_mean | ratio | mean of new / old probability of the sampled tokens
+policy/POLICY/entropy | nats a token | entropy of the policy at the sampling temperature, whole vocabulary
+policy/POLICY/kl_sampler | nats a token | KL from the sampler to the learner on the sampled tokens, in the first
+    optimizer step; not 0: sampler and learner disagree
+policy/POLICY/kl_reference, kl_magnet, kl_proximal | nats a token | KL to an anchor that is in the loss
+policy/POLICY/weight | ratio | mean mismatch weight of a token (`mismatch`, `opsm`)
+policy/POLICY/rejected | share of tokens | mismatch weight is 0
+policy/POLICY/left_out | share of tokens | in no denominator either (`filter_cut`, `mismatch.denominator: kept`)
+"""
+
 
 class PolicyGradientObjective(Objective):
-    """Loss of one token: w L(r, A) + Σ_k β_k KL(π ‖ anchor_k) - c H: L is the settings' `loss`, w corrects a mismatch.
+    """Loss of a token: w L(r, A) + Σ_k β_k KL(π ‖ anchor_k) - c H, with the loss L and the mismatch's weight w.
 
-    Anchors and entropy are over the whole vocabulary at the sampling temperature, without top-p and top-k. Losses,
-    weights and means over sequences are of the sequences of `unit`. With a critic, the value loss is added.
+    KL and entropy H are over the whole vocabulary at the sampling temperature, without top-p and top-k. Sequences are
+    turns, or an agent's turns of an episode (`unit`). With a critic, the value loss is added.
     """
 
     def __init__(
@@ -37,35 +50,37 @@ class PolicyGradientObjective(Objective):
         self.settings, self.loss, self._values = settings, settings.loss.build(), values
         self.anchors = KlAnchors(settings.anchors, model, steps)
         self.entropy_bonus = EntropyBonus(settings.entropy, settings.entropy_control)
-        exact = frozenset(n for n in self.anchors.loss_models if settings.anchors[n].estimator == "exact")
+        exact = frozenset(name for name in self.anchors.loss_models if settings.anchors[name].estimator == "exact")
         has_bonus = bool(settings.entropy) or settings.entropy_control is not None
-        self._spec = OutputSpec(entropy=True, differentiable_entropy=has_bonus, exact_kl_anchors=exact)
-        self._leaves_out = settings.filter_cut or (settings.mismatch and settings.mismatch.denominator == "kept")
+        self._spec = TokenOutputRequest(entropy=True, differentiable_entropy=has_bonus, exact_kl_anchors=exact)
+        self._drops_tokens = settings.filter_cut or (settings.mismatch and settings.mismatch.denominator == "kept")
         self._update, self._token_count, self._loss_token_count = 0, 0, 0
         corrected = ("weight", "rejected") if settings.mismatch or settings.opsm is not None else ()
-        kl = (f"kl_{name}" for name in self.anchors.loss_models)
+        kl = [f"kl_{name}" for name in self.anchors.loss_models]
         self.token_stat_names = ("clip_fraction", "ratio_mean", "entropy", "kl_sampler", *corrected, *kl)
         self.loss_term_names = ("policy_loss",)
-        self.needs = frozenset({"logprobs"} if settings.old == "read" else ())
+        self.needed_reading_fields = frozenset({"logprobs"} if settings.old == "read" else ())
         if values:
             self.loss_term_names += values.loss_term_names
-            self.needs |= values.needs
+            self.needed_reading_fields |= values.needed_reading_fields
             self.lr_scale, self.modules = values.lr_scale, values.modules
             self.supports_packing = values.critic.supports_packing()
 
-    def before_update(self, update: int) -> None:
-        self._update, self._token_count, self._loss_token_count = update, 0, 0
+    def prepare_update(self, update_index: int) -> None:
+        self._update, self._token_count, self._loss_token_count = update_index, 0, 0
         if self._values:
-            self._values.before_update(update)
+            self._values.prepare_update(update_index)
 
-    def sample_units(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
-        """Return the samples one by one, or with `unit: episode` an agent's samples of an episode together."""
-        return group_by_agent_episode(samples) if self.settings.unit == "episode" else super().sample_units(samples)
+    def indivisible_sample_groups(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+        """Return units of one sample, or with `unit: episode` of an agent's samples of an episode."""
+        return (
+            group_by_agent_episode(samples)
+            if self.settings.unit == "episode"
+            else super().indivisible_sample_groups(samples)
+        )
 
-    def rows(self, samples: Sequence[Sample]) -> list[Row]:
-        """Return rows of samples with equal tokens, equal signs and, with a critic, equal value targets.
-
-        Filtered samples are in no denominator either.
+    def rows(self, samples: Sequence[Sample]) -> list[BatchRow]:
+        """Return rows of merged samples. Samples cut off at the length limit are dropped if `filter_cut` is set.
 
         Raises:
             ValueError: as `ValueLoss.add_value_targets`.
@@ -73,33 +88,42 @@ class PolicyGradientObjective(Objective):
         settings, loss = self.settings, self.settings.loss
         remaining = [sample for sample in samples if sample.finish != "length"] if settings.filter_cut else samples
         by_row = loss.by_row or settings.opsm is not None
-        # Advantages of merged samples are summed, so a loss that is not linear in them must see each sample alone.
+        # Merging sums advantages, which is correct only for a loss that is linear in them.
         merge = settings.merge and loss.linear
-        merge_key = self._values.merge_key if self._values else _no_key
-        rows = policy_rows(remaining, settings.old, merge, by_row, settings.unit, merge_key)
+        options: dict[str, Any] = {"merge_key": self._values.value_targets_of_sample} if self._values else {}
+        rows = policy_gradient_rows(remaining, settings.old, merge, by_row, settings.unit, **options)
         if settings.mismatch and settings.old == "read":
             rows = add_mismatch_weights(rows, settings.mismatch)
         self._token_count += sum(len(sample.token_ids) for sample in samples)
-        self._loss_token_count += sum(row.count * row.loss_tokens for row in rows)
+        self._loss_token_count += sum(row.count * row.loss_token_count for row in rows)
         return self._values.add_value_targets(rows) if self._values else rows
 
-    def terms(self, model: nn.Module, batch: Batch, totals: MinibatchTotals) -> LossTerms:
-        """Return the policy's loss with its penalties, and the critic's loss if there is one."""
-        with self._values.policy_gradient() if self._values else nullcontext():
+    def forward_loss(self, model: nn.Module, batch: Batch, totals: MinibatchTotals) -> LossTerms:
+        """Return the policy's loss with its penalties, plus the critic's loss if the learner has a critic."""
+        with self._values.no_policy_gradient_in_warm_up() if self._values else nullcontext():
             outputs = token_outputs(model, batch, self._spec, self.anchors.loss_models)
         logprobs_BT, mask_BT, old_BT = outputs.logprobs_BT, batch.loss_mask_BT, batch.columns["old"]
-        sequences = UnitSequences(batch)
-        policy_BT, clipped_BT = self._policy_loss(logprobs_BT, batch, sequences)
+        sequences = UnitSequenceConverter(batch)
+        columns = map(sequences.concatenate_rows_of_units, (logprobs_BT, old_BT, batch.columns["advantages"], mask_BT))
+        logprobs_UT, old_UT, advantages_UT, mask_UT = columns
+        loss_UT = self.loss(logprobs_UT, old_UT, advantages_UT, mask_UT)
+        loss_UT, clipped_UT = loss_UT if isinstance(loss_UT, tuple) else (loss_UT, torch.zeros_like(mask_UT))
+        if loss_UT.shape != mask_UT.shape:
+            shapes = f"{list(loss_UT.shape)}, must be [B, T], here {list(mask_UT.shape)}"
+            raise ValueError(f"loss {self.settings.loss.kind!r} returned a tensor of shape {shapes}")
+        policy_BT, clipped_BT = sequences.split_units_into_rows(loss_UT), sequences.split_units_into_rows(clipped_UT)
         corrected: tuple[Tensor, ...] = ()
-        if (weights_BT := self._weights(logprobs_BT.detach(), batch, sequences)) is not None:
+        if (weights_BT := self._mismatch_and_mask_weights(logprobs_BT.detach(), batch, sequences)) is not None:
             policy_BT, corrected = policy_BT * weights_BT, (weights_BT, (weights_BT == 0).float())
         unit_totals = replace(totals, samples=totals.units)
-        scale_B = row_weights(self.settings.aggregation, sequences.lengths(), unit_totals, self.settings.norm)
+        scale_B = row_loss_weights(
+            self.settings.aggregation, sequences.loss_tokens_in_unit_of_each_row(), unit_totals, self.settings.norm
+        )
         policy_B = scale_B * masked_sum(policy_BT, mask_BT)
         kl: dict[str, Tensor] = {}
         for name, kl_BT in (outputs.anchors or {}).items():
             if (anchor := self.settings.anchors[name]).estimator != "exact":
-                # `kl_BT` is then the anchor's log-probability of the token.
+                # For a sampled estimator, `kl_BT` holds the anchor's log-probabilities until this line.
                 kl_BT = sampled_kl(logprobs_BT, kl_BT, old_BT, mask_BT, anchor.estimator, anchor.clamp)
             kl[name] = kl_BT
         assert outputs.entropy_BT is not None
@@ -108,7 +132,7 @@ class PolicyGradientObjective(Objective):
             penalty_B = penalty_B + self.anchors.coefficient(name, self._update) * masked_sum(kl_BT, mask_BT)
         if self.entropy_bonus.coefficient:
             penalty_B = penalty_B - self.entropy_bonus.coefficient * masked_sum(outputs.entropy_BT, mask_BT)
-        # A penalty is of one sample, while the advantages of the samples of a row are summed already.
+        # A row stands for `counts_B` equal samples: its advantage is their sum, so its penalty is multiplied.
         loss_B = policy_B + scale_B * batch.counts_B * penalty_B
         sampler_kl_BT = sampler_kl(batch.columns["sampled"], logprobs_BT, mask_BT)
         ratio_BT = (logprobs_BT.detach() - old_BT).exp()
@@ -118,22 +142,26 @@ class PolicyGradientObjective(Objective):
         return self._values.add_value_loss(terms, outputs, batch, totals) if self._values else terms
 
     def read(self, outputs: TokenOutputs, batch: Batch, fields: frozenset[str]) -> dict[str, Tensor]:
-        """Return the `reference`'s log-probabilities, for KL in the reward, and the critic's values."""
+        """Return the reference policy's log-probabilities, for KL in the reward, and the critic's values, if
+        requested."""
         readings: dict[str, Tensor] = {}
         if "reference" in fields:
             readings["reference"] = token_outputs(self.anchors.models["reference"], batch).logprobs_BT
         if self._values and "values" in fields:
-            readings |= self._values.critic.read(outputs.states, batch)
+            readings |= self._values.critic.read_values(outputs.states, batch)
         return readings
 
-    def after_update(self, updates: int, model: nn.Module, metrics: Metrics) -> Metrics:
-        """Steer coefficients by the measured figures, and refresh the anchors that are due."""
+    def finish_update(self, update_count: int, model: nn.Module, metrics: Metrics) -> Metrics:
+        """Adapt the adaptive coefficients (KL, entropy bonus) to the update's metrics, and refresh the reference models
+        that are due."""
         figures: Metrics = {}
-        if self._leaves_out:
+        if self._drops_tokens:
             figures["left_out"] = 1 - self._loss_token_count / self._token_count if self._token_count else 0.0
         if metrics["rows"]:
-            figures |= self.anchors.steer(metrics) | self.entropy_bonus.steer(metrics["entropy"])
-        self.anchors.refresh(updates, model)
+            figures |= self.anchors.adapt_coefficients(metrics) | self.entropy_bonus.adapt_coefficients(
+                metrics["entropy"]
+            )
+        self.anchors.refresh_due_anchor_models(update_count, model)
         return figures
 
     def state_dict(self) -> dict[str, Any]:
@@ -144,32 +172,21 @@ class PolicyGradientObjective(Objective):
         self.anchors.load_state_dict(state["anchors"], state["steered"]["anchors"])
         self.entropy_bonus.load_state_dict(state["steered"]["entropy"])
 
-    def _policy_loss(self, logprobs_BT: Tensor, batch: Batch, sequences: UnitSequences) -> tuple[Tensor, Tensor]:
-        """Return [B, T], the loss of each token, not corrected for mismatch, and True where a bound changed it."""
-        columns = logprobs_BT, batch.columns["old"], batch.columns["advantages"], batch.loss_mask_BT
-        logprobs, old, advantages, mask = map(sequences.join, columns)
-        loss = self.loss(logprobs, old, advantages, mask)
-        loss, clipped = loss if isinstance(loss, tuple) else (loss, torch.zeros_like(mask))
-        if loss.shape != mask.shape:
-            shapes = f"{list(loss.shape)}, must be [B, T], here {list(mask.shape)}"
-            raise ValueError(f"loss {self.settings.loss.kind!r} returned a tensor of shape {shapes}")
-        return sequences.split(loss), sequences.split(clipped)
-
-    def _weights(self, logprobs_BT: Tensor, batch: Batch, sequences: UnitSequences) -> Tensor | None:
-        """Return [B, T], the mismatch's weights times the off-policy mask, or None if there is neither."""
+    def _mismatch_and_mask_weights(
+        self, logprobs_BT: Tensor, batch: Batch, sequences: UnitSequenceConverter
+    ) -> Tensor | None:
+        """Return [B, T], mismatch weights times the off-policy sequence mask, or None if neither is set."""
         mismatch, delta = self.settings.mismatch, self.settings.opsm
         weights_BT = batch.columns.get("weights")
         if delta is None and (weights_BT is not None or mismatch is None):
             return weights_BT
         columns = logprobs_BT, batch.columns["sampled"], batch.columns["advantages"], batch.loss_mask_BT
-        logprobs, sampled, advantages, mask = map(sequences.join, columns)
+        logprobs, sampled, advantages, mask = map(sequences.concatenate_rows_of_units, columns)
         if mismatch and weights_BT is None:
-            weights_BT = sequences.split(mismatch_weights(mismatch, logprobs, sampled, mask))
+            weights_BT = sequences.split_units_into_rows(mismatch_weights(mismatch, logprobs, sampled, mask))
         if delta is None:
             return weights_BT
-        remaining_BT = sequences.split(off_policy_sequence_mask(logprobs, sampled, advantages, mask, delta))
+        remaining_BT = sequences.split_units_into_rows(
+            off_policy_sequence_mask(logprobs, sampled, advantages, mask, delta)
+        )
         return remaining_BT.float() if weights_BT is None else weights_BT * remaining_BT
-
-
-def _no_key(_: Sample) -> Hashable:
-    return None

@@ -1,4 +1,4 @@
-"""Options of policy gradients: all fields of `grpo` and its variants, without the code that they set."""
+"""Settings of policy gradients: all fields of `grpo` and its variants; the code is not imported here."""
 
 from collections.abc import Iterator, Mapping
 from math import inf
@@ -21,32 +21,32 @@ DEFAULT_BOUNDS = {
     "geometric": (0.5, 5.0),
     "reject": (0.0, inf),
 }
-"""Default bounds of the ratio by kind of mismatch weights: verl's for `tis` and `mis`, Ring-1T's for `icepop`,
-OpenRLHF's for `geometric`; `reject` has none."""
+"""Kind of mismatch correction -> default bounds (low, high) of the ratio: those of verl for `tis` and `mis`, of Ring-1T
+for `icepop`, of OpenRLHF for `geometric`; none for `reject`."""
 
 
 class MismatchCorrection(Config):
-    """Weights of tokens, from the ratio π_old / μ: the learner's probability before the update over the sampler's."""
+    """Correction of a mismatch by token weights, from the ratio of the learner's to the sampler's probability."""
 
     example = "kind: tis, high: 2.0"
     kind: Literal["tis", "mis", "icepop", "geometric", "reject"]
-    """`tis` (Yao et al. 2025) clamps the ratio to bounds; `mis` (Liu et al. 2025) sets the ratio to 0 outside them;
-    `icepop` (Ring-1T, 2510.18855) is `mis` token by token; `geometric` takes the token's ratio in rows whose geometric
-    mean is within bounds, else 0; `reject` weighs tokens with a divergence out of bounds by 0, and the others by 1."""
+    """Weight of a token. `tis` (Yao et al. 2025): the ratio clamped to the bounds. `mis` (Liu et al. 2025): the ratio,
+    0 out of bounds. `icepop` (Ring-1T, 2510.18855): `mis` for single tokens. `geometric`: the ratio, 0 in rows with a
+    geometric mean out of bounds. `reject`: 0 for tokens with a divergence out of bounds, else 1."""
     level: Literal["token", "sequence", "geometric"] | None = None
-    """Ratio of `tis` and `mis`: the token's (default), the row's product, or its geometric mean."""
+    """Ratio used by `tis` and `mis`: of the token (default), or the product or geometric mean over its row."""
     low: NonNegativeFloat | None = None
-    """Least ratio within bounds. None: the kind's default."""
+    """Lower bound of the ratio (default: by kind)."""
     high: PositiveFloat | None = None
-    """Greatest ratio within bounds; of `reject`, the greatest divergence (nats; with k1, the greatest ratio). None: the
-    kind's default."""
+    """Upper bound of the ratio (default: by kind). With `reject`: of the divergence, in nats, or of the ratio for
+    k1."""
     divergence: Literal["k1", "k2", "k3"] | None = None
-    """Measure of `reject` (default k3): k1 is the ratio (verl: its inverse); k2, k3 estimate KL(μ ‖ π_old)."""
+    """Divergence that `reject` bounds (default: k3). k1: π_old/μ (verl: μ/π_old). k2, k3: KL(μ ‖ π_old)."""
     span: Literal["token", "sum", "mean", "max"] | None = None
-    """Tokens over which `reject` measures: the token (default), or its row's sum, mean or maximum."""
+    """Divergence that `reject` compares: of the token (default), or the sum, mean or maximum over its row."""
     denominator: Literal["all", "kept"] = "all"
-    """Tokens that the loss is divided by: all (as AReaL), or tokens of a weight above 0 (as verl). With `kept` the
-    others have no part in KL penalties and entropy bonus either."""
+    """Tokens counted in the loss's denominator: `all` (AReaL), or `kept`, those of a weight above 0 (verl). With
+    `kept`, KL penalties and entropy bonus also leave out tokens of weight 0."""
 
     @model_validator(mode="after")
     def _check_options(self) -> Self:
@@ -56,97 +56,99 @@ class MismatchCorrection(Config):
                 raise ValueError(f"{name}={value!r} has no effect with kind={self.kind!r}; remove it")
         if self.kind == "reject" and self.high is None:
             raise ValueError("kind='reject' needs `high`, the greatest divergence (nats; with k1, the greatest ratio)")
-        if self.bounds[0] >= self.bounds[1]:
-            raise ValueError(f"low must be below high, got low={self.bounds[0]} and high={self.bounds[1]}")
+        low, high = self.bounds_or_defaults
+        if low >= high:
+            raise ValueError(f"low must be below high, got low={low} and high={high}")
         return self
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """The bounds `low` and `high`, with the kind's defaults where they are None."""
+    def bounds_or_defaults(self) -> tuple[float, float]:
+        """(low, high): the fields `low` and `high`, or the default of `kind` for a field that is None."""
         low, high = DEFAULT_BOUNDS[self.kind]
         return low if self.low is None else self.low, high if self.high is None else self.high
 
 
 class EntropyControl(Config):
-    """Steers the coefficient of the entropy bonus from update to update (Skywork-OR1, 2505.22312; TRL)."""
+    """Adaptive coefficient of the entropy bonus, changed at each update (Skywork-OR1, 2505.22312; TRL)."""
 
     example = "target: 0.3"
     target: PositiveFloat
-    """Entropy (nats a token). The bonus is added while the last measured entropy was at or under the target."""
+    """Target entropy (nats a token). The bonus is added while the last measured entropy is at most the target."""
     step: PositiveFloat = 0.005
-    """Change of the coefficient at each update: up while the entropy is at or under the target, else down."""
+    """Change of the coefficient at each update: up while the entropy is at most the target, else down."""
     low: NonNegativeFloat = 0.0
-    """Least coefficient."""
+    """Minimum coefficient."""
     high: PositiveFloat = 1.0
-    """Greatest coefficient."""
+    """Maximum coefficient."""
 
 
 class ImplicitRewardModel(Config):
-    """Process reward model trained on outcomes: a second copy of the initial policy, beside a frozen copy."""
+    """Implicit process reward model: a copy of the initial policy that is trained on episode outcomes."""
 
     beta: PositiveFloat = 0.05
-    """Factor of log-ratios to the frozen copy; the products are the rewards."""
+    """Factor β of token rewards: β times the log-ratio of the reward model to a frozen copy of the initial policy."""
     lr: PositiveFloat | None = None
-    """Learning rate of the reward model, at the height of the schedule, which is the policy's. None: the policy's
-    (PRIME's script: twice that)."""
+    """Learning rate of the reward model (default: the policy's; PRIME's script: twice that). It has the policy's
+    warm-up and schedule."""
     threshold: float = 0.5
-    """Least reward of an agent in an episode at which its turns count as correct."""
+    """An agent's turns count as correct if its reward in the episode is at least this threshold."""
 
 
 class PolicyGradientOptions(GradientLearnerConfig):
-    """Base of all learners by policy gradient: the loss, its penalties, and the log-probabilities in the ratio."""
+    """Base settings of policy-gradient learners: loss, ratio, mismatch correction, KL anchors, entropy bonus."""
 
     loss: Annotated[LossConfig, PluginField("losses", LossConfig)] = PpoClipLoss()
-    """Loss of the policy's tokens (`marl list losses`). Losses of a token: `ppo_clip`, and without lost gradients
-    `cispo` and `sapo`; of a row: `gspo` (or `gspo_token`, for advantages that differ within a row), `rloo`, `gmpo`;
-    without a ratio: `reinforce`, `awr`. A loss given here replaces a preset's loss with all its options."""
+    """Loss of the policy's tokens (`marl list losses`). With a ratio per token: `ppo_clip`, and `cispo` and `sapo`,
+    which keep every token's gradient. With a ratio per row: `gspo`, `gspo_token`, `rloo`, `gmpo`. Without a ratio:
+    `reinforce`, `awr`. A loss given here replaces a preset's loss with all its options."""
     unit: Literal["turn", "episode"] = "turn"
-    """Tokens that form one sequence: a turn's, or all turns of an agent in an episode (verl: the trajectory, masked).
-    Ratios of rows, `seq_mean` aggregations, `mismatch` and `opsm` are of sequences, and minibatches do not split them.
-    An episode's turns are computed at once, so they take memory together."""
+    """Tokens that count as one sequence in ratios per row, `seq_mean` aggregations, `mismatch` and `opsm`: those of one
+    turn, or of all turns of an agent in an episode (verl: the masked trajectory). Minibatches do not split a sequence.
+    The turns of an `episode` share a forward pass, which takes more memory."""
     filter_cut: bool = False
-    """Leave completions cut off at the length limit out of the loss and its denominators (DAPO, 2503.14476)."""
+    """Drop completions that were cut off at the length limit from the loss and its denominators (DAPO, 2503.14476)."""
     entropy: float = 0.0
-    """Coefficient of the entropy bonus (nats, over the whole vocabulary), aggregated like the loss."""
+    """Coefficient of the entropy bonus (nats, over the whole vocabulary), which is aggregated like the loss."""
     entropy_control: EntropyControl | None = None
-    """Steers the coefficient of the entropy bonus, from `entropy` on. None: it is constant."""
+    """Adaptation of the entropy bonus's coefficient, which starts at `entropy`. None: the coefficient is constant."""
     old: Literal["sampler", "read"] = "sampler"
-    """Log-probabilities in the ratio's denominator: the sampler's, or the learner's own before the update."""
+    """Log-probabilities in the ratio's denominator: the sampler's, or the learner's, read before the update."""
     mismatch: MismatchCorrection | None = None
-    """Corrects for a sampler that computes other log-probabilities than the learner. With `old: read` weights come from
-    the readings (decoupled PPO); with `old: sampler`, whose ratio already holds the mismatch, from the update's own
-    pass: rejection, or the loss `reinforce`."""
+    """Correction for a sampler whose log-probabilities differ from the learner's. With `old: read`, weights come from
+    the readings before the update (decoupled PPO). With `old: sampler`, the ratio contains the mismatch already, so
+    only `reject` or a loss without ratio is allowed; weights come from the update's forward pass."""
     opsm: PositiveFloat | None = None
-    """Threshold (nats) of off-policy sequence masking: rows of negative advantage with a greater mean of log μ - log π
-    are left out of the policy's loss (2512.02556; 1e-4 in slime). None: no row is."""
+    """Threshold (nats) of off-policy sequence masking (2512.02556; slime: 1e-4): the policy's loss leaves out rows of
+    negative advantage with a greater mean of log μ - log π. None: no masking."""
     truncated: Literal["refuse", "recompute"] = "refuse"
-    """Consequence of sampling with top-p or top-k: refuse it, or truncate the learner's own distribution likewise."""
+    """Treatment of top-p and top-k in sampling. `refuse`: an error. `recompute`: the learner's distribution is
+    truncated in the same way."""
     reference: KlAnchor | None = None
-    """KL anchor that is usually frozen: the penalty of GRPO (2402.03300) and RLHF. Credit can read its
-    log-probabilities."""
+    """KL anchor of GRPO (2402.03300) and RLHF, usually the frozen initial policy. Credit can read its
+    log-probabilities. None: no such anchor."""
     magnet: KlAnchor | None = None
-    """KL anchor that is usually frozen and annealed: that of magnetic mirror descent (2206.05825)."""
+    """KL anchor of magnetic mirror descent (2206.05825), usually frozen, with an annealed coefficient."""
     proximal: KlAnchor | None = None
-    """KL anchor that is usually refreshed: the policy a few updates ago, which keeps self-play from cycling."""
+    """KL anchor that is usually refreshed: the policy of a few updates ago, which keeps self-play from cycling."""
     fidelity: FidelityCheck | None = FidelityCheck()
 
     @property
     def anchors(self) -> dict[str, KlAnchor]:
-        """The anchors that are set, by name."""
+        """KL anchors that are set, by name."""
         named = {"reference": self.reference, "magnet": self.magnet, "proximal": self.proximal}
         return {name: anchor for name, anchor in named.items() if anchor is not None}
 
     @property
-    def readable(self) -> frozenset[str]:
-        """Fields of `Reading` that the learner can read; with a `reference`, its log-probabilities as well."""
-        return super().readable | (frozenset({"reference"}) if self.reference else frozenset())
+    def computable_reading_fields(self) -> frozenset[str]:
+        """Fields of `Reading` that the learner can compute, with `reference` if that anchor is set."""
+        return super().computable_reading_fields | (frozenset({"reference"}) if self.reference else frozenset())
 
     @property
-    def logit_tables(self) -> float:
-        in_loss = [anchor for anchor in self.anchors.values() if anchor.is_in_loss and anchor.estimator == "exact"]
-        return super().logit_tables + ANCHOR_LOGIT_TABLES * len(in_loss)
+    def logit_table_count(self) -> float:
+        exact = [anchor for anchor in self.anchors.values() if anchor.adds_kl_loss_term and anchor.estimator == "exact"]
+        return super().logit_table_count + ANCHOR_LOGIT_TABLES * len(exact)
 
-    # Runs before `Config`'s own check, which would call these options unknown fields without naming their new home.
+    # This validator precedes the check of unknown fields, whose message would not point to `loss`.
     @model_validator(mode="before")
     @classmethod
     def _refuse_loss_options(cls, data: Any) -> Any:
@@ -161,24 +163,19 @@ class PolicyGradientOptions(GradientLearnerConfig):
         return data
 
     @model_validator(mode="after")
-    def _check_mismatch(self) -> Self:
-        if self.mismatch is None or self.old == "read":
-            return self
-        if self.mismatch.kind != "reject" and self.loss.has_ratio:
+    def _check_mismatch_and_estimators(self) -> Self:
+        mismatch = self.mismatch if self.old == "sampler" else None
+        if mismatch is not None and mismatch.kind != "reject" and self.loss.has_ratio:
             raise ValueError(
-                f"mismatch.kind={self.mismatch.kind!r} would count the mismatch twice: with old='sampler' the ratio of "
+                f"mismatch.kind={mismatch.kind!r} would count the mismatch twice: with old='sampler' the ratio of "
                 f"loss {self.loss.kind!r} holds it already; choose old='read', kind='reject' or loss 'reinforce'"
             )
-        if self.mismatch.denominator == "kept":
+        if mismatch is not None and mismatch.denominator == "kept":
             raise ValueError(
                 "mismatch.denominator='kept' needs old='read': with old='sampler' it is known only when the loss is "
                 "computed which tokens are kept"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_estimators(self) -> Self:
-        sampled = {n: a.estimator for n, a in self.anchors.items() if a.estimator != "exact" and a.is_in_loss}
+        sampled = {n: a.estimator for n, a in self.anchors.items() if a.estimator != "exact" and a.adds_kl_loss_term}
         if self.truncated == "recompute" and sampled:
             raise ValueError(
                 f"truncated='recompute' needs estimator='exact': {sampled} would be biased, "
@@ -188,8 +185,8 @@ class PolicyGradientOptions(GradientLearnerConfig):
 
     def supports(self, sampling: Sampling) -> bool:
         """Return True if tokens sampled with `sampling` can be learned from; greedy tokens have no gradient."""
-        return sampling.temperature > 0 and (not sampling.truncated or self.truncated == "recompute")
+        return sampling.temperature > 0 and (not sampling.truncates_distribution or self.truncated == "recompute")
 
-    def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
-        yield from super().memory(size, work)
+    def memory_uses(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from super().memory_uses(size, work)
         yield from anchor_memory(size, {name: anchor.refresh is None for name, anchor in self.anchors.items()})

@@ -17,8 +17,8 @@ from marl.trainers.policy_gradient.loss_settings import (
 from marl.trainers.policy_gradient.settings import Grpo, Ppo
 
 
-def preset(base: type[Grpo], name: str, kind: str, description: str, **defaults: Any) -> type[Grpo]:
-    """Return a subclass of `base` called `name` with other `defaults`; types and texts of fields stay those of `base`.
+def define_preset_class(base: type[Grpo], name: str, kind: str, description: str, **defaults: Any) -> type[Grpo]:
+    """Return a subclass `name` of the settings `base` with other default values; fields keep their types and texts.
 
     A class for each preset lets `marl describe` and the JSON schema show its own defaults.
     """
@@ -32,7 +32,7 @@ def preset(base: type[Grpo], name: str, kind: str, description: str, **defaults:
 
 _ROW_MEANS = "seq_mean_token_mean"
 
-Reinforce = preset(
+Reinforce = define_preset_class(
     Grpo,
     "Reinforce",
     "reinforce",
@@ -40,7 +40,7 @@ Reinforce = preset(
     loss=ReinforceLoss(),
     aggregation="seq_mean_token_sum",
 )
-DrGrpo = preset(
+DrGrpo = define_preset_class(
     Grpo,
     "DrGrpo",
     "dr_grpo",
@@ -48,7 +48,7 @@ DrGrpo = preset(
     aggregation="seq_mean_token_sum_norm",
 )
 DrGrpo.example = "lr: 1.0e-5, norm: 256"
-Dapo = preset(
+Dapo = define_preset_class(
     Grpo,
     "Dapo",
     "dapo",
@@ -56,7 +56,7 @@ Dapo = preset(
     loss=PpoClipLoss(clip_low=0.2, clip_high=0.28),
     filter_cut=True,
 )
-Gspo = preset(
+Gspo = define_preset_class(
     Grpo,
     "Gspo",
     "gspo",
@@ -65,14 +65,14 @@ Gspo = preset(
     aggregation=_ROW_MEANS,
     minibatches=4,
 )
-Cispo = preset(
+Cispo = define_preset_class(
     Grpo,
     "Cispo",
     "cispo",
     "CISPO (MiniMax-M1, 2506.13585): clips the weight of a token, never its gradient.",
     loss=CispoLoss(),
 )
-Sapo = preset(
+Sapo = define_preset_class(
     Grpo,
     "Sapo",
     "sapo",
@@ -80,7 +80,7 @@ Sapo = preset(
     loss=SapoLoss(),
     aggregation=_ROW_MEANS,
 )
-Gmpo = preset(
+Gmpo = define_preset_class(
     Grpo,
     "Gmpo",
     "gmpo",
@@ -88,7 +88,7 @@ Gmpo = preset(
     loss=GmpoLoss(),
     aggregation=_ROW_MEANS,
 )
-Rloo = preset(
+Rloo = define_preset_class(
     Grpo,
     "Rloo",
     "rloo",
@@ -96,21 +96,21 @@ Rloo = preset(
     loss=RlooLoss(),
     aggregation=_ROW_MEANS,
 )
-ReinforcePlusPlus = preset(
+ReinforcePlusPlus = define_preset_class(
     Grpo,
     "ReinforcePlusPlus",
     "reinforce_plus_plus",
     "REINFORCE++ (2501.03262): PPO's clip, no critic. Credit: KL in the reward (k1), whitened over tokens.",
     reference=KlAnchor(coefficient=0),
 )
-ReinforcePlusPlusBaseline = preset(
+ReinforcePlusPlusBaseline = define_preset_class(
     Grpo,
     "ReinforcePlusPlusBaseline",
     "reinforce_plus_plus_baseline",
     "REINFORCE++ with a group baseline (2501.03262): KL in the loss (k2). Credit: the group's mean, then whitened.",
     reference=KlAnchor(coefficient=1e-3, estimator="k2"),
 )
-Pspo = preset(
+Pspo = define_preset_class(
     Ppo,
     "Pspo",
     "pspo",

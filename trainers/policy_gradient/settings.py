@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar
 
 from marl.core.config import Sampling
 from marl.core.plugins import PluginField
-from marl.protocols import Learner, LearnerContext, LossConfig
-from marl.protocols.memory_estimates import MemorySaver, MemoryUse, ModelSize, Workload
+from marl.protocols import Learner, LearnerBuildArguments, LossConfig
+from marl.protocols.memory_estimates import MemorySavingSetting, MemoryUse, ModelSize, Workload
 from marl.trainers.optim.memory_estimate import second_model_memory
 from marl.trainers.policy_gradient.critic_settings import CriticConfig
 from marl.trainers.policy_gradient.loss_settings import AwrLoss
@@ -14,20 +14,20 @@ from marl.trainers.policy_gradient.options import ImplicitRewardModel, PolicyGra
 
 
 class Grpo(PolicyGradientOptions):
-    """Policy gradient on advantages that credit has already made relative, with KL anchors. Other kinds are presets."""
+    """GRPO (2402.03300): clipped policy gradient on advantages that credit computes, with KL anchors."""
 
     kind: str = "grpo"
 
-    def build(self, context: LearnerContext) -> Learner:
+    def build(self, context: LearnerBuildArguments) -> Learner:
         from marl.trainers.learner import GradientLearner
         from marl.trainers.policy_gradient.objective import PolicyGradientObjective
 
         model = context.source.model()
-        values = self.value_loss(context, model)
+        values = self.build_value_loss(context, model)
         return GradientLearner(self, context, model, PolicyGradientObjective(self, model, context.steps, values))
 
-    def value_loss(self, context: LearnerContext, model: Any) -> Any:
-        """Return the critic's `ValueLoss`, or None without a critic."""
+    def build_value_loss(self, context: LearnerBuildArguments, model: Any) -> Any:
+        """Return the value loss of the learner's critic, or None if the learner has no critic."""
         return None
 
 
@@ -40,36 +40,35 @@ class Ppo(Grpo):
     kind: str = "ppo"
     readable_fields: ClassVar[frozenset[str]] = Grpo.readable_fields | {"values"}
     critic: CriticConfig = CriticConfig()
-    """The model that estimates values, and how it learns."""
+    """Settings of the critic: the model that estimates values, and how it learns."""
 
     @property
-    def credit_needs(self) -> frozenset[str]:
+    def required_credit_fields(self) -> frozenset[str]:
         return frozenset({"values"})
 
     def unmet_requirements(self) -> Iterable[str]:
         yield from super().unmet_requirements()
         yield from self.critic.unmet_requirements()
 
-    def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
-        yield from super().memory(size, work)
-        yield from self.critic.memory(self, size, work)
+    def memory_uses(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from super().memory_uses(size, work)
+        yield from self.critic.memory_uses(self, size, work)
 
-    def memory_savers(self) -> Iterator[MemorySaver]:
-        yield from super().memory_savers()
-        yield from self.critic.memory_savers()
+    def memory_saving_settings(self) -> Iterator[MemorySavingSetting]:
+        yield from super().memory_saving_settings()
+        yield from self.critic.memory_saving_settings()
 
-    def value_loss(self, context: LearnerContext, model: Any) -> Any:
+    def build_value_loss(self, context: LearnerBuildArguments, model: Any) -> Any:
         from marl.trainers.policy_gradient.critic import ValueLoss
 
         return ValueLoss.from_config(self.critic, self, context, model)
 
 
 class Awr(Ppo):
-    """Advantage-weighted regression (1910.00177): imitates turns the more, the better they went than expected.
+    """Advantage-weighted regression (1910.00177): imitates turns with a weight that grows with their advantage.
 
-    Expectations are the values that a head on the policy's own states learns from the same play: offline learning with
-    the policy's own values, as in MARL-GPT (2604.05943). Neither log-probabilities of the policy that played nor a
-    ratio is needed. Meant for `experience: recorded` and
+    Values are learned by a head on the policy's own hidden states from the same play, as in MARL-GPT (2604.05943).
+    Neither a ratio nor the log-probabilities of the policy that played are needed. Meant for `experience: recorded` and
     `credit: {assign: {kind: gae, lam: 0.95}, baseline: none}`.
     """
 
@@ -84,10 +83,10 @@ class Awr(Ppo):
 
 
 class Prime(Grpo):
-    """PRIME (2502.01456): a policy gradient, and an implicit process reward model trained on outcomes beside it.
+    """PRIME (2502.01456): a policy gradient, and an implicit process reward model that is trained on outcomes.
 
-    Each turn is a response: the model's rewards for its tokens add up to the log-odds that its episode was correct.
-    Rewards are read before the update in which the model learns from the same turns: PRIME's `update: after`. Meant for
+    The reward model's rewards of a turn's tokens add up to the log-odds that the turn's episode was correct. They are
+    read before the update that trains the model on the same turns (PRIME's `update: after`). Meant for
     `credit: {assign: {kind: process, learner: true, combine: prime_paper}, baseline: none}`, and to leave out prompts
     that are too easy or too hard for `experience: {kind: dynamic}`.
     """
@@ -95,14 +94,14 @@ class Prime(Grpo):
     kind: str = "prime"
     readable_fields: ClassVar[frozenset[str]] = Grpo.readable_fields | {"rewards"}
     prm: ImplicitRewardModel = ImplicitRewardModel()
-    """The implicit process reward model, and how it learns."""
+    """Settings of the implicit process reward model."""
 
-    def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
-        yield from super().memory(size, work)
+    def memory_uses(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from super().memory_uses(size, work)
         yield from second_model_memory(self.activation_memory(size, work), size, self.optimizer, "reward model's ")
-        yield MemoryUse("reward model's reference", size.trained_bytes * size.trained)
+        yield MemoryUse("reward model's reference", size.bytes_per_trained_parameter * size.trained_parameter_count)
 
-    def build(self, context: LearnerContext) -> Learner:
+    def build(self, context: LearnerBuildArguments) -> Learner:
         from marl.trainers.learner import GradientLearner
         from marl.trainers.policy_gradient.prime import PrimeObjective
 

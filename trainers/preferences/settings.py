@@ -1,18 +1,18 @@
 """The learner `dpo`."""
 
-from marl.protocols import Learner, LearnerContext
+from marl.protocols import Learner, LearnerBuildArguments
 from marl.trainers.preferences.options import DpoOptions
 
 
 class Dpo(DpoOptions):
-    """Makes the better side of a pair likelier than the worse one: DPO, cDPO, robust DPO, IPO, SLiC's hinge.
+    """Preference optimisation on pairs of turns or episodes: DPO, cDPO, robust DPO, IPO, SLiC's hinge loss.
 
-    With `refresh`, on fresh play: iterative DPO. Without: online DPO. With `experience: preferences`: offline DPO.
+    On fresh play it is online DPO, and with `refresh` iterative DPO. With `experience: preferences` it is offline DPO.
     """
 
     kind: str = "dpo"
 
-    def build(self, context: LearnerContext) -> Learner:
+    def build(self, context: LearnerBuildArguments) -> Learner:
         from marl.trainers.learner import GradientLearner
         from marl.trainers.preferences.objective import DpoObjective
 

@@ -1,4 +1,4 @@
-"""Options of Q-learning, VDN and QMIX, without the code that they set."""
+"""Settings of Q-learning, VDN and QMIX; the code that uses them is not imported here."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Literal, Self
@@ -8,21 +8,21 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from marl.core.config import Config, Sampling
 from marl.models.q_network import Q_NETWORK
 from marl.protocols import LearnerConfig
-from marl.protocols.memory_estimates import MemoryUse, ModelSize, Workload, adamw_uses
+from marl.protocols.memory_estimates import MemoryUse, ModelSize, Workload, adamw_memory_uses
 
 
-class Exploration(Config):
-    """Share of moves drawn at random during training; before the first update, all moves are."""
+class ExplorationSchedule(Config):
+    """Exploration rate (epsilon): the share of random moves in training. The rate is 1 before the first update."""
 
     start: float = Field(default=1.0, ge=0, le=1)
-    """Share after the first update."""
+    """Exploration rate after the first update."""
     end: float = Field(default=0.05, ge=0, le=1)
-    """Share from `steps` updates on."""
+    """Exploration rate after `steps` updates, and later."""
     steps: NonNegativeInt = 500
-    """Updates over which the share changes linearly from `start` to `end`."""
+    """Number of updates over which the exploration rate changes linearly from `start` to `end`."""
 
-    def after(self, updates: int) -> float:
-        """Return the share after `updates` updates."""
+    def exploration_rate_after(self, updates: int) -> float:
+        """Return the exploration rate after `updates` updates."""
         remaining = max(1 - updates / self.steps, 0.0) if self.steps else 0.0
         return self.end + (self.start - self.end) * remaining
 
@@ -33,43 +33,44 @@ class QLearningOptions(LearnerConfig):
     family: ClassVar[str] = Q_NETWORK
     readable_fields: ClassVar[frozenset[str]] = frozenset()
     mixer: Literal["none", "vdn", "qmix"] = "none"
-    """`none`: each agent by itself. `vdn`: a round is worth the sum of its agents' values. `qmix`: a monotone function
-    of the values, by hypernetworks over what all agents observe and whom they hear."""
+    """`none`: each agent's value is learned by itself. `vdn`: the value of a round is the sum of its agents' values.
+    `qmix`: the value of a round is a monotonic function of its agents' values, with weights that hypernetworks compute
+    from all observations and from the graph of which agent hears which."""
     common: Literal["mean", "sum"] = "mean"
-    """Reward of a round, with a mixer: the mean of the agents' rewards, for games that pay all agents the same, or the
+    """Reward of a round, with a mixer: the mean of the agents' rewards (for games with a common reward), or their
     sum."""
     gamma: float = Field(default=0.99, ge=0, le=1)
-    """Discount factor of a turn, or with a mixer of a round."""
+    """Discount factor per turn, or per round with a mixer."""
     terminal: bool = True
-    """Learn from an episode's last turns. With false they are left out, so rewards there are never seen: to compare
-    with the released code of Agent Q-Mix (2604.00344), which also never changes its target network."""
+    """Train on an episode's last turns. False leaves them out with their rewards, for comparisons with the released
+    code of Agent Q-Mix (2604.00344)."""
     double: bool = True
-    """Let the online network choose the next move, which the target network values (double Q-learning, 1509.06461)."""
+    """Double Q-learning (1509.06461): the online network chooses the next move, the target network gives its value."""
     loss: Literal["mse", "huber"] = "mse"
-    """Loss of a temporal difference d: `mse` d²/2; `huber` the same up to |d| = 1, then |d| - 1/2. VDN, QMIX: `mse`."""
+    """Loss of a temporal difference d. `mse`: d²/2, as in VDN and QMIX. `huber`: d²/2 up to |d| = 1, then |d| - 1/2."""
     lr: PositiveFloat = 1e-3
     """Learning rate of Adam."""
     max_norm: PositiveFloat = 10.0
-    """Maximum norm of the gradient, which is clipped."""
+    """Maximum gradient norm; larger gradients are scaled down to it."""
     updates: PositiveInt = 1
-    """Gradient steps in each update."""
+    """Number of gradient steps in each update."""
     batch: PositiveInt = 32
-    """Episodes of a gradient step. Learning starts when the replay buffer holds that number."""
+    """Number of episodes in a gradient step. Learning starts when the replay buffer holds as many episodes."""
     replay: PositiveInt = 5000
     """Capacity of the replay buffer in episodes; the oldest are dropped."""
     target_every: PositiveInt = 200
-    """Gradient steps between updates of the target network."""
+    """Number of gradient steps from one update of the target network to the next."""
     tau: float = Field(default=1.0, gt=0, le=1)
     """Weight of the online network in an update of the target network; 1 copies it."""
-    exploration: Exploration = Exploration()
-    """Share of moves drawn at random."""
+    exploration: ExplorationSchedule = ExplorationSchedule()
+    """Schedule of the exploration rate, the share of random moves."""
     embed: PositiveInt = 32
     """Width of QMIX's mixing network."""
     hypernet: PositiveInt = 64
     """Width of the hypernetworks of the mixing network."""
 
     @property
-    def uses_credit(self) -> bool:
+    def trains_on_advantages(self) -> bool:
         """False: Q-learning learns from rewards."""
         return False
 
@@ -78,17 +79,17 @@ class QLearningOptions(LearnerConfig):
         return min(self.exploration.start, self.exploration.end)
 
     def supports(self, sampling: Sampling) -> bool:
-        """Return True: Q-learning is off-policy, so any sampling will do."""
+        """Return True: Q-learning is off-policy, so it does not depend on how moves were sampled."""
         return True
 
-    def memory(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:
-        return (*adamw_uses(size), MemoryUse("target network", size.weight_bytes * size.parameters))
+    def memory_uses(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:
+        return (*adamw_memory_uses(size), MemoryUse("target network", size.weight_bytes * size.parameters))
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_mixer_and_replay_buffer_sizes(self) -> Self:
         if self.batch > self.replay:
             raise ValueError(f"batch: {self.batch} episodes, but replay holds {self.replay}; choose a smaller batch")
-        # Compared by value, since a resolved scenario that is read again sets every field.
+        # Fields are compared with their defaults, because a resolved scenario sets every field.
         fields = type(self).model_fields
         sizes = [name for name in ("embed", "hypernet") if dict(self)[name] != fields[name].default]
         if self.mixer != "qmix" and sizes:

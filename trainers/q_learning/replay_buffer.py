@@ -1,24 +1,25 @@
-"""The replay buffer: recent episodes, of which all are as likely to be drawn, with a state of plain tensors."""
+"""Replay buffer of recent episodes, sampled uniformly; its checkpoint state is plain tensors."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice
 from typing import Any, get_args
 
 import torch
-from torch import Tensor
 
 from marl.core.types import EpisodeEnd
-from marl.trainers.q_learning.transitions import JointEpisode, PlayedTurn
+from marl.trainers.q_learning.transitions import JointEpisode, TurnWithFollowingRewards
 
 _ENDS: tuple[EpisodeEnd, ...] = get_args(EpisodeEnd)
+_INTEGER_TABLES = ("prompts", "turns", "lengths", "ids", "facts", "payments", "paid_at")
+"""Names of the integer tensors in the buffer's state, in the order of their creation."""
 
 
 class ReplayBuffer:
-    """Episodes, of which the oldest give way."""
+    """Buffer of the newest `capacity` episodes."""
 
     def __init__(self, capacity: int) -> None:
         self._episodes: deque[JointEpisode] = deque(maxlen=capacity)
@@ -27,62 +28,49 @@ class ReplayBuffer:
         return len(self._episodes)
 
     def add(self, episodes: Iterable[JointEpisode]) -> None:
-        """Add the newest episodes."""
+        """Add `episodes`; beyond the capacity, the oldest episodes are dropped."""
         self._episodes.extend(episodes)
 
-    def draw(self, many: int, seed: int) -> list[JointEpisode]:
-        """Return so many different episodes, all as likely."""
-        return [self._episodes[place] for place in random.Random(seed).sample(range(len(self)), many)]
+    def sample_episodes(self, count: int, seed: int) -> list[JointEpisode]:
+        """Return `count` different episodes, sampled uniformly."""
+        return [self._episodes[index] for index in random.Random(seed).sample(range(len(self)), count)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the episodes as a fixed number of tensors."""
-        agents = sorted({turn.agent for episode in self._episodes for turn in episode.turns})
-        prompts = [prompt for episode in self._episodes for prompt in episode.prompts]
-        turns = [turn for episode in self._episodes for turn in episode.turns]
-        payments = [payment for turn in turns for payment in turn.rewards]
-        facts = [
-            (
-                t.index,
-                agents.index(t.agent),
-                t.turn_number,
-                t.prompt_index,
-                t.decision_index,
-                t.action,
-                _ENDS.index(t.end),
-            )
-            for t in turns
-        ]
-        return {
-            "agents": agents,
-            "prompts": _integers([len(episode.prompts) for episode in self._episodes]),
-            "turns": _integers([len(episode.turns) for episode in self._episodes]),
-            "lengths": _integers([len(prompt) for prompt in prompts]),
-            "ids": _integers([number for prompt in prompts for number in prompt]),
-            "facts": _integers([number for row in facts for number in row]),
-            "payments": _integers([len(turn.rewards) for turn in turns]),
-            "paid_at": _integers([index for index, _ in payments]),
-            "paid": torch.tensor([value for _, value in payments], dtype=torch.float64),
-        }
+        """Return the episodes as a fixed number of tensors, however many episodes there are."""
+        agents = sorted(set().union(*[episode.agents for episode in self._episodes]))
+        integers: dict[str, list[int]] = {name: [] for name in _INTEGER_TABLES}
+        rewards: list[float] = []
+        for episode in self._episodes:
+            integers["prompts"].append(len(episode.prompts))
+            integers["turns"].append(len(episode.turns))
+            integers["lengths"] += map(len, episode.prompts)
+            integers["ids"] += chain.from_iterable(episode.prompts)
+            for turn in episode.turns:
+                integers["facts"] += (turn.index, agents.index(turn.agent), turn.turn_number, turn.prompt_index)
+                integers["facts"] += (turn.decision_index, turn.action, _ENDS.index(turn.end))
+                integers["payments"].append(len(turn.rewards))
+                for paid_at, reward in turn.rewards:
+                    integers["paid_at"].append(paid_at)
+                    rewards.append(reward)
+        tables = {name: torch.tensor(numbers, dtype=torch.int64) for name, numbers in integers.items()}
+        return {"agents": agents, **tables, "paid": torch.tensor(rewards, dtype=torch.float64)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold the episodes of a state, or the newest of them."""
+        """Restore the episodes of a saved state, at most the newest `capacity` of them."""
         ids, lengths = iter(state["ids"].tolist()), iter(state["lengths"].tolist())
         payments = iter(list(zip(state["paid_at"].tolist(), state["paid"].tolist(), strict=True)))
-        turns = _turns(state["agents"], state["facts"], state["payments"].tolist(), payments)
+        # `facts` has 7 numbers for each turn, episode after episode.
+        played: list[TurnWithFollowingRewards] = []
+        for facts, count in zip(state["facts"].view(-1, 7).tolist(), state["payments"].tolist(), strict=True):
+            index, agent, nth, prompt, decision, action, end = facts
+            rewards = tuple(islice(payments, count))
+            played.append(
+                TurnWithFollowingRewards(
+                    index, state["agents"][agent], nth, prompt, decision, action, _ENDS[end], rewards
+                )
+            )
+        turns = iter(played)
         self._episodes.clear()
-        for prompts, many in zip(state["prompts"].tolist(), state["turns"].tolist(), strict=True):
-            texts = tuple([tuple(islice(ids, length)) for length in islice(lengths, prompts)])
-            self._episodes.append(JointEpisode(texts, tuple(islice(turns, many))))
-
-
-def _turns(
-    agents: list[str], facts: Tensor, counts: Sequence[int], payments: Iterator[tuple[int, float]]
-) -> Iterator[PlayedTurn]:
-    for row, count in zip(facts.view(-1, 7).tolist(), counts, strict=True):
-        index, agent, nth, sequence, place, action, end = row
-        rewards = tuple(islice(payments, count))
-        yield PlayedTurn(index, agents[agent], nth, sequence, place, action, _ENDS[end], rewards)
-
-
-def _integers(numbers: Sequence[int]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int64)
+        for prompt_count, turn_count in zip(state["prompts"].tolist(), state["turns"].tolist(), strict=True):
+            prompts = tuple([tuple(islice(ids, length)) for length in islice(lengths, prompt_count)])
+            self._episodes.append(JointEpisode(prompts, tuple(islice(turns, turn_count))))

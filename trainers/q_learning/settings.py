@@ -1,6 +1,6 @@
 """The learner `q_learning`."""
 
-from marl.protocols import Learner, LearnerContext
+from marl.protocols import Learner, LearnerBuildArguments
 from marl.trainers.q_learning.options import QLearningOptions
 
 
@@ -9,14 +9,14 @@ class QLearning(QLearningOptions):
 
     Learns from rewards alone, so credit changes nothing. Every step's episodes enter a replay buffer, from which whole
     episodes are drawn with equal probability. The target of an episode's last turn is its reward. If the episode was
-    cut off, its last turn is left out, because the next value is unknown. With a mixer, the turns of the same number of
-    all agents of this policy are one round; their values learn together, on everything that is known, and each agent
-    acts by its own values (arXiv 1706.05296, 1803.11485). The replay buffer is a part of checkpoints.
+    cut off, its last turn is left out, because the next value is unknown. With a mixer, the n-th turns of all agents of
+    this policy are one round. The mixer trains the values of a round jointly, and each agent acts by its own values
+    (arXiv 1706.05296, 1803.11485). Checkpoints contain the replay buffer.
     """
 
     kind: str = "q_learning"
 
-    def build(self, context: LearnerContext) -> Learner:
+    def build(self, context: LearnerBuildArguments) -> Learner:
         from marl.trainers.q_learning.learner import QLearner
 
         return QLearner(self, context)

@@ -1,8 +1,8 @@
-"""Episodes as Q-learning sees them: turns of all agents of a policy, and which of them teach what."""
+"""Episodes for Q-learning: the turns of all agents of a policy, and the transitions between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -11,23 +11,24 @@ from marl.models.decision_prompts import OBSERVATION
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedTurn:
-    """A decision and what came of it."""
+class TurnWithFollowingRewards:
+    """A decision of an agent, its action and the rewards that followed."""
 
     index: int
-    """Place in the episode, among the turns of everybody."""
+    """Index of the turn among all turns of the episode, other policies' turns included."""
     agent: str
     turn_number: int
-    """Number of the agent's earlier turns."""
+    """Number of earlier turns of the same agent."""
     prompt_index: int
-    """Prompt that holds the decision ..."""
+    """Index, in `JointEpisode.prompts`, of the prompt that contains the decision."""
     decision_index: int
-    """... and its place there."""
+    """Index of the decision among the decisions of its prompt."""
     action: int
-    """Number that stands for the move."""
+    """Token id of the move."""
     end: EpisodeEnd
+    """End of the episode if this is the agent's last turn; else `no`."""
     rewards: tuple[tuple[int, float], ...]
-    """As in `Sample.rewards`."""
+    """(index of the turn at which the agent was paid, reward), as in `Sample.rewards`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,87 +36,91 @@ class JointEpisode:
     """The turns of all agents of a policy in one episode."""
 
     prompts: tuple[tuple[int, ...], ...]
-    """Prompts of which none continues another."""
-    turns: tuple[PlayedTurn, ...]
-    """In playing order."""
+    """Token ids of the agents' longest prompts: a prompt that a later one continues is left out."""
+    turns: tuple[TurnWithFollowingRewards, ...]
+    """Turns in playing order."""
+
+    @property
+    def agents(self) -> set[str]:
+        """Names of the agents with a turn."""
+        return {turn.agent for turn in self.turns}
 
 
 class Transition(NamedTuple):
-    """Turns of one episode that teach something together: a round of a team, or one turn."""
+    """Unit of temporal-difference learning: a single turn, or with a mixer a round of a team's turns."""
 
     turns: tuple[int, ...]
-    """For each seat, the place of its turn among those of the episode; -1 for an empty seat."""
+    """Index in `JointEpisode.turns` of each seat's turn; -1 for an empty seat."""
     reward: float
+    """Reward between this transition and the next."""
     next_index: int
-    """Place of the next transition of the same agents; -1 if there is none."""
+    """Index of the next transition of the same agents; -1 without a next transition."""
     has_target: bool
-    """True if it is known what followed, be it the end."""
+    """True if a next transition follows, or the episode terminated: otherwise the target is unknown."""
 
 
 def joint_episodes(samples: Iterable[Sample]) -> list[JointEpisode]:
-    """Return the episodes to which samples belong, in the order in which they first come."""
+    """Return the episodes of `samples`, in order of first appearance."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.id[0], []).append(sample)
-    return [_episode(sorted(group, key=lambda sample: sample.id[1])) for group in groups.values()]
+    episodes: list[JointEpisode] = []
+    for group in groups.values():
+        prompts: list[tuple[int, ...]] = []
+        latest: dict[str, tuple[int, tuple[int, ...]]] = {}
+        turns: list[TurnWithFollowingRewards] = []
+        for sample in sorted(group, key=lambda sample: sample.id[1]):
+            number, so_far = latest.get(sample.agent, (-1, ()))
+            if number >= 0 and sample.prompt_ids[: len(so_far)] == so_far:
+                prompts[number] = sample.prompt_ids
+            else:
+                number = len(prompts)
+                prompts.append(sample.prompt_ids)
+            latest[sample.agent] = number, (*sample.prompt_ids, *sample.token_ids)
+            # A prompt contains one observation per decision so far, so their count numbers the decision.
+            decision, [action] = sample.prompt_ids.count(OBSERVATION) - 1, sample.token_ids
+            numbers = sample.nth, number, decision, action
+            turns.append(TurnWithFollowingRewards(sample.id[1], sample.agent, *numbers, sample.end, sample.rewards))
+        episodes.append(JointEpisode(tuple(prompts), tuple(turns)))
+    return episodes
 
 
-def _episode(samples: Sequence[Sample]) -> JointEpisode:
-    prompts: list[tuple[int, ...]] = []
-    latest: dict[str, tuple[int, tuple[int, ...]]] = {}
-    turns: list[PlayedTurn] = []
-    for sample in samples:
-        number, so_far = latest.get(sample.agent, (-1, ()))
-        if number >= 0 and sample.prompt_ids[: len(so_far)] == so_far:
-            prompts[number] = sample.prompt_ids
-        else:
-            number = len(prompts)
-            prompts.append(sample.prompt_ids)
-        latest[sample.agent] = number, (*sample.prompt_ids, *sample.token_ids)
-        place, [action] = sample.prompt_ids.count(OBSERVATION) - 1, sample.token_ids
-        index = sample.id[1]
-        turns.append(PlayedTurn(index, sample.agent, sample.nth, number, place, action, sample.end, sample.rewards))
-    return JointEpisode(tuple(prompts), tuple(turns))
-
-
-def single_transitions(episode: JointEpisode) -> list[Transition]:
-    """Return a transition for each turn, followed by its agent's next turn."""
-    places = {(turn.agent, turn.turn_number): place for place, turn in enumerate(episode.turns)}
+def turn_transitions(episode: JointEpisode) -> list[Transition]:
+    """Return a transition for each turn; the next transition is the same agent's next turn."""
+    index_of = {(turn.agent, turn.turn_number): index for index, turn in enumerate(episode.turns)}
     transitions: list[Transition] = []
-    for place, turn in enumerate(episode.turns):
-        following = places.get((turn.agent, turn.turn_number + 1), -1)
-        known = following >= 0 or turn.end == "terminated"
-        transitions.append(Transition((place,), sum(value for _, value in turn.rewards), following, known))
+    for index, turn in enumerate(episode.turns):
+        following = index_of.get((turn.agent, turn.turn_number + 1), -1)
+        has_target = following >= 0 or turn.end == "terminated"
+        transitions.append(Transition((index,), sum(value for _, value in turn.rewards), following, has_target))
     return transitions
 
 
-def joint_transitions(
-    episode: JointEpisode, seats: Mapping[str, int], common: Literal["mean", "sum"]
+def round_transitions(
+    episode: JointEpisode, seat_index_by_agent: Mapping[str, int], team_reward: Literal["mean", "sum"]
 ) -> list[Transition]:
-    """Return a transition for each round: the turns of one number, each at its agent's seat (agent -> place).
+    """Return a transition for each round, the turns of all agents with one `turn_number`; `seat_index_by_agent`: agent
+    -> seat index.
 
-    A reward belongs to the latest round that had begun when it was paid, so that no later move changes what an earlier
-    round is paid.
+    A reward belongs to the latest round that had begun when it was paid, so that no later move changes an earlier
+    round's reward.
     """
     numbers = sorted({turn.turn_number for turn in episode.turns})
-    tables = [[-1] * len(seats) for _ in numbers]
-    for place, turn in enumerate(episode.turns):
-        tables[numbers.index(turn.turn_number)][seats[turn.agent]] = place
-    rewards, agents = _round_rewards(episode, numbers), len({turn.agent for turn in episode.turns})
-    share = 1 / agents if common == "mean" else 1.0
-    transitions: list[Transition] = []
-    for number, (nth, table) in enumerate(zip(numbers, tables, strict=True)):
-        last = number + 1 == len(numbers)
-        following = -1 if last or numbers[number + 1] > nth + 1 else number + 1
-        ended = last and any(episode.turns[place].end == "terminated" for place in table if place >= 0)
-        transitions.append(Transition(tuple(table), share * rewards[number], following, following >= 0 or ended))
-    return transitions
-
-
-def _round_rewards(episode: JointEpisode, numbers: Sequence[int]) -> list[float]:
-    """Return the summed rewards of the agents in each round; `numbers`: those of the rounds' turns."""
-    begins = [min(turn.index for turn in episode.turns if turn.turn_number == number) for number in numbers]
+    tables = [[-1] * len(seat_index_by_agent) for _ in numbers]
     rewards = [0.0] * len(numbers)
-    for index, value in (payment for turn in episode.turns for payment in turn.rewards):
-        rewards[max(number for number, begin in enumerate(begins) if begin <= index)] += value
-    return rewards
+    starts: list[int] = [episode.turns[-1].index] * len(numbers) if episode.turns else []
+    for index, turn in enumerate(episode.turns):
+        round_index = numbers.index(turn.turn_number)
+        tables[round_index][seat_index_by_agent[turn.agent]] = index
+        starts[round_index] = min(starts[round_index], turn.index)
+    for turn in episode.turns:
+        for paid_at, reward in turn.rewards:
+            rewards[max(index for index, start in enumerate(starts) if start <= paid_at)] += reward
+    share = 1 / len(episode.agents) if team_reward == "mean" else 1.0
+    transitions: list[Transition] = []
+    for round_index, (turn_number, table) in enumerate(zip(numbers, tables, strict=True)):
+        is_last = round_index + 1 == len(numbers)
+        following = -1 if is_last or numbers[round_index + 1] > turn_number + 1 else round_index + 1
+        ended = is_last and any(episode.turns[index].end == "terminated" for index in table if index >= 0)
+        transitions.append(Transition(tuple(table), share * rewards[round_index], following, following >= 0 or ended))
+    return transitions

@@ -1,33 +1,31 @@
-"""Answers as the text of the chat template, which a reward model reads."""
+"""Conversion of sampled answers to the chat template's text, which a reward model reads."""
 
 from typing import Any
 
 from marl.core.types import Message, Sample
+from marl.models.bounded_chat_template import render_chat_template
 from marl.models.chat_template import ChatTokenizer
 
 _QUESTION, _ANSWER = "What is right?", "THE-ANSWER"
 
 
-class ChatTextEncoder:
-    """Function from a sample to the tokens that the chat template writes for the same answer, after the same prompt.
+class ChatAnswerEncoder:
+    """Function from a sample to its answer in the tokens of the chat template, as they follow the sample's prompt.
 
-    A reward model is later given a conversation in words, so it also learns from words: the sampled tokens are decoded,
-    cut at a stop text, put between the texts that the template writes before and after an answer, and encoded again. An
-    answer that was cut off before its end token gets an end token; an answer in unusual tokens is tokenised in the
-    usual way.
+    A reward model is used on text, so it also learns from text. Sampled tokens are decoded, cut at a stop text, put
+    between the template's texts before and after an answer, and encoded again. So every answer has an end token, and
+    is tokenised in the usual way.
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        """Raises:
-        ValueError: if the template writes a conversation whose beginning is not the prompt for its answer.
-        """
+        """Raise ValueError if a conversation in the tokenizer's chat template does not begin with its prompt."""
         self._chat = ChatTokenizer(tokenizer, frozenset())
         self._before, self._after = "", ""
         if tokenizer.chat_template is None:
             return
         messages = [Message("user", _QUESTION)._asdict(), Message("assistant", _ANSWER)._asdict()]
-        prompt = tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, tokenize=False)
-        conversation = tokenizer.apply_chat_template(messages, tokenize=False)
+        prompt = render_chat_template(tokenizer, messages[:1])
+        conversation = render_chat_template(tokenizer, messages, ends_with_answer=True)
         self._before, answer, self._after = conversation.removeprefix(prompt).partition(_ANSWER)
         if not conversation.startswith(prompt) or not answer:
             raise ValueError(
@@ -36,9 +34,9 @@ class ChatTextEncoder:
             )
 
     def __call__(self, sample: Sample) -> tuple[int, ...]:
-        """Return the ids after the prompt of `sample`; the score is read at the last of them."""
+        """Return the token ids of the sample's answer behind its prompt; the score is computed at the last token."""
         text = self._chat.text(sample.token_ids)
         stops = [text.find(stop) for stop in sample.sampling.stop]
         text = text[: min((stop for stop in stops if stop >= 0), default=len(text))]
         escaper = self._chat.escaper
-        return tuple(escaper.ids(f"{self._before}{escaper.escape(text)}{self._after}"))
+        return tuple(escaper.encode(f"{self._before}{escaper.escape(text)}{self._after}"))

@@ -1,4 +1,4 @@
-"""Objective of reward models: Bradley & Terry 1952 on pairs, outcomes (2110.14168) and steps (2305.20050)."""
+"""Objective of reward models: Bradley & Terry 1952 on pairs, ORM on outcomes (2110.14168), PRM (2305.20050)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,33 +9,45 @@ import torch
 from torch import Tensor, nn
 
 from marl.core.types import Sample
-from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, to_float32
+from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, to_float32_or_wider
 from marl.trainers.batching.batches import Batch
-from marl.trainers.batching.rows import Row, imitation_rows
+from marl.trainers.batching.rows import BatchRow, imitation_rows
 from marl.trainers.forward.model_inputs import hidden_states
 from marl.trainers.objective import LossTerms, Objective
-from marl.trainers.preferences.pairs import comparison_batch, comparison_groups, mean_measure, paired_rows
-from marl.trainers.reward_model.chat_text import ChatTextEncoder
-from marl.trainers.reward_model.classifier import empty_classifier
+from marl.trainers.preferences.pairs import (
+    comparison_batch,
+    comparison_groups,
+    mean_reward_or_credit,
+    rows_of_paired_turns,
+)
+from marl.trainers.reward_model.chat_text import ChatAnswerEncoder
+from marl.trainers.reward_model.classifier import sequence_classifier_on_meta_device
 from marl.trainers.reward_model.losses import bradley_terry, orm
 from marl.trainers.reward_model.options import RewardModelOptions
 
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+policy/POLICY/accuracy | share | pairs in the right order (`dpo`, `reward_modeling`); with labels, turns on the
+    right side of even odds
+policy/POLICY/score | score | mean score (`reward_modeling`)
+"""
+
 _NEXT = 0
-"""Placeholder for the token after the last, which no model reads: the state before it is the one at the last token."""
+"""Placeholder id behind a row's last token, so that the state at the last token is computed. No model reads it."""
 
 
 class RewardModelObjective(Objective):
-    """A score at the last token of each turn.
+    """Loss of scores, which a linear head computes at the last token of each turn.
 
-    `accuracy` is measured before each optimizer step: of pairs, the share in the right order; of labels, the share on
-    the right side of even odds.
+    The metric `accuracy` is measured before each optimizer step: the share of pairs in the right order, or of labels
+    predicted with a probability above one half.
     """
 
     loss_term_names = ("accuracy", "score")
 
-    def __init__(self, settings: RewardModelOptions, model: Any, chat_text: ChatTextEncoder) -> None:
-        # Raises before anything is learned if no such classifier can be saved.
-        empty_classifier(model)
+    def __init__(self, settings: RewardModelOptions, model: Any, chat_text: ChatAnswerEncoder) -> None:
+        # The call raises ValueError now, and not after training, if the model cannot be saved as a classifier.
+        sequence_classifier_on_meta_device(model)
         self.settings, self._chat_text = settings, chat_text
         embeddings = model.get_output_embeddings().weight
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
@@ -43,49 +55,52 @@ class RewardModelObjective(Objective):
         nn.init.zeros_(self.head.weight)
         self.modules = {"head": self.head}
 
-    def sample_units(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
-        """Return the samples of each comparison group, or with labels the samples one by one."""
+    def indivisible_sample_groups(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+        """Return the samples of each comparison group as one unit, or for objectives with labels single samples."""
         if self.settings.objective != "bradley_terry":
-            return super().sample_units(samples)
+            return super().indivisible_sample_groups(samples)
         return [group.samples for group in comparison_groups(samples, self.settings)]
 
-    def rows(self, samples: Sequence[Sample]) -> list[Row]:
-        """Return rows of turns in pairs, with the scalar `worth`; or of all turns, with the scalar `label`.
+    def rows(self, samples: Sequence[Sample]) -> list[BatchRow]:
+        """Return rows of turns in pairs with the scalar `worth`, or rows of all turns with the scalar `label`.
 
-        `worth` is the measure of the turn. `label` is the share of good turns among the identical turns of a row.
+        `worth` is the turn's measure. `label` is the share of good turns among the merged turns of a row.
         """
-        settings, by = self.settings, self.settings.measure
-        rows: list[Row] = []
+        settings, by = self.settings, self.settings.ranking_measure
+        rows: list[BatchRow] = []
         if settings.objective == "bradley_terry":
-            for row in paired_rows(samples, settings):
-                rows.append(self._chat_row(row, worth=mean_measure(row.samples, by)))
+            for row in rows_of_paired_turns(samples, settings):
+                rows.append(self._row_in_chat_format(row, worth=mean_reward_or_credit(row.samples, by)))
             return rows
-        for row in imitation_rows(samples, merge=True):
-            label = fmean(mean_measure((sample,), by) >= settings.threshold for sample in row.samples)
-            rows.append(self._chat_row(row, label=label))
+        for row in imitation_rows(samples, merge_equal=True):
+            label = fmean(mean_reward_or_credit((sample,), by) >= settings.threshold for sample in row.samples)
+            rows.append(self._row_in_chat_format(row, label=label))
         return rows
 
-    def _chat_row(self, row: Row, **scalars: float) -> Row:
-        """Return `row` with the tokens of the chat template; the last of them alone is in the loss."""
+    def _row_in_chat_format(self, row: BatchRow, **scalars: float) -> BatchRow:
+        """Return `row` with its answer in the chat template's tokens, of which the last one alone has a score."""
         token_ids = self._chat_text(row.samples[0])
         loss_mask = (*(False,) * len(token_ids), True)
         return replace(row, token_ids=(*token_ids, _NEXT), loss_mask=loss_mask, scalars={**row.scalars, **scalars})
 
-    def scores(self, model: Any, batch: Batch) -> Tensor:
-        """Return [B], the score at each row's last token."""
-        scores_N = self.head(to_float32(hidden_states(model, batch.inputs).tokens_NH)).squeeze(-1)
-        return masked_sum(batch.scatter_tokens(scores_N), batch.loss_mask_BT)
+    def score_rows(self, model: Any, batch: Batch) -> Tensor:
+        """Return [B], the score of each row, computed at its last token."""
+        scores_N = self.head(to_float32_or_wider(hidden_states(model, batch.inputs).tokens_NH)).squeeze(-1)
+        return masked_sum(batch.scatter_token_values(scores_N), batch.loss_mask_BT)
 
-    def terms(self, model: nn.Module, batch: Batch, totals: MinibatchTotals) -> LossTerms:
-        """Return the loss of all pairs, or of all labels, of one forward pass; means over the minibatch."""
-        scores_B = self.scores(model, batch)
+    def forward_loss(self, model: nn.Module, batch: Batch, totals: MinibatchTotals) -> LossTerms:
+        """Return the loss of the pairs or labels of one forward pass, as a share of the mean over the minibatch."""
+        scores_B = self.score_rows(model, batch)
         if "pairs" in batch.scalars:
             entries = comparison_batch(batch)
-            scores_S, worth_S = entries.mean(scores_B), entries.mean(batch.scalars["worth"])
+            scores_S, worth_S = (
+                entries.mean_row_value_per_entry(scores_B),
+                entries.mean_row_value_per_entry(batch.scalars["worth"]),
+            )
             better_U, worse_U = scores_S[entries.better_U], scores_S[entries.worse_U]
             margin_U = self.settings.spread * (worth_S[entries.better_U] - worth_S[entries.worse_U])
             loss_U = bradley_terry(better_U, worse_U, margin_U, self.settings.centre)
-            loss_B, right_count = entries.spread_over_rows(loss_U), (better_U > worse_U).sum()
+            loss_B, right_count = entries.divide_pair_losses_among_rows(loss_U), (better_U > worse_U).sum()
         else:
             labels_B = batch.scalars["label"]
             right_count = (batch.counts_B * torch.where(scores_B > 0, labels_B, 1 - labels_B)).sum()

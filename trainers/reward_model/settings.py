@@ -1,23 +1,22 @@
 """The learner `reward_modeling`."""
 
-from marl.protocols import Learner, LearnerContext
+from marl.protocols import Learner, LearnerBuildArguments
 from marl.trainers.reward_model.options import RewardModelOptions
 
 
 class RewardModeling(RewardModelOptions):
-    """Learns to score its policy's answers; the policy itself does not change.
+    """Reward model that learns to score its policy's answers, from pairs or labels; the policy does not change.
 
-    A head with a single output on the policy's last hidden states; head and body learn. Saved as a sequence classifier,
-    to be used by the engine `reward_model` at a seat, whose scores may be rewards or `process` credit. The model reads
-    the chat template's text.
+    The model is a copy of the policy with a linear head. It is saved as a sequence classifier, which the engine
+    `reward_model` loads; its scores can be rewards or `process` credit. Its input is the chat template's text.
     """
 
     kind: str = "reward_modeling"
 
-    def build(self, context: LearnerContext) -> Learner:
-        from marl.trainers.reward_model.chat_text import ChatTextEncoder
+    def build(self, context: LearnerBuildArguments) -> Learner:
+        from marl.trainers.reward_model.chat_text import ChatAnswerEncoder
         from marl.trainers.reward_model.learner import RewardModelLearner
         from marl.trainers.reward_model.objective import RewardModelObjective
 
-        model, chat_text = context.source.model(), ChatTextEncoder(context.source.tokenizer())
+        model, chat_text = context.source.model(), ChatAnswerEncoder(context.source.tokenizer())
         return RewardModelLearner(self, context, model, RewardModelObjective(self, model, chat_text))

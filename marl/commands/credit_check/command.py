@@ -21,15 +21,13 @@ def credit_check(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's tables.")] = False,
 ) -> None:
     """Check every credit rule against known answers and against exact values of small games."""
-    # `marl --help` imports the commands of entry points, of which this is one, so they load nothing heavy.
-    from marl.commands.credit_check import report
-    from marl.commands.credit_check.measure import TASKS
-    from marl.commands.credit_check.methods import QUICK, CheckPlan, chosen_tasks, run_credit_check
+    # `marl --help` imports this module as an entry point, so imports that take seconds stay inside the function.
+    from marl.commands.credit_check import measure, methods, report
 
-    names = task or (QUICK if quick else [settings.name for settings in TASKS])
+    names = task or (methods.QUICK if quick else [settings.name for settings in measure.TASKS])
     seeds = range(seed, seed + (1 if quick else 5))
-    plan = CheckPlan(chosen_tasks(names), tuple(method or ()), seed=seed, seeds=seeds)
-    results = run_credit_check(plan, lambda stage: typer.echo(stage, err=True))
-    typer.echo(report.markdown(results) if markdown else report.text(results))
+    plan = methods.CreditCheckPlan(methods.find_credit_check_tasks(names), tuple(method or ()), seed=seed, seeds=seeds)
+    results = methods.run_credit_check(plan, lambda stage: typer.echo(stage, err=True))
+    typer.echo(report.results_as_markdown(results) if markdown else report.results_as_text(results))
     if out is not None:
-        report.write(out, results, plan, shlex.join(["marl", *sys.argv[1:]]))
+        report.write_results(out, results, plan, shlex.join(["marl", *sys.argv[1:]]))

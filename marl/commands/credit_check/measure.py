@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from marl.commands.credit_check.enumeration import EnumeratedGame, HistoryMove, cells_of
-from marl.commands.credit_check.estimands import Estimand, UndefinedEstimand, advantage
+from marl.commands.credit_check.enumeration import EnumeratedGame, HistoryAndMove, history_and_move_per_turn
+from marl.commands.credit_check.estimands import Estimand, UndefinedEstimandError, exact_advantages
 from marl.core.plugins import find_plugin
 from marl.core.types import Request, Ticket, TurnId
 from marl.credit_stage.stage import CreditStage
@@ -26,33 +26,32 @@ from marl.training.build import build
 from marl.training.run import Run
 
 STEPS = 4
-"""Number of training steps over which the episodes are divided."""
+"""Number of training steps over which the sampled episodes are divided."""
 GROUP = 8
-"""Number of episodes from the same start."""
+"""Number of episodes from the same start, which form a group."""
 RECOVERED = 0.95
-"""Minimum correlation of a correct method with its own estimand."""
+"""Minimum correlation of a correct method's credit with its own estimand."""
 SPREAD = 0.25
-"""Minimum standard deviation of an estimand; below it, noise decides the correlation."""
+"""Minimum standard deviation of an estimand. Below this spread, sampling noise decides the correlation."""
 _ROUNDING = 1e-9
+"""Maximum product of two standard deviations of constant values, which differ from 0 only by rounding."""
 Numbers = Sequence[float]
-
-# --- tasks ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class CheckTask:
+class CreditCheckTask:
     """A cooperative, enumerable game with the embedded tiny model in every seat."""
 
     name: str
     game: Mapping[str, Any]
-    default: Mapping[str, str]
-    """Agent -> default move, for rules that replace the moves of absent agents."""
+    default_moves: Mapping[str, str]
+    """Agent -> move that replaces the agent's moves in rules that compare with a default action."""
 
-    def scenario(self, episodes: int, seed: int) -> Scenario:
+    def build_scenario(self, episodes: int, seed: int) -> Scenario:
         """Return a scenario with one policy for all seats: a tiny model that has learned only the format of moves.
 
-        At temperature 0.5 nearly every answer is a move in its canonical text, so that the probability of that text is
-        the probability of the move.
+        At temperature 0.5 nearly every answer is the canonical text of a move, so the probability of this text is taken
+        as the probability of the move.
         """
         model = {"kind": "tiny", "hidden": 32, "layers": 1, "warm_up": {"steps": 60, "lr": 1e-2}}
         sampling = {"max_tokens": 4, "temperature": 0.5}
@@ -60,7 +59,7 @@ class CheckTask:
         return Scenario.model_validate(
             {
                 "game": self.game,
-                "seats": dict.fromkeys(self.default, "player"),
+                "seats": dict.fromkeys(self.default_moves, "player"),
                 "roles": {"player": {"kind": "player", "policy": "actor", "sampling": sampling}},
                 "policies": {"actor": {"model": model, "learner": {"kind": "grpo"}}},
                 "schedule": {"steps": STEPS, "groups": groups, "group_size": GROUP, "seed": seed, "threads": 1},
@@ -68,64 +67,65 @@ class CheckTask:
         )
 
 
-def _layers(*layers: int) -> dict[str, str]:
-    """Return the default moves of a layered hint game: the first word, and the first symbol in the last layer."""
-    moves = ["one"] * sum(layers[:-1]) + ["red"] * layers[-1]
+def _default_move_by_agent(*moves: str) -> dict[str, str]:
+    """Return agent -> default move: `agent_0` has the first of `moves`, `agent_1` the second, and so on."""
     return {f"agent_{index}": move for index, move in enumerate(moves)}
 
 
-_TWO = {"agent_0": "a", "agent_1": "a"}
-_THREE = {**_TWO, "agent_2": "a"}
+_TWO, _THREE = _default_move_by_agent("a", "a"), _default_move_by_agent("a", "a", "a")
 TASKS = (
-    CheckTask("hint", {"kind": "hint"}, {"speaker": "one", "guesser": "red"}),
-    CheckTask("2B", {"kind": "matrix", "table": "qmix_2b"}, _TWO),
-    CheckTask("matching", {"kind": "matrix", "table": "matching"}, _TWO),
-    CheckTask("AND of 3", {"kind": "matrix", "table": "and"}, _THREE),
-    CheckTask("climbing", {"kind": "matrix", "table": "climbing"}, _TWO),
-    CheckTask("two-step", {"kind": "two_step"}, _TWO),
-    CheckTask("additive", {"kind": "matrix", "table": "additive"}, _TWO),
-    CheckTask("fork", {"kind": "layered_hint", "layers": [1, 2]}, _layers(1, 2)),
-    CheckTask("join", {"kind": "layered_hint", "layers": [2, 1]}, _layers(2, 1)),
-    CheckTask("fork-join", {"kind": "layered_hint", "layers": [1, 2, 1]}, _layers(1, 2, 1)),
+    CreditCheckTask("hint", {"kind": "hint"}, {"speaker": "one", "guesser": "red"}),
+    CreditCheckTask("2B", {"kind": "matrix", "table": "qmix_2b"}, _TWO),
+    CreditCheckTask("matching", {"kind": "matrix", "table": "matching"}, _TWO),
+    CreditCheckTask("AND of 3", {"kind": "matrix", "table": "and"}, _THREE),
+    CreditCheckTask("climbing", {"kind": "matrix", "table": "climbing"}, _TWO),
+    CreditCheckTask("two-step", {"kind": "two_step"}, _TWO),
+    CreditCheckTask("additive", {"kind": "matrix", "table": "additive"}, _TWO),
+    # In layered hint games, agents of the last layer name a symbol, and all other agents say a word.
+    CreditCheckTask("fork", {"kind": "layered_hint", "layers": [1, 2]}, _default_move_by_agent("one", "red", "red")),
+    CreditCheckTask("join", {"kind": "layered_hint", "layers": [2, 1]}, _default_move_by_agent("one", "one", "red")),
+    CreditCheckTask(
+        "fork-join", {"kind": "layered_hint", "layers": [1, 2, 1]}, _default_move_by_agent("one", "one", "one", "red")
+    ),
 )
 
 
-def prepare(task: CheckTask, samples: int, seed: int) -> tuple[Run, EnumeratedGame]:
-    """Return a run with about `samples` episodes for each play, and the enumerated game under the run's policies.
+def build_run_and_enumerated_game(
+    task: CreditCheckTask, samples_per_play: int, seed: int
+) -> tuple[Run, EnumeratedGame]:
+    """Return a run that samples about `samples_per_play` episodes for each legal play of `task`, and the run's
+    enumerated game.
 
-    The probability of a move is the probability of its text.
+    In the enumerated game, a move has the probability with which the run's policy answers with the move's text.
     """
-    run = build(task.scenario(1, seed))
+    run = build(task.build_scenario(1, seed))
     scenario, simulator = run.scenario, run.simulator
     tree = build_game_tree(scenario.game, simulator.casting, scenario.seats)
     chances = move_probabilities(simulator, list(tree.requests.values()))
     strategy = dict(zip(tree.requests, chances, strict=True))
     game = EnumeratedGame(scenario.game, simulator.casting, scenario.seats, strategy)
-    legal = [play for play in game.plays if all(decision.cell.move is not None for decision in play.decisions)]
-    return build(task.scenario(samples * len(legal), seed)), game
-
-
-# --- methods and results ----------------------------------------------------------------------------------------------
+    legal_plays = sum(None not in play.decisions[-1].cell.history_after_move.moves for play in game.plays)
+    return build(task.build_scenario(samples_per_play * legal_plays, seed)), game
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
-    """A credit rule and its estimand."""
+class CheckedCreditMethod:
+    """A credit rule to be checked, and its estimand: the exact expected credit."""
 
     name: str
     credit: Mapping[str, Any]
-    """The section `credit:` of a scenario."""
+    """Settings of the credit rule, as in the section `credit:` of a scenario."""
     estimand: Estimand | None
-    """Exact estimand of the rule, or None if there is none."""
-    warm_up_passes: int = 0
-    """Passes over the episodes before credit counts, for rules that learn from earlier steps."""
+    """Exact expected credit of the rule, or None if no formula is known."""
+    passes_before_measurement: int = 0
+    """Number of passes over the episodes before credit is measured (default: 0), for rules that learn values."""
     experience: Mapping[str, Any] | None = None
-    """The section `experience:` of a scenario, or None for the episodes that all methods share."""
+    """Settings of the section `experience:`, or None to use the episodes that all methods share."""
 
 
 @dataclass(frozen=True, slots=True)
-class MethodResult:
-    """Metrics of a method on a task. Correlations, bias and spread weight each cell by its probability."""
+class CreditMethodResult:
+    """Metrics of a method on a task, averaged over pairs of history and move with their probabilities as weights."""
 
     method: str
     task: str
@@ -140,24 +140,24 @@ class MethodResult:
     spearman: float | None
     """Rank correlation of mean credit with the exact sequential advantage."""
     exact_pearson: float | None
-    """Pearson correlation of the exact estimand with the exact sequential advantage, over the turns of all plays: an
-    upper bound without sampling noise."""
+    """Pearson correlation of the exact estimand with the exact sequential advantage, over the turns of all plays: the
+    upper bound of `pearson` without sampling noise."""
     bias: float | None
-    """Mean of (mean credit - own estimand) over cells."""
+    """Mean difference between mean credit and the method's own estimand, over all pairs of history and move."""
     error: float | None
-    """Root mean square of (mean credit - own estimand) over cells."""
+    """Root mean square of the difference between mean credit and own estimand, over all pairs of history and move."""
     variance: float
-    """Mean variance of the credit of one turn among turns with the same history and move."""
+    """Variance of credit among turns with the same history and move, averaged over all pairs."""
     fewest: int
-    """Number of samples of the rarest (history, move)."""
+    """Number of sampled turns of the pair of history and move with the fewest samples."""
     generations: float
-    """Number of answers sampled for credit, per credited turn."""
+    """Number of answers that the method sampled in order to assign credit, per credited turn."""
     tokens: float
-    """Number of tokens sampled or scored for credit, per credited turn."""
+    """Number of tokens that the method sampled or scored to assign credit, per credited turn."""
 
 
-class CountedEngine(WeightlessEngine):
-    """Engine that counts the answers sampled by another engine."""
+class AnswerCountingEngine(WeightlessEngine):
+    """Engine that passes requests on to another engine and counts the sampled answers."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -169,85 +169,98 @@ class CountedEngine(WeightlessEngine):
         self._engine.submit(ticket, request)
 
 
-class MethodBench:
-    """A task with its exact values and its episodes, which all methods share."""
+class CreditMethodMeasurement:
+    """Measures methods on one task. All methods share the task's exact values and sampled episodes."""
 
-    def __init__(self, task: CheckTask, samples: int, seed: int) -> None:
+    def __init__(self, task: CreditCheckTask, samples: int, seed: int) -> None:
+        """Enumerate the game of `task`, and sample about `samples` episodes for each legal play of the game."""
         self.task, self.samples = task, samples
-        self.run, self.game = prepare(task, samples, seed)
-        self._sequential = _legal_averages(self.game, advantage)
+        self.run, self.game = build_run_and_enumerated_game(task, samples, seed)
+        self._exact_advantages = _mean_estimand_by_legal_move(self.game, exact_advantages)
         self._steps = [self.run.simulator.play(self.run.deals(step)) for step in range(STEPS)]
 
-    def __call__(self, method: Method) -> MethodResult:
-        """Assign credit to all episodes by `method`, step by step, and return its metrics."""
-        # A simulator of its own: the play of one method must not change the results of the next one.
+    def __call__(self, method: CheckedCreditMethod) -> CreditMethodResult:
+        """Assign credit to all episodes by `method`, step by step, and return the method's metrics."""
+        # Each method gets a simulator of its own, so that its rollouts cannot change the next method's results.
         shared = self.run.simulator
         assert isinstance(shared, RolloutSimulator)
-        engines = {name: CountedEngine(engine) for name, engine in shared.engines.items()}
+        engines = {name: AnswerCountingEngine(engine) for name, engine in shared.engines.items()}
         credit_stage = CreditStage(CreditConfig.model_validate(method.credit))
         run = replace(self.run, simulator=shared.variant(shared.casting, engines), credit_stage=credit_stage)
         steps = self._steps
         if method.experience:
             experience = find_plugin("experience", method.experience["kind"], ExperienceConfig)
             player = experience.model_validate(method.experience).build()  # type: ignore[attr-defined]
-            # A tree plays several episodes from each start, so a quarter of the starts gives about as many turns.
+            # Tree sampling plays several episodes per start, so a quarter of the starts gives about as many turns.
             quarter = run.scenario.schedule.groups * run.scenario.schedule.group_size // 4
             steps = [player.gather(step, lambda at: run.deals(at)[:quarter], run.simulator) for step in range(STEPS)]
-        samples: dict[HistoryMove, list[float]] = defaultdict(list)
-        tokens, sampled = shared.tokens["credit"], sum(engine.sampled for engine in engines.values())
-        passes = method.warm_up_passes + 1
+        samples: dict[HistoryAndMove, list[float]] = defaultdict(list)
+        # Costs are differences of counters, which also hold earlier methods' costs and the rollouts of tree sampling.
+        tokens_before, answers_before = shared.tokens["credit"], sum(engine.sampled for engine in engines.values())
+        passes = method.passes_before_measurement + 1
         for number in range(passes):
             for trajectories in steps:
                 credit = run.credit_stage(run.evidence(trajectories, run.read(trajectories))).credit
-                if number < method.warm_up_passes:
+                if number < method.passes_before_measurement:
                     continue
-                cells: dict[TurnId, HistoryMove] = {}
+                cells: dict[TurnId, HistoryAndMove] = {}
                 for trajectory in trajectories:
-                    # Branches of a tree share turns; each turn is one sample.
-                    cells |= zip([turn.id for turn in trajectory.turns], cells_of(trajectory), strict=True)
+                    # A turn that several branches of a tree share is one sample.
+                    cells |= zip(
+                        [turn.id for turn in trajectory.turns], history_and_move_per_turn(trajectory), strict=True
+                    )
                 for turn, cell in cells.items():
                     if turn in credit:
                         samples[cell].append(credit[turn].value)
-        # Costs are those of all passes, so they are divided by the credited turns of all passes.
+        # Costs were summed over all passes, so they are divided by the credited turns of all passes.
         credited = max(sum(map(len, samples.values())) * passes, 1)
-        sampled = sum(engine.sampled for engine in engines.values()) - sampled
-        return self._result(method, samples, sampled / credited, (shared.tokens["credit"] - tokens) / credited)
+        answers = sum(engine.sampled for engine in engines.values()) - answers_before
+        tokens = shared.tokens["credit"] - tokens_before
+        return self._method_result(method, samples, answers / credited, tokens / credited)
 
-    def _result(
-        self, method: Method, credit: Mapping[HistoryMove, Sequence[float]], generations: float, tokens: float
-    ) -> MethodResult:
-        """Return the metrics of `credit`, cell -> samples; only the first `samples` samples of each cell count."""
+    def _method_result(
+        self,
+        method: CheckedCreditMethod,
+        credit_samples: Mapping[HistoryAndMove, Sequence[float]],
+        generations: float,
+        tokens: float,
+    ) -> CreditMethodResult:
+        """Return the metrics of a method that assigned `credit_samples` ((history, move) -> credit of each of its
+        turns).
+
+        The first `self.samples` turns of each pair count. `generations` and `tokens` are costs per credited turn.
+        """
         estimand = exact_pearson = None
         if method.estimand:
-            with suppress(UndefinedEstimand):
-                estimand = _legal_averages(self.game, method.estimand)
-                exact_pearson = correlation_over_turns(self.game, method.estimand)
+            with suppress(UndefinedEstimandError):
+                estimand = _mean_estimand_by_legal_move(self.game, method.estimand)
+                exact_pearson = correlation_with_exact_advantages(self.game, method.estimand)
         means, variances, weights, counts = [], [], [], []
         exact, goal, squared_gaps, gaps = [], [], [], []
-        for cell, sequential_advantage in self._sequential.items():
-            if not credit.get(cell):
+        for cell, exact_advantage in self._exact_advantages.items():
+            if not credit_samples.get(cell):
                 continue
-            # Frequent cells have many more samples; equal numbers make variances comparable.
-            values = credit[cell][: self.samples]
+            # Each cell contributes equally many samples, so that variances of frequent and rare cells are comparable.
+            values = credit_samples[cell][: self.samples]
             means.append(fmean(values))
             variances.append(pvariance(values))
-            weights.append(self.game.chance(cell))
+            weights.append(self.game.reach_probability(cell))
             counts.append(len(values))
-            exact.append(sequential_advantage)
+            exact.append(exact_advantage)
             if estimand:
                 goal.append(estimand[cell])
                 gaps.append(means[-1] - estimand[cell])
                 squared_gaps.append(gaps[-1] ** 2)
-        similarity = pearson(means, goal, weights) if goal else None
+        similarity = weighted_pearson_correlation(means, goal, weights) if goal else None
         spread = weighted_std(goal, weights) if goal else None
-        return MethodResult(
+        return CreditMethodResult(
             method=method.name,
             task=self.task.name,
             own_pearson=similarity,
             own_spread=spread,
             recovered=None if spread is None or spread < SPREAD else (similarity or 0.0) >= RECOVERED,
-            pearson=pearson(means, exact, weights),
-            spearman=spearman(means, exact, weights),
+            pearson=weighted_pearson_correlation(means, exact, weights),
+            spearman=weighted_spearman_correlation(means, exact, weights),
             exact_pearson=exact_pearson,
             bias=weighted_mean(gaps, weights) if gaps else None,
             error=weighted_mean(squared_gaps, weights) ** 0.5 if gaps else None,
@@ -258,39 +271,40 @@ class MethodBench:
         )
 
 
-def _legal_averages(game: EnumeratedGame, estimand: Estimand) -> dict[HistoryMove, float]:
-    """Return cell -> estimand for the cells with a legal move."""
-    return {cell: value for cell, value in game.average(partial(estimand, game)).items() if cell.move is not None}
+def _mean_estimand_by_legal_move(game: EnumeratedGame, estimand: Estimand) -> dict[HistoryAndMove, float]:
+    """Return (history, move) -> mean of `estimand` over the plays with this history and legal move."""
+    averages = game.mean_credit_by_history_and_move(partial(estimand, game))
+    return {cell: value for cell, value in averages.items() if cell.move is not None}
 
 
-# --- weighted statistics ----------------------------------------------------------------------------------------------
+# --- weighted statistics (means, correlations) ------------------------------------------------------------------------
 
 
-def correlation_over_turns(game: EnumeratedGame, estimand: Estimand) -> float | None:
+def correlation_with_exact_advantages(game: EnumeratedGame, estimand: Estimand) -> float | None:
     """Return the correlation of an estimand with the exact sequential advantage, over all turns of all plays."""
-    estimands: list[float] = []
-    advantages: list[float] = []
+    estimates: list[float] = []
+    exact: list[float] = []
     chances: list[float] = []
     for play in game.plays:
-        estimands += estimand(game, play)
-        advantages += advantage(game, play)
-        chances += [play.chance] * len(play.decisions)
-    return pearson(estimands, advantages, chances)
+        estimates += estimand(game, play)
+        exact += exact_advantages(game, play)
+        chances += [play.probability] * len(play.decisions)
+    return weighted_pearson_correlation(estimates, exact, chances)
 
 
 def weighted_mean(values: Numbers, weights: Numbers) -> float:
-    """Return the mean of `values` with `weights`."""
+    """Return the mean of `values` weighted by `weights`."""
     return float(np.average(values, weights=weights))
 
 
 def weighted_std(values: Numbers, weights: Numbers) -> float:
-    """Return the standard deviation of `values` with `weights`."""
+    """Return the standard deviation of `values` weighted by `weights`."""
     squares = (np.asarray(values) - weighted_mean(values, weights)) ** 2
     return float(np.sqrt(np.average(squares, weights=weights)))
 
 
-def pearson(x: Numbers, y: Numbers, weights: Numbers) -> float | None:
-    """Return the weighted Pearson correlation, or None if `x` or `y` is constant."""
+def weighted_pearson_correlation(x: Numbers, y: Numbers, weights: Numbers) -> float | None:
+    """Return the weighted Pearson correlation of `x` and `y`, or None if one of them is constant."""
     scale = weighted_std(x, weights) * weighted_std(y, weights)
     if scale <= _ROUNDING:
         return None
@@ -298,11 +312,11 @@ def pearson(x: Numbers, y: Numbers, weights: Numbers) -> float | None:
     return float(np.average(products, weights=weights)) / scale
 
 
-def spearman(x: Numbers, y: Numbers, weights: Numbers) -> float | None:
-    """Return the weighted Spearman correlation; equal values share their mean rank."""
+def weighted_spearman_correlation(x: Numbers, y: Numbers, weights: Numbers) -> float | None:
+    """Return the weighted Spearman correlation of `x` and `y`, in which equal values share their mean rank."""
     ranks = []
     for values in (x, y):
-        # Values that differ by rounding only count as equal.
+        # Rounding makes values tie that differ only by float errors.
         rounded = np.round(np.asarray(values, dtype=float), 9)
         ranks.append([float((rounded < value).sum() + (rounded == value).sum() / 2) for value in rounded])
-    return pearson(ranks[0], ranks[1], weights)
+    return weighted_pearson_correlation(ranks[0], ranks[1], weights)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from marl.commands.command_group import DefaultCommandGroup
-from marl.commands.eval.cross_play import CrossPlayRun
+from marl.commands.eval.cross_play import CrossPlayTournament
 from marl.commands.eval.evaluate import (
     EvaluatedPolicies,
     evaluate_policies,
@@ -20,17 +20,17 @@ from marl.commands.eval.evaluate import (
     policies_of_run,
     policies_of_scenario,
 )
-from marl.commands.eval.exploitability import measure_exploitability, render_exploited
-from marl.commands.eval.output import finite_or_null, prepare_output, write_figures_file
+from marl.commands.eval.exploitability import measure_exploitability, render_exploitability
+from marl.commands.eval.output import create_output_folder, replace_nonfinite_by_none, write_json_results
 from marl.commands.eval.players import read_roster
-from marl.commands.eval.suite import read_scores, read_suite, suite_player, write_suite_figures
+from marl.commands.eval.suite import read_suite, read_suite_scores, suite_player, write_suite_results
 from marl.commands.eval.transfer import measure_transfers, render_transfers, write_transfers
 from marl.commands.options import with_options
 from marl.commands.terminal import Overrides, RunPath, ScenarioOrRun, echo, is_run_folder
-from marl.evaluation.suite_play import suite_figures, suite_gains
-from marl.runs.run_folder import environment
+from marl.evaluation.suite_play import paired_gain_metrics, suite_metrics
+from marl.runs.run_folder import describe_environment
 from marl.scenario.load import ScenarioError
-from marl.view.tournament_table import standings_text
+from marl.view.tournament_table import ranking_and_cross_play_text
 
 REPLACED_OPTIONS = {
     "--suite": "write `marl eval suite SUITE.yaml TARGET`",
@@ -39,11 +39,11 @@ REPLACED_OPTIONS = {
     "--exploitability": "write `marl eval exploitability PLAYER`",
     "--rating": "leave it out: ratings of `marl eval cross-play` are Elo",
 }
-"""Option of `marl eval` in version 0.1 -> its new spelling, which the refusal names."""
+"""Option of `marl eval` in version 0.1 -> instruction for its new spelling, which the error message contains."""
 
 
-class EvalGroup(DefaultCommandGroup):
-    """Subcommands of `marl eval`; options of the former single command are refused with their new spelling."""
+class EvalCommandGroup(DefaultCommandGroup):
+    """Subcommands of `marl eval`. Options of version 0.1 are refused with an error that names their new spelling."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for word in args:
@@ -54,7 +54,7 @@ class EvalGroup(DefaultCommandGroup):
 
 
 app = typer.Typer(
-    cls=EvalGroup,
+    cls=EvalCommandGroup,
     no_args_is_help=True,
     help="Measure runs, scenarios, models and scripted players.\n\n`marl eval TARGET` is `marl eval run TARGET`. A run "
     "folder with the name of a subcommand is written as a path: ./suite.",
@@ -96,10 +96,10 @@ class PolicyEvalOptions:
     ] = None
     out: _Out = None
 
-    def policies(self, target: Path, overrides: Sequence[str] = ()) -> EvaluatedPolicies:
-        """Return the policies of `target`, a run's folder or a scenario file."""
-        open_policies = policies_of_run if is_run_folder(target) else policies_of_scenario
-        return open_policies(target, overrides, self.step, best=self.best)
+    def evaluated_policies(self, target: Path, overrides: Sequence[str] = ()) -> EvaluatedPolicies:
+        """Return the policies of `target`, a run's folder or a scenario file, at the step that the options name."""
+        find_policies = policies_of_run if is_run_folder(target) else policies_of_scenario
+        return find_policies(target, overrides, self.step, best=self.best)
 
 
 @app.command(name="run")
@@ -110,25 +110,25 @@ def evaluate_run_or_scenario(target: ScenarioOrRun, options: PolicyEvalOptions, 
     To measure a model's folder, name it in a scenario: marl eval run SCENARIO policies.NAME.model=FOLDER. This
     subcommand is the default: marl eval RUN.
     """
-    prepare_output(options.out)
+    create_output_folder(options.out)
     search = parse_search(options.search) if options.search else None
-    policies = options.policies(target, overrides or ())
+    policies = options.evaluated_policies(target, overrides or ())
     metrics = evaluate_policies(policies, options.against, options.episodes, search)
-    echo(format_metrics(metrics, policies.scenario.rule_roles))
+    echo(format_metrics(metrics, policies.scenario.rule_based_roles))
     if options.out is not None:
         content = {
             **{"measured": str(target), "checkpoint": policies.checkpoint},
             **({"search": search.model_dump(mode="json")} if search else {}),
-            "figures": finite_or_null(metrics),
-            **environment(policies.scenario),
+            "figures": replace_nonfinite_by_none(metrics),
+            **describe_environment(policies.scenario),
             "scenario": policies.scenario.model_dump(mode="json"),
         }
-        write_figures_file(options.out, content)
+        write_json_results(options.out, content)
         echo(f"{options.out}: {len(metrics)} figures")
 
 
 @dataclass(frozen=True)
-class SuiteOptions:
+class SuiteEvalOptions:
     """Options of `marl eval suite`."""
 
     against: Annotated[
@@ -145,7 +145,7 @@ class SuiteOptions:
 
 
 @app.command(name="suite")
-@with_options(SuiteOptions)
+@with_options(SuiteEvalOptions)
 def evaluate_suite(
     suite: Annotated[Path, typer.Argument(help="Tasks and games to measure on (YAML).", show_default=False)],
     target: Annotated[
@@ -154,27 +154,27 @@ def evaluate_suite(
             help="A run, a scenario (YAML), a model's folder, or a model's name on the hub.", show_default=False
         ),
     ],
-    options: SuiteOptions,
+    options: SuiteEvalOptions,
     overrides: Overrides = None,
 ) -> None:
     """Measure a run, a scenario or a model on the tasks and games of a suite: pass@k, maj@k, best@k."""
-    prepare_output(options.out)
+    create_output_folder(options.out)
     tests = read_suite(suite)
     player = suite_player(target, tests, overrides or (), step=options.step, best=options.best, policy=options.policy)
-    # A test that does not fit `target` is refused before the comparison plays for minutes.
-    player.tables(tests)
+    # A test that does not fit `target` is refused now, before the player of `--against` plays for minutes.
+    player.assign_policies_to_tests(tests)
     before = None
     if options.against and options.against.endswith(".json"):
-        before = read_scores(Path(options.against), tests)
+        before = read_suite_scores(Path(options.against), tests)
     elif options.against:
-        before = suite_player(options.against, tests, policy=options.policy).play(tests)
-    scores = player.play(tests)
-    metrics = suite_figures(tests, scores)
+        before = suite_player(options.against, tests, policy=options.policy).play_suite(tests)
+    scores = player.play_suite(tests)
+    metrics = suite_metrics(tests, scores)
     if before is not None:
-        metrics |= suite_gains(tests, before, scores)
+        metrics |= paired_gain_metrics(tests, before, scores)
     echo(format_metrics(metrics))
     if options.out is not None:
-        write_suite_figures(options.out, tests, player, scores, metrics)
+        write_suite_results(options.out, tests, player, scores, metrics)
         echo(f"{options.out}: {len(metrics)} figures")
 
 
@@ -186,10 +186,10 @@ def evaluate_transfer(
     options: PolicyEvalOptions,
 ) -> None:
     """Measure a run's policies in other scenarios, before and after training."""
-    prepare_output(options.out)
+    create_output_folder(options.out)
     search = parse_search(options.search) if options.search else None
-    policies = options.policies(run)
-    measure = partial(evaluate_policies, against=options.against, episodes=options.episodes, search=search)
+    policies = options.evaluated_policies(run)
+    measure = partial(evaluate_policies, opponent_or_run=options.against, episodes=options.episodes, search=search)
     results = measure_transfers(policies, run, scenarios, measure)
     echo(render_transfers(results))
     if options.out is not None:
@@ -213,19 +213,19 @@ class CrossPlayOptions:
 @with_options(CrossPlayOptions)
 def evaluate_cross_play(players: _Players, options: CrossPlayOptions) -> None:
     """Play every pair of players against each other in all seats: scores, Elo ratings, equilibrium."""
-    prepare_output(options.out)
+    create_output_folder(options.out)
     roster = read_roster(players, game=options.game, policy=options.policy)
-    play = CrossPlayRun.from_roster(
+    play = CrossPlayTournament.from_roster(
         roster, episodes=options.episodes, budget=options.budget, seed=options.seed, out=options.out
     )
     table = play()
-    echo(standings_text(table))
+    echo(ranking_and_cross_play_text(table))
     if options.out is not None:
-        from marl.view.pictures import save_heat_map  # matplotlib takes long to import
+        from marl.view.pictures import save_heat_map  # The import is here, because matplotlib loads slowly.
 
         picture = options.out.with_suffix(".png")
         save_heat_map(picture, table)
-        echo(f"{options.out}: {len(table.meetings)} pairs; {picture}: the matrix")
+        echo(f"{options.out}: {len(table.episodes_by_pair)} pairs; {picture}: the matrix")
 
 
 @app.command(name="exploitability")
@@ -233,16 +233,16 @@ def evaluate_exploitability(
     players: _Players, game: _Game = None, policy: _SeatPolicy = None, out: _Out = None
 ) -> None:
     """Compute exactly how much a best response gains: against each player, their average, and their equilibrium."""
-    prepare_output(out)
+    create_output_folder(out)
     roster = read_roster(players, game=game, policy=policy)
     measured = measure_exploitability(roster)
-    echo(render_exploited(measured))
+    echo(render_exploitability(measured))
     if out is not None:
         content = {
             "measured": [entrant.name for entrant in roster.entrants],
             "figures": {name: asdict(row) for name, row in measured.items()},
-            **environment(roster.scenario),
+            **describe_environment(roster.scenario),
             "scenario": roster.scenario.model_dump(mode="json"),
         }
-        write_figures_file(out, content)
+        write_json_results(out, content)
         echo(f"{out}: {len(measured)} rows")

@@ -9,18 +9,19 @@ from functools import partial
 from pathlib import Path
 
 from marl.commands.eval.evaluate import EvaluatedPolicies
-from marl.commands.eval.output import finite_or_null, write_figures_file
+from marl.commands.eval.output import replace_nonfinite_by_none, write_json_results
 from marl.core.config import shorten
 from marl.core.types import Metrics
 from marl.rollout.simulator import RolloutSimulator
-from marl.runs.run_folder import RunFolder, environment
+from marl.runs.run_folder import RunFolder, describe_environment
 from marl.scenario.load import ScenarioError, load
 from marl.scenario.schema import PolicyConfig, Scenario
 from marl.training.build import prepare_models
-from marl.training.placement import Sources, build_engines, make_simulator, use_threads
-from marl.training.restore import saved_policies
+from marl.training.placement import ModelSources, build_engines, set_torch_threads, simulator_from_engines
+from marl.training.restore import policies_with_saved_weights
 
 Measure = Callable[[EvaluatedPolicies], Metrics]
+"""Function that plays episodes with policies, and returns the metrics of the policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,39 +29,46 @@ class TransferResult:
     """Metrics of one scenario with a run's initial policies, and with its policies at a checkpoint."""
 
     target: Path
+    """File of the scenario in which the policies were measured."""
     scenario: Scenario
     before: Metrics
+    """Metrics with the run's initial policies."""
     after: Metrics
+    """Metrics with the run's policies at the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
-class _RunWeights:
-    """A run's policies at one time, without learners, and the sources of their weights."""
+class _RunPoliciesWithModelSources:
+    """Policies of a run before or after training, without learners, and where to load their weights from."""
 
     policies: Mapping[str, PolicyConfig]
-    sources: Sources
+    sources: ModelSources
 
-    def simulator(self, scenario: Scenario, speakers: Mapping[str, str]) -> RolloutSimulator:
-        """Return the simulator of `scenario`, with the policies in `speakers` replaced by policies of the run."""
+    def simulator_with_run_policies(
+        self, scenario: Scenario, run_policy_by_policy: Mapping[str, str]
+    ) -> RolloutSimulator:
+        """Return a simulator of `scenario`. `run_policy_by_policy` maps policies of `scenario` to policies of the
+        run."""
         policies, own_policies = {}, {}
         for name, policy in scenario.policies.items():
-            if name in speakers:
-                model = self.policies[speakers[name]].model
+            if name in run_policy_by_policy:
+                model = self.policies[run_policy_by_policy[name]].model
             else:
                 model = policy.model
                 own_policies[name] = policy
             policies[name] = policy.model_copy(update={"learner": None, "model": model})
         sources = {**prepare_models(scenario, own_policies)}
-        for name, run_policy in speakers.items():
+        for name, run_policy in run_policy_by_policy.items():
             sources[name] = self.sources[run_policy]
-        use_threads(scenario.schedule.threads)
-        return make_simulator(scenario, build_engines(policies, sources))
+        set_torch_threads(scenario.schedule.threads)
+        return simulator_from_engines(scenario, build_engines(policies, sources))
 
 
 def measure_transfers(
-    measured: EvaluatedPolicies, run: Path, targets: Sequence[Path], measure: Measure
+    run_policies: EvaluatedPolicies, run: Path, scenario_files: Sequence[Path], measure_metrics: Measure
 ) -> list[TransferResult]:
-    """Return the metrics of every scenario in `targets` with a run's policies in the seats of its learning policies.
+    """Return the metrics of every scenario in `scenario_files` with a run's policies in the seats of its learning
+    policies.
 
     A learning policy of a scenario is replaced by the run's policy of the same name, or else by the only policy that
     the run trained. All other policies stay the scenario's own.
@@ -68,41 +76,42 @@ def measure_transfers(
     Raises:
         ScenarioError: if `run` is no run, a scenario is faulty, or a learning policy has no counterpart in the run.
     """
-    if measured.checkpoint is None:
-        raise ScenarioError(f"transfer {targets[0]}: {run} is a scenario; give the folder of a run that was trained")
-    scenarios = {target: load(target) for target in targets}
-    speakers = {target: _speakers(measured.scenario, target, scenario) for target, scenario in scenarios.items()}
-    # Without learners no optimizer state and no critic is loaded.
-    initial = {name: policy.model_copy(update={"learner": None}) for name, policy in measured.scenario.policies.items()}
-    folder = RunFolder(run).policies_folder(measured.checkpoint)
-    trained = saved_policies(measured.scenario, folder, learn=False)
-    initial_weights = _RunWeights(initial, prepare_models(measured.scenario, initial))
-    trained_weights = _RunWeights(trained, prepare_models(measured.scenario, trained))
+    if run_policies.checkpoint is None:
+        raise ScenarioError(
+            f"transfer {scenario_files[0]}: {run} is a scenario; give the folder of a run that was trained"
+        )
+    scenarios = {target: load(target) for target in scenario_files}
+    trained_names = []
+    for name, policy in run_policies.scenario.policies.items():
+        if policy.learner and policy.learner.publishes:
+            trained_names.append(name)
+    # For each target scenario: learning policy -> trained policy of the run that takes its place.
+    replacements: dict[Path, dict[str, str]] = {target: {} for target in scenario_files}
+    for target, scenario in scenarios.items():
+        for name in [name for name, policy in scenario.policies.items() if policy.learner]:
+            if name not in trained_names and len(trained_names) != 1:
+                raise ScenarioError(
+                    f"transfer {target}: policies.{name} learns there, but the run trained no policy of this name; it "
+                    f"trained {', '.join(trained_names) or 'none'}"
+                )
+            replacements[target][name] = name if name in trained_names else trained_names[0]
+    # `learner: None` prevents loading of optimizer states and critics.
+    initial = {
+        name: policy.model_copy(update={"learner": None}) for name, policy in run_policies.scenario.policies.items()
+    }
+    folder = RunFolder(run).verified_policies_folder(run_policies.checkpoint)
+    trained = policies_with_saved_weights(run_policies.scenario, folder, keep_learners=False)
+    initial_weights = _RunPoliciesWithModelSources(initial, prepare_models(run_policies.scenario, initial))
+    trained_weights = _RunPoliciesWithModelSources(trained, prepare_models(run_policies.scenario, trained))
     results = []
-    for target in targets:
+    for target in scenario_files:
         scenario = scenarios[target]
         metrics = []
         for weights in (initial_weights, trained_weights):
-            load_simulator = partial(weights.simulator, scenario, speakers[target])
-            metrics.append(measure(EvaluatedPolicies(scenario, None, load_simulator)))
+            load_simulator = partial(weights.simulator_with_run_policies, scenario, replacements[target])
+            metrics.append(measure_metrics(EvaluatedPolicies(scenario, None, load_simulator)))
         results.append(TransferResult(target, scenario, *metrics))
     return results
-
-
-def _speakers(run: Scenario, target: Path, scenario: Scenario) -> dict[str, str]:
-    """Return a map from each learning policy of `scenario` to the policy of the run that replaces it."""
-    trained = [name for name, policy in run.policies.items() if policy.learner and policy.learner.publishes]
-    speakers = {}
-    for name, policy in scenario.policies.items():
-        if not policy.learner:
-            continue
-        if name not in trained and len(trained) != 1:
-            raise ScenarioError(
-                f"transfer {target}: policies.{name} learns there, but the run trained no policy of this name; it "
-                f"trained {', '.join(trained) or 'none'}"
-            )
-        speakers[name] = name if name in trained else trained[0]
-    return speakers
 
 
 def render_transfers(results: Sequence[TransferResult]) -> str:
@@ -111,7 +120,7 @@ def render_transfers(results: Sequence[TransferResult]) -> str:
     for result in results:
         scenario = shorten(result.target.stem, 30)
         for name, after in result.after.items():
-            # Bounds stand in the interval's column; metrics of single roles would drown the table.
+            # Bounds of intervals are shown in their own column, and metrics of single roles are left out for brevity.
             if name not in result.before or name.endswith(("_low", "_high", "/episodes")) or "/role/" in name:
                 continue
             low, high = result.after.get(f"{name}_low", math.nan), result.after.get(f"{name}_high", math.nan)
@@ -126,13 +135,13 @@ def render_transfers(results: Sequence[TransferResult]) -> str:
 
 
 def write_transfers(file: Path, run: Path, measured: EvaluatedPolicies, results: Sequence[TransferResult]) -> None:
-    """Write the metrics as JSON, with checkpoint, seed, versions and scenarios."""
+    """Write the metrics of all transfers to `file` as JSON, with checkpoint, seed, versions and scenarios."""
     tables = {}
     for result in results:
         tables[str(result.target)] = {
-            "before": finite_or_null(result.before),
-            "after": finite_or_null(result.after),
+            "before": replace_nonfinite_by_none(result.before),
+            "after": replace_nonfinite_by_none(result.after),
             "scenario": result.scenario.model_dump(mode="json"),
         }
-    content = {"measured": str(run), "checkpoint": measured.checkpoint, **environment(measured.scenario)}
-    write_figures_file(file, {**content, "transfer": tables})
+    content = {"measured": str(run), "checkpoint": measured.checkpoint, **describe_environment(measured.scenario)}
+    write_json_results(file, {**content, "transfer": tables})

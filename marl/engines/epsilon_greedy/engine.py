@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from marl.core.types import Completion, Failure, Request, Ticket
+from marl.core.types import Completion, CompletionFailure, Request, Ticket
 from marl.engines.transformers.policy_weights import FullWeights
-from marl.models.decision_prompts import Ids
+from marl.models.decision_prompts import Ids, QNetworkInput
 from marl.models.q_network import QNetworkSource
 from marl.protocols import ModelSource, Weights
 
 
 class EpsilonGreedyEngine:
-    """Engine that answers all open requests in one forward pass. Equal prompts take one row of the batch.
+    """Engine for Q-networks that answers all open requests in one forward pass. Equal prompts share a row of the batch.
 
     The engine keeps no state of an episode: a prompt holds everything that the agent observed before. Forks, replays
     and resumed runs therefore need no special handling.
@@ -31,69 +31,68 @@ class EpsilonGreedyEngine:
         self._open[ticket] = request, self._tokenizer.prompt(request)
 
     @torch.no_grad()
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         open_requests, self._open = self._open, {}
         if not open_requests:
             return []
-        prompts = list(dict.fromkeys(prompt for _, prompt in open_requests.values()))
-        decisions = [self._tokenizer.decisions(prompt) for prompt in prompts]
-        values = self._network(decisions).tolist()
-        last_values: dict[Ids, list[float]] = {}
-        for prompt, sequence, rows in zip(prompts, decisions, values, strict=True):
-            # Rows are padded behind the last decision, for which the action is chosen.
-            last_values[prompt] = rows[len(sequence) - 1]
-        answers: list[tuple[Ticket, Completion | Failure]] = []
+        decisions: dict[Ids, list[QNetworkInput]] = {}
+        for _, prompt in open_requests.values():
+            decisions.setdefault(prompt, self._tokenizer.decisions(prompt))
+        values = dict(zip(decisions, self._network(list(decisions.values())).tolist(), strict=True))
+        answers: list[tuple[Ticket, Completion | CompletionFailure]] = []
+        versions = (self._weights.versions[0], self._weights.versions[0])
         for ticket, (request, prompt) in open_requests.items():
-            answers.append((ticket, self._choose(request, prompt, last_values[prompt])))
+            # The action is chosen for the prompt's last decision; values after it are padding.
+            last_values = values[prompt][len(decisions[prompt]) - 1]
+            options = request.options or {}
+            tokens, texts = list(map(self._tokenizer.token_id_of_action, options)), list(options.values())
+            is_greedy = request.purpose == "eval" or request.sampling.temperature == 0
+            epsilon = 0.0 if is_greedy else float(self._network.epsilon)
+            option_values = [last_values[self._tokenizer.action_index_of_token_id(token)] for token in tokens]
+            probabilities = epsilon_greedy_probabilities(option_values, epsilon)
+            if request.forced is not None and request.forced not in texts:
+                answers.append((ticket, Completion(request.forced, prompt, (), (-math.inf,), "stop", versions)))
+                continue
+            if request.forced is None:
+                # A float's mantissa has 53 bits, so the uniform number uses 53 bits of the seed.
+                index = draw_index(probabilities, (request.seed % 2**53) / 2**53)
+            else:
+                index = texts.index(request.forced)
+            logprob = math.log(probabilities[index]) if probabilities[index] else -math.inf
+            completion = Completion(texts[index], prompt, (tokens[index],), (logprob,), "stop", versions)
+            answers.append((ticket, completion))
         return answers
-
-    def _choose(self, request: Request, prompt: Ids, values: Sequence[float]) -> Completion:
-        """Return the completion of `request`, given the value of every action of the network."""
-        options = request.options or {}
-        tokens = [self._tokenizer.action_token(move) for move in options]
-        greedy = request.purpose == "eval" or request.sampling.temperature == 0
-        epsilon = 0.0 if greedy else float(self._network.epsilon)
-        option_values = [values[self._tokenizer.action_index(token)] for token in tokens]
-        probabilities = epsilon_greedy(option_values, epsilon)
-        version = self._weights.versions[0]
-        texts = list(options.values())
-        if request.forced is None:
-            # 53 bits of the seed: as many as a float's mantissa holds.
-            index = draw(probabilities, (request.seed % 2**53) / 2**53)
-        elif request.forced in texts:
-            index = texts.index(request.forced)
-        else:
-            return Completion(request.forced, prompt, (), (-math.inf,), "stop", (version, version))
-        logprob = math.log(probabilities[index]) if probabilities[index] else -math.inf
-        return Completion(texts[index], prompt, (tokens[index],), (logprob,), "stop", (version, version))
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
         for ticket in tickets:
             self._open.pop(ticket, None)
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
-        self._weights.load(policy, weights, version)
+        self._weights.load_weights(policy, weights, version)
 
     def add_policy(self, policy: str, source: ModelSource | None) -> None:
-        self._weights.add(policy, source)
+        self._weights.add_policy(policy, source)
 
     def remove_policy(self, policy: str) -> None:
         if any(request.policy == policy for request, _ in self._open.values()):
             raise ValueError(f"policy {policy!r} has requests in flight; cancel them first")
-        self._weights.remove(policy)
+        self._weights.remove_policy(policy)
 
 
-def epsilon_greedy(values: Sequence[float], epsilon: float) -> list[float]:
-    """Return the probability of each move: epsilon / n, plus 1 - epsilon for the first move of the highest value."""
-    best = max(range(len(values)), key=values.__getitem__)
-    return [epsilon / len(values) + (1 - epsilon) * (index == best) for index in range(len(values))]
+def epsilon_greedy_probabilities(action_values: Sequence[float], epsilon: float) -> list[float]:
+    """Return the probability of each move: epsilon / n, plus 1 - epsilon for the first move of the highest value.
+
+    `action_values` are the values of the n legal moves.
+    """
+    best = max(range(len(action_values)), key=action_values.__getitem__)
+    return [epsilon / len(action_values) + (1 - epsilon) * (index == best) for index in range(len(action_values))]
 
 
-def draw(probabilities: Sequence[float], uniform: float) -> int:
-    """Return an index drawn by inverse CDF from `uniform`, a number in [0, 1)."""
+def draw_index(probabilities: Sequence[float], uniform_number: float) -> int:
+    """Return an index of `probabilities`, drawn by inverse CDF from `uniform_number`, a number in [0, 1)."""
     for index, probability in enumerate(probabilities):
-        uniform -= probability
-        if uniform < 0 and probability > 0:
+        uniform_number -= probability
+        if uniform_number < 0 and probability > 0:
             return index
-    # Rounding may leave a remainder behind the last index.
+    # If rounding leaves a remainder after the last index, the most probable index is chosen.
     return max(range(len(probabilities)), key=probabilities.__getitem__)

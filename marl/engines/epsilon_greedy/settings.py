@@ -1,4 +1,4 @@
-"""Settings of the engine for Q-networks. Light: no torch."""
+"""Settings of the engine for Q-networks. This module does not import torch."""
 
 from __future__ import annotations
 

@@ -1,37 +1,34 @@
-"""Engine of `kind: openai`."""
+"""Engine of the kind `openai`: policies behind an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING
 
 from marl.core.errors import EndpointError
-from marl.core.types import Completion, Failure, Request, Ticket
-from marl.engines.background_requests import BackgroundRequests
-from marl.engines.openai.client import ClientOptions, EndpointClient
+from marl.core.types import Completion, CompletionFailure, Request, Ticket
+from marl.engines.background_requests import BackgroundCoroutines
+from marl.engines.openai.client import EndpointClient
 from marl.protocols import RemoteEngine
 
-
-class OpenAIOptions(ClientOptions, Protocol):
-    """Settings of the engine. `OpenAI` explains every field."""
-
-    on_failure: Literal["stop", "skip"]
-    max_failures: int
+if TYPE_CHECKING:
+    # Imported for type checkers only: `settings` imports this module, so a second import would be circular.
+    from marl.engines.openai.settings import OpenAI
 
 
 class OpenAIEngine(RemoteEngine):
-    """Engine that sends requests from a background thread. `submit` never blocks, `step` at most for `wait_s`."""
+    """Engine of an OpenAI-compatible endpoint. Requests are sent from a background thread, so `submit` never blocks."""
 
-    def __init__(self, settings: OpenAIOptions) -> None:
+    def __init__(self, settings: OpenAI) -> None:
         super().__init__(settings.base_url)
         self._settings = settings
         self._client = EndpointClient(settings, self.spent)
         self._policies: dict[Ticket, str] = {}
-        """Policy of every open request."""
-        self._requests: BackgroundRequests[Ticket, Completion | Failure] = BackgroundRequests()
+        """Ticket of an open request -> its policy."""
+        self._requests: BackgroundCoroutines[Ticket, Completion | CompletionFailure] = BackgroundCoroutines()
 
     def submit(self, ticket: Ticket, request: Request) -> None:
-        """Send a request as soon as `concurrency` allows.
+        """Send a request as soon as fewer than `concurrency` requests are in flight.
 
         Raises:
             ValueError: if the request needs the model itself: forced text, token ids to continue, or a thinking budget.
@@ -48,39 +45,34 @@ class OpenAIEngine(RemoteEngine):
         self._policies[ticket] = request.policy
         self._requests.submit(ticket, self._client(request))
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
-        """Return the answers that have arrived.
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
+        """Return the endpoint's answers that have arrived, after a wait of at most `wait_s` seconds for the first.
 
         Raises:
             EndpointError: if a request was given up and `on_failure` or `max_failures` ends the run, or the budget is
                 spent.
         """
-        answers: list[tuple[Ticket, Completion | Failure]] = []
-        for ticket, answer in self._requests.take(wait_s):
+        settings = self._settings
+        answers: list[tuple[Ticket, Completion | CompletionFailure]] = []
+        for ticket, answer in self._requests.take_finished(wait_s):
             policy = self._policies.pop(ticket)
-            if isinstance(answer, Failure) and answer.finish != "overflow":
-                self._check_failure(policy, answer)
             answers.append((ticket, answer))
+            # `overflow`: the prompt exceeds the context, which is no failure of the endpoint.
+            if not isinstance(answer, CompletionFailure) or answer.finish == "overflow":
+                continue
+            if settings.on_failure == "stop":
+                raise EndpointError(f"policy {policy!r}: {answer.reason} (engine.on_failure: stop)")
+            failures = sum(usage.failed for usage in self.spent.values())
+            if failures > settings.max_failures:
+                raise EndpointError(
+                    f"policy {policy!r}: {answer.reason}; {failures} requests were given up so far "
+                    f"(engine.max_failures: {settings.max_failures})"
+                )
         return answers
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Give requests up and close their connections; no answer follows."""
+        """Cancel the requests with these `tickets` and close the connections. No answers to these requests follow."""
         cancelled = list(tickets)
         self._requests.cancel(cancelled)
         for ticket in cancelled:
             self._policies.pop(ticket, None)
-
-    def _check_failure(self, policy: str, failure: Failure) -> None:
-        """Check whether the run may go on after a request that was given up.
-
-        Raises:
-            EndpointError: if it may not.
-        """
-        settings, failures = self._settings, sum(usage.failed for usage in self.spent.values())
-        if settings.on_failure == "stop":
-            raise EndpointError(f"policy {policy!r}: {failure.reason} (engine.on_failure: stop)")
-        if failures > settings.max_failures:
-            raise EndpointError(
-                f"policy {policy!r}: {failure.reason}; {failures} requests were given up so far "
-                f"(engine.max_failures: {settings.max_failures})"
-            )

@@ -1,4 +1,4 @@
-"""Settings of reward models, which score turns or take a seat of a game. Light: no torch."""
+"""Settings of reward models, which score turns or sit at a seat of a game. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ from typing import Annotated, ClassVar
 from pydantic import Discriminator, PositiveInt, Tag
 
 from marl.core.config import Config
-from marl.models.hf_folder import check_folder
+from marl.models.hf_folder import check_model_folder
 from marl.models.pretrained import Dtype, TrainedPolicyRef
 from marl.protocols import Engine, EngineConfig, ModelSource
 
 
-def _path_kind(path: object) -> str:
-    # Without a tag, pydantic would report the errors of both alternatives.
-    return "folder" if isinstance(path, str) else "run"
-
-
 class RewardModelSettings(Config):
-    """A trained reward model: a Hugging Face folder with a sequence classifier and its own tokenizer.
+    """Settings of a trained reward model: a Hugging Face folder with a sequence classifier and its own tokenizer.
 
     The model reads the speaker's conversation, with the completion as the assistant's last message, in the model's chat
     template (joined by newlines if the model has none). With 1 label the reward is the logit, with 2 the probability of
@@ -28,35 +23,32 @@ class RewardModelSettings(Config):
     """
 
     example = "path: models/reward"
-    path: Annotated[Annotated[str, Tag("folder")] | Annotated[TrainedPolicyRef, Tag("run")], Discriminator(_path_kind)]
-    """A folder; or the policy of an earlier run whose learner is `reward_model`, `{run: runs/x, policy: y}`."""
+    # The tags tell pydantic which alternative is meant; otherwise it would report the errors of both.
+    path: Annotated[
+        Annotated[str, Tag("folder")] | Annotated[TrainedPolicyRef, Tag("run")],
+        Discriminator(lambda path: "folder" if isinstance(path, str) else "run"),
+    ]
+    """Folder of the model; or the policy of an earlier run with learner `reward_model`: `{run: runs/x, policy: y}`."""
     dtype: Dtype = "float32"
     """Precision of the weights."""
     device: str = "auto"
-    """A torch device; `auto` is `cuda` where there is one, else `cpu`."""
+    """Torch device of the model. `auto` is `cuda` if there is a GPU, else `cpu`."""
     max_tokens: PositiveInt = 2048
-    """Maximum number of tokens of a text; longer texts lose their beginning."""
+    """Maximum number of tokens of a scored text. Longer texts lose their beginning."""
     micro_tokens: PositiveInt = 16384
-    """Padded tokens in one forward pass."""
+    """Maximum number of tokens in one forward pass, padding included."""
 
-    def folder(self) -> Path:
-        """Return the folder with the weights.
+    def model_folder(self) -> Path:
+        """Return the folder with the reward model's weights.
 
         Raises:
             ValueError: if the run or the checkpoint does not exist.
         """
-        return Path(self.path).expanduser() if isinstance(self.path, str) else self.path.folder(publishes=False)
-
-    def problems(self) -> Iterable[str]:
-        """Yield a message for each problem of the folder."""
-        try:
-            check_folder(self.folder())
-        except ValueError as error:
-            yield f"path: {self.path!r} {error}" if isinstance(self.path, str) else f"path: {error}"
+        return Path(self.path).expanduser() if isinstance(self.path, str) else self.path.folder(is_language_model=False)
 
 
 class RewardModelConfig(RewardModelSettings, EngineConfig):
-    """Scores the conversation passed on by a `rater`, with a frozen reward model: `{"scores": {reward: score}}`."""
+    """Scores a conversation by a frozen reward model, at a seat with role `rater`: `{"scores": {reward: score}}`."""
 
     kind: str = "reward_model"
     is_rule_based: ClassVar[bool] = True
@@ -65,7 +57,10 @@ class RewardModelConfig(RewardModelSettings, EngineConfig):
     """Name of the score, as in `scores: [reward]` of a team's stage."""
 
     def unmet_requirements(self) -> Iterable[str]:
-        return self.problems()
+        try:
+            check_model_folder(self.model_folder())
+        except ValueError as error:
+            yield f"path: {self.path!r} {error}" if isinstance(self.path, str) else f"path: {error}"
 
     def build(self, source: ModelSource | None) -> Engine:
         from marl.engines.reward_model.engine import RewardModelEngine

@@ -14,55 +14,43 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from marl.engines.token_engine import TokenRequest
-from marl.engines.transformers.memory import FIRST_CAPACITY
-from marl.engines.transformers.sampling import stream_keys, uniforms
+from marl.engines.token_engine import OpenTokenRequest
+from marl.engines.transformers.memory import INITIAL_SLOT_CAPACITY
+from marl.engines.transformers.sampling import random_counters_from_seeds
 
 
-class CacheWindow:
-    """Section of the cache used by one forward, in all layers: rows [0, rows), positions [0, length)."""
+class CacheSection:
+    """Section of the key-value cache used by one forward, in all layers: rows [0, rows), positions [0, length)."""
 
     def __init__(self) -> None:
         self.rows = self.length = self.capacity = 0
         self.positions_NQ = torch.empty(0, 0, dtype=torch.long)
-        self._targets: dict[int, Tensor] = {}
-
-    def aim(self, positions_NQ: Tensor, length: int, capacity: int) -> None:
-        """Set the window of the next forward, which writes row n's tokens at `positions_NQ[n]`."""
-        self.rows, self.length, self.capacity = positions_NQ.shape[0], length, capacity
-        self.positions_NQ = positions_NQ
-        self._targets.clear()
-
-    def targets(self, heads: int) -> Tensor:
-        """Return the flat index (row * heads + head) * capacity + position of each new vector, ordered as [N, H, Q]."""
-        # Computed once for all layers with equally many heads.
-        if heads not in self._targets:
-            starts_M = torch.arange(self.rows * heads, device=self.positions_NQ.device) * self.capacity
-            self._targets[heads] = (starts_M.view(self.rows, heads, 1) + self.positions_NQ[:, None]).flatten()
-        return self._targets[heads]
+        """Position in the cache of each row's new tokens."""
+        self.targets: dict[int, Tensor] = {}
+        """Number of heads -> for each new key [N, H, Q], flattened: (row * heads + head) * capacity + position."""
 
 
-class SlotLayer(DynamicLayer):
-    """Cache of one layer: keys and values `kv`, each [S, H, C, D]. The past of a head is contiguous for attention."""
+class SlotCacheLayer(DynamicLayer):
+    """Key-value cache of one layer: `kv` holds keys and values, each [S, H, C, D], contiguous for each head."""
 
-    def __init__(self, window: CacheWindow, dtype: torch.dtype) -> None:
+    def __init__(self, window: CacheSection, dtype: torch.dtype) -> None:
         super().__init__()
         self.window, self.dtype = window, dtype
         self.kv: tuple[Tensor, ...] = ()
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Take heads and widths from keys and values [N, H, L, D]; allocate no slots yet."""
+        """Create empty tensors with the heads and widths of keys and values [N, H, L, D]; allocate no slots yet."""
         self.is_initialized = True
-        # Values may be wider than keys.
-        shapes = [(0, states.shape[1], 0, states.shape[3]) for states in (key_states, value_states)]
-        self.kv = tuple(key_states.new_zeros(shape, dtype=self.dtype) for shape in shapes)
+        # Keys and values may differ in width, so their tensors are made separately.
+        pair = (key_states, value_states)
+        self.kv = tuple(states.new_zeros(0, states.shape[1], 0, states.shape[3], dtype=self.dtype) for states in pair)
 
-    def resize(self, slots: int, capacity: int) -> None:
-        """Grow to `slots` rows of `capacity` tokens and keep the contents."""
+    def resize(self, slot_count: int, token_capacity: int) -> None:
+        """Grow the layer's cache to `slot_count` rows of `token_capacity` tokens, and copy the contents."""
         grown = []
         for old_SHCD in self.kv:
-            # Zeros: masked positions still meet a weight of 0, and 0 * nan is nan.
-            new_SHCD = old_SHCD.new_zeros(slots, old_SHCD.shape[1], capacity, old_SHCD.shape[3])
+            # New entries are zeros, as masked positions are multiplied with weight 0, and 0 * nan is nan.
+            new_SHCD = old_SHCD.new_zeros(slot_count, old_SHCD.shape[1], token_capacity, old_SHCD.shape[3])
             new_SHCD[: old_SHCD.shape[0], :, : old_SHCD.shape[2]] = old_SHCD
             grown.append(new_SHCD)
         self.kv = tuple(grown)
@@ -70,125 +58,123 @@ class SlotLayer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write new keys and values [N, H, Q, D]; return those in the window, [N, H, L, D]."""
-        targets_M = self.window.targets(key_states.shape[1])
+        """Write new keys and values [N, H, Q, D] to the cache; return the window's keys and values [N, H, L, D]."""
+        window, heads = self.window, key_states.shape[1]
+        # Layers with equally many heads share these indices, which are computed once per step.
+        if heads not in window.targets:
+            starts_M = torch.arange(window.rows * heads, device=window.positions_NQ.device) * window.capacity
+            window.targets[heads] = (starts_M.view(window.rows, heads, 1) + window.positions_NQ[:, None]).flatten()
+        targets_M = window.targets[heads]
         for cache_SHCD, new_NHQD in zip(self.kv, (key_states, value_states), strict=True):
             width = new_NHQD.shape[3]
             cache_SHCD.view(-1, width).index_copy_(0, targets_M, new_NHQD.reshape(-1, width).to(cache_SHCD.dtype))
         keys_SHCD, values_SHCD = self.kv
-        rows, length = self.window.rows, self.window.length
-        return keys_SHCD[:rows, :, :length], values_SHCD[:rows, :, :length]
+        return keys_SHCD[: window.rows, :, : window.length], values_SHCD[: window.rows, :, : window.length]
 
     def get_seq_length(self) -> int:
         return self.window.length
 
 
 class SlotCache(Cache):
-    """Key-value cache of slots with equal capacity. Slots and capacity double on demand, so that memory follows use."""
+    """Key-value cache with one slot of equal capacity for each row. Slots and capacity double on demand."""
 
     def __init__(self, layers: int, dtype: torch.dtype) -> None:
-        """`dtype`: dtype in which attention reads keys and values; a model may compute them in a wider dtype."""
-        self.window = CacheWindow()
+        """`layers`: number of layers; `dtype`: dtype in which attention reads keys and values."""
+        self.window = CacheSection()
         self.slots = self.capacity = 0
-        self.slot_layers = [SlotLayer(self.window, dtype) for _ in range(layers)]
+        self.slot_layers = [SlotCacheLayer(self.window, dtype) for _ in range(layers)]
         super().__init__(layers=list(self.slot_layers))
 
-    def store(self, prefilled: Sequence[tuple[Tensor, Tensor]], rows: list[int], slots: list[int]) -> None:
-        """Copy rows of prefilled keys and values (per layer, [P, H, L, D]) to `slots`, from position 0."""
+    def store_prefilled(
+        self, prefilled: Sequence[tuple[Tensor, Tensor]], prefilled_rows: list[int], target_slots: list[int]
+    ) -> None:
+        """Copy `prefilled_rows` of keys and values (each layer's [P, H, L, D]) to `target_slots`, from position 0."""
         length = prefilled[0][0].shape[2]
         device = prefilled[0][0].device
-        rows_N, slots_N = torch.tensor(rows, device=device), torch.tensor(slots, device=device)
+        rows_N, slots_N = torch.tensor(prefilled_rows, device=device), torch.tensor(target_slots, device=device)
         if not self.slot_layers[0].is_initialized:
             for layer, pair in zip(self.slot_layers, prefilled, strict=True):
                 layer.lazy_initialization(*pair)
-        self._fit(max(slots) + 1, length)
+        self._ensure_capacity(max(target_slots) + 1, length)
         for layer, pair in zip(self.slot_layers, prefilled, strict=True):
             for cache_SHCD, new_PHLD in zip(layer.kv, pair, strict=True):
                 cache_SHCD[slots_N, :, :length] = new_PHLD[rows_N].to(cache_SHCD.dtype)
 
-    def move(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
-        """Copy the first `length` positions of slots `sources` to slots `targets`."""
+    def copy_slots(self, source_slots: Sequence[int], target_slots: Sequence[int], token_count: int) -> None:
+        """Copy the keys and values at the first `token_count` positions of `source_slots` to `target_slots`."""
         device = self.slot_layers[0].kv[0].device
-        sources_N, targets_N = torch.tensor(sources, device=device), torch.tensor(targets, device=device)
-        self._fit(max(targets) + 1, length)
+        sources_N, targets_N = torch.tensor(source_slots, device=device), torch.tensor(target_slots, device=device)
+        self._ensure_capacity(max(target_slots) + 1, token_count)
         for layer in self.slot_layers:
             for cache_SHCD in layer.kv:
-                cache_SHCD[targets_N, :, :length] = cache_SHCD[sources_N, :, :length]
+                cache_SHCD[targets_N, :, :token_count] = cache_SHCD[sources_N, :, :token_count]
 
-    def aim(self, positions_NQ: Tensor, length: int) -> None:
-        """Set the next forward to write row n's tokens at `positions_NQ[n]` and to read positions below `length`."""
-        self._fit(positions_NQ.shape[0], length)
-        self.window.aim(positions_NQ, length, self.capacity)
+    def set_write_positions_and_read_length(self, positions_NQ: Tensor, read_length: int) -> None:
+        """Set the next forward to write row n's tokens at `positions_NQ[n]` and to read `read_length` positions."""
+        self._ensure_capacity(positions_NQ.shape[0], read_length)
+        window = self.window
+        window.rows, window.length, window.capacity = positions_NQ.shape[0], read_length, self.capacity
+        window.positions_NQ = positions_NQ
+        window.targets.clear()
 
-    def _fit(self, slots: int, length: int) -> None:
-        """Grow the cache if it is too small for `slots` rows of `length` tokens."""
-        if slots <= self.slots and length <= self.capacity:
+    def _ensure_capacity(self, slot_count: int, token_count: int) -> None:
+        """Grow the cache, if necessary, to at least `slot_count` rows of `token_count` tokens."""
+        if slot_count <= self.slots and token_count <= self.capacity:
             return
-        if slots > self.slots:
-            self.slots = max(slots, 2 * self.slots)
-        self.capacity = self.capacity or FIRST_CAPACITY
-        if length > self.capacity:
-            self.capacity = max(length, 2 * self.capacity)
+        if slot_count > self.slots:
+            self.slots = max(slot_count, 2 * self.slots)
+        self.capacity = self.capacity or INITIAL_SLOT_CAPACITY
+        if token_count > self.capacity:
+            self.capacity = max(token_count, 2 * self.capacity)
         for layer in self.slot_layers:
             layer.resize(self.slots, self.capacity)
 
 
 @dataclass(slots=True)
-class SamplingJob(TokenRequest):
-    """A request from the queue to its completion. `version` is the version of the weights that read the prompt."""
+class SamplingJob(OpenTokenRequest):
+    """A sampling request between its submission and its completion."""
 
     logits_V: Tensor | None = None
-    """Logits of the first token, reused by later requests with the same prompt."""
+    """Logits of the completion's first token, reused by later requests with the same prompt."""
 
 
 class DecodeBatch:
-    """Jobs under decoding, in plain arrays on the host. Rows [0, len(jobs)) are active."""
+    """Jobs that are decoded together, with their state in numpy arrays. Rows [0, len(jobs)) are active."""
 
     def __init__(self, slots: int) -> None:
         self.size = slots
         self.jobs: list[SamplingJob] = []
         self.lengths_S = np.zeros(slots, np.int64)
-        """Number of tokens in the cache: the position of the next token."""
+        """Number of each row's tokens in the cache, which is the position of its next token."""
         self.counts_S = np.zeros(slots, np.int64)
-        """Number of sampled tokens."""
+        """Number of each row's sampled tokens."""
         self.limits_S = np.zeros(slots, np.int64)
+        """Maximum number of each row's sampled tokens."""
         self.policies_S = np.zeros(slots, np.int64)
         """Index of each row's policy."""
-        self.keys_S = np.zeros(slots, np.uint64)
+        self.counters_S = np.zeros(slots, np.uint64)
         """Initial counter of each row's random stream."""
         self.tokens_ST = np.zeros((slots, 64), np.int64)
         self.logprobs_ST = np.zeros((slots, 64), np.float32)
 
-    @property
-    def free(self) -> int:
-        """Number of free slots."""
-        return self.size - len(self.jobs)
-
-    def admit(self, jobs: Sequence[SamplingJob]) -> None:
-        """Append rows for jobs with a prompt in the cache."""
-        rows = slice(len(self.jobs), len(self.jobs) + len(jobs))
+    def add_rows(self, jobs: Sequence[SamplingJob]) -> None:
+        """Append a row for each of `jobs`, whose prompts are in the cache."""
+        seeds: list[int] = []
+        for row, job in enumerate(jobs, len(self.jobs)):
+            self.lengths_S[row] = len(job.prompt.ids)
+            self.counts_S[row] = 0
+            self.limits_S[row] = job.max_tokens
+            self.policies_S[row] = job.prompt.policy
+            seeds.append(job.request.seed)
+        self.counters_S[len(self.jobs) : len(self.jobs) + len(jobs)] = random_counters_from_seeds(seeds)
         self.jobs.extend(jobs)
-        self.lengths_S[rows] = [len(job.prompt.ids) for job in jobs]
-        self.counts_S[rows] = 0
-        self.limits_S[rows] = [job.max_tokens for job in jobs]
-        self.policies_S[rows] = [job.prompt.policy for job in jobs]
-        self.keys_S[rows] = stream_keys([job.request.seed for job in jobs])
 
-    def last(self, rows: int) -> NDArray[np.int64]:
-        """Return the last token of each of the first `rows` rows, [N]."""
-        return self.tokens_ST[np.arange(rows), self.counts_S[:rows] - 1]
-
-    def uniforms(self) -> NDArray[np.float32]:
-        """Return the random number for each row's next token, [N]."""
-        rows = len(self.jobs)
-        return uniforms(self.keys_S[:rows], self.counts_S[:rows])
-
-    def ids(self, row: int) -> list[int]:
-        """Return the tokens sampled so far in a row."""
+    def sampled_ids(self, row: int) -> list[int]:
+        """Return the ids of the tokens sampled so far in `row`."""
         return self.tokens_ST[row, : self.counts_S[row]].tolist()
 
-    def record(self, tokens_N: NDArray[np.int64], logprobs_N: NDArray[np.float32]) -> None:
-        """Append one token to every row."""
+    def append_tokens(self, tokens_N: NDArray[np.int64], logprobs_N: NDArray[np.float32]) -> None:
+        """Append one sampled token and its log-probability to every active row."""
         counts_N = self.counts_S[: len(self.jobs)]
         if counts_N.max() >= self.tokens_ST.shape[1]:
             self.tokens_ST = np.concatenate([self.tokens_ST, np.zeros_like(self.tokens_ST)], 1)
@@ -198,18 +184,18 @@ class DecodeBatch:
         self.logprobs_ST[rows, counts_N] = logprobs_N
         counts_N += 1
 
-    def remove(self, rows: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Free rows and move the last rows into the gaps. Return the moved rows' old and new indices."""
-        remaining, freed = len(self.jobs) - len(rows), set(rows)
+    def remove_rows(self, rows: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Free `rows` and move the last active rows into the gaps. Return the moved rows' old and new indices."""
+        remaining = len(self.jobs) - len(rows)
         holes = [row for row in rows if row < remaining]
-        tails = [row for row in range(remaining, len(self.jobs)) if row not in freed]
+        tails = sorted(set(range(remaining, len(self.jobs))).difference(rows))
         for hole, tail in zip(holes, tails, strict=True):
             self.jobs[hole] = self.jobs[tail]
         del self.jobs[remaining:]
         if holes:
-            for array in (self.lengths_S, self.counts_S, self.limits_S, self.policies_S, self.keys_S):
+            for array in (self.lengths_S, self.counts_S, self.limits_S, self.policies_S, self.counters_S):
                 array[holes] = array[tails]
-            # Only sampled tokens are copied: the tables are as wide as the longest completion so far.
+            # The tables are as wide as the longest completion, so only the columns with sampled tokens are copied.
             longest = int(self.counts_S[holes].max())
             for table in (self.tokens_ST, self.logprobs_ST):
                 table[holes, :longest] = table[tails, :longest]

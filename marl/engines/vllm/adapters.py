@@ -1,4 +1,4 @@
-"""Several adapters on one base in vLLM: requests of all policies share a batch, each with its policy's adapter."""
+"""Several adapters on one base in vLLM. Requests share a batch, and each request uses the adapter of its policy."""
 
 from __future__ import annotations
 
@@ -7,95 +7,112 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 from vllm.lora.request import LoRARequest
 
-from marl.engines.adapter_checks import adapter_of, check_new_policy, expect_adapter_on, lowest_free
+from marl.engines.adapter_checks import (
+    check_policy_is_new,
+    get_policy_adapter,
+    lowest_unused_integer,
+    require_adapter_on_base,
+)
 from marl.engines.token_engine import context_length
 from marl.engines.vllm.checkpoint_layout import CheckpointLayout
-from marl.engines.vllm.full_weights import VLLMOptions, replace_weights
-from marl.engines.vllm.limits import NO_DORA, SPARE_ADAPTERS, supported_rank
+from marl.engines.vllm.full_weights import overwrite_vllm_weights
+from marl.engines.vllm.limits import DEFAULT_SPARE_ADAPTER_SLOTS, DORA_UNSUPPORTED_MESSAGE, round_up_to_supported_rank
 from marl.models.adapter import AdapterSource
 from marl.models.hf_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from marl.models.lora import adapter_tensors
-from marl.models.weights import check_finite, copy_adapter_weights
+from marl.models.weights import check_finite, overwrite_adapter_tensors
 from marl.protocols import ModelSource, Weights
+
+if TYPE_CHECKING:
+    # Imported for types only, because both modules import this module when they build an engine.
+    from marl.engines.vllm.server_settings import VLLMServer
+    from marl.engines.vllm.settings import VLLM
 
 
 @dataclass(slots=True)
 class LoadedAdapter:
-    """A policy's adapter, and the request under which vLLM has loaded it."""
+    """Adapter of one policy, as it is loaded in vLLM."""
 
     source: AdapterSource
     tensors: dict[str, Tensor]
-    """Tensors under the names published by learners."""
+    """Tensors of the adapter, by the names under which learners publish them."""
     request: LoRARequest
+    """vLLM's request that selects the adapter: its name, number and folder."""
     version: int = 0
 
 
 class VLLMAdapters:
-    """Policies with adapters on one base, and policies that sample from the base itself."""
+    """Weights of policies with adapters on one base in vLLM, and of policies that sample from the base itself."""
 
-    def __init__(self, sources: Mapping[str, AdapterSource], settings: VLLMOptions) -> None:
+    def __init__(self, sources: Mapping[str, AdapterSource], settings: VLLM | VLLMServer) -> None:
         """`sources`: policy -> adapter; all adapters have the same base."""
         first = next(iter(sources.values()))
         layout = CheckpointLayout(first.base_source)
         self.context = context_length(layout.config, settings.max_context)
         self.eos_token_ids: Any = layout.eos_token_ids
         self._base = first.base_source
-        self._max_adapters = settings.max_adapters or len(sources) + SPARE_ADAPTERS
-        self._max_rank = supported_rank(max(source.adapter.rank for source in sources.values()))
+        self._max_adapters = settings.max_adapters or len(sources) + DEFAULT_SPARE_ADAPTER_SLOTS
+        self._max_rank = round_up_to_supported_rank(max(source.adapter.rank for source in sources.values()))
         self._adapters: dict[str, LoadedAdapter] = {}
         self._base_policies: set[str] = set()
-        """Policies without an adapter."""
+        """Policies that sample from the base itself."""
         self._loads = 0
         for source in sources.values():
-            _refuse_dora(source)
-        # One slot more than there may be adapters, as the last slot must stay empty: on CPUs, vLLM 0.32 computes rows
-        # without an adapter with the adapter in the last slot (vllm-project/vllm#48421).
+            if source.adapter.use_dora:
+                raise source.error_naming_policy_and_model(DORA_UNSUPPORTED_MESSAGE)
+        # The LoRA table gets one slot more than there are adapters, because its last slot must stay empty on CPUs.
+        # vLLM 0.32 applies the adapter of the last slot to rows without an adapter (vllm-project/vllm#48421).
         limits = {"enable_lora": True, "max_loras": self._max_adapters + 1, "max_lora_rank": self._max_rank}
-        self.core = settings.start(self._base, layout.config, self.context, limits)
-        self._folder = self.core.transfer_folder()
+        self.core = settings.start_vllm(self._base, layout.config, self.context, limits)
+        self._folder = self.core.create_transfer_folder()
         if not self.core.has_source_weights:
-            replace_weights(self.core, self._base.model().state_dict())
+            overwrite_vllm_weights(self.core, self._base.model().state_dict())
         for policy, source in sources.items():
-            self.add(policy, source)
+            self.add_policy(policy, source)
 
-    def version(self, policy: str) -> int:
-        """Return the version of a policy's adapter, or 0 for the base."""
-        return 0 if policy in self._base_policies else adapter_of(policy, self._adapters).version
+    def weights_version(self, policy: str) -> int:
+        """Return the version of the adapter of `policy`, or 0 if the policy samples from the base."""
+        return 0 if policy in self._base_policies else get_policy_adapter(policy, self._adapters).version
 
-    def cache_salt(self, policy: str) -> str:
-        """Return a name for a policy's current weights. It differs after every load of the adapter."""
-        request = self.adapter(policy)
+    def prefix_cache_salt(self, policy: str) -> str:
+        """Return a salt of the prefix cache for the current weights of `policy`. Every load changes the salt."""
+        request = self.lora_request(policy)
         return request.lora_name if request else ""
 
-    def adapter(self, policy: str) -> LoRARequest | None:
-        """Return the request for a policy's adapter, or None if the policy samples from the base."""
-        return None if policy in self._base_policies else adapter_of(policy, self._adapters).request
+    def lora_request(self, policy: str) -> LoRARequest | None:
+        """Return vLLM's request for the adapter of `policy`, or None if the policy samples from the base."""
+        return None if policy in self._base_policies else get_policy_adapter(policy, self._adapters).request
 
-    def load(self, policy: str, weights: Weights, version: int) -> None:
-        """Replace a policy's adapter. Errors are those of `copy_adapter_weights` and change nothing."""
-        loaded = adapter_of(policy, self._adapters)
-        copy_adapter_weights(loaded.tensors, weights, f"version {version} of the adapter of policy {policy!r}")
-        loaded.request = self._load(policy, loaded.source, loaded.tensors, loaded.request.lora_int_id)
+    def load_weights(self, policy: str, weights: Weights, version: int) -> None:
+        """Replace the adapter of `policy` in vLLM.
+
+        Raises:
+            ValueError: as `overwrite_adapter_tensors`; nothing is changed then.
+        """
+        loaded = get_policy_adapter(policy, self._adapters)
+        overwrite_adapter_tensors(loaded.tensors, weights, f"version {version} of the adapter of policy {policy!r}")
+        loaded.request = self._load_adapter(policy, loaded.source, loaded.tensors, loaded.request.lora_int_id)
         loaded.version = version
 
-    def add(self, policy: str, source: ModelSource | None) -> None:
-        """Add an adapter, or a policy that samples from the base.
+    def add_policy(self, policy: str, source: ModelSource | None) -> None:
+        """Add `policy`, which samples with the adapter in `source`, or without adapter if `source` is the base model.
 
         Raises:
             ValueError: if the adapter has another base, or exceeds the number or rank of adapters.
         """
-        check_new_policy(policy, {*self._adapters, *self._base_policies})
+        check_policy_is_new(policy, self._adapters.keys() | self._base_policies)
         if source == self._base:
             self._base_policies.add(policy)
             return
-        source = expect_adapter_on(self._base, policy, source)
-        _refuse_dora(source)
+        source = require_adapter_on_base(self._base, policy, source)
+        if source.adapter.use_dora:
+            raise source.error_naming_policy_and_model(DORA_UNSUPPORTED_MESSAGE)
         if len(self._adapters) >= self._max_adapters or source.adapter.rank > self._max_rank:
             limit = f"{self._max_adapters} adapters of rank {self._max_rank} at most"
             raise ValueError(
@@ -103,56 +120,47 @@ class VLLMAdapters:
             )
         tensors = {name: tensor.detach() for name, tensor in adapter_tensors(source.model()).items()}
         check_finite(tensors.values(), f"the adapter of policy {policy!r}")
-        # Reused numbers keep the last slot empty.
+        # A new adapter gets the lowest free number, so that the last slot stays empty.
         used = {loaded.request.lora_int_id for loaded in self._adapters.values()}
-        request = self._load(policy, source, tensors, lowest_free(used, first=1))
+        request = self._load_adapter(policy, source, tensors, lowest_unused_integer(used, first=1))
         self._adapters[policy] = LoadedAdapter(source, tensors, request)
 
-    def remove(self, policy: str) -> None:
-        """Free a policy's adapter and its number."""
+    def remove_policy(self, policy: str) -> None:
+        """Unload the adapter of `policy` and free its number."""
         if policy in self._base_policies:
             self._base_policies.remove(policy)
             return
-        self.core.drop_adapter(adapter_of(policy, self._adapters).request.lora_int_id)
+        self.core.unload_adapter(get_policy_adapter(policy, self._adapters).request.lora_int_id)
         del self._adapters[policy]
 
-    def _load(self, policy: str, source: AdapterSource, tensors: Mapping[str, Tensor], number: int) -> LoRARequest:
-        """Load an adapter into vLLM from files in memory; return the LoRA request that selects it."""
+    def _load_adapter(
+        self, policy: str, source: AdapterSource, tensors: Mapping[str, Tensor], adapter_id: int
+    ) -> LoRARequest:
+        """Write `tensors` as a PEFT folder, load it into vLLM, and return vLLM's request that selects the adapter."""
         self._loads += 1
-        # vLLM's prefix cache knows an adapter by name and folder, so neither is used twice.
+        # vLLM's prefix cache distinguishes adapters by name and folder, so neither is used twice.
         name = f"{policy}.{self._loads}"
-        folder = Path(self._folder.name) / f"{number}-{self._loads}"
-        _write_peft_folder(source, tensors, folder)
-        # Without `load_inplace`, vLLM silently keeps the old adapter of a number.
-        self.core.load_adapter(LoRARequest(name, number, str(folder), load_inplace=True))
-        # The folder in use stays: vLLM reads it again after it has unloaded the adapter.
-        for old in Path(self._folder.name).glob(f"{number}-*"):
+        folder = Path(self._folder.name) / f"{adapter_id}-{self._loads}"
+        folder.mkdir()
+        saved: dict[str, Tensor] = {}
+        layers: set[str] = set()
+        for tensor_name, tensor in tensors.items():
+            saved[f"base_model.model.{tensor_name.replace('.default', '')}"] = tensor.cpu().contiguous()
+            layers.add(tensor_name.split(".lora_")[0].rpartition(".")[2])
+        save_file(saved, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        config = {
+            "peft_type": "LORA",
+            "r": source.adapter.rank,
+            "lora_alpha": source.adapter.alpha,
+            "use_rslora": source.adapter.use_rslora,
+            "target_modules": sorted(layers),
+            "bias": "none",
+        }
+        (folder / ADAPTER_CONFIG).write_text(json.dumps(config))
+        # Without `load_inplace`, vLLM silently keeps the adapter that it loaded before under this number.
+        self.core.load_adapter(LoRARequest(name, adapter_id, str(folder), load_inplace=True))
+        # The current folder is kept, because vLLM reads it again if it has unloaded the adapter.
+        for old in Path(self._folder.name).glob(f"{adapter_id}-*"):
             if old != folder:
                 shutil.rmtree(old)
-        return LoRARequest(name, number, str(folder))
-
-
-def _refuse_dora(source: AdapterSource) -> None:
-    if source.adapter.use_dora:
-        raise source.error(NO_DORA)
-
-
-def _write_peft_folder(source: AdapterSource, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Write an adapter as PEFT does."""
-    folder.mkdir()
-    saved: dict[str, Tensor] = {}
-    layers: set[str] = set()
-    for name, tensor in tensors.items():
-        saved[f"base_model.model.{name.replace('.default', '')}"] = tensor.cpu().contiguous()
-        layers.add(name.split(".lora_")[0].rpartition(".")[2])
-    save_file(saved, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-    settings = source.adapter
-    config = {
-        "peft_type": "LORA",
-        "r": settings.rank,
-        "lora_alpha": settings.alpha,
-        "use_rslora": settings.use_rslora,
-        "target_modules": sorted(layers),
-        "bias": "none",
-    }
-    (folder / ADAPTER_CONFIG).write_text(json.dumps(config))
+        return LoRARequest(name, adapter_id, str(folder))

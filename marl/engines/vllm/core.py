@@ -1,4 +1,4 @@
-"""vLLM's own engine: started without side effects on this process, stepped, and updated with new weights."""
+"""Wrapper of vLLM's own engine, `LLMEngine`, which protects this process from vLLM's side effects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -21,167 +21,158 @@ from torch import Tensor
 
 from marl.core.errors import EngineError
 from marl.core.watchdog import CallWatchdog
-from marl.engines.vllm.limits import CPU_CACHE_MIB, GPU_SHARE
-from marl.engines.vllm.weight_folders import readable_folder, temporary_folder
+from marl.engines.vllm.limits import DEFAULT_CPU_CACHE_MIB, DEFAULT_GPU_MEMORY_SHARE
+from marl.engines.vllm.weight_folders import temporary_weights_folder, vllm_model_folder
 from marl.models.pretrained import PretrainedSource
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
     from vllm.lora.request import LoRARequest
 
+    # Imported for type checkers only: `settings` imports this module, so a second import would be circular.
+    from marl.engines.vllm.settings import VLLM
+
 _Value = TypeVar("_Value")
-_VARIABLES = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
-_CPU_BLOCK = 32
-"""Default block size on a CPU in tokens. vLLM's default of 128 would never share a shorter prompt."""
+_VLLM_ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+_CPU_CACHE_BLOCK_TOKENS = 32
+"""Default block size of the cache on a CPU, in tokens. With vLLM's default, 128, shorter prompts are never shared."""
 _POLL_S = 0.0005
 """Pause between two polls for the answers of another process, in seconds."""
 
 
-class CoreOptions(Protocol):
-    """Settings of vLLM's engine. `VLLM` explains every field."""
-
-    memory_share: float | None
-    kv_cache_mib: int | None
-    max_sequences: int
-    prefill_tokens: int
-    block_size: int | None
-    dtype: Any
-    eager: bool | None
-    tensor_parallel: int
-    sleep: bool
-    process: bool
-    timeout_s: float
-
-
 class VLLMRequest(NamedTuple):
-    """A request in the form of vLLM."""
+    """Request to vLLM: a prompt with sampling settings, and an adapter or None for the base."""
 
     id: str
     prompt_ids: Sequence[int]
     params: SamplingParams
     salt: str
-    """Prompts share cached prefixes only under equal salts."""
+    """Part of the prefix cache's key: prompts share cached prefixes only if their salts are equal."""
     adapter: LoRARequest | None = None
 
 
-class LocalCore:
-    """An `LLMEngine` in this process, or in separate processes (`settings.process`)."""
+class LocalVLLM:
+    """vLLM's `LLMEngine` in this process, or in separate processes (`settings.process`)."""
 
     has_source_weights = True
-    """True if the engine starts with the weights of the source."""
+    """True, as vLLM starts with the weights of the policy's model."""
 
-    def __init__(
-        self, source: PretrainedSource, settings: CoreOptions, context: int, adapters: Mapping[str, Any]
-    ) -> None:
-        """`context`: maximum number of tokens of a prompt and its completion. `adapters`: vLLM's settings of adapters.
+    def __init__(self, source: PretrainedSource, settings: VLLM, context: int, adapters: Mapping[str, Any]) -> None:
+        """Start vLLM.
+
+        `context` is the maximum number of tokens of a prompt and its completion; `adapters` are vLLM's settings of
+        adapters.
 
         Raises:
             ValueError: if vLLM refuses the model or a setting.
             EngineError: if vLLM does not start.
         """
         self._in_process = not settings.process and settings.tensor_parallel == 1
+        self.accepts_tensors = self._in_process
+        """True if `overwrite_all_weights` takes tensors. Separate processes read weights from files instead."""
         self._eager = not torch.cuda.is_available() if settings.eager is None else settings.eager
         self._timeout_s = settings.timeout_s
         self._sleeps, self._asleep = settings.sleep, False
-        with _untouched_process():
-            os.environ.update(_VARIABLES, VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not self._in_process)))
+        with _preserve_process_state():
+            os.environ.update(_VLLM_ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not self._in_process)))
             if self._eager:
-                # Separate processes read the variable when they start.
+                # TORCH_COMPILE_DISABLE also reaches vLLM's separate processes, which read it when they start.
                 os.environ["TORCH_COMPILE_DISABLE"] = "1"
             try:
-                with self._uncompiled(), readable_folder(source) as folder:
+                with self._disable_torch_compile_if_eager(), vllm_model_folder(source) as folder:
                     arguments = {"model": folder, "enforce_eager": self._eager, **adapters}
-                    self._engine = _start(source, settings, context, arguments)
+                    self._engine = _start_llm_engine(source, settings, context, arguments)
             except RuntimeError as error:
                 raise EngineError(f"vLLM did not start: {error}") from error
         if self._in_process:
-            _OPEN.add(self)
+            _OPEN_IN_PROCESS_ENGINES.add(self)
         else:
-            # A process started by multiprocessing waits for its own children at exit, so they must end before.
+            # vLLM's processes must end before multiprocessing waits for child processes at exit, hence the Finalize.
             Finalize(self, self._engine.engine_core.shutdown, exitpriority=0)
 
-    def add(self, job: VLLMRequest) -> None:
-        """Queue a request."""
+    def queue_request(self, request: VLLMRequest) -> None:
+        """Queue `request` in vLLM."""
         self._wake_up()
-        prompt = {"prompt_token_ids": list(job.prompt_ids), "cache_salt": job.salt}
-        with self._process_errors():
-            self._engine.add_request(job.id, prompt, job.params, lora_request=job.adapter)  # type: ignore[arg-type]  # a TypedDict
+        prompt = {"prompt_token_ids": list(request.prompt_ids), "cache_salt": request.salt}
+        with self._translate_dead_process_errors():
+            self._engine.add_request(request.id, prompt, request.params, lora_request=request.adapter)  # type: ignore[arg-type]  # a TypedDict
 
     def step(self, wait_s: float) -> list[RequestOutput]:
-        """Return new outputs: after one forward in this process, or after at most `wait_s` seconds from others."""
-        with self._process_errors(), self._preserved_rng():
+        """Return vLLM's new outputs, after one forward if vLLM runs in this process.
+
+        If vLLM runs in separate processes, wait for outputs for at most `wait_s` seconds.
+        """
+        with self._translate_dead_process_errors(), self._preserve_torch_random_state():
             if not self._in_process:
                 core: Any = self._engine.engine_core
                 deadline = time.monotonic() + wait_s
                 while core.outputs_queue.empty():
-                    core.ensure_alive()  # a killed process leaves no message
+                    # A killed process leaves no message in the queue.
+                    core.ensure_alive()
                     if time.monotonic() >= deadline:
                         return []
                     time.sleep(_POLL_S)
             return self._engine.step()  # type: ignore[return-value]  # none of the requests is for an embedding
 
-    def abort(self, ids: Iterable[str]) -> None:
-        """Cancel requests."""
-        with self._process_errors():
-            self._engine.abort_request(list(ids))
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        """Cancel the requests to vLLM with these `request_ids`."""
+        with self._translate_dead_process_errors():
+            self._engine.abort_request(list(request_ids))
 
-    def reload(self, tensors: Mapping[str, Tensor] | str) -> None:
-        """Overwrite all weights in place, from tensors or a folder. Open requests continue with the new weights."""
-        # Tied tensors need each of their names: on CPUs vLLM keeps a packed copy per name, which would stay stale.
+    def overwrite_all_weights(self, tensors_or_folder: Mapping[str, Tensor] | str) -> None:
+        """Overwrite all weights of vLLM in place, by named tensors or by the weights in the folder of a path.
+
+        Open requests continue with the new weights.
+        """
+        # A tied tensor is given under each of its names, because vLLM on CPUs keeps a packed copy for each name.
         self._wake_up()
-        if isinstance(tensors, str):
-            weights: dict[str, Any] = {"weights_path": tensors}
-        else:
-            weights = {"weights_iterator": list(tensors.items())}
-        self._call(lambda: self._engine.collective_rpc("reload_weights", kwargs=weights))
+        weights: dict[str, Any] = {"weights_path": tensors_or_folder}
+        if not isinstance(tensors_or_folder, str):
+            weights = {"weights_iterator": list(tensors_or_folder.items())}
+        self._call_with_time_limit(lambda: self._engine.collective_rpc("reload_weights", kwargs=weights))
 
     def load_adapter(self, adapter: LoRARequest) -> None:
-        """Load an adapter from its folder. It replaces the adapter with the same number."""
+        """Load `adapter` from its folder into vLLM, in place of the adapter with the same number."""
         self._wake_up()
-        self._call(lambda: self._engine.add_lora(adapter))
+        self._call_with_time_limit(lambda: self._engine.add_lora(adapter))
 
-    def drop_adapter(self, number: int) -> None:
-        """Unload the adapter with this number."""
+    def unload_adapter(self, adapter_id: int) -> None:
+        """Unload the adapter with this `adapter_id` from vLLM."""
         self._wake_up()
-        self._call(lambda: self._engine.remove_lora(number))
+        self._call_with_time_limit(lambda: self._engine.remove_lora(adapter_id))
 
     def sleep(self) -> None:
-        """Move the weights to the host's memory and drop the cache, if the settings say so."""
+        """Move the weights to the host's memory and drop the key-value cache, if `engine.sleep` is true."""
         if self._sleeps and not self._asleep:
-            self._call(lambda: self._engine.sleep(level=1))
+            self._call_with_time_limit(lambda: self._engine.sleep(level=1))
             self._asleep = True
 
     def _wake_up(self) -> None:
         if self._asleep:
-            # Torch caches memory freed by a learner in this process, and vLLM could not use it.
+            # Torch caches the memory that a learner in this process has freed, and vLLM could not use cached memory.
             torch.cuda.empty_cache()
-            self._call(lambda: self._engine.wake_up())
+            self._call_with_time_limit(lambda: self._engine.wake_up())
             self._asleep = False
 
-    def transfer_folder(self) -> tempfile.TemporaryDirectory[str]:
-        """Return a temporary folder for weights to load."""
-        return temporary_folder()
-
-    @property
-    def accepts_tensors(self) -> bool:
-        """True if `reload` takes tensors. Separate processes read them from files."""
-        return self._in_process
+    def create_transfer_folder(self) -> tempfile.TemporaryDirectory[str]:
+        """Return a temporary folder for new weights, from which vLLM loads them."""
+        return temporary_weights_folder()
 
     def close(self) -> None:
-        """End vLLM's processes and free memory. Engines in this process free theirs once all of them are closed."""
+        """End vLLM's processes and free their memory. In this process, memory is freed once all engines are closed."""
         if not self._in_process:
             self._engine.engine_core.shutdown()
             return
         # The first shutdown destroys the process group shared by all of vLLM's engines in this process.
-        _OPEN.discard(self)
-        _CLOSED.append(self._engine.engine_core)
-        while _CLOSED and not _OPEN:
-            _CLOSED.pop().shutdown()
+        _OPEN_IN_PROCESS_ENGINES.discard(self)
+        _CLOSED_VLLM_CORES.append(self._engine.engine_core)
+        while _CLOSED_VLLM_CORES and not _OPEN_IN_PROCESS_ENGINES:
+            _CLOSED_VLLM_CORES.pop().shutdown()
 
     @contextmanager
-    def _process_errors(self) -> Iterator[None]:
-        """Replace vLLM's error about a dead process by a message for users."""
-        # Imported late, see `_start`.
+    def _translate_dead_process_errors(self) -> Iterator[None]:
+        """Raise vLLM's error about a dead process in the body as an `EngineError` that names the likely cause."""
+        # vLLM is imported late: see `_start_llm_engine`.
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
@@ -190,74 +181,79 @@ class LocalCore:
             raise EngineError("vLLM's process has died (out of memory, or killed)") from error
 
     @contextmanager
-    def _preserved_rng(self) -> Iterator[None]:
-        """Restore torch's random state at the end of the body: vLLM draws from it at each step."""
+    def _preserve_torch_random_state(self) -> Iterator[None]:
+        """Restore torch's random state at the end of the body, because each step of vLLM changes the state."""
         devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-        with torch.random.fork_rng(devices), self._uncompiled():
+        with torch.random.fork_rng(devices), self._disable_torch_compile_if_eager():
             yield
 
-    def _uncompiled(self) -> AbstractContextManager[Any]:
-        """Return a context without torch.compile in eager mode."""
-        # Even in eager mode vLLM compiles a small function of its sampler, which takes 10 s.
+    def _disable_torch_compile_if_eager(self) -> AbstractContextManager[Any]:
+        """Return a context in which torch.compile is off if `engine.eager` is true."""
+        # Even in eager mode, vLLM compiles a small function of its sampler, which takes 10 s.
         return torch._dynamo.config.patch(disable=True) if self._eager else nullcontext()
 
-    def _call(self, call: Callable[[], _Value]) -> _Value:
-        """Return the value of `call`. A call to another process must return within `timeout_s`."""
+    def _call_with_time_limit(self, call: Callable[[], _Value]) -> _Value:
+        """Return the result of `call`, a call to vLLM. Separate processes must answer within `engine.timeout_s`."""
         if self._in_process:
-            with self._preserved_rng():
+            with self._preserve_torch_random_state():
                 return call()
-        with self._process_errors(), CallWatchdog(lambda: "vLLM's process", self._timeout_s, "engine.timeout_s"):
+        with (
+            self._translate_dead_process_errors(),
+            CallWatchdog(lambda: "vLLM's process", self._timeout_s, "engine.timeout_s"),
+        ):
             return call()
 
 
-_OPEN: WeakSet[LocalCore] = WeakSet()
-"""Open engines in this process."""
-_CLOSED: list[Any] = []
-"""vLLM's objects of closed engines in this process, to be shut down together with the last open engine."""
+_OPEN_IN_PROCESS_ENGINES: WeakSet[LocalVLLM] = WeakSet()
+"""Open engines that run vLLM in this process."""
+_CLOSED_VLLM_CORES: list[Any] = []
+"""vLLM's objects of closed engines in this process, which are shut down together with the last open engine."""
 
 
-def _start(source: PretrainedSource, settings: CoreOptions, context: int, more: Mapping[str, Any]) -> Any:
-    """Return vLLM's engine. `more` are further arguments of vLLM."""
-    # Imported late, inside `_untouched_process`: vLLM loads its engine lazily, with side effects on the environment.
+def _start_llm_engine(
+    source: PretrainedSource, settings: VLLM, context_length: int, vllm_arguments: Mapping[str, Any]
+) -> Any:
+    """Start vLLM with the model of `source` and return its `LLMEngine`. `vllm_arguments`: further arguments of vLLM."""
+    # vLLM is imported inside `_preserve_process_state`, because the import changes environment variables.
     from vllm import EngineArgs, LLMEngine
     from vllm.platforms import current_platform
 
     on_cpu = current_platform.is_cpu()
     tokens = max(settings.prefill_tokens, settings.max_sequences)
-    limits: dict[str, Any] = {"gpu_memory_utilization": settings.memory_share or GPU_SHARE}
+    limits: dict[str, Any] = {"gpu_memory_utilization": settings.memory_share or DEFAULT_GPU_MEMORY_SHARE}
     if settings.kv_cache_mib or (on_cpu and settings.memory_share is None):
-        limits["kv_cache_memory_bytes"] = (settings.kv_cache_mib or CPU_CACHE_MIB) * 2**20
-    if block_size := settings.block_size or (_CPU_BLOCK if on_cpu else None):
+        limits["kv_cache_memory_bytes"] = (settings.kv_cache_mib or DEFAULT_CPU_CACHE_MIB) * 2**20
+    if block_size := settings.block_size or (_CPU_CACHE_BLOCK_TOKENS if on_cpu else None):
         limits["block_size"] = block_size
     if on_cpu:
-        # vLLM 0.32 fails at a seeded prompt read in chunks: random generators have no offset on CPUs.
+        # On CPUs, vLLM 0.32 cannot read a prompt with a seed in chunks: CPU random generators have no offset.
         limits["enable_chunked_prefill"] = False
-        tokens = max(tokens, context)
-    arguments = EngineArgs(
+        tokens = max(tokens, context_length)
+    engine_arguments = EngineArgs(
         dtype=settings.dtype or source.dtype,  # type: ignore[arg-type]  # one of vLLM's names
         trust_remote_code=source.trust_remote_code,
-        max_model_len=context,
+        max_model_len=context_length,
         max_num_seqs=settings.max_sequences,
         max_num_batched_tokens=tokens,
         tensor_parallel_size=settings.tensor_parallel,
-        # Log-probabilities under the sampling distribution, after temperature and truncation.
+        # Log-probabilities refer to the sampling distribution, after temperature and truncation.
         logprobs_mode="processed_logprobs",
         enable_sleep_mode=settings.sleep and current_platform.is_sleep_mode_available(),
-        # Otherwise the model's generation_config.json would change sampling settings.
+        # By default the model's generation_config.json would change sampling settings.
         generation_config="vllm",
         disable_log_stats=True,
         use_tqdm_on_load=False,
-        # One backend for all requests: by default vLLM chooses by the first one, and fails at a schema of another kind.
-        structured_outputs_config={"backend": "guidance"},  # type: ignore[arg-type]  # it makes the settings of it
+        # By default vLLM chooses a backend by the first request, and fails at a later schema of another kind.
+        structured_outputs_config={"backend": "guidance"},  # type: ignore[arg-type]  # vLLM converts the dictionary
         **limits,
-        **more,
+        **vllm_arguments,
     )
-    return LLMEngine.from_engine_args(arguments)
+    return LLMEngine.from_engine_args(engine_arguments)
 
 
 @contextmanager
-def _untouched_process() -> Iterator[None]:
-    """Restore this process at the end of the body, after vLLM has started.
+def _preserve_process_state() -> Iterator[None]:
+    """Restore this process's random states, threads and environment variables at the end of the body.
 
     vLLM seeds all random generators, disables `torch.set_num_threads`, and sets environment variables, among them
     LD_PRELOAD, which processes started later would inherit.
@@ -276,7 +272,7 @@ def _untouched_process() -> Iterator[None]:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
         torch.set_rng_state(torch_state)
-        # vLLM's own variables stay: it reads them again later.
+        # Variables named VLLM_* stay set, because vLLM reads them again later.
         for name in list(os.environ):
             if name not in variables and not name.startswith("VLLM_"):
                 del os.environ[name]

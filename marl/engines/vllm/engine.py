@@ -3,51 +3,67 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from marl.core.errors import EngineError
-from marl.core.types import Completion, Failure, Finish, Metrics, Request, Ticket
-from marl.core.watchdog import HangError
+from marl.core.types import Completion, CompletionFailure, Finish, MetricsByPolicy, Request, Ticket
+from marl.core.watchdog import CallTimeoutError
 from marl.engines.thinking_budget import ThinkingBudget
-from marl.engines.token_engine import check_idle, check_version, completed_text, end_tokens, nan_error, overflow
+from marl.engines.token_engine import (
+    check_no_open_requests,
+    check_shared_weights_version,
+    context_overflow_failure,
+    decode_completion,
+    end_token_ids,
+    nan_logits_error,
+)
 from marl.engines.vllm.adapters import VLLMAdapters
 from marl.engines.vllm.core import VLLMRequest
-from marl.engines.vllm.full_weights import VLLMFullWeights, VLLMOptions
-from marl.engines.vllm.pending import PendingCompletion, check_request, prompt_scoring_params, token_scoring_params
+from marl.engines.vllm.full_weights import VLLMFullWeights
+from marl.engines.vllm.pending import (
+    PendingCompletion,
+    check_vllm_supports_sampling,
+    prompt_scoring_params,
+    token_scoring_params,
+)
 from marl.engines.vllm.server_responses import ServerOutput
-from marl.models.adapter import AdapterSource
 from marl.models.chat_template import ChatTokenizer
-from marl.models.pretrained import PretrainedSource
-from marl.protocols import MeteredEngine, ModelSource, SleepingEngine, Weights
+from marl.protocols import ModelSource, PolicyMetricsEngine, SleepingEngine, Weights
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
 
-Answers = list[tuple[Ticket, Completion | Failure]]
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+policy/POLICY/prefix_cache | share of tokens | tokens of prompts that the engine's cache knew in the step (`engine:
+    vllm`, `vllm_server`)
+"""
+
+TicketedAnswers = list[tuple[Ticket, Completion | CompletionFailure]]
 
 
-class VLLMEngine(MeteredEngine, SleepingEngine):
-    """One model in vLLM with the weights of several policies, and one tokenizer, which runs outside vLLM."""
+class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
+    """Engine with one model in vLLM, for several policies. Text is tokenized outside vLLM."""
 
     def __init__(self, policy_weights: VLLMFullWeights | VLLMAdapters, tokenizer: Any) -> None:
         self.weights, self.core = policy_weights, policy_weights.core
-        ends = end_tokens(policy_weights.eos_token_ids, tokenizer)
+        ends = end_token_ids(policy_weights.eos_token_ids, tokenizer)
         self.chat_tokenizer = ChatTokenizer(tokenizer, ends)
         self._ends = sorted(ends)
         self._open: dict[Ticket, PendingCompletion] = {}
         self._completion_of: dict[str, PendingCompletion] = {}
-        """Open request to vLLM -> its completion."""
-        self._refused: Answers = []
-        """Answers without sampling."""
+        """Name of an open request to vLLM -> the completion that the request belongs to."""
+        self._refused: TicketedAnswers = []
+        """Failures of requests that are longer than the context."""
         self._steps = 0
         """Number of finished training steps."""
         self._prompt_tokens: dict[str, list[int]] = {}
-        """Policy -> [cached prompt tokens, all prompt tokens] of this step."""
+        """Policy -> [number of cached prompt tokens, number of all prompt tokens] in this training step."""
 
     def submit(self, ticket: Ticket, request: Request) -> None:
-        """Queue a request.
+        """Send a request to vLLM.
 
         Raises:
             ValueError: if the ticket is in use, the policy has no weights in this engine, the chat template refuses the
@@ -56,24 +72,24 @@ class VLLMEngine(MeteredEngine, SleepingEngine):
         """
         if ticket in self._open or any(ticket == answered for answered, _ in self._refused):
             raise ValueError(f"ticket {ticket} was submitted before and has not been answered")
-        check_request(request)
-        version, chat = self.weights.version(request.policy), self.chat_tokenizer
+        check_vllm_supports_sampling(request)
+        version, chat = self.weights.weights_version(request.policy), self.chat_tokenizer
         prompt = chat.prompt(request)
         forced = None if request.forced is None else chat.forced_ids(request.forced)
-        if failure := overflow(len(prompt.ids), len(forced or ()), self.weights.context):
+        if failure := context_overflow_failure(len(prompt.ids), len(forced or ()), self.weights.context):
             self._refused.append((ticket, failure))
             return
         max_tokens = min(request.sampling.max_tokens, self.weights.context - len(prompt.ids))
-        thinking = None if forced else ThinkingBudget.of(request, chat)
-        marks = chat.mark_token_spans(request)
+        thinking = None if forced else ThinkingBudget.from_request(request, chat)
+        marks = chat.token_spans_of_marks(request)
         pending = PendingCompletion(ticket, request, prompt, max_tokens, thinking, marks, version)
         self._open[ticket] = pending
         if forced is not None:
-            self._score(pending, forced)
+            self._request_logprobs_of_forced_tokens(pending, forced)
         else:
-            self._continue(pending)
+            self._request_next_segment(pending)
 
-    def step(self, wait_s: float) -> Answers:
+    def step(self, wait_s: float) -> TicketedAnswers:
         """Sample one token of every active completion, or collect the answers of vLLM's processes.
 
         Raises:
@@ -83,23 +99,31 @@ class VLLMEngine(MeteredEngine, SleepingEngine):
         answers, self._refused = self._refused, []
         if not self._completion_of:
             return answers
-        with self._errors_name():
+        with self._add_policy_names_to_errors():
             outputs = self.core.step(0.0 if answers else wait_s)
         for output in outputs:
             pending = self._completion_of.get(output.request_id)
             # The request may have been cancelled or aborted while vLLM answered.
-            if pending is not None:
-                finish = self._receive(pending, output)
-                if finish:
-                    answers.append((pending.ticket, self._finish(pending, finish)))
+            finish = None if pending is None else self._process_output(pending, output)
+            if pending is None or finish is None:
+                continue
+            request, text = pending.request, pending.request.forced
+            version = self.weights.weights_version(request.policy)
+            if any(map(math.isnan, pending.logprobs)):
+                raise nan_logits_error(request.policy, version)
+            del self._open[pending.ticket]
+            if text is None:
+                text = decode_completion(self.chat_tokenizer, tuple(pending.ids), request.sampling.stop)
+            completion = pending.to_completion(text, pending.ids, pending.logprobs, finish, version)
+            answers.append((pending.ticket, completion))
         return answers
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Drop requests; no answer follows."""
+        """Cancel the requests with these `tickets`. No answers to cancelled requests follow."""
         cancelled = set(tickets)
         self._refused = [answer for answer in self._refused if answer[0] not in cancelled]
         for ticket in cancelled & self._open.keys():
-            self._abort(self._open.pop(ticket))
+            self._abort_requests(self._open.pop(ticket))
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         """Replace weights in place; open completions continue with the new weights (see `Completion.versions`).
@@ -108,104 +132,105 @@ class VLLMEngine(MeteredEngine, SleepingEngine):
             ValueError: if names, shapes or version differ, or another policy uses the engine's only weights.
             EngineError: if vLLM's processes have died, or take longer than `timeout_s`.
         """
-        check_version(policy, weights, version)
-        with self._errors_name(policy):
-            self.weights.load(policy, weights, version)
+        check_shared_weights_version(policy, weights, version)
+        with self._add_policy_names_to_errors(policy):
+            self.weights.load_weights(policy, weights, version)
 
     def add_policy(self, policy: str, source: ModelSource | None) -> None:
-        """Add an adapter on the same base, or the base; without adapters, only equal weights can be added."""
-        self.weights.add(policy, source)
+        """Add `policy`, which samples with the adapter `source`, or with the engine's initial weights."""
+        self.weights.add_policy(policy, source)
 
     def remove_policy(self, policy: str) -> None:
-        """Free the weights of a policy.
+        """Free the weights of `policy`.
 
         Raises:
             ValueError: if requests of the policy are in flight, or the policy has no weights in this engine.
         """
-        check_idle(policy, [pending.request for pending in self._open.values()])
-        self.weights.remove(policy)
+        check_no_open_requests(policy, [pending.request for pending in self._open.values()])
+        self.weights.remove_policy(policy)
 
-    def end_step(self) -> dict[str, Metrics]:
-        """Return the metric `prefix_cache` of each policy: the cached share of its prompt tokens."""
-        # Later steps never hit cached prompts of this one: a resumed run starts with an empty cache, and whether a
-        # prompt was cached matters to the last bit.
+    def take_step_metrics(self) -> MetricsByPolicy:
+        """Return the metric `prefix_cache` of each policy: the cached share of its prompt tokens in this step."""
+        # A new step number changes the cache salt, because a resumed run starts with an empty prefix cache.
+        # A hit in the prefix cache changes the last bits of a prompt's logits.
         self._steps += 1
         counts, self._prompt_tokens = self._prompt_tokens, {}
-        metrics: dict[str, Metrics] = {}
+        metrics: MetricsByPolicy = {}
         for policy, (cached_tokens, tokens) in counts.items():
             if tokens:
                 metrics[policy] = {"prefix_cache": cached_tokens / tokens}
         return metrics
 
     def sleep(self) -> None:
-        """Free the device's memory until requests or weights come, if the settings say so."""
+        """If `engine.sleep` is true and no request is open, free the device until the next request or update."""
         if not self._open:
-            with self._errors_name():
+            with self._add_policy_names_to_errors():
                 self.core.sleep()
 
     def close(self) -> None:
         """End vLLM's processes and free their memory."""
         self.core.close()
 
-    def _continue(self, pending: PendingCompletion) -> None:
-        """Sample the next segment of a completion; tokens imposed by the thinking budget are scored before."""
+    def _request_next_segment(self, pending: PendingCompletion) -> None:
+        """Request log-probabilities of the tokens that the thinking budget imposes, or sampling if there are none."""
         imposed: list[int] = []
-        while pending.thinking is not None and (token := pending.thinking.next_token) is not None:
+        while pending.thinking is not None and (token := pending.thinking.token_to_impose) is not None:
             if len(pending.ids) + len(imposed) == pending.max_tokens:
                 break
             imposed.append(token)
-            pending.thinking.update([*pending.ids, *imposed])
+            pending.thinking.record_last_token([*pending.ids, *imposed])
         if imposed:
-            self._score(pending, imposed)
+            self._request_logprobs_of_forced_tokens(pending, imposed)
         else:
-            self._send(pending, pending.ids, pending.sampling_params(self._ends), None)
+            self._send_request(pending, pending.ids, pending.sampling_params(self._ends), None)
 
-    def _score(self, pending: PendingCompletion, ids: Sequence[int]) -> None:
-        """Append tokens and request their log-probabilities."""
+    def _request_logprobs_of_forced_tokens(self, pending: PendingCompletion, forced_ids: Sequence[int]) -> None:
+        """Append the tokens `forced_ids` to a completion and request their log-probabilities from vLLM."""
         first, sampling = len(pending.ids), pending.request.sampling
-        pending.ids += ids
-        pending.logprobs += [math.nan] * len(ids)
-        is_plain = pending.request.forced is not None and sampling.temperature == 1 and not sampling.truncated
-        # vLLM samples one token after a scored prompt, for which the context needs a free position.
-        if is_plain and len(pending.prompt.ids) + len(ids) < self.weights.context:
-            self._send(pending, ids, prompt_scoring_params(), None)
+        pending.ids += forced_ids
+        pending.logprobs += [math.nan] * len(forced_ids)
+        is_plain = (
+            pending.request.forced is not None and sampling.temperature == 1 and not sampling.truncates_distribution
+        )
+        # vLLM samples one token after a scored prompt, so the context must have a free position.
+        if is_plain and len(pending.prompt.ids) + len(forced_ids) < self.weights.context:
+            self._send_request(pending, forced_ids, prompt_scoring_params(), None)
             return
-        for index, token in enumerate(ids, first):
-            self._send(pending, pending.ids[:index], token_scoring_params(sampling, token), index)
+        for index, token in enumerate(forced_ids, first):
+            self._send_request(pending, pending.ids[:index], token_scoring_params(sampling, token), index)
 
-    def _send(self, pending: PendingCompletion, ids: Sequence[int], params: Any, index: int | None) -> None:
-        """Send a request to vLLM: the prompt followed by `ids`. `index` is the token to score, if there is just one."""
+    def _send_request(
+        self,
+        pending: PendingCompletion,
+        ids_after_prompt: Sequence[int],
+        vllm_sampling_params: Any,
+        scored_index: int | None,
+    ) -> None:
+        """Send a request to vLLM with the prompt followed by `ids_after_prompt`, sampled by `vllm_sampling_params`.
+
+        `scored_index` is the index of the only token to score, or None for sampling or for scoring all tokens.
+        """
         policy = pending.request.policy
         name = f"{pending.ticket}.{pending.segments}"
         pending.segments += 1
-        pending.open_requests[name] = index
+        pending.open_requests[name] = scored_index
         self._completion_of[name] = pending
-        with self._errors_name(policy):
-            # Evaluation has a prefix cache of its own: a resumed run does not repeat an evaluation before it.
-            salt = f"{self.weights.cache_salt(policy)}/{self._steps}/{pending.request.purpose}"
-            prompt_ids = (*pending.prompt.ids, *ids)
-            self.core.add(VLLMRequest(name, prompt_ids, params, salt, self.weights.adapter(policy)))
+        with self._add_policy_names_to_errors(policy):
+            # The salt includes the purpose: training shares no prefixes with evaluations, which a resumed run skips.
+            salt = f"{self.weights.prefix_cache_salt(policy)}/{self._steps}/{pending.request.purpose}"
+            prompt_ids = (*pending.prompt.ids, *ids_after_prompt)
+            self.core.queue_request(
+                VLLMRequest(name, prompt_ids, vllm_sampling_params, salt, self.weights.lora_request(policy))
+            )
 
-    def _receive(self, pending: PendingCompletion, output: RequestOutput | ServerOutput) -> Finish | None:
-        """Process an answer of vLLM; return the finish reason if the completion has ended."""
+    def _process_output(self, pending: PendingCompletion, output: RequestOutput | ServerOutput) -> Finish | None:
+        """Store the tokens or log-probabilities in `output`; return the finish reason if the completion has ended."""
         index = pending.open_requests[output.request_id]
         if output.finished:
             del self._completion_of[output.request_id], pending.open_requests[output.request_id]
         is_forced = pending.request.forced is not None
         if not is_forced and index is None:
-            return self._receive_tokens(pending, output)
-        self._receive_scores(pending, output, index)
-        if pending.open_requests:
-            return None
-        finish = "stop" if is_forced else self._finish_reason(pending)
-        if finish is None:
-            self._continue(pending)
-        return finish
-
-    def _receive_scores(
-        self, pending: PendingCompletion, output: RequestOutput | ServerOutput, index: int | None
-    ) -> None:
-        """Store the log-probability of the token at `index`, or of all tokens if `index` is None."""
+            return self._append_sampled_tokens(pending, output)
         sampled: Any = output.outputs[0]
         if index is None:
             scores: Any = output.prompt_logprobs
@@ -216,9 +241,15 @@ class VLLMEngine(MeteredEngine, SleepingEngine):
         else:
             logprob_of = dict(zip(sampled.logprobs.token_ids, sampled.logprobs.logprobs, strict=True))
             pending.logprobs[index] = logprob_of[pending.ids[index]]
+        if pending.open_requests:
+            return None
+        finish = "stop" if is_forced else self._finish_reason(pending)
+        if finish is None:
+            self._request_next_segment(pending)
+        return finish
 
-    def _receive_tokens(self, pending: PendingCompletion, output: RequestOutput | ServerOutput) -> Finish | None:
-        """Append sampled tokens; return the finish reason if the completion has ended."""
+    def _append_sampled_tokens(self, pending: PendingCompletion, output: RequestOutput | ServerOutput) -> Finish | None:
+        """Append sampled tokens to a completion; return the finish reason if the completion has ended."""
         if output.finished and output.num_cached_tokens is not None:
             counts = self._prompt_tokens.setdefault(pending.request.policy, [0, 0])
             counts[0] += output.num_cached_tokens
@@ -230,66 +261,43 @@ class VLLMEngine(MeteredEngine, SleepingEngine):
             pending.ids += sampled.token_ids
             pending.logprobs += logprobs
             return self._finish_reason(pending) if output.finished else None
-        # A server sends whole answers, so tokens behind a stop text or over the budget are dropped.
+        # A server sends complete answers, so tokens behind a stop text or over the thinking budget are dropped.
         for token, logprob in zip(sampled.token_ids, logprobs, strict=True):
             pending.ids.append(token)
             pending.logprobs.append(logprob)
             if pending.thinking is not None:
-                pending.thinking.update(pending.ids)
+                pending.thinking.record_last_token(pending.ids)
             if finish := self._finish_reason(pending):
-                self._abort(pending)
+                self._abort_requests(pending)
                 return finish
-            if pending.thinking is not None and pending.thinking.next_token is not None:
-                self._abort(pending)
-                self._continue(pending)
+            if pending.thinking is not None and pending.thinking.token_to_impose is not None:
+                self._abort_requests(pending)
+                self._request_next_segment(pending)
                 return None
         return None
 
     def _finish_reason(self, pending: PendingCompletion) -> Finish | None:
-        """Return the finish reason after the last token, or None if the completion goes on."""
+        """Return the finish reason of a completion that its last token ends, or None if the completion goes on."""
         stop, chat = pending.request.sampling.stop, self.chat_tokenizer
-        if pending.ids[-1] in chat.ends or (stop and chat.reaches_stop(stop, pending.ids)):
+        if pending.ids[-1] in chat.ends or (stop and chat.ends_with_stop_text(stop, pending.ids)):
             return "stop"
         return "length" if len(pending.ids) >= pending.max_tokens else None
 
-    def _finish(self, pending: PendingCompletion, finish: Finish) -> Completion:
-        """Remove a finished completion from the open ones and return it."""
-        request = pending.request
-        version = self.weights.version(request.policy)
-        if any(math.isnan(logprob) for logprob in pending.logprobs):
-            raise nan_error(request.policy, version)
-        del self._open[pending.ticket]
-        text = request.forced
-        if text is None:
-            text = completed_text(self.chat_tokenizer, tuple(pending.ids), request.sampling.stop)
-        return pending.finished(text, pending.ids, pending.logprobs, finish, version)
-
-    def _abort(self, pending: PendingCompletion) -> None:
-        """Cancel the open requests of a completion in vLLM."""
+    def _abort_requests(self, pending: PendingCompletion) -> None:
+        """Cancel all open requests to vLLM for one completion."""
         if pending.open_requests:
-            with self._errors_name(pending.request.policy):
-                self.core.abort(pending.open_requests)
+            with self._add_policy_names_to_errors(pending.request.policy):
+                self.core.abort_requests(pending.open_requests)
         for name in pending.open_requests:
             del self._completion_of[name]
         pending.open_requests.clear()
 
     @contextmanager
-    def _errors_name(self, policy: str | None = None) -> Iterator[None]:
-        """Name `policy` in errors of vLLM, or all policies with open requests if `policy` is None."""
+    def _add_policy_names_to_errors(self, policy: str | None = None) -> Iterator[None]:
+        """Add `policy` to vLLM's errors in the body (default: all policies with open requests)."""
         try:
             yield
-        except (EngineError, HangError) as error:
+        except (EngineError, CallTimeoutError) as error:
             policies = {policy} if policy else {pending.request.policy for pending in self._open.values()}
             names = ", ".join(map(repr, sorted(policies)))
             raise EngineError(f"engine 'vllm' of policies {names}: {error}") from error
-
-
-def build_engine(settings: VLLMOptions, source: ModelSource) -> VLLMEngine:
-    """Return the engine of one model, whose weights policies may share."""
-    return VLLMEngine(VLLMFullWeights(cast("PretrainedSource", source), settings), source.tokenizer())
-
-
-def build_shared_engine(settings: VLLMOptions, sources: Mapping[str, ModelSource]) -> VLLMEngine:
-    """Return the engine of several adapters on one base. `sources`: policy -> adapter."""
-    adapters = cast("Mapping[str, AdapterSource]", sources)
-    return VLLMEngine(VLLMAdapters(adapters, settings), next(iter(adapters.values())).tokenizer())

@@ -1,17 +1,17 @@
-"""Version of vLLM supported by the engine. Light: vLLM itself is not imported."""
+"""Version of vLLM that the engine supports. This module does not import vLLM."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-TESTED_VERSION = "0.32"
-"""Supported version. Other versions lack the methods that replace weights in place."""
+SUPPORTED_VLLM_VERSION = "0.32"
+"""Supported version of vLLM. Other versions lack the methods that replace weights in place."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Packages that contain vLLM: for accelerators, and for CPUs."""
 
 
-def installed_versions() -> dict[str, str]:
-    """Return the version of every installed distribution of vLLM."""
+def installed_vllm_versions() -> dict[str, str]:
+    """Return the version of each installed distribution of vLLM, by the name of the distribution."""
     versions: dict[str, str] = {}
     for name in DISTRIBUTIONS:
         try:
@@ -21,20 +21,20 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def installation_problem() -> str | None:
-    """Return an error message with the installation command, or None if the supported version is installed."""
-    versions = installed_versions()
+def vllm_installation_error() -> str | None:
+    """Return an error message with the command that installs vLLM, or None if the supported version is installed."""
+    versions = installed_vllm_versions()
     for number in versions.values():
-        if number == TESTED_VERSION or number.startswith(f"{TESTED_VERSION}."):
+        if number == SUPPORTED_VLLM_VERSION or number.startswith(f"{SUPPORTED_VLLM_VERSION}."):
             return None
     finding = ", ".join(f"{name} {number} is installed" for name, number in versions.items()) or "it is not installed"
     return (
-        f"needs vLLM {TESTED_VERSION}, but {finding}. With a GPU: pip install 'marl-llm[vllm]'; without one, as "
-        "marl/engines/vllm/README.md says; or choose engine: {kind: transformers}"
+        f"needs vLLM {SUPPORTED_VLLM_VERSION}, but {finding}. With a GPU: pip install 'marl-llm[vllm]'; without one, "
+        "as marl/engines/vllm/README.md says; or choose engine: {kind: transformers}"
     )
 
 
-def is_cpu_build() -> bool:
+def is_vllm_cpu_build() -> bool:
     """Return True if the installed vLLM computes on CPUs only."""
     # Builds of `vllm` for CPUs carry a local version, such as 0.32.0+cpu.
-    return any("cpu" in name or "cpu" in number for name, number in installed_versions().items())
+    return any("cpu" in name or "cpu" in number for name, number in installed_vllm_versions().items())

@@ -14,54 +14,60 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from marl.core.config import Sampling
-from marl.core.seeds import seed_of
+from marl.core.seeds import hash_to_seed
 from marl.core.types import Request
-from marl.engines.token_engine import TokenRequest
+from marl.engines.token_engine import OpenTokenRequest
 
-_SEEDS = 2**63
-"""Number of different seeds in vLLM."""
+_VLLM_SEED_COUNT = 2**63
+"""Number of different seeds that vLLM accepts."""
 _MIN_TEMPERATURE = 0.01
-"""Lowest temperature above 0: vLLM raises lower ones to it."""
+"""Lowest temperature above 0 that vLLM supports: vLLM silently raises lower temperatures to this value."""
 
 
 @dataclass(slots=True)
-class PendingCompletion(TokenRequest):
-    """A request with the tokens of its completion so far."""
+class PendingCompletion(OpenTokenRequest):
+    """A submitted request with the tokens of its completion so far."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     segments: int = 0
-    """Number of requests to vLLM so far."""
+    """Number of requests sent to vLLM for this completion so far."""
     open_requests: dict[str, int | None] = field(default_factory=dict)
-    """Open request to vLLM -> index of the token to score, or None if the request samples or scores all tokens."""
+    """Id of an open request to vLLM -> index of the only token to score, or None for sampling or scoring all tokens."""
 
-    def sampling_params(self, ends: Sequence[int]) -> SamplingParams:
-        """Return vLLM's settings for sampling the remaining tokens. `ends` are the ids of the end tokens."""
+    def sampling_params(self, end_ids: Sequence[int]) -> SamplingParams:
+        """Return vLLM's settings for sampling the completion's remaining tokens. `end_ids`: ids of the end tokens."""
         sampling = self.request.sampling
-        # A segment after an imposed end of a thought must not repeat the random numbers of the first.
-        seed = seed_of(self.request.seed, "part", len(self.ids)) if self.ids else self.request.seed
+        # After an imposed end of a thought, a new seed keeps the second segment from repeating random numbers.
+        seed = hash_to_seed(self.request.seed, "part", len(self.ids)) if self.ids else self.request.seed
         # Stop texts and thinking budgets are checked after each token, so tokens are needed one by one.
         is_watched = bool(sampling.stop) or self.thinking is not None
+        constraint = None
+        if sampling.structured == "json":
+            schema = self.request.answer_schema
+            constraint = StructuredOutputsParams(json=schema) if schema else StructuredOutputsParams(json_object=True)
+        elif sampling.structured == "legal_moves":
+            constraint = StructuredOutputsParams(choice=list(dict.fromkeys((self.request.options or {}).values())))
         return SamplingParams(
-            **_distribution(sampling),
+            **_sampling_distribution_params(sampling),
             max_tokens=self.max_tokens - len(self.ids),
-            seed=seed % _SEEDS,
-            stop_token_ids=list(ends),
+            seed=seed % _VLLM_SEED_COUNT,
+            stop_token_ids=list(end_ids),
             ignore_eos=True,
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA if is_watched else RequestOutputKind.FINAL_ONLY,
-            structured_outputs=_structured_outputs(self.request),
+            structured_outputs=constraint,
             skip_clone=True,
         )
 
 
-def check_request(request: Request) -> None:
-    """Check that vLLM supports the sampling settings of a request.
+def check_vllm_supports_sampling(request: Request) -> None:
+    """Check that vLLM supports the sampling settings of `request`.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if vLLM does not support one of the settings.
     """
     sampling, policy = request.sampling, f"policy {request.policy!r}"
     if 0 < sampling.temperature < _MIN_TEMPERATURE:
@@ -78,22 +84,11 @@ def check_request(request: Request) -> None:
         raise ValueError(f"{field_label}, but vLLM scores no given text under such a limit")
 
 
-def _structured_outputs(request: Request) -> StructuredOutputsParams | None:
-    """Return the constraint on the answer: JSON, the texts of legal moves, or None without a constraint."""
-    match request.sampling.structured:
-        case "json":
-            schema = request.answer_schema
-            return StructuredOutputsParams(json=schema) if schema else StructuredOutputsParams(json_object=True)
-        case "legal_moves":
-            return StructuredOutputsParams(choice=list(dict.fromkeys((request.options or {}).values())))
-    return None
-
-
 def prompt_scoring_params() -> SamplingParams:
     """Return vLLM's settings for scoring all tokens of a prompt at temperature 1."""
     return SamplingParams(
         temperature=0.0,
-        # vLLM always samples a token after scoring.
+        # vLLM cannot score without sampling at least one token.
         max_tokens=1,
         prompt_logprobs=0,
         flat_logprobs=True,
@@ -102,23 +97,23 @@ def prompt_scoring_params() -> SamplingParams:
     )
 
 
-def token_scoring_params(sampling: Sampling, token: int) -> SamplingParams:
-    """Return vLLM's settings for scoring `token` as the next token under a sampling distribution."""
+def token_scoring_params(sampling: Sampling, token_id: int) -> SamplingParams:
+    """Return vLLM's settings for scoring `token_id` as the next token under the distribution of `sampling`."""
     return SamplingParams(
-        **_distribution(sampling),
+        **_sampling_distribution_params(sampling),
         max_tokens=1,
         seed=0,
         ignore_eos=True,
-        logprob_token_ids=[token],
+        logprob_token_ids=[token_id],
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
 
-def _distribution(sampling: Sampling) -> dict[str, Any]:
-    """Return vLLM's settings of the sampling distribution."""
-    # Truncation has no meaning at temperature 0, where only the likeliest token is left.
+def _sampling_distribution_params(sampling: Sampling) -> dict[str, Any]:
+    """Return the temperature, top-p and top-k of `sampling` as settings of vLLM."""
+    # Truncation has no meaning at temperature 0, where only the likeliest token has probability.
     truncated = sampling.temperature > 0
     return {
         "temperature": sampling.temperature,

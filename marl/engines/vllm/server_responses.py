@@ -1,4 +1,4 @@
-"""Responses of a vLLM server, and their conversion to the outputs of an engine in this process."""
+"""Responses of a vLLM server, and their conversion to the outputs of vLLM in this process."""
 
 from __future__ import annotations
 
@@ -7,121 +7,117 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, Field
 
-_LOWEST = -9999.0
-"""The server's replacement for minus infinity and NaN, which JSON cannot express."""
+_LOWEST_LOGPROB = -9999.0
+"""Number that the server sends instead of minus infinity and NaN, which JSON cannot express."""
 
 
-class ServerVersion(BaseModel):
-    """Response of /version."""
+class VersionResponse(BaseModel):
+    """Response of the server's route /version."""
 
     version: str
 
 
-class _Card(BaseModel):
+class _ModelEntry(BaseModel):
     id: str
     max_model_len: int
 
 
-class ModelList(BaseModel):
-    """Response of /v1/models: the base first, then adapters."""
+class ModelListResponse(BaseModel):
+    """Response of the server's route /v1/models: the base model first, then adapters."""
 
-    data: list[_Card] = Field(min_length=1)
+    data: list[_ModelEntry] = Field(min_length=1)
 
 
 class _ModelSettings(BaseModel):
     logprobs_mode: str
+    """Distribution of the reported log-probabilities. `processed_logprobs`: after temperature and truncation."""
 
 
-class _Settings(BaseModel):
+class _ServerSettings(BaseModel):
     of_model: _ModelSettings = Field(alias="model_config")
 
 
-class ServerInfo(BaseModel):
-    """Response of /server_info, limited to the fields in use."""
+class ServerInfoResponse(BaseModel):
+    """Response of the server's route /server_info, limited to the fields in use."""
 
-    vllm_config: _Settings
-
-    @property
-    def logprobs_mode(self) -> str:
-        """Distribution of the reported log-probabilities, in vLLM's words."""
-        return self.vllm_config.of_model.logprobs_mode
+    vllm_config: _ServerSettings
 
 
-class _Score(BaseModel):
+class _TokenLogprob(BaseModel):
     token_id: int
     logprob: float
 
 
-class _SampledScore(_Score):
-    top_logprobs: list[_Score] = []
+class _SampledTokenLogprob(_TokenLogprob):
+    top_logprobs: list[_TokenLogprob] = []
 
 
-class _Scores(BaseModel):
-    content: list[_SampledScore]
+class _SampledLogprobs(BaseModel):
+    content: list[_SampledTokenLogprob]
 
 
-class _Version(BaseModel):
+class _WeightsVersionResponse(BaseModel):
     version: str
 
 
 class _Choice(BaseModel):
     token_ids: list[int]
-    logprobs: _Scores | None = None
+    logprobs: _SampledLogprobs | None = None
     finish_reason: str
-    weight_versions: list[_Version] | None = None
+    weight_versions: list[_WeightsVersionResponse] | None = None
 
 
-class _PromptScore(BaseModel):
+class _PromptTokenLogprob(BaseModel):
     logprob: float
 
 
-class _CachedTokens(BaseModel):
+class _PromptTokenDetails(BaseModel):
     cached_tokens: int | None = None
 
 
 class _Usage(BaseModel):
-    prompt_tokens_details: _CachedTokens | None = None
+    prompt_tokens_details: _PromptTokenDetails | None = None
 
 
-class FlatLogprobs(NamedTuple):
-    """Tokens and their log-probabilities, as two lists of equal length."""
+class TokenIdsAndLogprobs(NamedTuple):
+    """Token ids and their log-probabilities, as two lists of equal length."""
 
     token_ids: list[int]
     logprobs: list[float]
 
 
 class SampledTokens(NamedTuple):
-    """Sampled tokens, with their log-probabilities."""
+    """Sampled token ids of an output, and log-probabilities of the sampled tokens or of other requested tokens."""
 
     token_ids: list[int]
-    logprobs: FlatLogprobs
+    logprobs: TokenIdsAndLogprobs
 
 
 class ServerOutput(NamedTuple):
-    """A finished answer, with the fields of vLLM's `RequestOutput` in use by the engine."""
+    """Server's answer to a request, with the fields of vLLM's `RequestOutput` that the engine uses."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[SampledTokens]
-    prompt_logprobs: FlatLogprobs | None
+    prompt_logprobs: TokenIdsAndLogprobs | None
     num_cached_tokens: int | None
     finished: bool = True
 
 
 class GenerateResponse(BaseModel):
-    """Response of /inference/v1/generate."""
+    """Response of the server's route /inference/v1/generate."""
 
     choices: list[_Choice] = Field(min_length=1, max_length=1)
-    prompt_logprobs: list[dict[int, _PromptScore] | None] | None = None
+    prompt_logprobs: list[dict[int, _PromptTokenLogprob] | None] | None = None
     usage: _Usage = _Usage()
 
-    @property
-    def versions(self) -> set[str]:
-        """Names of the weights that sampled the tokens."""
-        return {span.version for span in self.choices[0].weight_versions or ()}
+    def to_engine_output(
+        self, request_id: str, prompt_ids: tuple[int, ...], *, score_all_reported_tokens: bool
+    ) -> ServerOutput:
+        """Return the response as a `ServerOutput`. `prompt_ids` holds the token ids of the prompt.
 
-    def output(self, name: str, prompt: tuple[int, ...], *, all_scores: bool) -> ServerOutput:
-        """Return the output of request `name`, with the scores of all listed tokens or of the sampled ones only.
+        With `score_all_reported_tokens` the output has the log-probabilities of all tokens that the server reports per
+        position, else only of the sampled tokens.
 
         Raises:
             ValueError: if tokens or log-probabilities are missing, or the server aborted the request.
@@ -135,24 +131,22 @@ class GenerateResponse(BaseModel):
         ids: list[int] = []
         logprobs: list[float] = []
         for sampled in content:
-            if all_scores:
-                ids += [score.token_id for score in sampled.top_logprobs]
-                logprobs += [_with_infinity(score.logprob) for score in sampled.top_logprobs]
-            else:
+            if not score_all_reported_tokens:
                 ids.append(sampled.token_id)
-                # A sampled token is never impossible, so the replacement stands for NaN logits.
-                logprobs.append(sampled.logprob if sampled.logprob > _LOWEST else math.nan)
-        tokens = SampledTokens(choice.token_ids, FlatLogprobs(ids, logprobs))
+                # A sampled token has a probability above 0, so `_LOWEST_LOGPROB` can only mean NaN logits.
+                logprobs.append(sampled.logprob if sampled.logprob > _LOWEST_LOGPROB else math.nan)
+                continue
+            for score in sampled.top_logprobs:
+                ids.append(score.token_id)
+                logprobs.append(score.logprob if score.logprob > _LOWEST_LOGPROB else -math.inf)
+        tokens = SampledTokens(choice.token_ids, TokenIdsAndLogprobs(ids, logprobs))
         prompt_scores = None
         if self.prompt_logprobs is not None:
             prompt_logprobs: list[float] = []
-            for token, scores in zip(prompt, self.prompt_logprobs, strict=True):
-                # The first token has no log-probability.
-                prompt_logprobs.append(_with_infinity(scores[token].logprob) if scores else 0.0)
-            prompt_scores = FlatLogprobs(list(prompt), prompt_logprobs)
+            for token, scores in zip(prompt_ids, self.prompt_logprobs, strict=True):
+                # The first token of a prompt is predicted by nothing, so it has no scores.
+                logprob = scores[token].logprob if scores else 0.0
+                prompt_logprobs.append(logprob if logprob > _LOWEST_LOGPROB else -math.inf)
+            prompt_scores = TokenIdsAndLogprobs(list(prompt_ids), prompt_logprobs)
         cached = self.usage.prompt_tokens_details and self.usage.prompt_tokens_details.cached_tokens
-        return ServerOutput(name, prompt, (tokens,), prompt_scores, cached)
-
-
-def _with_infinity(logprob: float) -> float:
-    return logprob if logprob > _LOWEST else -math.inf
+        return ServerOutput(request_id, prompt_ids, (tokens,), prompt_scores, cached)

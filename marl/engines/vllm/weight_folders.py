@@ -14,24 +14,24 @@ from marl.models.pretrained import PretrainedSource
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a temporary folder for files that other processes read at once, in shared memory if available."""
+def temporary_weights_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a temporary folder for weights that vLLM reads soon, in shared memory if available."""
     parent = str(_SHARED_MEMORY) if _SHARED_MEMORY.is_dir() else None
-    # The process id tells whose folder it is if this process is killed before the cleanup.
+    # If this process is killed, the process id in the name tells whose folder was left behind.
     return tempfile.TemporaryDirectory(dir=parent, prefix=f"marl-vllm-{os.getpid()}-")
 
 
 @contextmanager
-def readable_folder(source: PretrainedSource) -> Iterator[str]:
-    """Yield a Hugging Face folder of the model, or the model's name on the hub.
+def vllm_model_folder(source: PretrainedSource) -> Iterator[str]:
+    """Yield a Hugging Face folder of the model in `source`, or the model's name on the hub.
 
     A GGUF file is unpacked into a temporary folder, which is deleted at the end of the context.
     """
     if source.gguf_file is None:
         yield source.path
         return
-    # vLLM 0.32 reads no GGUF files.
-    with temporary_folder() as folder:
+    # The model is converted, as vLLM 0.32 reads no GGUF files.
+    with temporary_weights_folder() as folder:
         replace(source, device="cpu").model().save_pretrained(folder)
         source.tokenizer().save_pretrained(folder)
         yield folder

@@ -1,8 +1,9 @@
-"""Worker process: runs verifiers and tools, so that it can be killed. Started as `python -m THIS_MODULE FD MEMORY`.
+"""Main module of a worker process, which runs verifiers and tools. Started as `python -m THIS_MODULE FD MEMORY`.
 
-The process reads and writes JSON over the socket FD. The first message holds the plug-ins, name -> [module, class,
-settings], which the process loads and acknowledges. Each further message is a question, answered by `{"value": ...}`
-or `{"error": ..., "detail": ..., "blame": ...}`. The process ends with its parent.
+The process reads and writes JSON over the socket with file descriptor FD; MEMORY is its address space in bytes. The
+first message holds the plug-ins, name -> [module, class, settings], which the process loads and acknowledges. Each
+further message is a question, answered by `{"value": ...}` or `{"error": ..., "detail": ..., "blame": ...}`. The
+process ends with its parent.
 """
 
 from __future__ import annotations
@@ -24,111 +25,103 @@ from pydantic import TypeAdapter
 
 from marl.core.errors import RunError
 from marl.core.types import VerifierCase
-from marl.engines.workers.channel import Channel
-from marl.host.outside import replace_surrogates
-from marl.protocols import InconclusiveError, ToolConfig, VerifierConfig
+from marl.engines.workers.channel import ProcessMessageChannel
+from marl.host.untrusted_text import replace_surrogates
+from marl.protocols import InfrastructureError, ToolConfig, VerifierConfig
 
-CASE = TypeAdapter(VerifierCase)
+VERIFIER_CASE_ADAPTER = TypeAdapter(VerifierCase)
 PluginSpec = tuple[str, str, dict[str, Any]]
 """(module, class, settings) from which another process can build a plug-in."""
-Blame = Literal["answer", "machine", "setup"]
-"""Cause of an error: the answer, which fails; this machine, so that another attempt may succeed; or the plug-in, which
-cannot work on this machine at all, such as a sandbox without the necessary rights."""
+ErrorCause = Literal["answer", "machine", "setup"]
+"""Cause of an error. `answer`: the answer fails; `machine`: another attempt may succeed; `setup`: the plug-in cannot
+work on this machine, such as a sandbox without the necessary rights."""
 MAX_RESULT_BYTES = 1 << 20
 """Maximum size of a result in bytes."""
 _MAX_REASON, _MAX_DETAIL = 1000, 300
-"""Maximum lengths in characters: a library's message may be as long as its input."""
+"""Maximum lengths of a verifier's reason and of an exception's message in characters, as both may quote long inputs."""
 _PR_SET_PDEATHSIG = 1
 
 
-class RecordedError:
-    """Context that records an exception instead of raising it: an exception of a plug-in is a result."""
+class ErrorRecorder:
+    """Context manager that catches and records an exception of a plug-in in the body."""
 
     name = ""
+    """Class name of the recorded exception, or "" without an exception."""
     detail = ""
-    blame: Blame = "answer"
+    """Message of the recorded exception."""
+    blame: ErrorCause = "answer"
 
-    def __enter__(self) -> RecordedError:
+    def __enter__(self) -> ErrorRecorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         if kind is None or not issubclass(kind, Exception):
             return False
         self.name = kind.__name__
-        if issubclass(kind, InconclusiveError):
+        if issubclass(kind, InfrastructureError):
             self.blame = "machine"
         elif issubclass(kind, RunError):
             self.blame = "setup"
-        # Not part of the error: the message may quote what the reader of the error must not know.
+        # The error's text goes to a separate field: it may quote secrets that the author of the answer must not see.
         self.detail = replace_surrogates(str(error)[:_MAX_DETAIL])
         return True
 
-    def result(self) -> dict[str, Any]:
-        """Return the result of a job that raised the exception."""
-        return {"error": f"raised {self.name}", "detail": self.detail, "blame": self.blame}
 
-
-def load_plugins(specs: Mapping[str, PluginSpec]) -> dict[str, VerifierConfig | ToolConfig]:
-    """Import and validate plug-ins."""
-    plugins = {}
-    for name, (module, qualname, settings) in specs.items():
-        # A qualified name may lead through outer classes.
-        plugin = reduce(getattr, qualname.split("."), importlib.import_module(module))
-        # Slow imports count for the start of the process and not for the first job.
-        for slow_module in plugin.imports:
-            importlib.import_module(slow_module)
-        plugins[name] = plugin.model_validate(settings)
-    return plugins
-
-
-def run_plugin(plugin: VerifierConfig | ToolConfig, question: str) -> dict[str, Any]:
-    """Return the result of a plug-in: (score, reason) of a verifier, the text of a tool, or an error.
+def run_plugin(plugin: VerifierConfig | ToolConfig, question_json: str) -> dict[str, Any]:
+    """Return the reply of `plugin` to `question_json`: (score, reason) of a verifier, the text of a tool, or an error.
 
     Raises:
         Exception: any error of the plug-in.
     """
     if isinstance(plugin, VerifierConfig):
-        verdict = plugin(CASE.validate_json(question))
+        verdict = plugin(VERIFIER_CASE_ADAPTER.validate_json(question_json))
         score = float(verdict.score)
         if not (math.isfinite(score) and -1 <= score <= 1):
             return {"error": f"gave a score of {score}; scores lie between -1 and 1"}
         return {"value": (score, replace_surrogates(str(verdict.why)[:_MAX_REASON]))}
     try:
-        return {"value": replace_surrogates(str(plugin(json.loads(question))))}
+        return {"value": replace_surrogates(str(plugin(json.loads(question_json))))}
     except ValueError as error:
-        # A mistake of the caller: its message is the tool's answer.
+        # The tool was called with wrong arguments, so its error message is the answer to the model.
         return {"value": f"error: {replace_surrogates(str(error))}"}
 
 
-def reply(plugins: Mapping[str, VerifierConfig | ToolConfig], message: bytes) -> bytes:
-    """Return the answer to a question of the parent, as JSON of at most `MAX_RESULT_BYTES` bytes."""
-    with RecordedError() as error:
+def reply_to_message(plugins: Mapping[str, VerifierConfig | ToolConfig], message: bytes) -> bytes:
+    """Return the reply to a message of the parent process, as JSON of at most `MAX_RESULT_BYTES` bytes."""
+    with ErrorRecorder() as recorder:
         name, question = json.loads(message)
         encoded = json.dumps(run_plugin(plugins[name], question)).encode()
         if len(encoded) <= MAX_RESULT_BYTES:
             return encoded
         return json.dumps({"error": f"gave {len(encoded):,} bytes; at most {MAX_RESULT_BYTES:,} are read"}).encode()
-    return json.dumps(error.result()).encode()
+    error = {"error": f"raised {recorder.name}", "detail": recorder.detail, "blame": recorder.blame}
+    return json.dumps(error).encode()
 
 
 def main() -> None:
-    """Answer questions until the other end of the socket is closed."""
-    channel, memory = Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
+    """Load plug-ins and answer questions until the parent process closes the socket."""
+    channel, memory = ProcessMessageChannel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
-        # Die with the parent, even in the middle of a C call.
+        # The kernel kills this process when its parent ends, even in the middle of a C call.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     plugins: dict[str, VerifierConfig | ToolConfig] = {}
-    with RecordedError() as fault:
-        plugins = load_plugins(json.loads(channel.receive()))
-    channel.send(json.dumps({"error": f"{fault.name}: {fault.detail}" if fault.name else ""}).encode())
-    while not fault.name:
+    with ErrorRecorder() as recorder:
+        for name, (module, qualname, settings) in json.loads(channel.receive()).items():
+            # A class nested in another one has a qualified name with dots, hence the `reduce`.
+            plugin = reduce(getattr, qualname.split("."), importlib.import_module(module))
+            # Slow imports count for the start of the process and not for the first job.
+            for slow_module in plugin.imports:
+                importlib.import_module(slow_module)
+            plugins[name] = plugin.model_validate(settings)
+    channel.send(json.dumps({"error": f"{recorder.name}: {recorder.detail}" if recorder.name else ""}).encode())
+    while not recorder.name:
         try:
             message = channel.receive()
         except EOFError:
             return
-        channel.send(reply(plugins, message))
+        channel.send(reply_to_message(plugins, message))
 
 
 if __name__ == "__main__":

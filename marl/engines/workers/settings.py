@@ -1,25 +1,32 @@
-"""Engines for seats that answer by rule: verifiers and tools in worker processes. Light: no torch."""
+"""Engines `verifiers` and `tools`, which answer requests by plug-ins in worker processes. Torch is not imported."""
 
 from __future__ import annotations
 
 import json
+import time
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveFloat
 from pydantic_core import PydanticSerializationError
 
 from marl.core.config import shorten
+from marl.core.errors import UserNotice
 from marl.core.plugins import PluginField
-from marl.core.types import Completion, Failure, Request, Ticket, VerifierCase
-from marl.engines.workers.jobs import Job, JobResult
+from marl.core.types import Completion, CompletionFailure, Request, Ticket, VerifierCase
+from marl.engines.workers.faulty_verdicts import FaultyVerdictMonitor
+from marl.engines.workers.jobs import PluginJob, PluginJobResult
 from marl.engines.workers.pool import WorkerPool
-from marl.engines.workers.process import CASE
-from marl.engines.workers.worker import plugin_spec
-from marl.host.outside import replace_surrogates
-from marl.protocols import Engine, EngineConfig, ModelSource, ToolConfig, VerifierConfig, WorkerEngine
-from marl.protocols.tasks import decode_verifier_case
+from marl.engines.workers.process import VERIFIER_CASE_ADAPTER
+from marl.engines.workers.worker import plugin_import_spec
+from marl.host.untrusted_text import replace_surrogates
+from marl.protocols import Engine, EngineConfig, ModelSource, ToolConfig, VerifierConfig, WorkerProcessEngine
+from marl.protocols.tasks import FAULTY, UNKNOWN, UNKNOWN_REASON, decode_verifier_case
+
+_SLOW_S = 5.0
+"""Duration of one job [s] after which a warning names the plug-in, which may hang."""
 
 
 class WorkerEngineConfig(EngineConfig):
@@ -27,37 +34,37 @@ class WorkerEngineConfig(EngineConfig):
 
     is_rule_based: ClassVar[bool] = True
     plugins_field: ClassVar[str]
-    """Name of the field with the plug-ins, for messages."""
+    """Name of the settings field with the plug-ins, for messages."""
     workers: int = Field(default=2, ge=1, le=1024)
     """Number of worker processes."""
     memory_gb: PositiveFloat = 4.0
-    """Address space of each process, in GiB."""
+    """Maximum address space of each worker process, in GiB."""
 
     @property
     @abstractmethod
     def plugins(self) -> Mapping[str, VerifierConfig | ToolConfig]:
-        """Plug-ins of the workers, by name."""
+        """Verifiers or tools that the worker processes run, by name."""
 
     @abstractmethod
-    def questions(self, request: Request) -> Mapping[str, str]:
-        """Return the question to each plug-in, as JSON.
+    def question_json_by_plugin(self, request: Request) -> Mapping[str, str]:
+        """Return plug-in name -> question to the plug-in, as JSON, for the answer or tool call in `request`.
 
         Raises:
-            BadCallError: if the request is no valid call; the message is the answer.
+            InvalidToolCallError: if the request is no valid call of a tool. The message of the error is the answer.
         """
 
     @abstractmethod
-    def answer_text(self, results: Mapping[str, JobResult]) -> str:
-        """Return the engine's answer, given the results of all questions."""
+    def answer_text_of_results(self, results: Mapping[str, PluginJobResult]) -> str:
+        """Return the text that answers a request, from plug-in name -> result of the plug-in's job."""
 
-    def pool(self) -> WorkerPool:
-        """Return a pool of workers. Processes start with the first job."""
+    def create_worker_pool(self) -> WorkerPool:
+        """Return a pool of worker processes, which start with the first job."""
         return WorkerPool(self.plugins, self.workers, int(self.memory_gb * 2**30))
 
     def unmet_requirements(self) -> Iterable[str]:
         for name, plugin in self.plugins.items():
             try:
-                plugin_spec(plugin)
+                plugin_import_spec(plugin)
             except ValueError as error:
                 yield f"{self.plugins_field}.{name}: {error}"
             for problem in plugin.unmet_requirements():
@@ -67,12 +74,17 @@ class WorkerEngineConfig(EngineConfig):
         return WorkerPoolEngine(self)
 
 
-class BadCallError(ValueError):
-    """An invalid call of a tool."""
+class InvalidToolCallError(ValueError):
+    """A model's call of a tool is invalid."""
 
 
 class Verifiers(WorkerEngineConfig):
-    """Checks an answer: `{"scores": {check: score}, "why": {check: reason}}`, a failed check scoring 0."""
+    """Checks an answer by verifiers and returns `{"scores": {check: score}, "why": {check: reason}}`.
+
+    A check that raised, timed out or gave no number scores 0, and is listed under "faulty"; a check that could not
+    decide scores 0, too, and is listed under "unknown". The run ends if over a tenth of a check's latest verdicts are
+    faulty.
+    """
 
     kind: str = "verifiers"
     example = "checks: {correct: numeric}"
@@ -84,15 +96,22 @@ class Verifiers(WorkerEngineConfig):
     def plugins(self) -> Mapping[str, VerifierConfig]:
         return self.checks
 
-    def questions(self, request: Request) -> Mapping[str, str]:
-        return dict.fromkeys(self.checks, encode_case(decode_verifier_case(request)))
+    def question_json_by_plugin(self, request: Request) -> Mapping[str, str]:
+        return dict.fromkeys(self.checks, verifier_case_to_json(decode_verifier_case(request)))
 
-    def answer_text(self, results: Mapping[str, JobResult]) -> str:
+    def answer_text_of_results(self, results: Mapping[str, PluginJobResult]) -> str:
         scores: dict[str, float] = {}
         reasons: dict[str, str] = {}
         for name, result in results.items():
             scores[name], reasons[name] = (0.0, result.error) if result.error else result.value
-        return json.dumps({"scores": scores, "why": reasons}, sort_keys=True)
+        # The model must not see the prefix, which reveals something about the right answer; only a metric uses it.
+        plain_reasons = {name: reason.removeprefix(UNKNOWN_REASON) for name, reason in reasons.items()}
+        verdict: dict[str, Any] = {"scores": scores, "why": plain_reasons}
+        if faulty := sorted(name for name, result in results.items() if result.error):
+            verdict[FAULTY] = faulty
+        if unknown := sorted(name for name, reason in reasons.items() if reason.startswith(UNKNOWN_REASON)):
+            verdict[UNKNOWN] = unknown
+        return json.dumps(verdict, sort_keys=True)
 
 
 class Tools(WorkerEngineConfig):
@@ -102,79 +121,104 @@ class Tools(WorkerEngineConfig):
     example = "tools: {calculate: calculator}"
     plugins_field: ClassVar[str] = "tools"
     tools: dict[str, Annotated[ToolConfig, PluginField("tools", ToolConfig)]] = Field(min_length=1)
-    """Name of a tool in calls of roles -> tool that answers."""
+    """Name by which roles call a tool -> the tool that answers the call."""
 
     @property
     def plugins(self) -> Mapping[str, ToolConfig]:
         return self.tools
 
-    def questions(self, request: Request) -> Mapping[str, str]:
+    def question_json_by_plugin(self, request: Request) -> Mapping[str, str]:
         try:
             call = json.loads(request.state)
             name, arguments = call["name"], call["arguments"]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise BadCallError("a call is written {'name': ..., 'arguments': {...}}") from error
+            raise InvalidToolCallError("a call is written {'name': ..., 'arguments': {...}}") from error
         if not isinstance(name, str) or name not in self.tools:
-            raise BadCallError(f"no tool {shorten(repr(name))}; choices: {', '.join(sorted(self.tools))}")
+            raise InvalidToolCallError(f"no tool {shorten(repr(name))}; choices: {', '.join(sorted(self.tools))}")
         if not isinstance(arguments, dict):
-            raise BadCallError(f"the arguments of {name} must be an object")
+            raise InvalidToolCallError(f"the arguments of {name} must be an object")
         try:
             return {name: json.dumps(arguments, sort_keys=True)}
         except RecursionError as error:
-            raise BadCallError(f"the arguments of {name} are lists within lists without end") from error
+            raise InvalidToolCallError(f"the arguments of {name} are lists within lists without end") from error
 
-    def answer_text(self, results: Mapping[str, JobResult]) -> str:
+    def answer_text_of_results(self, results: Mapping[str, PluginJobResult]) -> str:
         (result,) = results.values()
-        return f"error: {result.message}" if result.error else result.value
+        return f"error: {result.error_message}" if result.error else result.value
 
 
-def encode_case(case: VerifierCase) -> str:
-    """Return the question to a verifier, as JSON."""
+def verifier_case_to_json(case: VerifierCase) -> str:
+    """Return a verifier's case, such as a problem with its answer, as JSON."""
     try:
-        return CASE.dump_json(case).decode()
-    except PydanticSerializationError:  # half a surrogate pair, which is no character
-        return replace_surrogates(json.dumps(CASE.dump_python(case), ensure_ascii=False))
+        return VERIFIER_CASE_ADAPTER.dump_json(case).decode()
+    except PydanticSerializationError:
+        # A model may write half a surrogate pair, which is no character.
+        return replace_surrogates(json.dumps(VERIFIER_CASE_ADAPTER.dump_python(case), ensure_ascii=False))
 
 
-class WorkerPoolEngine(WorkerEngine):
-    """Engine that sends every question to a worker. Equal open questions share one job."""
+class WorkerPoolEngine(WorkerProcessEngine):
+    """Engine of verifiers or tools, which sends questions to worker processes. Equal open questions share one job."""
 
     reason = "answers by rules: it has no weights to load"
 
     def __init__(self, rules: WorkerEngineConfig) -> None:
         self._rules = rules
-        self._pool = rules.pool()
-        self._open: dict[Ticket, dict[str, JobResult | None]] = {}
-        """Ticket -> plug-in -> result, or None while the job is open."""
-        self._jobs: dict[tuple[str, str], Job] = {}
-        """(plug-in, question) -> open job."""
-        self._waiting: dict[Job, list[Ticket]] = {}
-        """Open job -> tickets that wait for its result."""
-        self._answers: list[tuple[Ticket, Completion | Failure]] = []
+        self._pool = rules.create_worker_pool()
+        self._open: dict[Ticket, dict[str, PluginJobResult | None]] = {}
+        """Ticket -> name of a plug-in -> its result, or None while its job is open."""
+        self._jobs: dict[tuple[str, str], PluginJob] = {}
+        """(name of a plug-in, question) -> open job."""
+        self._waiting: dict[PluginJob, list[Ticket]] = {}
+        """Open job -> tickets of the requests that wait for its result."""
+        self._answers: list[tuple[Ticket, Completion | CompletionFailure]] = []
+        self._reported: set[str] = set()
+        """Plug-ins with a warning about their duration."""
+        self._faults = FaultyVerdictMonitor(rules.plugins) if isinstance(rules, Verifiers) else None
 
     def submit(self, ticket: Ticket, request: Request) -> None:
         if request.forced is not None:
-            # A recorded answer needs no second computation: it has no tokens to score.
-            self._answer(ticket, request.forced)
+            # A recorded answer is returned as it is, because a rule-based engine has no tokens to score.
+            self._add_answer(ticket, request.forced)
             return
         try:
-            questions = self._rules.questions(request)
-        except BadCallError as error:
-            self._answer(ticket, f"error: {error}")
+            questions = self._rules.question_json_by_plugin(request)
+        except InvalidToolCallError as error:
+            self._add_answer(ticket, f"error: {error}")
             return
         self._open[ticket] = dict.fromkeys(questions)
         for name, question in questions.items():
             job = self._jobs.get((name, question))
             if job is None:
-                job = self._jobs[name, question] = Job(name, question, self._rules.plugins[name].timeout_s)
+                job = self._jobs[name, question] = PluginJob(name, question, self._rules.plugins[name].timeout_s)
                 self._waiting[job] = []
-                self._pool.put(job)
+                self._pool.submit_job(job)
             self._waiting[job].append(ticket)
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
-        for job, result in self._pool.take(wait_s if self._open and not self._answers else 0):
-            for ticket in self._close(job):
-                self._record(ticket, job.plugin, result)
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
+        done = self._pool.take_finished_jobs(wait_s if self._open and not self._answers else 0)
+        if not done and self._jobs:
+            self._report_slow_plugins()
+        for job, result in done:
+            del self._jobs[job.plugin, job.question]
+            for ticket in self._waiting.pop(job):
+                results = self._open[ticket]
+                results[job.plugin] = result
+                finished = {name: result for name, result in results.items() if result is not None}
+                if len(finished) < len(results):
+                    continue
+                del self._open[ticket]
+                # A fault of the machine says nothing about the answer, so the answer gets no score.
+                faults = [
+                    f"{name} {result.error_message}" for name, result in finished.items() if result.blame == "machine"
+                ]
+                if faults:
+                    self._answers.append((ticket, CompletionFailure("unjudged", "; ".join(faults))))
+                else:
+                    self._add_answer(ticket, self._rules.answer_text_of_results(finished))
+        if self._faults:
+            for job, result in done:
+                if result.blame != "machine":
+                    self._faults.add_verdict(job.plugin, result.error_message)
         answers, self._answers = self._answers, []
         return answers
 
@@ -186,28 +230,22 @@ class WorkerPoolEngine(WorkerEngine):
         for job, waiting in list(self._waiting.items()):
             waiting[:] = [ticket for ticket in waiting if ticket not in cancelled]
             if not waiting:
-                self._close(job)
+                del self._jobs[job.plugin, job.question], self._waiting[job]
                 self._pool.cancel(job)
 
-    def _close(self, job: Job) -> list[Ticket]:
-        """Remove a job; return the tickets that waited for its result."""
-        del self._jobs[job.plugin, job.question]
-        return self._waiting.pop(job)
+    def _report_slow_plugins(self) -> None:
+        """Warn, once for each plug-in, about a plug-in that has worked on one question for `_SLOW_S` seconds."""
+        now = time.monotonic()
+        for job in self._jobs.values():
+            if now - job.started > _SLOW_S and job.plugin not in self._reported:
+                self._reported.add(job.plugin)
+                warnings.warn(
+                    f"{self._rules.plugins_field}.{job.plugin} has been at work on one question for {_SLOW_S:g} s: it "
+                    f"gets {job.timeout_s:g} s of CPU time or of sleep (timeout_s), then the answer fails",
+                    UserNotice,
+                    stacklevel=2,
+                )
 
-    def _record(self, ticket: Ticket, name: str, result: JobResult) -> None:
-        """Store the result of plug-in `name`; answer the request after the last result."""
-        results = self._open[ticket]
-        results[name] = result
-        finished = {name: result for name, result in results.items() if result is not None}
-        if len(finished) < len(results):
-            return
-        del self._open[ticket]
-        # A fault of the machine says nothing about the answer, so nothing is scored.
-        faults = [f"{name} {result.message}" for name, result in finished.items() if result.blame == "machine"]
-        if faults:
-            self._answers.append((ticket, Failure("unjudged", "; ".join(faults))))
-        else:
-            self._answer(ticket, self._rules.answer_text(finished))
-
-    def _answer(self, ticket: Ticket, text: str) -> None:
+    def _add_answer(self, ticket: Ticket, text: str) -> None:
+        """Store `text` as the answer to the request of `ticket`, to be returned by the next `step`."""
         self._answers.append((ticket, Completion(text, (), (), (), "stop")))

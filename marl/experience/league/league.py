@@ -6,29 +6,45 @@ Equilibria of the pool's payoffs (PSRO): Lanctot et al. 2017, https://arxiv.org/
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from marl.core.graph import Trajectory
-from marl.core.seeds import seed_of
+from marl.core.seeds import hash_to_seed
+from marl.core.state import MetricsReporter
 from marl.core.types import Deal, Metrics
-from marl.experience.league.matchmaking import entropy, probabilities, systematic_sample
-from marl.experience.league.pool import POOL, SELF, Member, PolicyPool
-from marl.experience.league.results import Payoffs, RecentResults, margin
+from marl.experience.league.matchmaking import entropy, opponent_probabilities, systematic_sample
+from marl.experience.league.pool import POOL, SELF, PolicyPool
+from marl.experience.league.results import MeanPayoffTable, RecentGameResults, return_margin
 from marl.experience.league.temporary_policies import play_with_temporary_policies
-from marl.protocols import AddedPlayer, Deals, EngineConfig, Simulator, WeightArchive
+from marl.protocols import AddedPlayer, DealsOfStep, EngineConfig, Simulator, WeightArchive
 
 if TYPE_CHECKING:
     from marl.experience.league.settings import League, LeaguePlayer
 
+# Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
+METRICS = """
+league/pool | members | members of the pool at the step's end of play (`experience: league`)
+league/loads | weights | members of the pool that were loaded for the step's episodes
+league/matches | episodes | played in the step between members of the pool, for a meta-strategy (`by: psro`);
+    counted in `step/eval_tokens`
+league/POLICY/share/OPPONENT | share of groups | groups of a player that met an opponent; `pool` stands for all
+    members
+league/POLICY/win_rate, win_rate_least | share of points | a player's results against the members that it may meet,
+    later games counting more (a draw is half a point; .5 before the first game): mean over members, and the least
+league/POLICY/entropy | nats | of the probabilities with which members of the pool are met: of the meta-strategy
+    with `by: psro`
+league/POLICY/resets | resets | times that a player has begun anew (`reset`)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Matchup:
-    """Player and opponent of a group."""
+    """Learning player and opponent in the episodes of one group."""
 
     role: str
     """Role of the learning player."""
@@ -37,23 +53,23 @@ class Matchup:
 
 
 @dataclass(slots=True)
-class Progress:
+class LeaguePlayerProgress:
     """Training progress of a player."""
 
     updates: int = 0
-    """Updates since the start of the run or the latest reset."""
+    """Number of updates since the start of the run or the latest reset."""
     resets: int = 0
 
 
-class LeaguePlay:
-    """Experience in which league players train: matches, the pool of earlier weights, and all results so far."""
+class LeagueExperience(MetricsReporter):
+    """Experience built from `League`: matches of the players, the pool of earlier weights, and all results so far."""
 
     def __init__(self, settings: League) -> None:
         self._settings = settings
-        self._pool, self._results, self._payoffs = PolicyPool(settings.keep), RecentResults(settings.decay), Payoffs()
-        self._progress = {role: Progress() for role in settings.players}
+        self._pool, self._payoffs = PolicyPool(settings.keep), MeanPayoffTable()
+        self._results = RecentGameResults(settings.decay)
+        self._progress = {role: LeaguePlayerProgress() for role in settings.players}
         self._archive: WeightArchive | None = None
-        self._metrics: Metrics = {}
 
     def set_archive(self, archive: WeightArchive) -> None:
         """Set the archive of the run's earlier weights."""
@@ -64,7 +80,7 @@ class LeaguePlay:
         """Return the archive of the run's earlier weights.
 
         Raises:
-            RuntimeError: if it was never set.
+            RuntimeError: if the archive was never set.
         """
         if self._archive is None:
             raise RuntimeError(
@@ -72,47 +88,54 @@ class LeaguePlay:
             )
         return self._archive
 
-    def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
-        """Return the episodes of a step's deals; each group is played by one player against one opponent."""
+    def gather(self, step: int, deals: DealsOfStep, simulator: Simulator) -> list[Trajectory]:
+        """Return the episodes of the step's deals. Each group is played by one player against one opponent."""
         if step == 0:
             for role, player in self._settings.players.items():
-                policy = self.archive.policy_of(role)
+                policy = self.archive.policy_of_role(role)
                 if player.every:
-                    self._save_member(policy, 0)
+                    self._add_policy_to_pool(policy, 0)
                 if player.reset:
-                    self.archive.save_initial_state(policy)
-        starts = list(deals(step))
-        matches = self._fill_payoffs(list(starts[0].seats), simulator)
-        plan = self._plan(step, list(dict.fromkeys(deal.group for deal in starts)))
-        played, loads = self._play([self._with_match(deal, plan[deal.group]) for deal in starts], simulator)
+                    self.archive.save_initial_learner_state(policy)
+        original_deals = list(deals(step))
+        matches = self._play_pairs_without_payoff(list(original_deals[0].seats), simulator)
+        plan = self._plan_matches(step, list(dict.fromkeys(deal.group for deal in original_deals)))
+        match_deals: list[Deal] = []
+        for deal in original_deals:
+            # The matched policy plays all roles in `players`; in self-play it also plays the role `opponent`.
+            match, policies = plan[deal.group], dict(deal.policies)
+            player_roles = {*self._settings.players}
+            if match.opponent == SELF:
+                player_roles.add(self._settings.opponent)
+            else:
+                policies[self._settings.opponent] = match.opponent
+            seats = {agent: match.role if role in player_roles else role for agent, role in deal.seats.items()}
+            match_deals.append(replace(deal, seats=seats, policies=policies))
+        played, loads = self._play_with_pool_members(match_deals, simulator)
         for trajectory in played:
             match = plan[trajectory.deal.group]
             if match.opponent != SELF:
-                result = margin(trajectory, match.role, self._settings.opponent)
-                self._results.add(self.archive.policy_of(match.role), match.opponent, result)
+                result = return_margin(trajectory, match.role, self._settings.opponent)
+                self._results.add_game_result(self.archive.policy_of_role(match.role), match.opponent, result)
         metrics = {"league/matches": float(matches), "league/loads": float(loads)}
         self._metrics = metrics | self._match_metrics(list(plan.values()))
         return played
 
-    def policies_updated(self, policies: Collection[str], step: int) -> None:
-        """Count updates of the players in `policies`; add their weights to the pool or reset them when due."""
+    def on_policies_updated(self, policies: Collection[str], step: int) -> None:
+        """Count an update of the players with `policies`; when due, add weights to the pool, or reset players."""
         for role, player in self._settings.players.items():
-            policy = self.archive.policy_of(role)
+            policy = self.archive.policy_of_role(role)
             if policy not in policies:
                 continue
             progress = self._progress[role]
             progress.updates += 1
             if self._is_reset_due(role, player):
-                self._save_member(policy, step)
-                self.archive.reset_policy(policy, step)
-                self._results.forget(policy)
+                self._add_policy_to_pool(policy, step)
+                self.archive.reset_to_initial_state(policy, step)
+                self._results.delete_results_of(policy)
                 progress.updates, progress.resets = 0, progress.resets + 1
             elif player.every and progress.updates % player.every == 0:
-                self._save_member(policy, step)
-
-    def metrics(self) -> Metrics:
-        """Return `league/...` of the last step."""
-        return dict(self._metrics)
+                self._add_policy_to_pool(policy, step)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -123,23 +146,23 @@ class LeaguePlay:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._pool.restore(state["taken"])
-        self._progress = {role: Progress(*state["progress"].get(role, ())) for role in self._settings.players}
+        self._pool.restore_versions(state["taken"])
+        self._progress = {
+            role: LeaguePlayerProgress(*state["progress"].get(role, ())) for role in self._settings.players
+        }
         self._results.load_state_dict(state["results"])
         self._payoffs.load_state_dict(state["payoffs"])
 
-    # --- the pool -----------------------------------------------------------------------------------------------------
-
-    def _save_member(self, policy: str, step: int) -> None:
+    def _add_policy_to_pool(self, policy: str, step: int) -> None:
         """Add a policy's newest weights to the pool, and delete the weights and results of removed members."""
         self.archive.save(policy, step)
-        self._pool.add(policy, step)
-        self.archive.prune(policy, partial(self._pool.versions, policy))
-        names = {member.name for member in self._pool.members()}
-        self._payoffs.retain(names)
+        self._pool.add_member(policy, step)
+        self.archive.prune_weights(policy, partial(self._pool.member_versions_after_step, policy))
+        names = set(self._pool.member_names())
+        self._payoffs.delete_results_except(names)
         for player in self._settings.players.values():
             names |= player.opponents.keys()
-        self._results.retain(names)
+        self._results.delete_results_except(names)
 
     def _is_reset_due(self, role: str, player: LeaguePlayer) -> bool:
         reset = player.reset
@@ -147,65 +170,59 @@ class LeaguePlay:
             return False
         if reset.every is not None and self._progress[role].updates >= reset.every:
             return True
+        if reset.win_rate is None:
+            return False
         opponents = [name for name in player.opponents if name not in (SELF, POOL)]
-        opponents += [member.name for member in self._pool.members(player.pool)] if player.opponents.get(POOL) else []
-        records = self._results.against(self.archive.policy_of(role), opponents)
-        return reset.win_rate is not None and all(
-            record.games >= reset.games and record.win_rate >= reset.win_rate for record in records
-        )
+        if player.opponents.get(POOL):
+            opponents += self._pool.member_names(player.pool)
+        for record in self._results.results_against(self.archive.policy_of_role(role), opponents):
+            if record.games < reset.games or record.win_rate < reset.win_rate:
+                return False
+        return True
 
-    # --- matches ------------------------------------------------------------------------------------------------------
-
-    def _plan(self, step: int, groups: Sequence[str]) -> dict[str, Matchup]:
-        """Return group -> match."""
+    def _plan_matches(self, step: int, group_names: Sequence[str]) -> dict[str, Matchup]:
+        """Return group -> match of the group, drawn by the players' shares and the weights of their opponents."""
         choices: list[Matchup] = []
         weights: list[float] = []
         for role, player in self._settings.players.items():
             for name, weight in player.opponents.items():
                 choices.append(Matchup(role, name))
                 weights.append(player.share * (weight / sum(player.opponents.values())))
-        drawn = systematic_sample(choices, weights, len(groups), self._offset(step, "opponent"))
-        # Equal matches have consecutive groups, so that the seats of a match rotate from group to group.
+        drawn = systematic_sample(
+            choices, weights, len(group_names), self._systematic_sampling_offset(step, "opponent")
+        )
+        # Groups of equal matches are consecutive, so that the rotation of seats covers all seats of a match.
         matches: list[Matchup] = []
-        for match, equal_matches in groupby(drawn):
-            matches += self._with_members(match, len([*equal_matches]), step)
-        return dict(zip(groups, matches, strict=True))
+        for match, count in Counter(drawn).items():
+            members = self._pool.member_names(self._settings.players[match.role].pool)
+            if match.opponent != POOL:
+                matches += [match] * count
+            elif not members:
+                # While the pool is empty, players play against themselves.
+                matches += [replace(match, opponent=SELF)] * count
+            else:
+                draws, offset = min(self._settings.draws, count), self._systematic_sampling_offset(step, match.role)
+                drawn_members = systematic_sample(
+                    members, self._opponent_probabilities(match.role, members), draws, offset
+                )
+                for index in range(count):
+                    matches.append(replace(match, opponent=drawn_members[index * draws // count]))
+        return dict(zip(group_names, matches, strict=True))
 
-    def _with_members(self, match: Matchup, count: int, step: int) -> list[Matchup]:
-        """Return `count` matches in which members of the pool replace `pool`, or `self` if the pool is empty."""
-        if match.opponent != POOL:
-            return [match] * count
-        members = self._pool.members(self._settings.players[match.role].pool)
-        if not members:
-            return [replace(match, opponent=SELF)] * count
-        draws, offset = min(self._settings.draws, count), self._offset(step, match.role)
-        drawn = systematic_sample(members, self._distribution(match.role, members), draws, offset)
-        return [replace(match, opponent=drawn[index * draws // count].name) for index in range(count)]
+    def _opponent_probabilities(self, role: str, members: Sequence[str]) -> list[float]:
+        """Return the probability that the player `role` meets each of `members`, which are names in the pool."""
+        player = self._settings.players[role]
+        rates = [
+            record.win_rate for record in self._results.results_against(self.archive.policy_of_role(role), members)
+        ]
+        payoffs = self._payoffs.payoff_matrix(members) if player.by == "psro" else ()
+        return opponent_probabilities(player.by, player.power, rates, payoffs)
 
-    def _distribution(self, role: str, members: Sequence[Member]) -> list[float]:
-        """Return each member's probability of being a player's opponent."""
-        names, player = [member.name for member in members], self._settings.players[role]
-        rates = [record.win_rate for record in self._results.against(self.archive.policy_of(role), names)]
-        payoffs = self._payoffs.matrix(names) if player.by == "psro" else ()
-        return probabilities(player.by, player.power, rates, payoffs)
-
-    def _offset(self, step: int, purpose: str) -> float:
+    def _systematic_sampling_offset(self, step: int, purpose: str) -> float:
         """Return the random offset of systematic sampling, in [0, 1)."""
-        return seed_of(self.archive.seed, "league", step, purpose) / 2**64
+        return hash_to_seed(self.archive.seed, "league", step, purpose) / 2**64
 
-    # --- play ---------------------------------------------------------------------------------------------------------
-
-    def _with_match(self, deal: Deal, match: Matchup) -> Deal:
-        """Return the deal with the player of `match` in the players' seats, its opponent in the opponents' seats."""
-        player_roles, policies = {*self._settings.players}, dict(deal.policies)
-        if match.opponent == SELF:
-            player_roles.add(self._settings.opponent)
-        else:
-            policies[self._settings.opponent] = match.opponent
-        seats = {agent: match.role if role in player_roles else role for agent, role in deal.seats.items()}
-        return replace(deal, seats=seats, policies=policies)
-
-    def _play(self, deals: Sequence[Deal], simulator: Simulator) -> tuple[list[Trajectory], int]:
+    def _play_with_pool_members(self, deals: Sequence[Deal], simulator: Simulator) -> tuple[list[Trajectory], int]:
         """Return the episodes of `deals`, and the number of earlier weights that were loaded."""
         names: set[str] = set()
         for deal in deals:
@@ -216,7 +233,7 @@ class LeaguePlay:
                 members[member.name] = self.archive.saved_weights(*member)
         exported: dict[str, EngineConfig] = {}
         for name in sorted(names - members.keys()):
-            if player := self.archive.exported_player(name):
+            if player := self.archive.reference_player(name):
                 exported[name] = player
         for name, player in exported.items():
             simulator.add_policy(name, player)
@@ -226,54 +243,48 @@ class LeaguePlay:
             for name in exported:
                 simulator.remove_policy(name)
 
-    # --- payoffs of the pool ------------------------------------------------------------------------------------------
-
-    def _fill_payoffs(self, agents: Sequence[str], simulator: Simulator) -> int:
-        """Play missing matches between members of the pool for `psro`; return the number of episodes."""
+    def _play_pairs_without_payoff(self, agents: Sequence[str], simulator: Simulator) -> int:
+        """Play matches between members of the pool without a payoff, for `psro`; return the number of episodes."""
         pairs: dict[tuple[str, str], str] = {}
         for role, player in self._settings.players.items():
             if player.by == "psro":
-                names = [member.name for member in self._pool.members(player.pool)]
-                pairs |= dict.fromkeys(self._payoffs.missing_pairs(names), role)
+                names = self._pool.member_names(player.pool)
+                pairs |= dict.fromkeys(self._payoffs.pairs_without_games(names), role)
         matches = self._settings.matches
         deals: list[Deal] = []
         for pair, role in list(pairs.items())[: max(1, self._settings.budget // matches)]:
-            deals += [self._trial(agents, role, pair, number) for number in range(matches)]
-        played, _ = self._play(deals, simulator)
+            roles = (role, self._settings.opponent)
+            for number in range(matches):
+                # Each start is played twice, with exchanged seats.
+                name = f"league.{'.'.join(pair)}.{number}"
+                seats = dict(zip(agents, roles[:: 1 if number % 2 else -1], strict=True))
+                start = hash_to_seed(self.archive.seed, "league", *pair, number // 2)
+                policies = dict(zip(roles, pair, strict=True))
+                deals.append(Deal(name, name, start, seats, "eval", policies=policies))
+        played, _ = self._play_with_pool_members(deals, simulator)
         for trajectory in played:
             (role, row), (other, column) = trajectory.deal.policies.items()
-            # In a zero-sum game the row's return is half the difference of the returns.
-            self._payoffs.add(row, column, margin(trajectory, role, other) / 2)
+            # In a zero-sum game, a player's return is half the margin between the two returns.
+            self._payoffs.add_game_result(row, column, return_margin(trajectory, role, other) / 2)
         return len(played)
-
-    def _trial(self, agents: Sequence[str], role: str, pair: tuple[str, str], number: int) -> Deal:
-        """Return the deal of an episode between two members of the pool.
-
-        Two consecutive numbers have the same start with the seats exchanged.
-        """
-        name, roles = f"league.{'.'.join(pair)}.{number}", (role, self._settings.opponent)
-        seats = dict(zip(agents, roles[:: 1 if number % 2 else -1], strict=True))
-        start = seed_of(self.archive.seed, "league", *pair, number // 2)
-        return Deal(name, name, start, seats, "eval", policies=dict(zip(roles, pair, strict=True)))
-
-    # --- figures ------------------------------------------------------------------------------------------------------
 
     def _match_metrics(self, matches: Sequence[Matchup]) -> Metrics:
         """Return the metrics of the pool and of each player's matches in a step."""
         metrics: Metrics = {"league/pool": float(len(self._pool.members()))}
         for role, player in self._settings.players.items():
-            policy, members = self.archive.policy_of(role), self._pool.members(player.pool)
-            names = [member.name for member in members]
-            met = [match.opponent for match in matches if match.role == role]
-            opponents = [POOL if name in names else name for name in met]
+            policy, members = self.archive.policy_of_role(role), self._pool.member_names(player.pool)
+            opponents = Counter[str]()
+            for match in matches:
+                if match.role == role:
+                    opponents[POOL if match.opponent in members else match.opponent] += 1
             if opponents:
                 for name in player.opponents:
-                    metrics[f"league/{policy}/share/{name}"] = opponents.count(name) / len(opponents)
+                    metrics[f"league/{policy}/share/{name}"] = opponents[name] / opponents.total()
             if player.reset:
                 metrics[f"league/{policy}/resets"] = float(self._progress[role].resets)
             if members and player.opponents.get(POOL):
-                rates = [record.win_rate for record in self._results.against(policy, names)]
+                rates = [record.win_rate for record in self._results.results_against(policy, members)]
                 metrics[f"league/{policy}/win_rate"] = fmean(rates)
                 metrics[f"league/{policy}/win_rate_least"] = min(rates)
-                metrics[f"league/{policy}/entropy"] = entropy(self._distribution(role, members))
+                metrics[f"league/{policy}/entropy"] = entropy(self._opponent_probabilities(role, members))
         return metrics

@@ -12,64 +12,64 @@ from marl.core.zero_sum import nash_equilibrium
 _Choice = TypeVar("_Choice")
 
 
-def uniform(members: int) -> list[float]:
-    """Return equal probabilities. If the members are best responses, this is fictitious play.
+def uniform_opponent_probabilities(opponent_count: int) -> list[float]:
+    """Return equal probabilities for all members of the pool. If members are best responses, this is fictitious play.
 
     Fictitious play updates its average with step size 1/t: (1 - 1/t) times the average before plus 1/t times the newest
-    member, hence a uniform mixture of all members. With approximate best responses it is a generalised weakened
-    fictitious play (Leslie & Collins 2006), as in Heinrich, Lanctot & Silver 2015, proceedings.mlr.press/v37.
+    member, hence a uniform mixture of all members. With approximate best responses the uniform mixture is a generalised
+    weakened fictitious play (Leslie & Collins 2006), as in Heinrich, Lanctot & Silver 2015, proceedings.mlr.press/v37.
     """
-    return [1 / members] * members
+    return [1 / opponent_count] * opponent_count
 
 
-def latest(members: int) -> list[float]:
-    """Return probability 1 for the newest member."""
-    return [0.0] * (members - 1) + [1.0]
+def latest_opponent_probabilities(opponent_count: int) -> list[float]:
+    """Return probability 1 for the newest of the pool's members, and 0 for all others."""
+    return [0.0] * (opponent_count - 1) + [1.0]
 
 
-def pfsp(win_rates: Sequence[float], power: float) -> list[float]:
+def pfsp_probabilities(win_rates: Sequence[float], pfsp_power: float) -> list[float]:
     """Return probabilities in proportion to (1 - win rate)^power: prioritised fictitious self-play.
 
-    As in AlphaStar (Vinyals et al. 2019, supplement), they are uniform if the player wins every game.
+    As in AlphaStar (Vinyals et al. 2019, supplement), the probabilities are uniform if the player wins every game.
     """
-    return _normalised([(1 - rate) ** power for rate in win_rates])
+    return _normalize_to_probabilities([(1 - rate) ** pfsp_power for rate in win_rates])
 
 
-def pfsp_even(win_rates: Sequence[float]) -> list[float]:
-    """Return probabilities in proportion to win rate x (1 - win rate), highest for equal strength (AlphaStar)."""
-    return _normalised([rate * (1 - rate) for rate in win_rates])
+def pfsp_even_probabilities(win_rates: Sequence[float]) -> list[float]:
+    """Return probabilities in proportion to win rate x (1 - win rate), highest at equal strength (AlphaStar)."""
+    return _normalize_to_probabilities([rate * (1 - rate) for rate in win_rates])
 
 
-def psro(payoffs: Sequence[Sequence[float]]) -> list[float]:
+def psro_probabilities(payoffs: Sequence[Sequence[float]]) -> list[float]:
     """Return a Nash equilibrium of the pool's antisymmetric payoffs: PSRO's meta-strategy (Lanctot et al. 2017)."""
     return nash_equilibrium(payoffs).row.tolist()
 
 
-def probabilities(
-    by: Literal["uniform", "latest", "pfsp", "pfsp_even", "psro"],
-    power: float,
+def opponent_probabilities(
+    rule: Literal["uniform", "latest", "pfsp", "pfsp_even", "psro"],
+    pfsp_power: float,
     win_rates: Sequence[float],
     payoffs: Sequence[Sequence[float]],
 ) -> list[float]:
     """Return the probability of meeting each member of a pool, oldest first.
 
     Args:
-        by: way of choosing, as in `LeaguePlayer.by`.
-        power: exponent of `pfsp`.
-        win_rates: win rate of the player against each member; at least one.
+        rule: distribution over the members, as in `LeaguePlayer.by`.
+        pfsp_power: exponent of `pfsp`.
+        win_rates: win rate of the player against each member, at least one number.
         payoffs: payoff of each member against each other member, used by `psro` alone.
     """
-    match by:
+    match rule:
         case "uniform":
-            return uniform(len(win_rates))
+            return uniform_opponent_probabilities(len(win_rates))
         case "latest":
-            return latest(len(win_rates))
+            return latest_opponent_probabilities(len(win_rates))
         case "pfsp":
-            return pfsp(win_rates, power)
+            return pfsp_probabilities(win_rates, pfsp_power)
         case "pfsp_even":
-            return pfsp_even(win_rates)
+            return pfsp_even_probabilities(win_rates)
         case "psro":
-            return psro(payoffs)
+            return psro_probabilities(payoffs)
 
 
 def systematic_sample(choices: Sequence[_Choice], weights: Sequence[float], count: int, offset: float) -> list[_Choice]:
@@ -77,15 +77,20 @@ def systematic_sample(choices: Sequence[_Choice], weights: Sequence[float], coun
 
     Each choice is drawn its expected number of times, rounded up or down.
     """
-    candidates = [(choice, weight) for choice, weight in zip(choices, weights, strict=True) if weight > 0]
-    bounds = list(accumulate(_normalised([weight for _, weight in candidates])))
+    candidates: list[_Choice] = []
+    positive: list[float] = []
+    for choice, weight in zip(choices, weights, strict=True):
+        if weight > 0:
+            candidates.append(choice)
+            positive.append(weight)
+    bounds = list(accumulate(_normalize_to_probabilities(positive)))
     drawn: list[_Choice] = []
     index = 0
     for number in range(count):
-        # Rounding may leave the last bound below 1, so that it is never tested.
+        # Rounding may leave the last bound below 1, so the last candidate is chosen without comparing its bound.
         while index < len(candidates) - 1 and bounds[index] <= (number + offset) / count:
             index += 1
-        drawn.append(candidates[index][0])
+        drawn.append(candidates[index])
     return drawn
 
 
@@ -94,7 +99,7 @@ def entropy(distribution: Sequence[float]) -> float:
     return fsum(p * log(1 / p) for p in distribution if p > 0)
 
 
-def _normalised(weights: Sequence[float]) -> list[float]:
+def _normalize_to_probabilities(weights: Sequence[float]) -> list[float]:
     """Return the weights divided by their sum, or uniform probabilities if the sum is almost 0."""
     total = fsum(weights)
-    return [weight / total for weight in weights] if total > 1e-10 else uniform(len(weights))
+    return [weight / total for weight in weights] if total > 1e-10 else uniform_opponent_probabilities(len(weights))

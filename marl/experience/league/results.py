@@ -12,64 +12,64 @@ from typing import Any
 from marl.core.graph import Trajectory
 
 
-def margin(trajectory: Trajectory, role: str, other: str) -> float:
-    """Return the mean return of the seats of `role` minus the mean return of the seats of `other` in an episode."""
+def return_margin(trajectory: Trajectory, role: str, opponent_role: str) -> float:
+    """Return the mean return in an episode of the seats of `role`, minus the mean return of those of
+    `opponent_role`."""
     episode_returns = trajectory.returns
-    returns: dict[str, list[float]] = {role: [], other: []}
+    returns: dict[str, list[float]] = {role: [], opponent_role: []}
     for agent, seated_role in trajectory.deal.seats.items():
         if seated_role in returns:
             returns[seated_role].append(episode_returns.get(agent, 0.0))
-    return fmean(returns[role]) - fmean(returns[other])
+    return fmean(returns[role]) - fmean(returns[opponent_role])
 
 
 @dataclass(slots=True)
-class RecentGames:
-    """Results against one opponent."""
+class DecayedGameResults:
+    """Results of a player against one opponent, in which later games weigh more."""
 
     weight: float = 0.0
-    """Sum of the weights of all games: 1 for the last game, and `decay` times less for each game before."""
+    """Sum of the weights of all games: 1 for the last game, and `decay` ** k for the k-th game before it."""
     points: float = 0.0
     """Weighted sum of points: 1 for a win, 0.5 for a draw."""
     games: int = 0
-
-    def add(self, margin: float, decay: float) -> None:
-        """Add a game: a win if `margin` is above 0, a draw if it is 0."""
-        points = 0.5
-        if margin > 0:
-            points = 1.0
-        elif margin < 0:
-            points = 0.0
-        self.weight, self.games = decay * self.weight + 1, self.games + 1
-        self.points = decay * self.points + points
+    """Number of games against this opponent."""
 
     @property
     def win_rate(self) -> float:
-        """Return the share of points, or 0.5 before the first game, as in AlphaStar."""
+        """Return the weighted share of points that the player won, or 0.5 before the first game, as in AlphaStar."""
         return self.points / self.weight if self.weight else 0.5
 
 
-class RecentResults:
-    """Results of policies with their newest weights, against opponents by name."""
+class RecentGameResults:
+    """Recent results of the players' policies, with their newest weights, against each opponent."""
 
     def __init__(self, decay: float) -> None:
         self._decay = decay
-        self._records: dict[str, dict[str, RecentGames]] = {}
+        self._records: dict[str, dict[str, DecayedGameResults]] = {}
 
-    def add(self, policy: str, opponent: str, margin: float) -> None:
-        """Add a game of `policy` against `opponent`."""
-        self._records.setdefault(policy, {}).setdefault(opponent, RecentGames()).add(margin, self._decay)
+    def add_game_result(self, policy: str, opponent: str, return_difference: float) -> None:
+        """Add a game of `policy` against `opponent`: a win if the difference of returns is above 0, a draw if it is
+        0."""
+        record = self._records.setdefault(policy, {}).setdefault(opponent, DecayedGameResults())
+        points = 0.5
+        if return_difference > 0:
+            points = 1.0
+        elif return_difference < 0:
+            points = 0.0
+        record.weight, record.games = self._decay * record.weight + 1, record.games + 1
+        record.points = self._decay * record.points + points
 
-    def against(self, policy: str, opponents: Sequence[str]) -> list[RecentGames]:
-        """Return a policy's results against each of `opponents`, in order."""
+    def results_against(self, policy: str, opponents: Sequence[str]) -> list[DecayedGameResults]:
+        """Return the results of `policy` against each of `opponents`, in the order of `opponents`."""
         records = self._records.get(policy, {})
-        return [records.get(name) or RecentGames() for name in opponents]
+        return [records.get(name) or DecayedGameResults() for name in opponents]
 
-    def forget(self, policy: str) -> None:
+    def delete_results_of(self, policy: str) -> None:
         """Delete the results of a policy whose weights were reset."""
         self._records.pop(policy, None)
 
-    def retain(self, opponents: Collection[str]) -> None:
-        """Delete the results against all opponents that are not in `opponents`."""
+    def delete_results_except(self, opponents: Collection[str]) -> None:
+        """Delete the results against every opponent that is not in `opponents`."""
         for records in self._records.values():
             for name in records.keys() - {*opponents}:
                 del records[name]
@@ -83,40 +83,40 @@ class RecentResults:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._records = {}
         for policy, records in state.items():
-            self._records[policy] = {opponent: RecentGames(**games) for opponent, games in records.items()}
+            self._records[policy] = {opponent: DecayedGameResults(**games) for opponent, games in records.items()}
 
 
-class Payoffs:
+class MeanPayoffTable:
     """Mean payoffs between members of the pool in a two-player zero-sum game, with seats balanced."""
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, list[float]]] = {}
         """Row -> column (a later member) -> [number of games, sum of the row's payoffs]."""
 
-    def add(self, row: str, column: str, payoff: float) -> None:
-        """Add a game between two members, with the payoff of `row`."""
-        entry = self._sums.setdefault(row, {}).setdefault(column, [0, 0.0])
+    def add_game_result(self, row_policy: str, column_policy: str, row_payoff: float) -> None:
+        """Add a game between two members, with the payoff of `row_policy`."""
+        entry = self._sums.setdefault(row_policy, {}).setdefault(column_policy, [0, 0.0])
         entry[0] += 1
-        entry[1] += payoff
+        entry[1] += row_payoff
 
-    def missing_pairs(self, members: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Yield (row, column) of pairs without games, pairs with the latest members first."""
+    def pairs_without_games(self, members: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield the (row, column) of each pair of members without games, pairs with the latest members first."""
         for column, row in combinations(reversed(members), 2):
             if column not in self._sums.get(row, {}):
                 yield row, column
 
-    def matrix(self, members: Sequence[str]) -> list[list[float]]:
+    def payoff_matrix(self, members: Sequence[str]) -> list[list[float]]:
         """Return the mean payoff of each row's member against each column's member, or 0 for pairs without games."""
 
-        def mean(row: str, column: str) -> float:
-            games, total = self._sums.get(row, {}).get(column, (0, 0.0))
+        def mean_payoff(row_policy: str, column_policy: str) -> float:
+            games, total = self._sums.get(row_policy, {}).get(column_policy, (0, 0.0))
             return total / games if games else 0.0
 
-        # Games are stored under the earlier member alone, so that one of the two means is 0.
-        return [[mean(row, column) - mean(column, row) for column in members] for row in members]
+        # A pair's games are stored under one of its two orders, so the mean of the other order is 0.
+        return [[mean_payoff(row, column) - mean_payoff(column, row) for column in members] for row in members]
 
-    def retain(self, members: Collection[str]) -> None:
-        """Delete the payoffs of all members that are not in `members`."""
+    def delete_results_except(self, members: Collection[str]) -> None:
+        """Delete the payoffs of every member that is not in `members`."""
         sums: dict[str, dict[str, list[float]]] = {}
         for row, columns in self._sums.items():
             if row in members:

@@ -2,64 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from marl.core.graph import Trajectory
 from marl.core.types import Deal
 from marl.protocols import AddedPlayer, Simulator
 
-Round = tuple[dict[str, AddedPlayer], list[Deal]]
-"""Temporary policies that are in memory together, and the deals played meanwhile."""
-
 
 def play_with_temporary_policies(
-    deals: Sequence[Deal], players: Mapping[str, AddedPlayer], resident: int, simulator: Simulator
+    deals: Sequence[Deal], temporary_policies: Mapping[str, AddedPlayer], max_loaded_policies: int, simulator: Simulator
 ) -> tuple[list[Trajectory], int]:
     """Return the episodes of `deals`, in order, and the number of times that a temporary policy was loaded.
 
     Args:
         deals: deals whose `policies` may name temporary policies.
-        players: name -> temporary policy.
-        resident: maximum number of temporary policies in memory at the same time.
+        temporary_policies: name of a temporary policy -> its weights.
+        max_loaded_policies: maximum number of temporary policies in memory at the same time.
         simulator: simulator that plays the episodes.
     """
-    played: dict[str, Trajectory] = {}
-    loads = 0
-    # Every policy is removed after its round, so that later samples do not depend on the policies loaded before.
-    for round_players, round_deals in _rounds(deals, players, resident):
-        loads += len(round_players)
-        with _added_policies(round_players, simulator):
-            played |= {trajectory.id: trajectory for trajectory in simulator.play(round_deals)}
-    return [played[deal.episode] for deal in deals if deal.episode in played], loads
-
-
-def _rounds(deals: Sequence[Deal], players: Mapping[str, AddedPlayer], resident: int) -> list[Round]:
-    """Return rounds of deals; deals with the same temporary policies are in one round."""
-    together: dict[frozenset[str], list[Deal]] = {}
+    # Deals with equal sets of temporary policies share a round.
+    deals_by_names: dict[frozenset[str], list[Deal]] = {}
     for deal in deals:
-        names = frozenset(name for name in deal.policies.values() if name in players)
-        together.setdefault(names, []).append(deal)
-    rounds: list[Round] = []
-    for names, same_deals in together.items():
-        if not rounds or len(rounds[-1][0].keys() | names) > resident:
+        names = temporary_policies.keys() & deal.policies.values()
+        deals_by_names.setdefault(frozenset(names), []).append(deal)
+    rounds: list[tuple[dict[str, AddedPlayer], list[Deal]]] = []
+    for names, same_deals in deals_by_names.items():
+        if not rounds or len(rounds[-1][0].keys() | names) > max_loaded_policies:
             rounds.append(({}, []))
         round_players, round_deals = rounds[-1]
-        round_players |= {name: players[name] for name in sorted(names)}
+        for name in sorted(names):
+            round_players[name] = temporary_policies[name]
         round_deals += same_deals
-    return rounds
-
-
-@contextmanager
-def _added_policies(players: Mapping[str, AddedPlayer], simulator: Simulator) -> Iterator[None]:
-    """Add policies to the simulator for the body of a `with` statement."""
-    added: list[str] = []
-    try:
-        for name, player in players.items():
-            simulator.add_policy(name, player)
-            added.append(name)
-        yield
-    finally:
-        # If adding a policy failed, only the policies before it are there to be removed.
-        for name in added:
-            simulator.remove_policy(name)
+    played: dict[str, Trajectory] = {}
+    loads = 0
+    # Policies are removed after each round, because samples could depend on which other policies are loaded.
+    for round_players, round_deals in rounds:
+        loads += len(round_players)
+        added: list[str] = []
+        try:
+            for name, player in round_players.items():
+                simulator.add_policy(name, player)
+                added.append(name)
+            for trajectory in simulator.play(round_deals):
+                played[trajectory.id] = trajectory
+        finally:
+            # `added` leaves out the policy whose loading failed, as well as those after it.
+            for name in added:
+                simulator.remove_policy(name)
+    return [played[deal.episode] for deal in deals if deal.episode in played], loads

@@ -10,6 +10,8 @@ LIBRARIES = ("htm-preact.js", "uplot.js")
 """Vendored libraries: plain scripts that define `htmPreact` and `uPlot`."""
 MODULES = (
     *("words.js", "store.js", "text.js", "tokens.js", "graph.js", "chart.js", "board.js", "chain.js"),
+    "credit_rules.js",
+    "run_state.js",
     *("episode.js", "episodes.js", "overview.js", "steps.js", "states.js", "held_out.js", "app.js"),
 )
 """Modules of the page, each after its imports."""
@@ -21,41 +23,30 @@ _EXPORT = re.compile(r"^export ((?:async )?function|const|class) (\w+)", re.MULT
 
 
 @cache
-def read_asset(name: str) -> bytes:
-    """Return a file of the front end.
+def read_page_asset(file_name: str) -> bytes:
+    """Return the content of the front-end file `file_name`.
 
     Raises:
         LookupError: if the name is unknown.
     """
-    if name not in (*LIBRARIES, *MODULES, *STYLES, "index.html", "icon.svg"):
-        raise LookupError(f"no file {name!r}")
-    return files("marl.view.page").joinpath("static", name).read_bytes()
+    if file_name not in (*LIBRARIES, *MODULES, *STYLES, "index.html", "icon.svg"):
+        raise LookupError(f"no file {file_name!r}")
+    return files("marl.view.page").joinpath("static", file_name).read_bytes()
 
 
-def media_type(name: str) -> str:
-    """Return the media type of a front-end file."""
-    return f"{MEDIA_TYPES[name[name.rindex('.') :]]}; charset=utf-8"
-
-
-def bundle_script() -> str:
+def bundle_page_script() -> str:
     """Return libraries and modules as one plain script.
 
     Each module becomes an immediately called function that returns the module's exports. Our modules use one form of
     `import` and one of `export`, so no bundler is needed.
     """
-    libraries = [read_asset(name).decode() for name in LIBRARIES]
-    return "\n".join([*libraries, '"use strict"; const modules = {};', *map(_as_function, MODULES)])
-
-
-def _as_function(name: str) -> str:
-    source = read_asset(name).decode()
-    exports = [match[2] for match in _EXPORT.finditer(source)]
-    source = _IMPORT.sub(lambda match: f'const {{{match[1].replace(" as ", ": ")}}} = modules["{match[2]}"];', source)
-    # A report has no module loader, so `export` would be a syntax error.
-    source = _EXPORT.sub(r"\1 \2", source)
-    return f'modules["{name}"] = (() => {{\n{source}\nreturn {{ {", ".join(exports)} }};\n}})();'
-
-
-def bundle_style() -> str:
-    """Return the style sheets, joined into one text."""
-    return "\n".join(read_asset(name).decode() for name in STYLES)
+    scripts = [read_page_asset(name).decode() for name in LIBRARIES]
+    scripts.append('"use strict"; const modules = {};')
+    for name in MODULES:
+        source = read_page_asset(name).decode()
+        exports = ", ".join(match[2] for match in _EXPORT.finditer(source))
+        source = _IMPORT.sub(lambda m: f'const {{{m[1].replace(" as ", ": ")}}} = modules["{m[2]}"];', source)
+        # `export` is removed, because it is a syntax error in a report's scripts, which are no modules.
+        source = _EXPORT.sub(r"\1 \2", source)
+        scripts.append(f'modules["{name}"] = (() => {{\n{source}\nreturn {{ {exports} }};\n}})();')
+    return "\n".join(scripts)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+_Step = Annotated[int, Field(ge=0, lt=2**63)]
+"""Number of a step; SQLite stores whole numbers in 64 bits."""
 Order = Literal["newest", "oldest", "best", "worst", "longest"]
 
 
@@ -13,17 +17,21 @@ class EpisodeFilter:
     """Selection of episodes. Every non-default field narrows the selection."""
 
     text: str = ""
-    """Words that must all occur; the last word also matches as a prefix."""
+    """Words that must all occur in the episode's texts; the last word also matches as a prefix ("": any texts)."""
     role: str = ""
-    """Role with at least one turn."""
+    """Role with at least one turn in the episode ("": any role)."""
     game: str = ""
+    """Name of the game ("": any game)."""
     group: str = ""
+    """Name of the episodes' group ("": any group)."""
     episode: str = ""
+    """Name of the episode ("": any episode)."""
     start: str = ""
-    """Start state, as recorded."""
-    first: int | None = None
-    last: int | None = None
-    """First and last step, both inclusive."""
+    """Start state of the episodes, as recorded ("": any start)."""
+    first: _Step | None = None
+    """Smallest step of a selected episode (None: no limit)."""
+    last: _Step | None = None
+    """Largest step of a selected episode (None: no limit)."""
     steps: tuple[int, ...] | None = None
     """Allowed steps (None: all)."""
     unreadable: bool = False
@@ -31,64 +39,64 @@ class EpisodeFilter:
     cut_off: bool = False
     """True selects episodes with a turn that ended at `max_tokens`."""
     figure: str = ""
-    """Metric bounded by `low` and `high`. "" means the sum of rewards, or the return of `role` if given."""
+    """Metric between `low` and `high` ("": the sum of rewards, or the return of `role` if given)."""
     low: float | None = None
+    """Minimum of the metric `figure` (None: no limit)."""
     high: float | None = None
+    """Maximum of the metric `figure` (None: no limit)."""
     order: Order = "newest"
+    """Order of the episodes. `best` and `worst` are by the metric `figure`."""
 
-    def condition(self) -> tuple[str, list[Any]]:
-        """Return the WHERE clause ("" without conditions) and its parameters."""
-        clauses = [*self._of_columns(), *self._of_figures(), *self._of_text()]
-        if not clauses:
-            return "", []
+    def where_clause_and_values(self) -> tuple[str, list[Any]]:
+        """Return the SQL WHERE clause of the filter ("" without conditions), and the clause's parameters."""
+        clauses: list[str] = []
         parameters: list[Any] = []
-        for _, values in clauses:
-            parameters += values
-        return f"WHERE {' AND '.join(clause for clause, _ in clauses)}", parameters
 
-    def ordering(self) -> tuple[str, list[Any]]:
-        """Return the ORDER BY clause and its parameters."""
+        def add_condition(clause: str, *values: Any) -> None:
+            clauses.append(clause)
+            parameters.extend(values)
+
+        columns = {"game": self.game, "peers": self.group, "episode": self.episode, "start": self.start}
+        for column, text in columns.items():
+            if text:
+                add_condition(f"{column} = ?", text)
+        if self.first is not None:
+            add_condition("step >= ?", self.first)
+        if self.last is not None:
+            add_condition("step <= ?", self.last)
+        if self.steps is not None:
+            # The steps are one JSON parameter, because SQLite limits the number of bound parameters of a statement.
+            add_condition("step IN (SELECT value FROM json_each(?))", str(list(self.steps)))
+        if self.unreadable and not self.role:
+            add_condition("unreadable > 0")
+        if self.cut_off:
+            add_condition("cut_off > 0")
+        if self.role:
+            for figure in (f"turns/{self.role}", *([f"unreadable/{self.role}"] if self.unreadable else [])):
+                add_condition("episodes.id IN (SELECT id FROM figures WHERE name = ?)", figure)
+        bounded, values = self._metric_sql_and_values()
+        for sign, bound in ((">=", self.low), ("<=", self.high)):
+            if bound is not None:
+                add_condition(f"{bounded} {sign} ?", *values, bound)
+        # Words are quoted, so that FTS5 reads none as an operator; a NUL would end the statement and is replaced.
+        words = [word.replace('"', '""') for word in self.text.replace("\0", " ").split()]
+        if words:
+            phrases = '"' + '" "'.join(words) + '"*'
+            add_condition("episodes.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)", phrases)
+        return (f"WHERE {' AND '.join(clauses)}" if clauses else ""), parameters
+
+    def order_clause_and_values(self) -> tuple[str, list[Any]]:
+        """Return the SQL ORDER BY clause of `order`, and the clause's parameters."""
         if self.order in ("best", "worst"):
-            value, values = self._value()
+            metric, values = self._metric_sql_and_values()
             direction = "DESC" if self.order == "best" else "ASC"
-            return f"ORDER BY {value} {direction} NULLS LAST, step DESC, place", values
+            return f"ORDER BY {metric} {direction} NULLS LAST, step DESC, place", values
         orders = {"newest": "step DESC, place", "oldest": "step, place", "longest": "turns DESC, step DESC, place"}
         return f"ORDER BY {orders[self.order]}", []
 
-    def _of_columns(self) -> list[tuple[str, list[Any]]]:
-        equal = {"game": self.game, "peers": self.group, "episode": self.episode, "start": self.start}
-        clauses: list[tuple[str, list[Any]]] = [(f"{column} = ?", [value]) for column, value in equal.items() if value]
-        clauses += [("step >= ?", [self.first])] if self.first is not None else []
-        clauses += [("step <= ?", [self.last])] if self.last is not None else []
-        if self.steps is not None:
-            # One JSON parameter: SQLite limits the number of bound parameters of a statement.
-            clauses.append(("step IN (SELECT value FROM json_each(?))", [str(list(self.steps))]))
-        if self.unreadable and not self.role:
-            clauses.append(("unreadable > 0", []))
-        return [*clauses, ("cut_off > 0", [])] if self.cut_off else clauses
-
-    def _of_figures(self) -> list[tuple[str, list[Any]]]:
-        has_figure = "episodes.id IN (SELECT id FROM figures WHERE name = ?)"
-        clauses: list[tuple[str, list[Any]]] = []
-        if self.role:
-            clauses.append((has_figure, [f"turns/{self.role}"]))
-        if self.role and self.unreadable:
-            clauses.append((has_figure, [f"unreadable/{self.role}"]))
-        value, values = self._value()
-        clauses += [(f"{value} >= ?", [*values, self.low])] if self.low is not None else []
-        return [*clauses, (f"{value} <= ?", [*values, self.high])] if self.high is not None else clauses
-
-    def _value(self) -> tuple[str, list[Any]]:
-        """Return the SQL expression of the bounded metric, and its parameters."""
+    def _metric_sql_and_values(self) -> tuple[str, list[Any]]:
+        """Return the SQL expression of an episode's metric `figure`, and the expression's parameters."""
         name = self.figure or (f"return/{self.role}" if self.role else "")
         if not name:
             return "paid", []
         return "(SELECT value FROM figures WHERE name = ? AND id = episodes.id)", [name]
-
-    def _of_text(self) -> list[tuple[str, list[Any]]]:
-        # Quoted phrases, so that FTS5 reads no word as an operator. A NUL would end the statement's text.
-        words = [word.replace('"', '""') for word in self.text.replace("\0", " ").split()]
-        if not words:
-            return []
-        phrases = " ".join(f'"{word}"' for word in words) + "*"
-        return [("episodes.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)", [phrases])]

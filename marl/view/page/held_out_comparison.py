@@ -7,46 +7,50 @@ from typing import Any
 
 from marl.core.graph import Trajectory
 from marl.runs.run_folder import RunFolder
-from marl.view.verifier_scores import problem_of
+from marl.view.verifier_scores import question_and_right_answer
 
 
-def compare_held_out(home: RunFolder, before: int | None, after: int | None) -> dict[str, Any]:
-    """Return the episodes of two evaluations from equal starts (None: the first and the last evaluation).
+def compare_held_out_episodes(run_folder: RunFolder, before_step: int | None, after_step: int | None) -> dict[str, Any]:
+    """Return the held-out episodes of the steps `before_step` and `after_step`, in pairs from equal starts, as JSON
+    data.
+
+    The defaults are the first and the last evaluation.
 
     Raises:
         ValueError: if an evaluation does not exist.
     """
-    steps = home.held_out_steps()
+    steps = run_folder.steps_with_held_out_episodes()
     if not steps:
         return {"steps": [], "before": None, "after": None, "episodes": []}
-    chosen = [steps[0] if before is None else before, steps[-1] if after is None else after]
-    if missing := [step for step in chosen if step not in steps]:
-        raise ValueError(f"no held-out episodes of step {missing[0]}; there are: {', '.join(map(str, steps))}")
-    # Episodes of equal game and name have equal starts in every evaluation.
-    first, last = ({(t.deal.game, t.id): t for t in home.read_held_out(step)} for step in chosen)
-    pairs = [_pair(first.get(name), episode) for name, episode in last.items()]
-    return {"steps": steps, "before": chosen[0], "after": chosen[1], "episodes": pairs}
+    before_step = steps[0] if before_step is None else before_step
+    after_step = steps[-1] if after_step is None else after_step
+    for step in (before_step, after_step):
+        if step not in steps:
+            raise ValueError(f"no held-out episodes of step {step}; there are: {', '.join(map(str, steps))}")
+    # Two evaluations' episodes of equal game and name have equal starts.
+    earlier = {(episode.deal.game, episode.id): episode for episode in run_folder.read_held_out_episodes(before_step)}
+    pairs: list[Mapping[str, Any]] = []
+    for episode in run_folder.read_held_out_episodes(after_step):
+        question, answer = question_and_right_answer(episode)
+        counterpart = earlier.get((episode.deal.game, episode.id))
+        pairs.append(
+            {
+                "episode": episode.id,
+                "game": episode.deal.game,
+                "start": question or episode.start,
+                "answer": answer,
+                "before": _episode_json(counterpart) if counterpart else None,
+                "after": _episode_json(episode),
+            }
+        )
+    return {"steps": steps, "before": before_step, "after": after_step, "episodes": pairs}
 
 
-def _pair(before: Trajectory | None, after: Trajectory) -> Mapping[str, Any]:
-    question, answer = problem_of(after)
-    return {
-        "episode": after.id,
-        "game": after.deal.game,
-        "start": question or after.start,
-        "answer": answer,
-        "before": _played(before) if before else None,
-        "after": _played(after),
-    }
-
-
-def _played(trajectory: Trajectory) -> Mapping[str, Any]:
-    return {
-        "returns": trajectory.returns,
-        "measures": trajectory.findings.measures,
-        "turns": [
-            {"agent": turn.agent, "role": turn.role, "text": turn.completion.text, "action": turn.action}
-            for turn in trajectory.turns
-            if turn.completion.token_ids
-        ],
-    }
+def _episode_json(episode: Trajectory) -> Mapping[str, Any]:
+    """Return the returns, measures and sampled turns of an episode as JSON data."""
+    turns: list[Mapping[str, Any]] = []
+    for turn in episode.turns:
+        if turn.completion.token_ids:
+            text = turn.completion.text
+            turns.append({"agent": turn.agent, "role": turn.role, "text": text, "action": turn.action})
+    return {"returns": episode.returns, "measures": episode.findings.measures, "turns": turns}

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from dataclasses import fields as dataclass_fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from marl.core.errors import FolderError
+from marl.core.config import shorten
+from marl.core.errors import RunFolderError
 from marl.core.graph import Trajectory
-from marl.credit_stage.records import CreditRecord
+from marl.credit_stage.records import CreditRecord, RecomputedCredit
 from marl.metrics.alarms import is_alarm_metric
+from marl.runs.liveness import determine_liveness
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
+from marl.view.colours import colours_by_name, role_colours
+from marl.view.credit_chain import describe_whether_policy_was_updated
 from marl.view.curve_data import CurveSelection
 from marl.view.page import run_json
+from marl.view.page.credit_rules import CreditRecomputer, compare_credit_rules_by_role, names_only_registered_rules
 from marl.view.page.episode_filter import EpisodeFilter
 from marl.view.page.episode_index import EpisodeIndex
 from marl.view.page.episode_json import EpisodeSerializer
-from marl.view.page.held_out_comparison import compare_held_out
-from marl.view.page.reference_players import states_table
+from marl.view.page.held_out_comparison import compare_held_out_episodes
+from marl.view.page.reference_players import information_state_rows
 from marl.view.page.strategy_tables import StrategyTables
-from marl.view.run_groups import run_groups, run_names
+from marl.view.run_groups import group_runs, runs_by_name
+from marl.view.token_decoder import TokenDecoder
 
 MAX_ROWS = 200
 """Maximum number of episodes or steps in one answer."""
 Query = Mapping[str, str]
+"""Name of a URL parameter -> its value."""
 _FILTERS = TypeAdapter(EpisodeFilter)
 
 
@@ -38,41 +45,28 @@ class NotFoundError(LookupError):
     """The requested object does not exist; the message names the object."""
 
 
-class CreditReplay(Protocol):
-    """Credit rules that can recompute recorded steps without model weights."""
-
-    assigns: Sequence[str]
-    baselines: Sequence[str]
-    """Available kinds of assignment and of baseline."""
-
-    def recompute(self, run: Path, step: int, rule: str) -> CreditRecord:
-        """Return the credit record of a recorded step under `rule`, written `ASSIGN` or `ASSIGN/BASELINE`.
-
-        Raises:
-            ScenarioError: if the rule does not fit the scenario, or needs weights.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ServedRun:
-    """Run shown on the page."""
+    """Run shown on the page, with the readers of its folder."""
 
     name: str
     home: RunFolder
     index: EpisodeIndex
+    """Index of the recorded episodes."""
     serializer: EpisodeSerializer
+    """Serializer of episodes into JSON data."""
     strategies: StrategyTables
+    """Tables of the recorded strategies."""
     problem: str
-    """Reason for an unreadable scenario, or ""."""
+    """Error message if the run's scenario cannot be loaded, else ""."""
 
-    def trajectory(self, step: int, episode: str) -> Trajectory:
+    def load_trajectory(self, step: int, episode: str) -> Trajectory:
         """Return a recorded episode, reading only its own line.
 
         Raises:
             NotFoundError: if the episode is not in the index.
         """
-        entry = self.index.find(step, episode)
+        entry = self.index.find_episode(step, episode)
         if entry is None:
             raise NotFoundError(f"no episode {episode} in step {step} of {self.name}, or it is not indexed yet")
         return self.home.load_trajectory(step, entry.place)
@@ -81,228 +75,329 @@ class ServedRun:
 class PageApi:
     """Data API over several runs, safe for concurrent threads."""
 
-    def __init__(self, runs: Sequence[Path], rules: CreditReplay | None = None) -> None:
-        """Open the runs.
+    def __init__(self, folders: Sequence[Path], rules: CreditRecomputer | None = None) -> None:
+        """Open the runs in `folders`: runs themselves, or folders that hold runs.
 
         Raises:
             ScenarioError: if a folder contains no run.
-            FolderError: if the cache folder cannot be written.
+            RunFolderError: if the cache folder cannot be written.
         """
-        self.runs = {name: _open(name, run) for name, run in run_names(runs).items()}
-        self._paths = [run.home.path for run in self.runs.values()]
+        self._folders = folders
+        for folder in folders:
+            if not _run_folders_in(folder):
+                raise ScenarioError(f"{folder}: no run here (no scenario.yaml)")
+        self.runs: dict[str, ServedRun] = {}
+        self.add_new_runs()
         self._rules = rules
         self._credit_lock = threading.Lock()
         self._routes: dict[str, Callable[[Query], Any]] = {
-            "runs": self._list_runs,
-            "curves": self._curves,
-            "settings": lambda _: run_json.comparison(run_groups(self._paths)),
-            "rows": self._rows,
-            "row": lambda query: run_json.row(self._run(query).home, _number(query, "step")),
-            "episodes": self._episodes,
-            "episode": self._episode,
-            "prompt": self._prompt,
-            "judgement": self._other_credit,
-            "states": self._states,
-            "strategies": lambda query: self._run(query).strategies.table(_step(query, "step")),
-            "held_out": lambda query: compare_held_out(
-                self._run(query).home, _step(query, "before"), _step(query, "after")
+            "runs": self._answer_runs,
+            "status": lambda _: {name: self._liveness_json(run) for name, run in self.runs.items()},
+            "curves": self._answer_curves,
+            "settings": lambda _: run_json.compare_groups(group_runs(self._readable_run_folders())),
+            "rows": lambda query: run_json.metric_rows(self._selected_run(query).home, *_offset_and_limit(query)),
+            "row": lambda query: run_json.step_metrics(
+                self._selected_run(query).home, _integer_parameter(query, "step")
+            ),
+            "episodes": self._answer_episodes,
+            "episode": self._answer_episode,
+            "prompt": self._answer_prompt,
+            "rules": self._answer_credit_rule_choices,
+            "judgement": self._answer_recomputed_credit,
+            "states": self._answer_information_states,
+            "strategies": lambda query: self._selected_run(query).strategies.strategy_table(
+                _optional_step_parameter(query, "step")
+            ),
+            "held_out": lambda query: compare_held_out_episodes(
+                self._selected_run(query).home,
+                _optional_step_parameter(query, "before"),
+                _optional_step_parameter(query, "after"),
             ),
         }
-        # A fingerprint of the file is part of each key, so that a changed file is read again.
-        self._record = lru_cache(maxsize=4)(self._read_record)
-        self._summary = lru_cache(maxsize=16)(self._read_summary)
-        self._states_of = lru_cache(maxsize=4)(self._read_states)
-        self._recomputed = lru_cache(maxsize=8)(self._recompute)
+        # Cache keys contain a key of the file, so that a changed file is read again.
+        self._cached_record = lru_cache(maxsize=4)(self._read_credit_record)
+        self._cached_summary = lru_cache(maxsize=256)(self._summarize_run)
+        self._cached_states = lru_cache(maxsize=4)(self._build_information_state_rows)
+        self._cached_credit = lru_cache(maxsize=8)(self._recompute_credit)
 
-    def answer(self, path: str, query: Query) -> Any:
+    def answer(self, api_path: str, query: Query) -> Any:
         """Return the answer for a path, as plain data and dataclasses.
 
         Raises:
-            NotFoundError: if the path, run, step or episode does not exist.
+            NotFoundError: if the path, run, step or episode does not exist, or the run's folder is gone.
             ValueError: if a query value is invalid.
         """
-        if path not in self._routes:
-            raise NotFoundError(f"nothing is called {path!r}")
-        return self._routes[path](query)
+        if api_path not in self._routes:
+            raise NotFoundError(f"nothing is called {api_path!r}")
+        return self._routes[api_path](query)
 
-    # --- runs ------------------------------------------------------------------------------------------------------
+    def add_new_runs(self) -> None:
+        """Open the runs that have appeared in the folders. The runs that are open keep their names.
 
-    def _run(self, query: Query) -> ServedRun:
+        Raises:
+            RunFolderError: if the cache folder cannot be written.
+        """
+        known = {run.home.path.resolve() for run in self.runs.values()}
+        found = [run for folder in self._folders for run in _run_folders_in(folder)]
+        opened: dict[str, ServedRun] = {}
+        for name, path in runs_by_name(found).items():
+            if path.resolve() not in known:
+                free_name = str(path) if name in self.runs else name
+                opened[free_name] = _open_run(free_name, path)
+        # The mapping is replaced and not changed, because other threads may be reading it.
+        self.runs = self.runs | opened
+
+    # --- answers to requests about runs ----------------------------------------------------------------------------
+
+    def _selected_run(self, query: Query) -> ServedRun:
+        """Return the run named in `query` (default: the first run)."""
         name = query.get("run", next(iter(self.runs)))
         if name not in self.runs:
             raise NotFoundError(f"no run {name!r}; there are: {', '.join(self.runs)}")
-        return self.runs[name]
+        run = self.runs[name]
+        if not (run.home.path / "scenario.yaml").is_file():
+            raise NotFoundError(f"the folder of run {name!r} is gone: {run.home.path}")
+        return run
 
-    def _list_runs(self, query: Query) -> dict[str, Any]:
-        listed = [self._described(run) for run in self.runs.values()]
-        rules = self._rules
-        offered = {"assigns": list(rules.assigns), "baselines": list(rules.baselines)} if rules else None
-        return {"runs": listed, "rules": offered}
+    def _run_summary_and_error(self, run: ServedRun) -> tuple[dict[str, Any], str]:
+        """Return the summary of a run, and the error that makes the run unreadable at present, or ""."""
+        path = run.home.path
+        if not (path / "scenario.yaml").is_file():
+            return run_json.EMPTY_SUMMARY, f"the folder of this run is gone: {path}"
+        return self._cached_summary(run.name, _file_cache_key(run.home.metrics_file), _file_cache_key(path))
 
-    def _described(self, run: ServedRun) -> dict[str, Any]:
-        return {
-            **{"name": run.name, "path": str(run.home.path), "problem": run.problem},
-            **self._summary(run.name, _stamp(run.home.metrics_file)),
-            "planned": run.serializer.scenario.schedule.steps if run.serializer.scenario else None,
-            "roles": list(run.serializer.scenario.roles) if run.serializer.scenario else [],
-            "games": [name for name in run.serializer.games if name],
-            "index": run.index.index_status(),
-            "figures": run.index.names(),
-            "environment": run_json.environment(run.home),
-            "stamp": _stamp(run.home.metrics_file),
-        }
+    def _summarize_run(self, run_name: str, metrics_key: str, folder_key: str) -> tuple[dict[str, Any], str]:
+        """Return the summary of a run and its error. `metrics_key` and `folder_key` change with the files."""
+        home = self.runs[run_name].home
+        try:
+            home.settings()
+            return run_json.summarize_run(home), ""
+        except (ScenarioError, RunFolderError) as error:
+            return run_json.EMPTY_SUMMARY, str(error)
 
-    def _read_summary(self, name: str, stamp: str) -> dict[str, Any]:
-        return run_json.summary(self.runs[name].home)
+    def _readable_run_folders(self) -> list[Path]:
+        """Return the folders of the runs that can be read, so that one broken run does not hide the others."""
+        return [run.home.path for run in self.runs.values() if not self._run_summary_and_error(run)[1]]
 
-    def _curves(self, query: Query) -> dict[str, Any]:
+    def _liveness_json(self, run: ServedRun) -> dict[str, Any]:
+        """Return the state of a run, with the age of its newest row, as `marl status` prints it."""
+        scenario = run.serializer.scenario
+        planned = scenario.schedule.steps if scenario else None
+        state = determine_liveness(run.home.path, self._run_summary_and_error(run)[0]["step"], planned, time.time())
+        return {"state": state.state, "words": state.details, "row_age": state.row_age}
+
+    def _answer_runs(self, query: Query) -> dict[str, Any]:
+        """Return the summary of every run, and whether credit rules can be recomputed."""
+        listed: list[dict[str, Any]] = []
+        colours = colours_by_name(self.runs)
+        for run in self.runs.values():
+            scenario, cache_key = run.serializer.scenario, _file_cache_key(run.home.metrics_file)
+            summary, problem = self._run_summary_and_error(run)
+            listed.append(
+                {
+                    **{"name": run.name, "path": str(run.home.path), "problem": problem or run.problem},
+                    "colour": colours[run.name],
+                    **summary,
+                    "planned": scenario.schedule.steps if scenario else None,
+                    "roles": list(scenario.roles) if scenario else [],
+                    "games": list(filter(None, run.serializer.games)),
+                    "index": run.index.index_counts_and_unreadable_steps(),
+                    "figures": run.index.metric_names(),
+                    "environment": {} if problem else run_json.recorded_environment(run.home),
+                    "stamp": cache_key,
+                }
+            )
+        return {"runs": listed, "rules": self._rules is not None}
+
+    def _answer_curves(self, query: Query) -> dict[str, Any]:
         metrics = tuple(filter(None, query.get("metrics", "").split(",")))
         by, band = query.get("by") == "role", query.get("band") == "seeds"
         choice = CurveSelection(metrics, "role" if by else None, "seeds" if band else None)
-        max_points = _number(query, "points") if "points" in query else run_json.MAX_CURVE_POINTS
-        return run_json.curves(self._paths, choice, max(1, max_points))
+        max_points = _integer_parameter(query, "points") if "points" in query else run_json.MAX_CURVE_POINTS
+        named_runs = {name: run.home.path for name, run in self.runs.items()}
+        return run_json.curve_panels(self._readable_run_folders(), choice, max(1, max_points), named_runs)
 
-    def _rows(self, query: Query) -> dict[str, Any]:
-        return run_json.rows(self._run(query).home, *_page(query))
+    # --- answers to requests about episodes ------------------------------------------------------------------------
 
-    # --- episodes --------------------------------------------------------------------------------------------------
-
-    def _episodes(self, query: Query) -> dict[str, Any]:
-        run = self._run(query)
-        chosen = episode_filter(query)
+    def _answer_episodes(self, query: Query) -> dict[str, Any]:
+        run = self._selected_run(query)
+        chosen = parse_episode_filter(query)
         if is_alarm_metric(alarm := query.get("alarm", "")):
-            chosen = replace(chosen, steps=run_json.alarm_steps(run.home, alarm))
-        count, episodes = run.index.select(chosen, *_page(query))
+            chosen = replace(chosen, steps=tuple(row["step"] for row in run.home.rows() if row.get(alarm)))
+        count, episodes = run.index.query_episodes(chosen, *_offset_and_limit(query))
         return {
             "count": count,
-            "episodes": [asdict(episode) for episode in episodes],
-            "index": run.index.index_status(),
+            "episodes": list(map(asdict, episodes)),
+            "index": run.index.index_counts_and_unreadable_steps(),
         }
 
-    def _episode(self, query: Query) -> dict[str, Any]:
-        run, step = self._run(query), _number(query, "step")
-        trajectory = run.trajectory(step, query.get("episode", ""))
-        record = self._record(run.name, step, _stamp(run.home.path / "credit" / f"{step:06d}.jsonl.zst"))
+    def _answer_episode(self, query: Query) -> dict[str, Any]:
+        """Return an episode, and its siblings from the same group with the advantages of their turns."""
+        run, step = self._selected_run(query), _integer_parameter(query, "step")
+        trajectory = run.load_trajectory(step, query.get("episode", ""))
+        cache_key = _file_cache_key(run.home.path / "credit" / f"{step:06d}.jsonl.zst")
+        record = self._cached_record(run.name, step, cache_key)
         peers = EpisodeFilter(first=step, last=step, group=trajectory.deal.group, order="oldest")
-        siblings = run.index.select(peers, limit=MAX_ROWS)[1]
+        siblings = run.index.query_episodes(peers, limit=MAX_ROWS)[1]
         credit_of = record.turns() if record else {}
         listed_siblings: list[dict[str, Any]] = []
         advantages: dict[str, list[float | None]] = {}
         for sibling in siblings:
-            name = sibling.episode
+            name, turn_count = sibling.episode, sibling.turns
             listed_siblings.append(
-                {"episode": name, "paid": sibling.paid, "figures": sibling.figures, "turns": sibling.turns}
+                {"episode": name, "paid": sibling.paid, "figures": sibling.figures, "turns": turn_count}
             )
             advantages[name] = []
-            for index in range(sibling.turns):
+            for index in range(turn_count):
                 credit = credit_of.get((name, index))
                 advantages[name].append(credit.advantage if credit else None)
+        # Names of policy metrics that summarize per-token values, which the run does not record.
+        ends = ("/entropy", "/kl_sampler", "/fidelity_mean", "/fidelity_max")
+        policy_metrics: dict[str, float] = {}
+        step_metrics = run_json.step_metrics(run.home, step)
+        policies = {turn.request.policy for turn in trajectory.turns}
+        for name, value in step_metrics.items():
+            if name.startswith("policy/") and name.endswith(ends):
+                policy_metrics[name] = value
         return {
-            **run.serializer.episode(step, trajectory, record),
+            **run.serializer.episode_json(step, trajectory, record),
             "run": run.name,
             "siblings": listed_siblings,
             "advantages": advantages,
-            "same_start": run.index.same_start(trajectory.start),
-            "metrics": _of_policies(run_json.row(run.home, step)),
+            "same_start": run.index.first_episode_per_step(trajectory.start),
+            "metrics": policy_metrics,
+            "updates": {name: describe_whether_policy_was_updated(name, step, step_metrics) for name in policies},
+            "role_colours": role_colours(run.home.path for run in self.runs.values()),
         }
 
-    def _read_record(self, name: str, step: int, stamp: str) -> CreditRecord | None:
-        home = self.runs[name].home
-        return home.read_credit(step) if home.has_credit(step) else None
+    def _read_credit_record(self, run_name: str, step: int, cache_key: str) -> CreditRecord | None:
+        home = self.runs[run_name].home
+        return home.read_credit_of_step(step) if home.has_credit_record(step) else None
 
-    def _prompt(self, query: Query) -> dict[str, Any]:
-        run = self._run(query)
-        trajectory = run.trajectory(_number(query, "step"), query.get("episode", ""))
-        index = _number(query, "turn")
+    def _answer_prompt(self, query: Query) -> dict[str, Any]:
+        run = self._selected_run(query)
+        trajectory = run.load_trajectory(_integer_parameter(query, "step"), query.get("episode", ""))
+        index = _integer_parameter(query, "turn")
         if not 0 <= index < len(trajectory.turns):
             raise NotFoundError(f"no turn {index} in episode {trajectory.id}")
-        return run.serializer.prompt(trajectory.turns[index])
+        return run.serializer.prompt_json(trajectory.turns[index])
 
-    def _other_credit(self, query: Query) -> dict[str, Any]:
-        """Return the credit derivations of an episode's turns under another rule than the run's own."""
-        run, step, rule = self._run(query), _number(query, "step"), query.get("rule", "")
-        assign, slash, baseline = rule.partition("/")
-        available = self._rules and assign in self._rules.assigns and (not slash or baseline in self._rules.baselines)
-        if not available:
+    def _answer_recomputed_credit(self, query: Query) -> dict[str, Any]:
+        """Return the credit of an episode's turns under another rule than the run's own, and how the rules differ."""
+        run, step, rule = self._selected_run(query), _integer_parameter(query, "step"), query.get("rule", "")
+        if self._rules is None or not names_only_registered_rules(self._rules, rule):
             raise NotFoundError(f"no rule {rule!r}")
-        trajectory = run.trajectory(step, query.get("episode", ""))
+        trajectory = run.load_trajectory(step, query.get("episode", ""))
+        cache_key = _file_cache_key(run.home.path / "credit" / f"{step:06d}.jsonl.zst")
         try:
-            # Two requests for one rule would otherwise both compute it, for seconds.
+            # Without the lock, two requests for one rule would both compute it, for seconds.
             with self._credit_lock:
-                record = self._recomputed(run.name, step, rule)
-        except ScenarioError as error:  # an answer for the user: the rule does not fit this scenario
+                recomputed, summary = self._cached_credit(run.name, step, rule, cache_key)
+        except ScenarioError as error:  # raised if the rule does not fit the scenario; the page shows the message
             return {"rule": rule, "problem": str(error), "chains": None}
-        return {"rule": rule, "problem": "", "chains": run.serializer.chains(trajectory, record)}
+        chains = run.serializer.advantage_derivations_json(trajectory, recomputed.record)
+        differences, notes = recomputed.differences, recomputed.notes
+        answer = {"rule": rule, "problem": "", "chains": chains}
+        return answer | {"differences": differences, "notes": notes, "summary": summary}
 
-    def _recompute(self, name: str, step: int, rule: str) -> CreditRecord:
+    def _answer_credit_rule_choices(self, query: Query) -> Any:
+        """Return the credit rules that can replace the selected run's own, and the reasons why others cannot."""
+        assign = query.get("assign", "")
+        if self._rules is None or (assign and assign not in self._rules.assigns):
+            raise NotFoundError(f"no rule {assign!r}")
+        return self._rules.credit_rule_choices(self._selected_run(query).home.path, assign)
+
+    def _recompute_credit(
+        self, run_name: str, step: int, rule: str, cache_key: str
+    ) -> tuple[RecomputedCredit, list[dict[str, Any]]]:
+        """Return the credit of a step by `rule`, and its comparison with the run's own credit by role."""
         assert self._rules is not None
-        return self._rules.recompute(self.runs[name].home.path, step, rule)
+        home = self.runs[run_name].home
+        recomputed = self._rules.recompute(home.path, step, rule)
+        own = self._cached_record(run_name, step, cache_key)
+        return recomputed, compare_credit_rules_by_role(own, recomputed, home.load_trajectories(step))
 
-    def _states(self, query: Query) -> dict[str, Any]:
-        run, step = self._run(query), _number(query, "step")
-        stamp = run.home.trajectory_file_stamps().get(step)
-        if stamp is None:
+    def _answer_information_states(self, query: Query) -> dict[str, Any]:
+        run, step = self._selected_run(query), _integer_parameter(query, "step")
+        cache_key = run.home.trajectory_file_stamp_by_step().get(step)
+        if cache_key is None:
             raise NotFoundError(f"step {step} of {run.name} was not recorded")
-        return {"step": step, "steps": run.home.recorded_steps(), "states": self._states_of(run.name, step, stamp)}
+        states = self._cached_states(run.name, step, cache_key)
+        return {"step": step, "steps": run.home.recorded_steps(), "states": states}
 
-    def _read_states(self, name: str, step: int, stamp: str) -> list[dict[str, Any]]:
-        run = self.runs[name]
-        return states_table(run.serializer.games, run.home.load_trajectories(step))
+    def _build_information_state_rows(self, run_name: str, step: int, cache_key: str) -> list[dict[str, Any]]:
+        run = self.runs[run_name]
+        return information_state_rows(run.serializer.games, run.home.load_trajectories(step))
 
 
-def episode_filter(query: Query) -> EpisodeFilter:
+def parse_episode_filter(query: Query) -> EpisodeFilter:
     """Return the filter of a query. Empty values are ignored.
 
     Raises:
         ValueError: if a value has the wrong type or the order is unknown.
     """
-    fields = {field.name for field in dataclass_fields(EpisodeFilter)} - {"steps"}
+    fields = EpisodeFilter.__dataclass_fields__.keys() - {"steps"}
+    given = {name: value for name, value in query.items() if name in fields and value}
     try:
-        return _FILTERS.validate_python({name: value for name, value in query.items() if name in fields and value})
+        return _FILTERS.validate_python(given)
     except ValidationError as error:
-        problems = [f"{problem['loc'][0]}: {problem['input']!r}: {problem['msg']}" for problem in error.errors()]
+        problems = [
+            f"{problem['loc'][0]}: {shorten(repr(problem['input']))}: {problem['msg']}" for problem in error.errors()
+        ]
         raise ValueError("; ".join(problems)) from None
 
 
-def _open(name: str, path: Path) -> ServedRun:
-    home, problem = RunFolder(path), ""
-    if not (path / "scenario.yaml").is_file():
-        raise ScenarioError(f"{path}: no run here (no scenario.yaml)")
+def _integer_parameter(query: Query, name: str) -> int:
+    """Return the parameter `name` of a URL as a whole number, or raise ValueError."""
     try:
-        scenario = home.scenario()
-    except (ScenarioError, FolderError) as error:
-        scenario, problem = None, str(error)
-    view, strategies = EpisodeSerializer.of_run(home, scenario), StrategyTables(home, scenario)
-    return ServedRun(name, home, EpisodeIndex(path), view, strategies, problem)
-
-
-def _of_policies(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the step's policy metrics that summarize per-token values the run does not record."""
-    ends = ("/entropy", "/kl_sampler", "/fidelity_mean", "/fidelity_max")
-    return {name: value for name, value in metrics.items() if name.startswith("policy/") and name.endswith(ends)}
-
-
-def _number(query: Query, name: str) -> int:
-    try:
-        return int(query[name])
+        number = int(query[name])
     except (KeyError, ValueError):
-        raise ValueError(f"{name}: must be a whole number, got {query.get(name)!r}") from None
+        raise ValueError(f"{name}: must be a whole number, got {shorten(repr(query.get(name)))}") from None
+    # SQLite's integers have 64 bits.
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{name}: must be a whole number of at most 63 bits, got {shorten(query[name])}")
+    return number
 
 
-def _step(query: Query, name: str) -> int | None:
-    return _number(query, name) if query.get(name) else None
+def _optional_step_parameter(query: Query, name: str) -> int | None:
+    """Return the parameter `name` of a URL as a step, or None if it is missing or empty."""
+    return _integer_parameter(query, name) if query.get(name) else None
 
 
-def _page(query: Query) -> tuple[int, int]:
-    """Return offset and limit."""
-    offset = _number(query, "offset") if "offset" in query else 0
-    limit = _number(query, "limit") if "limit" in query else 50
+def _offset_and_limit(query: Query) -> tuple[int, int]:
+    """Return (index of the first row, maximum number of rows) of the page that a URL asks for."""
+    offset = _integer_parameter(query, "offset") if "offset" in query else 0
+    limit = _integer_parameter(query, "limit") if "limit" in query else 50
     return max(0, offset), min(max(1, limit), MAX_ROWS)
 
 
-def _stamp(file: Path) -> str:
-    """Return a fingerprint of size and modification time, which keys the caches; "" for a missing file."""
-    if not file.is_file():
+def _file_cache_key(file: Path) -> str:
+    """Return the size and modification time of a file or folder as a key for caches, or "" if it is missing."""
+    try:
+        status = file.stat()
+    except OSError:
         return ""
-    status = file.stat()
     return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _run_folders_in(folder: Path) -> list[Path]:
+    """Return `folder` if it is a run, else the runs that it holds, in the order of their names."""
+    if (folder / "scenario.yaml").is_file():
+        return [folder]
+    return sorted(file.parent for file in folder.glob("*/scenario.yaml") if file.is_file())
+
+
+def _open_run(name: str, path: Path) -> ServedRun:
+    """Return the run in `path`. A scenario that cannot be loaded is a problem that the page shows.
+
+    Raises:
+        RunFolderError: if the cache folder cannot be written.
+    """
+    home, scenario, problem = RunFolder(path), None, ""
+    try:
+        scenario = home.scenario()
+    except (ScenarioError, RunFolderError) as error:
+        problem = str(error)
+    games = {game: view.game for game, view in scenario.scenario_by_game().items()} if scenario else {}
+    serializer = EpisodeSerializer(scenario, games, TokenDecoder(home))
+    return ServedRun(name, home, EpisodeIndex(path), serializer, StrategyTables(home, scenario), problem)

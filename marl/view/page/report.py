@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
 
-from marl.core.errors import Writing
+from marl.core.errors import RaiseRunFolderErrorOnFailedWrite
 from marl.host.data_files import write_atomically
-from marl.view.page.assets import bundle_script, bundle_style, read_asset
+from marl.view.page.assets import STYLES, bundle_page_script, read_page_asset
 from marl.view.page.episode_filter import EpisodeFilter
 from marl.view.page.episode_index import IndexedEpisode
 from marl.view.page.page_data import MAX_ROWS, PageApi, ServedRun
@@ -23,106 +24,106 @@ _POLICY = (
 )
 
 _MOST_POINTS = 500
-"""Maximum number of points of a curve."""
+"""Maximum number of points of a curve in a report."""
 _MOST_STATES = 1000
-"""Maximum number of information states of the recorded strategies."""
+"""Maximum number of information states of the recorded strategies in a report."""
 
 
-def write_report(data: PageApi, file: Path, episodes: int) -> int:
-    """Write the page of the runs, with up to `episodes` episodes of each; return the file's size [bytes].
+def write_report(page_api: PageApi, file: Path, max_episodes: int) -> int:
+    """Write the page of the runs, with up to `max_episodes` episodes of each; return the file's size [bytes].
 
     A report holds the best and the worst episodes of the first and the last recorded step with their groups, to compare
     siblings and checkpoints.
 
     Raises:
-        FolderError: if the file cannot be written.
+        RunFolderError: if the file cannot be written.
     """
-    for run in data.runs.values():
-        run.index.update()
-    answers = dict(_answers(data, episodes))
-    page = _page(answers).encode()
-    with Writing(file):
+    for run in page_api.runs.values():
+        run.index.index_new_steps()
+    answers = dict(_request_keys_and_answers(page_api, max_episodes))
+    script, style = bundle_page_script(), "\n".join(read_page_asset(name).decode() for name in STYLES)
+    policy = _POLICY.format(
+        script=_content_security_policy_digest(script), style=_content_security_policy_digest(style)
+    )
+    # `<` is escaped, because only `<` can end a script element early; JSON reads the escape as the same character.
+    facts = to_json(answers, inf_nan_mode="strings").decode().replace("<", "\\u003c")
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
+    body = f'<script type="application/json" id="answers">{facts}</script>\n<script>{script}</script>'
+    page = _replace_section(read_page_asset("index.html").decode(), "head", head)
+    page = _replace_section(page, "body", body).encode()
+    with RaiseRunFolderErrorOnFailedWrite(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, page)
     return len(page)
 
 
-def report_episodes(run: ServedRun, episodes: int) -> list[IndexedEpisode]:
-    """Return the episodes of a run that a report includes."""
-    steps = run.index.steps()
-    selected: dict[tuple[int, str], IndexedEpisode] = {}
-    # The last step comes first: it keeps its share if the limit leaves out episodes.
+def report_episodes(run: ServedRun, max_episodes: int) -> list[IndexedEpisode]:
+    """Return up to `max_episodes` episodes of a run's first and last recorded step, for a report."""
+    steps = run.index.indexed_steps()
+    selected: list[IndexedEpisode] = []
+    # The last step comes first, so that `max_episodes` cuts off episodes of the first step and none of the last.
     for step in dict.fromkeys([*steps[-1:], *steps[:1]]):
-        of_step = run.index.select(EpisodeFilter(first=step, last=step, order="best"), limit=MAX_ROWS)[1]
-        share = max(1, episodes // min(len(steps), 2))
-        for episode in list(_with_siblings(of_step))[:share]:
-            selected[step, episode.episode] = episode
-    return list(selected.values())[:episodes]
+        _, of_step = run.index.query_episodes(EpisodeFilter(first=step, last=step, order="best"), limit=MAX_ROWS)
+        # The best and the worst episode's groups come first, then all other groups from best to worst.
+        by_group = {episode.group: list[IndexedEpisode]() for episode in [*of_step[:1], *of_step[-1:], *of_step]}
+        for episode in of_step:
+            by_group[episode.group].append(episode)
+        share = max(1, max_episodes // min(len(steps), 2))
+        selected += islice(chain.from_iterable(by_group.values()), share)
+    return selected[:max_episodes]
 
 
-def _with_siblings(episodes: Sequence[IndexedEpisode]) -> Iterator[IndexedEpisode]:
-    """Yield the best episode's group, the worst episode's group, then the other groups from best to worst."""
-    groups = dict.fromkeys(episode.group for episode in [*episodes[:1], *episodes[-1:], *episodes])
-    for group in groups:
-        yield from (episode for episode in episodes if episode.group == group)
-
-
-def _answers(data: PageApi, episodes: int) -> Iterator[tuple[str, Any]]:
-    """Yield address and answer of every request that the page can make."""
-    yield _address("runs"), data.answer("runs", {})
-    yield _address("settings"), data.answer("settings", {})
+def _request_keys_and_answers(page_api: PageApi, max_episodes: int) -> Iterator[tuple[str, Any]]:
+    """Yield (address, answer) of every request that the page in a report can make."""
+    yield _canonical_request_address("runs"), page_api.answer("runs", {})
+    yield _canonical_request_address("status"), page_api.answer("status", {})
+    yield _canonical_request_address("settings"), page_api.answer("settings", {})
     for by in ("", "role"):
         for band in ("", "seeds"):
             query = {"by": by, "band": band}
-            yield _address("curves", query), data.answer("curves", query | {"points": str(_MOST_POINTS)})
-    for name, run in data.runs.items():
+            yield (
+                _canonical_request_address("curves", query),
+                page_api.answer("curves", query | {"points": str(_MOST_POINTS)}),
+            )
+    for name, run in page_api.runs.items():
         query = {"run": name, "limit": str(MAX_ROWS)}
-        yield _address("rows", {"run": name}), data.answer("rows", query)
-        yield _address("held_out", {"run": name}), data.answer("held_out", {"run": name})
-        strategies = data.answer("strategies", {"run": name})
-        yield _address("strategies", {"run": name}), strategies | {"states": strategies["states"][:_MOST_STATES]}
-        selected = report_episodes(run, episodes)
-        yield _address("episodes", {"run": name}), {"episodes": selected, "index": run.index.index_status()}
-        yield from _of_episodes(data, name, selected)
+        yield _canonical_request_address("rows", {"run": name}), page_api.answer("rows", query)
+        yield _canonical_request_address("held_out", {"run": name}), page_api.answer("held_out", {"run": name})
+        strategies = page_api.answer("strategies", {"run": name})
+        yield (
+            _canonical_request_address("strategies", {"run": name}),
+            strategies | {"states": strategies["states"][:_MOST_STATES]},
+        )
+        selected = report_episodes(run, max_episodes)
+        yield (
+            _canonical_request_address("episodes", {"run": name}),
+            {"episodes": selected, "index": run.index.index_counts_and_unreadable_steps()},
+        )
+        for entry in selected:
+            query = {"run": name, "step": str(entry.step), "episode": entry.episode}
+            episode = page_api.answer("episode", query)
+            yield _canonical_request_address("episode", query), episode
+            for turn in episode["turns"]:
+                if turn["prompt_tokens"]:
+                    of_turn = query | {"turn": str(turn["index"])}
+                    yield _canonical_request_address("prompt", of_turn), page_api.answer("prompt", of_turn)
+        for step in dict.fromkeys(entry.step for entry in selected):
+            query = {"run": name, "step": str(step)}
+            yield _canonical_request_address("states", query), page_api.answer("states", query)
 
 
-def _of_episodes(data: PageApi, run: str, episodes: Iterable[IndexedEpisode]) -> Iterator[tuple[str, Any]]:
-    steps: dict[int, None] = {}
-    for entry in episodes:
-        query = {"run": run, "step": str(entry.step), "episode": entry.episode}
-        episode = data.answer("episode", query)
-        yield _address("episode", query), episode
-        steps[entry.step] = None
-        for turn in episode["turns"]:
-            if turn["prompt_tokens"]:
-                of_turn = query | {"turn": str(turn["index"])}
-                yield _address("prompt", of_turn), data.answer("prompt", of_turn)
-    for step in steps:
-        query = {"run": run, "step": str(step)}
-        yield _address("states", query), data.answer("states", query)
-
-
-def _address(path: str, query: Mapping[str, str] | None = None) -> str:
+def _canonical_request_address(api_path: str, query: Mapping[str, str] | None = None) -> str:
     """Return a path and its query sorted by name, in the notation of `store.js`."""
-    return json.dumps([path, *map(list, sorted((query or {}).items()))], separators=(",", ":"), ensure_ascii=False)
+    return json.dumps([api_path, *map(list, sorted((query or {}).items()))], separators=(",", ":"), ensure_ascii=False)
 
 
-def _page(answers: Mapping[str, Any]) -> str:
-    code, look = bundle_script(), bundle_style()
-    policy = _POLICY.format(script=_digest(code), style=_digest(look))
-    # Only `<` can end a script element early; in JSON the escape means the same character.
-    facts = to_json(answers, inf_nan_mode="strings").decode().replace("<", "\\u003c")
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{look}</style>'
-    body = f'<script type="application/json" id="answers">{facts}</script>\n<script>{code}</script>'
-    return _replaced(_replaced(read_asset("index.html").decode(), "head", head), "body", body)
+def _replace_section(page: str, section_name: str, replacement: str) -> str:
+    """Return the HTML of `page` with `replacement` instead of the section between the comments `section_name` and
+    `/mark`."""
+    before, _, remainder = page.partition(f"<!--{section_name}-->")
+    return before + replacement + remainder.partition(f"<!--/{section_name}-->")[2]
 
 
-def _replaced(page: str, mark: str, text: str) -> str:
-    """Return `page` with `text` instead of the section between two marks, which loads from a server."""
-    before, _, remainder = page.partition(f"<!--{mark}-->")
-    return before + text + remainder.partition(f"<!--/{mark}-->")[2]
-
-
-def _digest(text: str) -> str:
+def _content_security_policy_digest(text: str) -> str:
     """Return the digest of `text` in the notation of a Content-Security-Policy."""
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

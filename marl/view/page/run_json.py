@@ -3,145 +3,169 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import chain
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from marl.host.outside import parse_json
+from marl.core.errors import RunFolderError
 from marl.metrics.alarms import is_alarm_metric
 from marl.runs.run_folder import RunFolder
+from marl.runs.run_format import read_environment
+from marl.view.colours import line_style_by_name
+from marl.view.credit_warnings import conservation_warning
 from marl.view.curve_data import CurveSelection, select_curves
-from marl.view.run_comparison import default_metrics, final_metric
-from marl.view.run_groups import RunGroup, differing_settings, flatten_settings
+from marl.view.run_comparison import final_metric_of_group, is_cumulative_metric, select_summary_metrics
+from marl.view.run_groups import RunGroup, differing_settings, flatten_settings, metric_rows_of_all_runs
 
 MAX_CURVE_POINTS = 2000
 """Maximum number of points of a drawn curve."""
 _SUMS = ("time/", "credit/tokens")
 """Prefixes of per-step metrics that are summed over a run."""
-_TOTALS = ("step/tokens", "step/eval_tokens")
-"""Metrics that are cumulative since the run's start."""
 Row = Mapping[str, Any]
+EMPTY_SUMMARY: dict[str, Any] = {"step": 0, "metrics": [], "ledger": {}, "alarms": [], "warnings": []}
+"""Summary of a run that cannot be read."""
 
 
-def summary(home: RunFolder) -> dict[str, Any]:
-    """Return the progress, alarms, tokens, times and costs of a run."""
-    # One pass over the rows: the metrics file of a long run is large.
+def summarize_run(run_folder: RunFolder) -> dict[str, Any]:
+    """Return the progress, alarms, token counts, times and costs of a run as JSON data."""
+    # The rows are read in a single pass, because the metrics file of a long run is large.
     last: Row = {}
     sums: dict[str, float] = defaultdict(float)
     alarm_steps_of: dict[str, list[int]] = defaultdict(list)
     names: dict[str, None] = {}
-    for row in home.rows():
+    conservation: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for row in run_folder.rows():
         last = row
         names |= dict.fromkeys(row)
         for name, value in row.items():
             if name.startswith(_SUMS) and isfinite(value):
                 sums[name] += value
+            elif name.endswith("/conservation"):
+                conservation[name].append((row["step"], value))
             elif value and is_alarm_metric(name):
                 alarm_steps_of[name].append(row["step"])
-    totals = {name: value for name, value in last.items() if name in _TOTALS or _is_cost(name)}
+    names.pop("step", None)
+    totals: dict[str, float] = {}
+    for name, value in last.items():
+        if is_cumulative_metric(name):
+            totals[name] = value
+    alarms: list[dict[str, Any]] = []
+    for name, steps in sorted(alarm_steps_of.items()):
+        *game, _, role, kind = name.removeprefix("game/").split("/")
+        # `ranges`: [first, last] step of each period in which the alarm was raised without a break.
+        ranges: list[list[int]] = []
+        for step in steps:
+            if ranges and step == ranges[-1][1] + 1:
+                ranges[-1][1] = step
+            else:
+                ranges.append([step, step])
+        alarms.append({"name": name, "game": game[0] if game else "", "role": role, "kind": kind, "ranges": ranges})
     return {
         "step": last.get("step", 0),
-        "metrics": [name for name in names if name != "step"],
+        "metrics": list(names),
         "ledger": dict(sorted(sums.items())) | totals,
-        "alarms": [_alarm(name, steps) for name, steps in sorted(alarm_steps_of.items())],
+        "alarms": alarms,
+        "warnings": list(_warnings_of_credit_unequal_to_reward(conservation, last.get("step", 0))),
     }
 
 
-def _is_cost(name: str) -> bool:
-    return name.startswith("policy/") and "/total_" in name
+def _warnings_of_credit_unequal_to_reward(
+    conservation_points_by_role: Mapping[str, Sequence[tuple[int, float]]], last_step: int
+) -> Iterator[str]:
+    """Yield a warning for each role whose credit did not add up to the reward in the last tenth of the steps.
+
+    `conservation_points_by_role` maps the metric of a role to its (step, value).
+    """
+    for name, points in sorted(conservation_points_by_role.items()):
+        late = [value for step, value in points if step >= 0.9 * last_step]
+        role = name.removesuffix("/conservation").replace("credit/", "").removeprefix("game/")
+        if warning := conservation_warning(role, fmean(late or [points[-1][1]])):
+            yield warning
 
 
-def _alarm(name: str, steps: Sequence[int]) -> dict[str, Any]:
-    *game, _, role, kind = name.removeprefix("game/").split("/")
-    return {"name": name, "game": game[0] if game else "", "role": role, "kind": kind, "ranges": list(_ranges(steps))}
+def curve_panels(
+    runs: Sequence[Path], selection: CurveSelection, max_points: int, run_path_by_name: Mapping[str, Path]
+) -> dict[str, Any]:
+    """Return panels of lines with points [step, value, low, high, 1 if valid else 0]. The value of a gap is None.
 
-
-def _ranges(steps: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of each sequence of consecutive steps."""
-    breaks = [i + 1 for i, (a, b) in enumerate(pairwise(steps)) if b != a + 1]
-    for begin, end in pairwise([0, *breaks, len(steps)]):
-        yield steps[begin], steps[end - 1]
-
-
-def alarm_steps(home: RunFolder, name: str) -> tuple[int, ...]:
-    """Return the steps with an active alarm `name`."""
-    return tuple(row["step"] for row in home.rows() if row.get(name))
-
-
-def curves(runs: Sequence[Path], choice: CurveSelection, max_points: int = MAX_CURVE_POINTS) -> dict[str, Any]:
-    """Return panels of lines with points [step, value, low, high, 1 if valid else 0].
-
-    A line of more than `max_points` points is thinned to every nth point and the last.
+    A line of more than `max_points` points is thinned to every nth point and the last. `run_path_by_name`: name ->
+    folder of all runs of the page, also of those that cannot be read at present, so that every run keeps its colour.
 
     Raises:
         ScenarioError: if no run has one of the metrics.
     """
-    selected, left_out = select_curves(runs, choice)
-    panels = []
+    selected, left_out = select_curves(runs, selection)
+    styles = line_style_by_name(chain.from_iterable(selected.values()), run_path_by_name)
+    panels: list[dict[str, Any]] = []
     for metric, lines in selected.items():
-        panel_lines = []
+        panel_lines: list[dict[str, Any]] = []
         for name, points in lines.items():
             every = -(-len(points) // max_points) or 1
             thinned = list(points[::every])
             if points and (len(points) - 1) % every:
                 thinned.append(points[-1])
-            panel_lines.append(
-                {"name": name, "points": [[p.step, p.value, p.low, p.high, int(p.valid)] for p in thinned]}
-            )
+            numbers: list[list[float | None]] = []
+            for point in thinned:
+                value = point.value if point.measured else None
+                numbers.append([point.step, value, point.low, point.high, int(point.valid)])
+            panel_lines.append({"name": name, "points": numbers, **asdict(styles[name])})
         panels.append({"metric": metric, "lines": panel_lines})
     return {"panels": panels, "left_out": left_out}
 
 
-def comparison(groups: Sequence[RunGroup]) -> dict[str, Any]:
+def compare_groups(groups: Sequence[RunGroup]) -> dict[str, Any]:
     """Return the settings of groups of runs, the differing settings, and final metrics with intervals."""
-    names = list(dict.fromkeys(name for group in groups for rows in group.rows for row in rows for name in row))
-    paths = dict.fromkeys(path for group in groups for path in group.settings)
-    figures = default_metrics(names)
+    described_groups: list[dict[str, Any]] = []
+    for group in groups:
+        described_groups.append({"name": group.name, "runs": [run.name for run in group.runs]})
+    settings: list[dict[str, Any]] = []
+    for path in dict.fromkeys(chain.from_iterable(group.settings for group in groups)):
+        settings.append({"name": path, "values": [group.setting_as_yaml_text(path) for group in groups]})
+    figures: list[dict[str, Any]] = []
+    for name in select_summary_metrics(list(dict.fromkeys(chain.from_iterable(metric_rows_of_all_runs(groups))))):
+        values: list[dict[str, Any] | None] = []
+        for group in groups:
+            final = final_metric_of_group(group, name)
+            values.append(asdict(final) if final else None)
+        figures.append({"name": name, "values": values})
     return {
-        "groups": [{"name": group.name, "runs": [run.name for run in group.runs]} for group in groups],
-        "settings": [{"name": path, "values": [group.setting(path) for group in groups]} for path in paths],
+        "groups": described_groups,
+        "settings": settings,
         "differing": differing_settings(groups),
-        "figures": [{"name": name, "values": [_figure(group, name) for group in groups]} for name in figures],
+        "figures": figures,
     }
 
 
-def _figure(group: RunGroup, name: str) -> Mapping[str, Any] | None:
-    figure = final_metric(group, name)
-    return asdict(figure) if figure else None
+def metric_rows(run_folder: RunFolder, offset: int, limit: int) -> dict[str, Any]:
+    """Return `limit` rows of metrics, newest first from `offset` on, with the main metrics as columns."""
+    steps = list(run_folder.rows())
+    names = [name for name in dict.fromkeys(chain.from_iterable(steps)) if name != "step"]
+    columns, losses = select_summary_metrics(names), list[str]()
+    for name in names:
+        if name.startswith("role/") and ("/reward/" in name or name.endswith(("/illegal", "/entropy"))):
+            columns.append(name)
+        elif name.startswith("policy/") and name.endswith(("/loss", "/grad_norm")):
+            losses.append(name)
+    columns += losses
+    columns += ["time/step"] if "time/step" in names else []
+    newest: list[dict[str, Any]] = []
+    for row in steps[::-1][offset : offset + limit]:
+        newest.append({name: row.get(name) for name in ("step", *columns)})
+    return {"count": len(steps), "columns": columns, "rows": newest}
 
 
-def rows(home: RunFolder, offset: int, limit: int) -> dict[str, Any]:
-    """Return rows of metrics, newest first, with the main columns."""
-    steps = list(home.rows())
-    names = dict.fromkeys(name for row in steps for name in row if name != "step")
-    columns = [name for name in _columns(names) if name in names]
-    newest = steps[::-1][offset : offset + limit]
-    return {
-        "count": len(steps),
-        "columns": columns,
-        "rows": [{k: r.get(k) for k in ("step", *columns)} for r in newest],
-    }
-
-
-def _columns(names: Iterable[str]) -> list[str]:
-    available = list(names)
-    roles = [
-        n for n in available if n.startswith("role/") and ("/reward/" in n or n.endswith(("/illegal", "/entropy")))
-    ]
-    losses = [name for name in available if name.startswith("policy/") and name.endswith(("/loss", "/grad_norm"))]
-    return [*default_metrics(available), *roles, *losses, "time/step"]
-
-
-def row(home: RunFolder, step: int) -> dict[str, Any]:
+def step_metrics(run_folder: RunFolder, step: int) -> dict[str, Any]:
     """Return the metrics of one step, or {} if the step has no row."""
-    return next((dict(row) for row in home.rows() if row["step"] == step), {})
+    return next((dict(row) for row in run_folder.rows() if row["step"] == step), {})
 
 
-def environment(home: RunFolder) -> dict[str, Any]:
-    """Return versions, machine and command of the run's start, or {} if the run did not record them."""
-    file = home.path / "environment.json"
-    value = parse_json(file.read_text(errors="replace")) if file.is_file() else {}
-    return flatten_settings(value) if isinstance(value, dict) else {}
+def recorded_environment(run_folder: RunFolder) -> dict[str, Any]:
+    """Return the versions, machine and command recorded at the run's start as dotted name -> value, or {}."""
+    try:
+        return flatten_settings(read_environment(run_folder.path))
+    except (ValueError, RunFolderError) as error:
+        return {"environment.json": f"cannot be read: {error}"}

@@ -13,9 +13,14 @@ from typer.testing import CliRunner
 from marl.commands.credit_check import estimands, report
 from marl.commands.credit_check.command import credit_check
 from marl.commands.credit_check.enumeration import EnumeratedGame, Playthrough
-from marl.commands.credit_check.known_answers import KnownAnswer, known_answers
-from marl.commands.credit_check.measure import Method, MethodResult
-from marl.commands.credit_check.methods import CheckPlan, CheckResults, chosen_tasks, run_credit_check
+from marl.commands.credit_check.known_answers import ExpectedAndComputedCredit, compute_credit_of_known_cases
+from marl.commands.credit_check.measure import CheckedCreditMethod, CreditMethodResult
+from marl.commands.credit_check.methods import (
+    CreditCheckPlan,
+    CreditCheckResults,
+    find_credit_check_tasks,
+    run_credit_check,
+)
 from marl.core.types import Advantage, Credit, Fork
 from marl.protocols import AssignConfig, Evidence
 
@@ -37,39 +42,39 @@ class Muddled(AssignConfig):
         return credit
 
 
-def broken(claims: estimands.Estimand) -> Method:
+def broken(claims: estimands.Estimand) -> CheckedCreditMethod:
     rule = {"assign": {"kind": f"{__name__}:Muddled"}, "baseline": {"kind": "none"}}
-    return Method("muddled", rule, claims)
+    return CheckedCreditMethod("muddled", rule, claims)
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[str, MethodResult]:
-    plan = CheckPlan(chosen_tasks(["2B"]), HONEST, (broken(estimands.advantage),))
+def rows() -> dict[str, CreditMethodResult]:
+    plan = CreditCheckPlan(find_credit_check_tasks(["2B"]), HONEST, (broken(estimands.exact_advantages),))
     return {row.method: row for row in run_credit_check(plan).methods}
 
 
-def test_rules_that_do_what_they_say_are_recovered(rows: dict[str, MethodResult]) -> None:
+def test_rules_that_do_what_they_say_are_recovered(rows: dict[str, CreditMethodResult]) -> None:
     for name in HONEST:
         assert rows[name].recovered, name
         assert rows[name].fewest >= 48
 
 
-def test_a_broken_rule_is_reported_as_not_recovered(rows: dict[str, MethodResult]) -> None:
+def test_a_broken_rule_is_reported_as_not_recovered(rows: dict[str, CreditMethodResult]) -> None:
     muddled = rows["muddled"]
     assert muddled.recovered is False
     assert muddled.own_pearson is not None
     assert muddled.own_pearson < 0.95
     # It is no noise: the same rule is right about what it really estimates.
-    plan = CheckPlan(chosen_tasks(["2B"]), ("outcome",), (broken(_gain),))
+    plan = CreditCheckPlan(find_credit_check_tasks(["2B"]), ("outcome",), (broken(_gain),))
     assert [row.recovered for row in run_credit_check(plan).methods] == [True, True]
 
 
-def _gain(game: EnumeratedGame, play: Playthrough) -> estimands.PerTurn:
+def _gain(game: EnumeratedGame, play: Playthrough) -> estimands.CreditPerTurn:
     """Return the return minus the expected one when the game began."""
-    return [play.team_return - game.value(play.first)] * len(play.decisions)
+    return [play.team_return - game.history_value(play.initial_history)] * len(play.decisions)
 
 
-def test_what_a_rule_spends_is_counted_for_each_turn(rows: dict[str, MethodResult]) -> None:
+def test_what_a_rule_spends_is_counted_for_each_turn(rows: dict[str, CreditMethodResult]) -> None:
     assert rows["outcome"].generations == rows["outcome"].tokens == 0
     # Two agents move at once, so coalitions are settled without asking anybody.
     assert rows["shapley"].generations == rows["shapley"].tokens == 0
@@ -82,18 +87,20 @@ def test_what_a_rule_spends_is_counted_for_each_turn(rows: dict[str, MethodResul
     assert rows["difference (policy)"].tokens > 0
 
 
-def test_a_check_is_the_same_each_time(rows: dict[str, MethodResult]) -> None:
-    again = run_credit_check(CheckPlan(chosen_tasks(["2B"]), ("replay", "shapley")))
+def test_a_check_is_the_same_each_time(rows: dict[str, CreditMethodResult]) -> None:
+    again = run_credit_check(CreditCheckPlan(find_credit_check_tasks(["2B"]), ("replay", "shapley")))
     assert again.methods == [rows["shapley"], rows["replay"]]
 
 
 @pytest.fixture(scope="module")
-def known() -> list[KnownAnswer]:
-    return list(known_answers((0,)))
+def known() -> list[ExpectedAndComputedCredit]:
+    return list(compute_credit_of_known_cases((0,)))
 
 
 @pytest.mark.slow
-def test_every_known_answer_is_recovered_but_for_two_rules_that_do_pay_for_going_on(known: list[KnownAnswer]) -> None:
+def test_every_known_answer_is_recovered_but_for_two_rules_that_do_pay_for_going_on(
+    known: list[ExpectedAndComputedCredit],
+) -> None:
     missed = {(answer.case, answer.method) for answer in known if not answer.recovered}
     assert missed == {("stopping bias", "process (prime_paper)"), ("stopping bias", "process (decoupled)")}
     kinds = {answer.method for answer in known}
@@ -101,39 +108,41 @@ def test_every_known_answer_is_recovered_but_for_two_rules_that_do_pay_for_going
 
 
 def test_a_fact_is_missed_by_one_wrong_number() -> None:
-    assert KnownAnswer("case", "rule", (1.0, 2.0), (1.0, 2.0), 1e-9).recovered
-    assert not KnownAnswer("case", "rule", (1.0, 2.0), (1.0, 2.1), 1e-9).recovered
-    assert not KnownAnswer("case", "rule", (1.0, 2.0), (1.0,), 1e-9).recovered
-    assert not KnownAnswer("case", "rule", (1.0,), (float("nan"),), 1e-9).recovered
+    assert ExpectedAndComputedCredit("case", "rule", (1.0, 2.0), (1.0, 2.0), 1e-9).recovered
+    assert not ExpectedAndComputedCredit("case", "rule", (1.0, 2.0), (1.0, 2.1), 1e-9).recovered
+    assert not ExpectedAndComputedCredit("case", "rule", (1.0, 2.0), (1.0,), 1e-9).recovered
+    assert not ExpectedAndComputedCredit("case", "rule", (1.0,), (float("nan"),), 1e-9).recovered
 
 
 @pytest.mark.slow
 def test_the_report_names_what_was_missed_and_where_it_was_measured(
-    rows: dict[str, MethodResult], known: list[KnownAnswer], tmp_path: Path
+    rows: dict[str, CreditMethodResult], known: list[ExpectedAndComputedCredit], tmp_path: Path
 ) -> None:
-    results = CheckResults(known, list(rows.values()))
-    text = report.text(results)
+    results = CreditCheckResults(known, list(rows.values()))
+    text = report.results_as_text(results)
     assert text.endswith("not recovered: " + "; ".join(_missed(known)))
     assert f"{len(known) - 2} of {len(known)} known answers and {len(HONEST)} of {len(HONEST) + 1} estimands" in text
-    table = report.markdown(results)
+    table = report.results_as_markdown(results)
     assert "| `muddled` | 0 of 1 (not 2B " in table
     assert "| `shapley` | 1 of 1 | " in table
-    report.write(tmp_path / "figures.json", results, CheckPlan(chosen_tasks(["2B"])), "marl credit-check")
+    report.write_results(
+        tmp_path / "figures.json", results, CreditCheckPlan(find_credit_check_tasks(["2B"])), "marl credit-check"
+    )
     written = json.loads((tmp_path / "figures.json").read_text())
     assert set(written) == {"command", "commit", "seeds", "machine", "settings", "figures"}
     assert len(written["figures"]["methods"]) == len(rows)
 
 
-def _missed(known: list[KnownAnswer]) -> Iterator[str]:
+def _missed(known: list[ExpectedAndComputedCredit]) -> Iterator[str]:
     yield from (f"{answer.case} ({answer.method})" for answer in known if not answer.recovered)
     yield "muddled on 2B"
 
 
 def test_what_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match="no task 'climb'; did you mean 'climbing'"):
-        chosen_tasks(["climb"])
+        find_credit_check_tasks(["climb"])
     with pytest.raises(ValueError, match="no method 'shaply'; did you mean 'shapley'"):
-        run_credit_check(CheckPlan(only=("shaply",)))
+        run_credit_check(CreditCheckPlan(only=("shaply",)))
 
 
 def test_the_command_prints_tables_and_writes_figures(tmp_path: Path) -> None:

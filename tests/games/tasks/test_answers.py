@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from marl.core.types import Problem, VerifierCase
-from marl.games.tasks.arithmetic import ArithmeticTask, parse_number, spell
+from marl.games.tasks.arithmetic import ArithmeticTask, parse_number, spell_number
 from marl.games.tasks.base import GeneratedTask
-from marl.games.tasks.code import FAMILIES, CodeTask
-from marl.games.tasks.countdown import CountdownTask, solve
+from marl.games.tasks.code import FUNCTION_FAMILIES, CodeTask
+from marl.games.tasks.countdown import CountdownTask, find_expression_for_target
 from marl.games.tasks.logic_grids import LogicGridsTask
 from marl.games.tasks.strings import StringsTask
 from marl.games.verifiers.countdown import CountdownVerifier
@@ -25,7 +25,7 @@ from marl.games.verifiers.unit_tests import parse_tests
 def every(settings: GeneratedTask) -> Iterator[Problem]:
     tasks = settings.build()
     for split in ("train", "held_out"):
-        yield from (tasks.problem(split, index) for index in range(tasks.size(split)))
+        yield from (tasks.problem(split, index) for index in range(tasks.problem_count(split)))
 
 
 # --- arithmetic -----------------------------------------------------------------------------------------------------
@@ -52,8 +52,9 @@ def test_expanded_numbers_are_read_as_sums() -> None:
     [(85, "80 5", "8 5"), (125, "100 20 5", "1 2 5"), (105, "100 5", "1 0 5"), (40, "40", "4 0"), (0, "0", "0")],
 )
 def test_a_number_in_three_styles(number: int, expanded: str, digits: str) -> None:
-    for style, text in (("plain", str(number)), ("expanded", expanded), ("digits", digits)):
-        assert spell(number, style) == text
+    texts: dict[Any, str] = {"plain": str(number), "expanded": expanded, "digits": digits}
+    for style, text in texts.items():
+        assert spell_number(number, style) == text
         assert parse_number(text.split(), style) == number
 
 
@@ -149,10 +150,12 @@ def test_the_search_finds_what_brute_force_finds() -> None:
     for numbers in ([2, 3, 7], [1, 5, 25], [4, 4, 6]):
         brute = {int(v) for v in reachable([Fraction(n) for n in numbers]) if v == int(v) and v > 0}
         solved = {
-            target for target in range(1, 200) if (solution := solve(numbers, target)) and eval(solution) == target
+            target
+            for target in range(1, 200)
+            if (solution := find_expression_for_target(numbers, target)) and eval(solution) == target
         }
         assert solved == {target for target in brute if target < 200}
-    assert solve([25, 50, 75, 100, 3, 6], 952) is not None, "the famous one"
+    assert find_expression_for_target([25, 50, 75, 100, 3, 6], 952) is not None, "the famous one"
 
 
 def test_a_posed_countdown_is_solved_and_one_without_a_solution_is_none() -> None:
@@ -321,7 +324,7 @@ def test_reference_solutions_pass_their_tests_and_usual_mistakes_fail(tests: int
         assert len({test["call"] for test in problem.facts["tests"]}) == tests
         assert passes(problem, problem.answer)
         assert not [wrong for wrong in problem.wrong if passes(problem, wrong)]
-    assert families == set(FAMILIES)
+    assert families == set(FUNCTION_FAMILIES)
 
 
 def test_the_verifier_of_code_can_read_the_tests() -> None:

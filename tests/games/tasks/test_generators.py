@@ -13,13 +13,13 @@ import pytest
 from marl.core.plugins import find_plugin
 from marl.core.types import Problem
 from marl.games.tasks.arithmetic import ArithmeticTask
-from marl.games.tasks.base import GeneratedTask, ProblemSource
+from marl.games.tasks.base import GeneratedTask, LazyProblemSplits
 from marl.games.tasks.code import CodeTask
 from marl.games.tasks.countdown import CountdownTask
 from marl.games.tasks.logic_grids import LogicGridsTask
 from marl.games.tasks.records import RecordsTask
 from marl.games.tasks.strings import StringsTask
-from marl.protocols import Split, Tasks
+from marl.protocols import Split, TaskProblems
 
 GENERATORS: tuple[GeneratedTask, ...] = (
     ArithmeticTask(train=800, held_out=200),
@@ -40,8 +40,8 @@ def told(problem: Problem) -> tuple[str, str]:
 every_generator = pytest.mark.parametrize("settings", GENERATORS, ids=lambda settings: settings.kind)
 
 
-def problems(tasks: Tasks, split: Split) -> list[Problem]:
-    return [tasks.problem(split, index) for index in range(tasks.size(split))]
+def problems(tasks: TaskProblems, split: Split) -> list[Problem]:
+    return [tasks.problem(split, index) for index in range(tasks.problem_count(split))]
 
 
 @every_generator
@@ -87,7 +87,7 @@ def test_another_seed_makes_other_problems(settings: GeneratedTask) -> None:
 @every_generator
 def test_the_easiest_come_first(settings: GeneratedTask) -> None:
     tasks = settings.build()
-    assert isinstance(tasks, ProblemSource)
+    assert isinstance(tasks, LazyProblemSplits)
     lengths = [len(p.question) + len(p.answer) for p in problems(tasks, "train")]
     third = len(lengths) // 3
     assert sum(lengths[:third]) < sum(lengths[-third:])
@@ -135,7 +135,7 @@ def test_splits_and_numbers_that_are_not_there_are_named(settings: Any) -> None:
     with pytest.raises(ValueError, match="index: -1"):
         tasks.problem("train", -1)
     with pytest.raises(ValueError, match=r"split: 'test'; .*choices: held_out, train"):
-        tasks.size("test")
+        tasks.problem_count("test")
 
 
 def test_sizes_that_the_settings_cannot_make_say_what_is_possible() -> None:
@@ -143,11 +143,75 @@ def test_sizes_that_the_settings_cannot_make_say_what_is_possible() -> None:
         ValueError, match=r"train: 50 and held_out: 10 .* make only 55; choices: train \+ held_out <= 55"
     ):
         ArithmeticTask(digits=(1, 1), train=50, held_out=10).build()
-    assert ArithmeticTask(digits=(1, 1), train=45, held_out=10).build().size("held_out") == 10
+    assert ArithmeticTask(digits=(1, 1), train=45, held_out=10).build().problem_count("held_out") == 10
+
+
+@pytest.mark.parametrize("kind", [ArithmeticTask, CodeTask, CountdownTask, LogicGridsTask, RecordsTask, StringsTask])
+def test_more_problems_than_draws_are_refused_before_the_first_draw(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = kind().max_draws
+    assert 10_000 <= limit <= 400_000
+    monkeypatch.setattr(kind, "draw_problem", None)
+    with pytest.raises(ValueError, match=f"at most {limit:,} are drawn with these settings .* held_out <= {limit}, or"):
+        kind(train=10**6).build()
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        *(ArithmeticTask(operators=("-",)), CountdownTask(), StringsTask(), LogicGridsTask(houses=(2, 3))),
+        *(RecordsTask(records=2, values=9), CodeTask(families=("letters", "digits", "mask"))),
+    ],
+    ids=lambda task: task.kind,
+)
+def test_problems_that_repeat_are_refused_after_a_bounded_number_of_draws(
+    task: GeneratedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = type(task)
+    monkeypatch.setattr(kind, "max_draws", 500)
+    draws: list[object] = []
+    draw = kind.draw_problem
+    monkeypatch.setattr(kind, "draw_problem", lambda task, rng: draws.append(rng) or draw(task, rng))
+    with pytest.raises(
+        ValueError, match=r"make only \d+( in 500 draws)?; choices: train \+ held_out <= \d+, or"
+    ) as error:
+        task.model_copy(update={"train": 490, "held_out": 10}).build()
+    assert len(draws) <= 500
+    possible = int(str(error.value).split("make only ")[1].split()[0].rstrip(";"))
+    smaller = task.model_copy(update={"train": possible, "held_out": 0})
+    assert smaller.build().problem_count("train") == possible
+
+
+@pytest.mark.parametrize(
+    ("task", "limit"),
+    [
+        (CountdownTask(count=(6, 6)), 200_000),
+        (LogicGridsTask(houses=(4, 4), attributes=(4, 4)), 3000),
+        (StringsTask(words=(20, 20), letters=(20, 20), depth=(6, 6)), 4166),
+        (RecordsTask(records=26), 46_153),
+        (ArithmeticTask(terms=8), 100_000),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_the_number_of_draws_is_limited_by_the_size_of_a_problem(task: GeneratedTask, limit: int) -> None:
+    assert task.max_draws == limit
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (ArithmeticTask(operators=("-",), terms=3, numbers=(5, 5)), r"operators: \['-'\] with terms: 3 make negative"),
+        (CountdownTask(numbers=(1, 2), targets=(1000, 1000)), r"targets: \[1000, 1000\] is out of reach"),
+        (StringsTask(transforms=("initials",), depth=(6, 6), words=(20, 20), letters=(20, 20)), "leave texts"),
+    ],
+    ids=["arithmetic", "countdown", "strings"],
+)
+def test_settings_that_no_problem_fits_are_refused(task: GeneratedTask, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task.build()
 
 
 def test_no_problem_need_be_held_out() -> None:
-    assert StringsTask(train=10, held_out=0).build().size("held_out") == 0
+    assert StringsTask(train=10, held_out=0).build().problem_count("held_out") == 0
 
 
 @every_generator

@@ -81,7 +81,7 @@ def test_long_texts_take_no_long_time(text: str) -> None:
 
 def questions(task: FileTask, split: str) -> set[str]:
     tasks = task.build()
-    return {tasks.problem(split, index).question for index in range(tasks.size(split))}  # type: ignore[arg-type]
+    return {tasks.problem(split, index).question for index in range(tasks.problem_count(split))}  # type: ignore[arg-type]
 
 
 def test_a_held_out_problem_is_neither_posed_nor_trained_on_in_another_spelling(tmp_path: Path) -> None:

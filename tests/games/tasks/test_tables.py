@@ -14,10 +14,10 @@ import pytest
 from pydantic import ValidationError
 
 from marl.core.types import Problem
-from marl.games.tasks.dataset import ColumnNames, DatasetTask, FileTask, RowTask
+from marl.games.tasks.dataset import DatasetTask, FileTask, TableColumnNames, TableTask
 
 ROWS = [{"problem": f"What is {n} + {n}?", "solution": 2 * n, "level": -n, "bad": [2 * n + 1, "x"]} for n in range(20)]
-COLUMNS = ColumnNames(question="problem", answer="solution")
+COLUMNS = TableColumnNames(question="problem", answer="solution")
 
 
 def jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -25,17 +25,19 @@ def jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def problems(table: RowTask, split: Any) -> list[Problem]:
+def problems(table: TableTask, split: Any) -> list[Problem]:
     tasks = table.build()
-    return [tasks.problem(split, index) for index in range(tasks.size(split))]
+    return [tasks.problem(split, index) for index in range(tasks.problem_count(split))]
 
 
-def questions(table: RowTask, split: Any) -> list[str]:
+def questions(table: TableTask, split: Any) -> list[str]:
     return [problem.question for problem in problems(table, split)]
 
 
 def test_columns_are_mapped(tmp_path: Path) -> None:
-    columns = ColumnNames(question="problem", answer="solution", wrong="bad", difficulty="level", facts={"l": "level"})
+    columns = TableColumnNames(
+        question="problem", answer="solution", wrong="bad", difficulty="level", facts={"l": "level"}
+    )
     (first, *rest) = problems(FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=columns, held_out=0), "train")
     assert (first.question, first.answer, first.wrong, first.facts) == (
         "What is 19 + 19?",
@@ -49,7 +51,7 @@ def test_columns_are_mapped(tmp_path: Path) -> None:
 def test_parquet_gives_the_same_problems_as_json_lines(tmp_path: Path) -> None:
     rows = [row | {"bad": list(map(str, row["bad"]))} for row in ROWS]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    columns = ColumnNames(question="problem", answer="solution", wrong="bad", difficulty="level")
+    columns = TableColumnNames(question="problem", answer="solution", wrong="bad", difficulty="level")
     other = FileTask(path=tmp_path / "a.parquet", columns=columns)
     for split in ("train", "held_out"):
         assert problems(other, split) == problems(
@@ -116,7 +118,7 @@ def test_an_answer_is_found_by_a_pattern(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, rows: Any, columns: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        FileTask(path=jsonl(tmp_path / "a.jsonl", rows), columns=ColumnNames(**columns)).build()
+        FileTask(path=jsonl(tmp_path / "a.jsonl", rows), columns=TableColumnNames(**columns)).build()
 
 
 def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
@@ -153,15 +155,15 @@ def test_files_that_are_not_what_their_name_says_are_refused(tmp_path: Path) -> 
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     table = FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, held_out=0)
     assert table.build() is table.build()
-    before = table.build().size("train")
+    before = table.build().problem_count("train")
     jsonl(tmp_path / "a.jsonl", ROWS[:7])
     os.utime(tmp_path / "a.jsonl", ns=(0, 1))
-    assert (before, table.build().size("train")) == (20, 7)
+    assert (before, table.build().problem_count("train")) == (20, 7)
 
 
 @pytest.mark.parametrize("pattern", ["####", "(", "[(]"])
 def test_a_pattern_without_a_group_is_refused(tmp_path: Path, pattern: str) -> None:
-    with pytest.raises(ValidationError, match="answer_pattern: "):
+    with pytest.raises(ValidationError, match="answer_pattern"):
         FileTask(path=tmp_path / "a.jsonl", answer_pattern=pattern)
 
 
@@ -197,10 +199,10 @@ def test_what_is_no_problem_in_json_is_none(tmp_path: Path, text: str) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A local data set with two splits."""
-    import datasets
+    from datasets import config
 
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(config, "HF_HUB_OFFLINE", True)
     (tmp_path / "sums").mkdir()
     rows = [{"problem": row["problem"], "solution": str(row["solution"])} for row in ROWS]
     jsonl(tmp_path / "sums" / "train.jsonl", rows)
@@ -228,3 +230,86 @@ def test_what_a_data_set_lacks_is_named(folder: Path) -> None:
         DatasetTask(path=str(folder)).build()
     with pytest.raises(ValidationError, match="held_out_split: 'train' is trained on"):
         DatasetTask(path=str(folder), held_out_split="train")
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [
+        ("README.md", "{outside}/secret.jsonl"),
+        ("README.md", "../secret/secret.jsonl"),
+        ("README.md", "data/../../secret/*.jsonl"),
+        ("README.md", "~/secret.jsonl"),
+        ("README.md", "http://127.0.0.1:9/secret.jsonl"),
+        ("README.md", "zip://secret.jsonl::train.zip"),
+        (".huggingface.yaml", "{outside}/secret.jsonl"),
+        (".huggingface.yaml", "https://127.0.0.1:9/secret.jsonl"),
+    ],
+)
+def test_the_card_of_a_data_set_cannot_name_files_elsewhere(
+    folder: Path, tmp_path: Path, file: str, pattern: str
+) -> None:
+    outside = tmp_path / "secret"
+    outside.mkdir()
+    jsonl(outside / "secret.jsonl", [{"problem": "a", "solution": "b"}, {"problem": "c", "solution": "d"}])
+    pattern = pattern.format(outside=outside)
+    configs = f"configs:\n- config_name: default\n  data_files:\n  - split: train\n    path: ['{pattern}']\n"
+    (folder / file).write_text(f"---\n{configs}---\n" if file == "README.md" else configs)
+    with pytest.raises(ValueError, match=r"its card names .* which is not in its folder"):
+        DatasetTask(path=str(folder), columns=COLUMNS).build()
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["{config_name: default, data_files: 'test*.jsonl'}", "&a {config_name: default, data_files: test.jsonl, x: [*a]}"],
+    ids=["plain", "circle_of_aliases"],
+)
+def test_a_card_may_name_its_own_files(folder: Path, config: str) -> None:
+    (folder / "README.md").write_text(f"---\nconfigs:\n- {config}\n---\n")
+    assert len(questions(DatasetTask(path=str(folder), held_out=0, columns=COLUMNS), "train")) == len(ROWS[15:])
+
+
+@pytest.mark.parametrize("path", ["json", "text", "pandas", "hf://datasets/a/b", "buckets/a/b"])
+def test_the_name_of_a_format_or_of_another_store_is_no_data_set(
+    folder: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(ValueError, match=r"is a format and no data set|no such folder, and no name of a data set"):
+        DatasetTask(path=path, columns=COLUMNS).build()
+
+
+def test_a_format_whose_files_may_name_other_files_is_refused(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.rename(file.with_suffix(".hdf5"))
+    with pytest.raises(ValueError, match="its format is 'hdf5'; choices: arrow, csv, json, parquet, text"):
+        DatasetTask(path=str(folder), columns=COLUMNS).build()
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "configs: [3]",
+        "dataset_info: {splits: 3}",
+        "configs: [{config_name: default, data_files: '*.jsonl', encoding: rot13}]",
+        "{",
+    ],
+)
+def test_a_damaged_card_of_a_data_set_is_one_line(folder: Path, card: str) -> None:
+    (folder / "README.md").write_text(f"---\n{card}\n---\n")
+    with pytest.raises(ValueError, match=r"^path: data set [^\n]*$"):
+        DatasetTask(path=str(folder), columns=COLUMNS).build()
+
+
+@pytest.mark.parametrize(
+    ("file", "data"),
+    [
+        ("train.jsonl.gz", b"\x1f\x8b0"),
+        ("train.zip", b"PK\x03\x04"),
+        ("train.csv", b"\xff\xfe\x00"),
+        ("train.parquet", b"PAR1 PAR1"),
+    ],
+)
+def test_a_damaged_file_of_a_data_set_is_one_line(folder: Path, file: str, data: bytes) -> None:
+    (folder / "train.jsonl").unlink()
+    (folder / file).write_bytes(data)
+    with pytest.raises(ValueError, match=r"^path: data set [^\n]*$"):
+        DatasetTask(path=str(folder), columns=COLUMNS).build()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl.games.team.expressions import evaluate
+from marl.games.team.expressions import evaluate_expression
 from marl.games.team.settings import TeamConfig
 from marl.games.team.static_analysis import is_always_false
 from tests.support.addition_task import team_config
@@ -255,7 +255,7 @@ _CONDITIONS = st.recursive(
 @given(_CONDITIONS)
 def test_a_condition_that_never_holds_does_not_hold_whatever_the_facts_are(condition: str) -> None:
     if is_always_false(condition, "held_out"):
-        assert not any(evaluate(condition, {"split": "held_out", "fact": fact}) for fact in (0, 1))
+        assert not any(evaluate_expression(condition, {"split": "held_out", "fact": fact})[0] for fact in (0, 1))
 
 
 # --- expressions that fail --------------------------------------------------------------------------------------------
@@ -298,3 +298,51 @@ def test_a_division_by_what_may_be_zero_is_no_mistake_as_long_as_it_can_be_somet
 @pytest.mark.parametrize("name", ["given", "own", "answer", "mean", "split", "best"])
 def test_a_role_cannot_have_the_name_of_something_else_in_expressions(name: str) -> None:
     assert f"{name!r} stands for something else in expressions" in refusal({"role": name})
+
+
+def test_a_score_that_every_reward_reads_and_no_stage_gives_is_one_error_at_its_stage() -> None:
+    check = {**CHECK, "scores": ["right"]}
+    message = refusal(SOLVE, check, rewards={"solver": {"a": "own.correct", "b": "0.5 * solver.correct"}})
+    said = "stages.1.scores: right, but rewards.solver.a and rewards.solver.b read the score 'correct'; write scores: "
+    assert f"{said}[correct]" in message
+    assert "cannot be evaluated" not in message
+
+
+def test_a_misspelt_score_is_an_error_of_its_expression_that_names_the_nearest() -> None:
+    message = refusal(SOLVE, CHECK, rewards={"solver": {"right": "own.corect"}})
+    assert (
+        "rewards.solver.right: 'own.corect' cannot be evaluated: own has no 'corect'; did you mean 'correct'" in message
+    )
+
+
+def test_of_two_spellings_of_a_score_the_rarer_one_is_the_mistake() -> None:
+    rewards = {"solver": {"a": "own.correct", "b": "0.5 * solver.correct"}}
+    message = refusal(SOLVE, {**CHECK, "scores": ["corect"]}, rewards=rewards)
+    assert (
+        "stages.1.scores: corect, but rewards.solver.a and rewards.solver.b read the score 'correct'; spell both alike"
+        in message
+    )
+    # The reward and the stage have the same typo, which the engine's check does not have.
+    rewards = {"solver": {"a": "own.corect", "b": "0.5 * solver.correct", "c": "solver.correct"}}
+    message = refusal(SOLVE, {**CHECK, "scores": ["corect"]}, rewards=rewards)
+    assert "stages.1.scores: corect, but rewards.solver.b and rewards.solver.c read the score 'correct'" in message
+    # A typo in one reward beside a wrong score is not taken for the score.
+    message = refusal(SOLVE, {**CHECK, "scores": ["right"]}, rewards=rewards)
+    assert "write scores: [correct]" in message
+    assert "write scores: [corect]" not in message
+
+
+@pytest.mark.parametrize(
+    ("stages", "rewards", "message"),
+    [
+        ([{"role": "crew", "callers": {"crew": {}}}], {}, "callers: role 'crew' speaks in a stage itself"),
+        ([{"role": "crew", "callers": {"own": {}}}], {}, "'own' stands for something else"),
+        ([{"role": "crew", "callers": {"a": {"match": {"user": "x"}}}}], {}, "user"),
+        ([{"role": "crew", "callers": {"a": {"examples": ["{{ nothing }}"]}}}], {}, "uses 'nothing'"),
+        ([{"role": "crew", "callers": {"a": {}}}], {"a": {"x": "own.report.brief"}}, "own has no 'report'"),
+        ([{"role": "crew", "callers": {"a": {}}}, {"role": "v", "verifies": "b", "scores": ["x"]}], {}, "no role 'b'"),
+    ],
+)
+def test_mistakes_about_the_callers_of_a_program_are_named(stages: list[Any], rewards: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        team_config(*stages, rewards=rewards)

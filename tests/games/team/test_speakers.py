@@ -88,11 +88,11 @@ def scenario(*stages: Mapping[str, Any], policies: Mapping[str, Any] | None = No
         "toolbox": {"kind": "toolbox", "policy": "tools"},
     }
     cast = {name: known[name] | roles.get(name, {}) for name in known if name in speaking}
-    engines = {
+    engines: dict[str, Any] = {
         "actor": TINY,
         "checker": {"engine": {"kind": "verifiers", "checks": {"correct": "exact"}}},
         "tools": {"engine": {"kind": "tools", "tools": {"python": "calculator"}}},
-    } | (policies or {})
+    } | dict(policies or {})
     used = {role["policy"] for role in cast.values()}
     return validate(
         {
@@ -179,7 +179,7 @@ def test_legal_moves_are_different_texts(legal: list[str]) -> None:
 
 def test_legal_moves_that_yaml_reads_as_truth_values_are_to_be_quoted() -> None:
     assert problems({"role": "solver", "legal": [True, False]})[:2] == [
-        f"game.stages.0.stage.legal.{index}: must be text: YAML reads yes, no, on and off as truth values; quote it "
+        f"game.stages.0.legal.{index}: must be text: YAML reads yes, no, on and off as truth values; quote it "
         f"(got {value})"
         for index, value in enumerate((True, False))
     ]

@@ -10,8 +10,8 @@ import pytest
 from marl.core.graph import Trajectory
 from marl.core.types import Fork, Request
 from marl.games.team.settings import TeamConfig
-from marl.games.team.workflow import RewardComponent
-from marl.rollout.episode import GameError
+from marl.games.team.workflow import StageReward
+from marl.rollout.game_errors import GameError
 from tests.support.addition_task import grade_answer, team_config, team_deal, team_simulator
 from tests.support.small_games import FunctionEngine
 
@@ -280,7 +280,7 @@ def test_who_answers_a_tool_call_has_spoken() -> None:
 )
 def test_a_reward_that_fails_in_play_is_named(rewards: dict[str, Any], message: str) -> None:
     game = team_config({"role": "solver"}, rewards={"solver": {"odd": "1"}}).model_copy(
-        update={"rewards": {"solver": {name: RewardComponent(value=value) for name, value in rewards.items()}}}
+        update={"rewards": {"solver": {name: StageReward(value=value) for name, value in rewards.items()}}}
     )
     with pytest.raises(GameError, match=message):
         play(game, lambda request: "4")
@@ -308,7 +308,7 @@ def test_a_verdict_that_cannot_be_read_fails_the_answer(verdict: str) -> None:
     game.reset(0, {"index": 7})
     game.step("4")
     game.step(verdict)
-    assert game.findings().measures == {"right": 0.0}
+    assert game.episode_measures().measures == {"right": 0.0}
 
 
 @pytest.mark.parametrize("score", ["NaN", "1e999", '"1"', "null", "[1]"])
@@ -398,13 +398,13 @@ def test_no_example_that_is_made_from_the_right_answer_is_given_on_held_out_prob
 def test_held_out_problems_are_never_dealt_in_training() -> None:
     game = team_config({"role": "solver"}).build()
     held_out = set()
-    for options in team_config({"role": "solver"}).held_out(100):
+    for options in team_config({"role": "solver"}).held_out_reset_options(100):
         game.reset(0, options)
-        held_out.add(game.start_key())
+        held_out.add(game.start_state_key())
     trained = set()
     for seed in range(200):
         game.reset(seed)
-        trained.add(game.start_key())
+        trained.add(game.start_state_key())
     assert len(held_out) == 10
     assert len(trained) == 15
     assert not held_out & trained

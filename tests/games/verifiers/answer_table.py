@@ -12,8 +12,8 @@ import yaml
 
 from marl.core.plugins import find_plugin
 from marl.core.types import Problem, VerifierCase
-from marl.engines.workers.pool import Job, JobResult, WorkerPool
-from marl.engines.workers.settings import encode_case
+from marl.engines.workers.pool import PluginJob, PluginJobResult, WorkerPool
+from marl.engines.workers.settings import verifier_case_to_json
 from marl.protocols import VerifierConfig
 
 HERE = Path(__file__).parent
@@ -61,16 +61,19 @@ def _rows(number: int, group: dict[str, Any]) -> Iterator[Row]:
 
 
 @cache
-def outcomes(path: Path = HAND_MADE) -> tuple[tuple[Row, JobResult], ...]:
+def outcomes(path: Path = HAND_MADE) -> tuple[tuple[Row, PluginJobResult], ...]:
     """Return every row of a table with the result of real worker processes."""
     table = rows(path)
     names = {check: str(i) for i, check in enumerate(dict.fromkeys(row.check.model_dump_json() for row in table))}
     pool = WorkerPool({names[row.check.model_dump_json()]: row.check for row in table}, 2, 4 * 2**30)
-    jobs = {Job(names[row.check.model_dump_json()], encode_case(row.case), row.check.timeout_s): row for row in table}
+    jobs = {
+        PluginJob(names[row.check.model_dump_json()], verifier_case_to_json(row.case), row.check.timeout_s): row
+        for row in table
+    }
     for job in jobs:
-        pool.put(job)
-    results: dict[Job, JobResult] = {}
+        pool.submit_job(job)
+    results: dict[PluginJob, PluginJobResult] = {}
     while len(results) < len(jobs):
-        results.update(pool.take(1.0))
+        results.update(pool.take_finished_jobs(1.0))
     pool.close()
     return tuple((row, results[job]) for job, row in jobs.items())

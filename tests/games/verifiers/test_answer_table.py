@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from answer_table import outcomes, rows
 
-from marl.engines.workers.pool import JobResult
+from marl.engines.workers.pool import PluginJobResult
 
 
 def misses() -> list[str]:
@@ -15,7 +15,7 @@ def misses() -> list[str]:
     ]
 
 
-def _accepted(outcome: JobResult) -> bool:
+def _accepted(outcome: PluginJobResult) -> bool:
     return not outcome.error and outcome.value[0] == 1
 
 

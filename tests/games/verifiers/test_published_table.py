@@ -7,14 +7,14 @@ from collections import Counter
 import pytest
 from answer_table import HERE, Row, outcomes, rows
 
-from marl.engines.workers.pool import JobResult
+from marl.engines.workers.pool import PluginJobResult
 
 TABLE = HERE / "published_tune.yaml"
 NEVER_RIGHT = "hostile"
 """The class without a right answer: texts that mean to hang a verifier or to take it over."""
 
 
-def accepted(result: JobResult) -> bool:
+def accepted(result: PluginJobResult) -> bool:
     return not result.error and result.value[0] == 1
 
 

@@ -278,7 +278,8 @@ def test_a_quotation_is_short_and_shows_what_a_terminal_would_obey() -> None:
             r"We add. Thus, the value we look for equals \(2n+1\)",
             "Work.\nSo it is $2n+1$.",
         ),
-        "1 + 2 = 3. Therefore the two sums are $2n+1$.",
+        *("1 + 2 = 3. Therefore the two sums are $2n+1$.", "The term is $2n+1$.", "We obtain $2n+1$."),
+        "So the sum of $n$ and $n+1$ is $2n+1$.",
     ],
 )
 def test_a_last_sentence_that_concludes_with_a_formula_states_it(text: str) -> None:
@@ -296,11 +297,14 @@ def test_a_last_sentence_that_concludes_with_a_formula_states_it(text: str) -> N
             "So she needs 2n+1 tiles.",
         ),
         *(
-            "So the sum of $n$ and $n$ is $2n+1$.",
             "Hence the term is $2n+1$. It grows.",
             "So his first guess is $2n+1$.",
         ),
-        *("Hence the term is $2n+1$ or $2n$.", "The term is $2n+1$.", "So people say that the term is $2n+1$."),
+        *(
+            "Hence the term is $2n+1$ or $2n$.",
+            "I suspect the term is $2n+1$.",
+            "So people say that the term is $2n+1$.",
+        ),
         r"Hence the term is $2n+1$ and \boxed{4}",
     ],
 )

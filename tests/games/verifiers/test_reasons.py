@@ -131,3 +131,28 @@ def test_a_right_answer_that_cannot_be_read_is_not_told_either(kind: str, gold: 
     assert verdict.score == 0
     assert verdict.why
     assert "731846" not in verdict.why
+
+
+GOLDS_OF_ONE_KIND = {
+    "integer": ("731846", "926453", "7"),
+    "fraction": ("731/846", "92/645"),
+    "formula": ("731846x + \\sqrt{7}", "x^2 + 926453"),
+    "set": ("\\{731, 846\\}", "\\{926, 453\\}"),
+    "tuple": ("(731, 846)", "(926, 453)"),
+    "interval": ("[1, 2)", "[3, 4)"),
+    "inequality": ("x > 731", "x > 926"),
+    "equation": ("x = 731", "y = 926"),
+    "words": ("kestrel", "buzzard"),
+}
+
+
+@pytest.mark.parametrize("grader", ["math", "numeric", "exact", "json", "choice"])
+def test_a_reason_depends_on_no_more_than_the_kind_of_the_right_answer(grader: str) -> None:
+    check = find_plugin("verifiers", grader).model_validate({"kind": grader})
+    assert isinstance(check, VerifierConfig)
+    for golds in GOLDS_OF_ONE_KIND.values():
+        for text in WRONG:
+            verdicts = [
+                check(VerifierCase(Problem("p", "What is it?", gold, facts=CHOICES), text, text)) for gold in golds
+            ]
+            assert len({verdict.why for verdict in verdicts if verdict.score <= 0}) <= 1, (golds, text)

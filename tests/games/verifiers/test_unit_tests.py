@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from marl.core.types import Problem, Verdict, VerifierCase
 from marl.games.verifiers.unit_tests import UnitTestsVerifier
-from marl.sandbox import Sandbox, unusable_reason
+from marl.sandbox import Sandbox, reason_sandbox_is_unusable
 
 SANDBOX = Sandbox(wall_s=20)
 SQUARES = [{"call": "f(2)", "expect": "4"}, "assert f(-3) == 9", {"call": "f(0)", "expect": "0"}]
@@ -17,7 +17,9 @@ TYPED = [{"stdin": "2 3\n", "stdout": "5\n"}, ("4 5", "9")]
 RIGHT = "def f(x):\n    return x * x\n"
 ADDS = "a, b = map(int, input().split())\nprint(a + b)"
 
-pytestmark = pytest.mark.skipif(bool(unusable_reason(SANDBOX)), reason=unusable_reason(SANDBOX) or "usable")
+pytestmark = pytest.mark.skipif(
+    bool(reason_sandbox_is_unusable(SANDBOX)), reason=reason_sandbox_is_unusable(SANDBOX) or "usable"
+)
 
 
 def verdict(code: str | None, tests: Any, **settings: Any) -> Verdict:
@@ -48,8 +50,9 @@ def verdict(code: str | None, tests: Any, **settings: Any) -> Verdict:
             "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\ndef f(): return P(3)",
             ["assert f().x == 3"],
         ),
+        ("def f(): return 7 / 3", ["import math\nassert math.isclose(f(), 7 / 3)"]),
     ],
-    ids=["function", "fenced", "noisy", "program", "nested data", "assertions", "odd data", "class"],
+    ids=["function", "fenced", "noisy", "program", "nested data", "assertions", "odd data", "class", "import"],
 )
 def test_right_code_is_accepted(code: str, tests: Any) -> None:
     assert verdict(code, tests) == Verdict(1.0)
@@ -62,7 +65,6 @@ FORGERIES = {
     "leaves in the middle of a call": "import os\ndef f(x): os._exit(0)",
     "raises what ends a program": "def f(x): raise SystemExit(0)",
     "equals everything": f"class All:\n    {EQUAL}\ndef f(x): return All()",
-    "is a number of its own kind": "class Four(int): pass\ndef f(x): return Four(x * x)",
     "is a text of its own kind": "class Four(str): pass\ndef f(x): return Four(x * x)",
     "is no number": "def f(x): return float('nan')",
     "is nested deeply": "def f(x):\n    a = []\n    for _ in range(10 ** 5): a = [a]\n    return a",
@@ -72,7 +74,7 @@ FORGERIES = {
     "is a number that equals everything": f"class All(int):\n    {EQUAL}\ndef f(x): return All(4)",
     "looks like the answer": "class All:\n    def __repr__(self): return '4'\ndef f(x): return All()",
     "replaces the harness's tools": (
-        "import json, builtins, __main__\njson.dumps = lambda *a, **k: 'true'\n__main__.plain = lambda v: True\n"
+        "import json, builtins, __main__\njson.dumps = lambda *a, **k: 'true'\n__main__.as_plain = lambda v: True\n"
         "builtins.eval = lambda *a: True\ndef f(x): return None"
     ),
     "replaces assert's exception": "import builtins\nbuiltins.AssertionError = None\ndef f(x): return 0",
@@ -106,6 +108,157 @@ def test_code_is_refused_that(code: str) -> None:
     judged = verdict(code, SQUARES, sandbox=Sandbox(wall_s=3, cpu_s=1))
     assert judged.score == 0
     assert judged.why
+
+
+COMPARING = {
+    "evens": [
+        "assert all(x % 2 == 0 for x in evens([1, 2, 3, 4]))",
+        "assert len(evens([1, 3])) == 0",
+        "assert len(evens(list(range(10)))) == 5",
+        "assert evens([2]) != [] and 3 not in evens([3])",
+        "assert sorted(evens([4, 2])) == [2, 4]",
+        "assert isinstance(evens([]), list) and not evens([1])",
+        "assert all(evens([n]) == [n] for n in range(10) if n % 2 == 0)",
+    ],
+    "root": ["assert isclose(root(2), 1.41421356, rel_tol=1e-6)", "assert abs(root(9) - 3) < 1e-9"],
+    "prime": ["assert is_prime(7)", "assert not is_prime(9)", "assert all(map(is_prime, [2, 3, 5])) is True"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("evens", "def evens(xs): return [x for x in xs if x % 2 == 0]"),
+        ("evens", "class L(list): pass\ndef evens(xs): return L(x for x in xs if x % 2 == 0)"),
+        ("root", "def root(x): return x ** 0.5"),
+        ("root", "from math import *\ndef root(x): return sqrt(x)"),
+    ],
+)
+def test_right_code_passes_tests_that_compare(name: str, code: str) -> None:
+    assert verdict(code, COMPARING[name]) == Verdict(1.0)
+
+
+LIAR = """
+class Liar(list):
+    __eq__ = __contains__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = lambda self, *other: True
+    __ne__ = lambda self, other: False
+    __hash__ = list.__hash__
+    __sub__ = __abs__ = __mod__ = __float__ = __rsub__ = lambda self, *other: Liar()
+    __class__ = list
+"""
+PATCHES = {
+    "an object that equals everything": LIAR,
+    "a class that hides a module": "class math:\n    isclose = staticmethod(lambda *a, **k: True)",
+    "functions of its own": "all = any = isclose = lambda *a, **k: True\nabs = len = lambda x: 0\nsorted = list",
+    "other built-in functions": (
+        "import builtins, math\nbuiltins.all = builtins.any = builtins.bool = math.isclose = lambda *a, **k: True\n"
+        "builtins.abs = builtins.len = lambda x: 0\nbuiltins.sorted = lambda x: [2, 4]"
+    ),
+    "another compiler": (
+        "import builtins\nbuiltins.exec = builtins.compile = builtins.eval = builtins.print = lambda *a, **k: True"
+    ),
+    "a hook for exceptions": "import sys\nsys.excepthook = lambda *a: print('[true]')",
+    "another harness": (
+        "import __main__ as m\nm.evaluate_check = m.equal = m.equal_tagged = m.from_tagged_json = lambda *a: True\n"
+        "m.TRUSTED.update(all=lambda x: True, len=lambda x: 0, abs=lambda x: 0, isclose=lambda *a, **k: True)"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "body", ["return Liar()", "return None", "return True", "return [1]", "import sys; sys.exit(0)"]
+)
+@pytest.mark.parametrize("patch", PATCHES.values(), ids=PATCHES)
+def test_code_does_not_pass_tests_that_compare_by_replacing_what_compares(patch: str, body: str) -> None:
+    code = f"{LIAR}\n{patch}\ndef evens(xs): {body}\nroot = is_prime = evens\n"
+    for tests in COMPARING.values():
+        assert verdict(code, tests).score == 0
+
+
+MONEY = """
+class Money:
+    def __init__(self, n): self.n = n
+    def __add__(self, other): return Money(self.n + other.n)
+    def __neg__(self): return Money(-self.n)
+    def __str__(self): return f"{self.n} coins"
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "score"),
+    [(MONEY, 1), (MONEY.replace("self.n + other.n", "self.n - other.n"), 0), (MONEY.replace("-self.n", "self.n"), 0)],
+)
+def test_operators_between_objects_of_own_classes_run_with_the_code(code: str, score: int) -> None:
+    tests = ["assert str(Money(1) + Money(2)) == '3 coins'", "assert (-Money(2) + Money(7)).n == 5"]
+    assert verdict(code, tests).score == score
+
+
+def test_own_objects_that_equal_everything_pass_no_test() -> None:
+    forged = "class Money(int):\n    def __add__(self, other): return self\n    " + EQUAL
+    assert verdict(forged, ["assert Money(1) + Money(2) == 3"]).score == 0
+
+
+def test_an_assertion_that_the_code_catches_is_no_success() -> None:
+    code = "def f(x):\n    try:\n        assert x > 9\n    except AssertionError:\n        return 4"
+    assert verdict(code, SQUARES).score == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "tests"),
+    [
+        ("from collections import Counter as f", ["assert f('aba') == {'a': 2, 'b': 1}"]),
+        (
+            "import collections as c\ndef f():\n    d = c.defaultdict(int)\n    d[1] += 2\n    return d",
+            ["assert f() == {1: 2}"],
+        ),
+        (
+            "from collections import namedtuple\nf = namedtuple('P', 'x y')",
+            ["assert f(1, 2) == (1, 2)", "assert f(3, 4).y == 4"],
+        ),
+        ("class Four(int): pass\ndef f(x): return Four(x * x)", SQUARES),
+        (
+            "def f(xs): return dict.fromkeys(xs).keys()",
+            ["assert f([1, 2, 1]) == {1, 2}", "assert list(f([2, 1])) == [2, 1]"],
+        ),
+        (
+            "def f(n):\n    while True:\n        yield n\n        n += 1",
+            ["assert list(itertools.islice(f(3), 2)) == [3, 4]", "assert next(f(5)) == 5"],
+        ),
+        (
+            "from fractions import Fraction\ndef f(): return Fraction(1, 2)",
+            ["assert f() == 0.5", "assert f() == Fraction(2, 4)"],
+        ),
+        ("from decimal import Decimal\ndef f(): return Decimal('0.1')", ["assert f() == Decimal('0.10')"]),
+        ("def f(s): return s.upper()", ["assert f('ab').startswith('A')", "assert f('ab').lower() == 'ab'"]),
+        ("def max(xs): return xs[-1]", ["assert max([3, 1]) == 1"]),
+        ("def f(xs):\n    xs.sort()\n    return xs", ["assert all(f(xs) == sorted(xs) for xs in [[3, 1], [2]])"]),
+        ("class P:\n    def __str__(self): return 'P'", ["assert str(P()) == 'P'", "assert P() is not None"]),
+        ("def g(x): return x + 1\ndef f(x): return g(x)", ["assert f(g(1)) == 3", "assert f(1) == g(1)"]),
+        ("def f(x): return x", "import math\nassert f(1) == 1, 'one'\nassert math.isclose(f(2.0), 2)"),
+        ("def f(x): return x", "['assert f(1) == 1', 'assert f(2) == 2']"),
+        ("```py\ndef f(x): return x\n```", ["assert f(1) == 1"]),
+    ],
+)
+def test_results_are_compared_by_value_and_base_type(code: str, tests: Any) -> None:
+    assert verdict(code, tests) == Verdict(1.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "tests"),
+    [
+        ("def f(): return [1, 2]", ["assert f() == (1, 2)"]),
+        ("def f(): return (n for n in [1, 2])", ["assert f() == [1, 2]"]),
+        ("def f(): return True", ["assert f() * 1 == 2", "assert f() + 0 == 1 and f() == 1"]),
+        ("class P: __eq__ = lambda s, o: True\ndef f(): return P()", ["assert f() == f()"]),
+        ("class P: startswith = lambda s, o: True\ndef f(): return P()", ["assert f().startswith('a')"]),
+        ("class P: __len__ = lambda s: 3\ndef f(): return P()", ["assert len(f()) == 3"]),
+        ("def f(n): return 0 if n < 3 else 1 / 0", ["assert all(f(n) == 0 for n in range(5))"]),
+        ("def f(n): yield from range(10 ** 9)", ["assert max(f(2)) == 1999"]),
+        ("def range(n): return [0]\ndef f(x): return x", ["assert f(list(range(2))) == [0, 0]"]),
+    ],
+)
+def test_results_of_another_value_or_base_type_are_refused(code: str, tests: Any) -> None:
+    assert verdict(code, tests).score == 0
 
 
 def test_no_answer_is_refused() -> None:
@@ -172,14 +325,11 @@ def test_only_a_line_feed_ends_a_line_of_output() -> None:
     [
         ([], "is no list of tests"),
         (None, "is no list of tests"),
-        (["assert f(1)"], "is no comparison of a call with plain data"),
-        (["assert abs(f(1) - 2) < 0.1"], "is no comparison"),
-        (["assert f(1) == f(2)"], r"'f\(2\)' is no plain data"),
-        (["f(1) == 2"], "is no comparison"),
+        (["f(1) == 2"], "is no assertion"),
+        (["assert [n for n in [1] if (lambda k: f(k))(n)]"], "depends on 'k', which only the test knows"),
         (["assert f(1) == 1; import os"], "is not one statement"),
-        (["assert 4 == 4"], "'4' is plain data and calls nothing"),
-        ([{"call": "4", "expect": "4"}], "'4' is plain data and calls nothing"),
-        (["assert f(1) == set([[1]])"], r"'set\(\[\[1\]\]\)' is no plain data"),
+        (["assert 4 == 4"], "'4 == 4' calls nothing"),
+        ([{"call": "4", "expect": "4"}], "'4 == 4' calls nothing"),
         (["def"], "is not one statement"),
         ([{"call": "f(1)", "expect": "g(1)"}], "is no plain data"),
         ([{"call": "f(", "expect": "1"}], "is no Python expression"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from marl.core.types import Problem, VerifierCase
-from marl.games.base import replay
+from marl.games.base import reset_and_play
 from marl.games.wrappers.trl import RewardFunctionVerifier, TrlConfig
 from marl.games.wrappers.verifiers import VerifiersConfig
 
@@ -47,7 +47,7 @@ def test_a_single_turn_is_paid_by_the_weighted_reward_functions_of_the_rubric() 
     assert game.observe(SEAT)["text"] == "Add.\n\n2+2?"
     game.step("4")
     assert game.rewards == {SEAT: pytest.approx(1.0 - 0.1 * 1)}
-    assert game.findings().measures == {"right": 1.0, "short": -1.0, "num_turns": 1.0}
+    assert game.episode_measures().measures == {"right": 1.0, "short": -1.0, "num_turns": 1.0}
     game.reset(0, {"row": 3})
     game.step("seven")
     assert game.rewards == {SEAT: pytest.approx(-0.5)}
@@ -56,11 +56,11 @@ def test_a_single_turn_is_paid_by_the_weighted_reward_functions_of_the_rubric() 
 @pytest.mark.slow
 def test_held_out_rows_are_those_of_evaluation() -> None:
     config = verifiers("sums", rows=3, held_out=2)
-    assert config.held_out(5) == [{"split": "held_out", "row": 0}, {"split": "held_out", "row": 1}]
+    assert config.held_out_reset_options(5) == [{"split": "held_out", "row": 0}, {"split": "held_out", "row": 1}]
     game = config.build()
-    game.reset(0, config.held_out(1)[0])
+    game.reset(0, config.held_out_reset_options(1)[0])
     assert game.observe(SEAT)["text"] == "Add.\n\n3+3?"
-    assert {row for seed in range(20) if not game.reset(seed) and (row := game.start_key())} == {
+    assert {row for seed in range(20) if not game.reset(seed) and (row := game.start_state_key())} == {
         "train/0",
         "train/1",
         "train/2",
@@ -78,7 +78,7 @@ def test_several_turns_are_a_function_of_the_seed_and_can_be_left_and_replayed()
         game.reset(seed)
         game.step("5")
         reply = game.observe(SEAT)["text"]
-        replay(fork, seed, None, ["5"])  # the episode before is left unfinished
+        reset_and_play(fork, seed, None, ["5"])  # the episode before is left unfinished
         assert fork.observe(SEAT)["text"] == reply
         game.reset(seed)
         secrets[seed] = find_number(game, str)
@@ -97,7 +97,7 @@ def test_a_tool_is_called_by_json_and_its_answer_is_read() -> None:
     assert "tool: 42" in game.observe(SEAT)["text"]
     game.step("42")
     assert game.rewards == {SEAT: 1.0}
-    assert game.findings().measures["double_calls"] == 1.0
+    assert game.episode_measures().measures["double_calls"] == 1.0
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_rows_of_a_task_are_prompts_and_columns() -> None:
         }
     )
     game = config.build()
-    game.reset(0, config.held_out(2)[1])
+    game.reset(0, config.held_out_reset_options(2)[1])
     problem = config.task.build().problem("held_out", 1) if config.task else None
     assert problem
     assert game.observe(SEAT)["text"].startswith(problem.question)
@@ -162,8 +162,8 @@ def test_starts_of_one_row_are_equal_unless_the_environment_draws_random_numbers
     config = TrlConfig.model_validate({"env": f"tests.support.third_party_environments:{env}", "task": task})
     game, keys = config.build(), set()
     for seed in range(3):
-        game.reset(seed, config.held_out(1)[0])
-        keys.add(game.start_key())
+        game.reset(seed, config.held_out_reset_options(1)[0])
+        keys.add(game.start_state_key())
     assert len(keys) == starts
 
 

@@ -28,7 +28,7 @@ def test_the_lake_is_shown_as_text_and_the_goal_is_paid() -> None:
 def test_observations_and_rewards_are_those_of_the_environment() -> None:
     game, env = GymnasiumConfig(id="CartPole-v1").build(), gymnasium.make("CartPole-v1")
     game.reset(7)
-    observation, _ = env.reset(seed=int(game.start_key()))
+    observation, _ = env.reset(seed=int(game.start_state_key()))
     paid = 0.0
     for number in range(500):
         assert game.observe("player_0")["text"] == " ".join(f"{float(value):.4g}" for value in observation)

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from marl.evaluation.game_tree import GameTree, build_game_tree, nash_conv, values
+from marl.evaluation.game_tree import GameTree, build_game_tree, expected_returns, nash_conv
 from marl.games.wrappers.openspiel import OpenSpielConfig
 from marl.roles.answering import PlayerRole
-from marl.rollout.casting import RoleCasting
+from marl.rollout.casting import RoleRequestBuilder
 from tests.support.wrapped_game_play import determinism_faults, over, play_randomly, seats
 
 
 def uniform_tree(name: str) -> tuple[GameTree, Any]:
     """The whole tree of a game, and the strategy that plays every legal move alike."""
     config = OpenSpielConfig(name=name)
-    tree = build_game_tree(config, RoleCasting({"player": PlayerRole(policy="actor")}, 0), seats(config))
+    tree = build_game_tree(config, RoleRequestBuilder({"player": PlayerRole(policy="actor")}, 0), seats(config))
     return tree, {
         situation: dict.fromkeys(request.options or {}, 1 / len(request.options or {}))
         for situation, request in tree.requests.items()
@@ -30,7 +30,7 @@ def uniform_tree(name: str) -> tuple[GameTree, Any]:
 def test_kuhn_poker_has_the_value_and_nashconv_of_uniform_play_that_are_known() -> None:
     tree, strategy = uniform_tree("kuhn_poker")
     assert len(tree.requests) == 12
-    assert values(tree, strategy)["player_0"] == pytest.approx(1 / 8)
+    assert expected_returns(tree, strategy)["player_0"] == pytest.approx(1 / 8)
     assert nash_conv(tree, strategy) == pytest.approx(11 / 12)
 
 
@@ -41,13 +41,13 @@ def test_a_simultaneous_game_is_walked_in_rounds() -> None:
 
 
 def test_starts_are_exported_where_all_chance_comes_first_and_the_game_is_small() -> None:
-    deals = OpenSpielConfig(name="kuhn_poker").starts()
+    deals = OpenSpielConfig(name="kuhn_poker").all_start_states()
     assert deals is not None
     assert sorted(tuple(deal.options["chance"]) for deal in deals) == list(permutations(range(3), 2))
     assert [deal.probability for deal in deals] == pytest.approx([1 / 6] * 6)
-    assert len(OpenSpielConfig(name="matrix_pd").starts() or ()) == 1
-    assert OpenSpielConfig(name="leduc_poker").starts() is None, "a card is turned up later"
-    assert OpenSpielConfig(name="othello").starts() is None, "it is too large"
+    assert len(OpenSpielConfig(name="matrix_pd").all_start_states() or ()) == 1
+    assert OpenSpielConfig(name="leduc_poker").all_start_states() is None, "a card is turned up later"
+    assert OpenSpielConfig(name="othello").all_start_states() is None, "it is too large"
 
 
 @pytest.mark.parametrize("name", ["leduc_poker", "goofspiel(num_cards=4)", "liars_dice", "tiny_hanabi", "catch"])

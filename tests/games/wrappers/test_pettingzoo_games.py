@@ -9,15 +9,17 @@ from typing import Any
 
 import chess
 import numpy as np
+import pettingzoo
 import pytest
 from gymnasium.spaces import Box, MultiDiscrete
-from pettingzoo import ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils import parallel_to_aec
 from pydantic import ValidationError
 
 from marl.core.plugins import import_check
-from marl.games.aec import AecGame
+from marl.games.aec import AecConfig, AecGame
 from marl.games.wrappers.pettingzoo import PettingZooConfig
-from tests.support.wrapped_game_play import determinism_faults, over
+from tests.support.wrapped_game_play import determinism_faults, over, play_randomly
 
 BOARD = "{% for row in observation %}{% for mine, theirs in row %}{{ 'x' if mine else 'o' if theirs else '.' }}{% endfor %}|{% endfor %}"  # noqa: E501
 
@@ -73,7 +75,8 @@ def test_moves_of_chess_have_their_uci_names_for_white_and_black() -> None:
         # The environment names no queen: a pawn becomes one unless it is said otherwise.
         assert legal == {move.uci().removesuffix("q") for move in board.legal_moves}
         assert game.observe(game.agent_selection)["text"] == str(board)
-        move = rng.choice(list(board.legal_moves))
+        moves: Any = list(board.legal_moves)
+        move = rng.choice(moves)
         game.step(move.uci().removesuffix("q"))
         board.push(move)
         if over(game):
@@ -146,7 +149,7 @@ def test_an_environment_that_draws_when_it_is_made_or_looked_at_is_the_same_each
 def test_what_is_paid_is_what_the_environment_pays(name: str) -> None:
     game, env = classic(name, describe="").build(), import_module(f"pettingzoo.classic.{name}").env()
     game.reset(3)
-    env.reset(seed=int(game.start_key()))
+    env.reset(seed=int(game.start_state_key()))
     paid, earned = (dict.fromkeys(game.possible_agents, 0.0) for _ in range(2))
     rng, vocabulary = random.Random(1), game.all_actions
     for agent in env.agent_iter():
@@ -194,6 +197,67 @@ def test_names_of_actions_may_be_listed_or_made_by_a_template() -> None:
     assert made.all_actions == ("0-0", "0-1", "0-2", "0-3", "1-0", "1-1", "1-2", "1-3")
 
 
+def refuse(place: str) -> None:
+    raise ValueError(f"no consent to {place}")
+
+
+class Crowd(Lamps):
+    """Lamps whose agents are known only after a reset, as PettingZoo permits."""
+
+    @property
+    def possible_agents(self) -> list[str]:  # type: ignore[override]
+        raise AttributeError("possible_agents")
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = ["ann", "bob"]
+        return {}, {}
+
+
+def test_an_environment_of_ones_own_without_possible_agents_is_refused_in_a_sentence() -> None:
+    class CrowdConfig(AecConfig):
+        kind: str = "crowd"
+
+        def make_environment(self) -> AECEnv[str, Any, Any]:
+            return parallel_to_aec(Crowd())
+
+        def describe_observation(self, env: AECEnv[str, Any, Any], agent: str) -> str:
+            return ""
+
+    with pytest.raises(ValueError, match="lamps_v0 has no `possible_agents`, but a game's agents are known"):
+        CrowdConfig().build()
+
+
+@pytest.mark.parametrize("name", ["classic/rps-v2", "classic/rps_v2", "classic/rps"])
+def test_an_id_of_pettingzoos_registry_is_the_same_game_as_its_module(name: str) -> None:
+    ours = PettingZooConfig(env=name, payoffs="zero_sum")
+    assert play_randomly(ours, 3) == play_randomly(classic("rps_v2", payoffs="zero_sum"), 3)
+
+
+def test_every_id_of_the_classic_family_is_found_in_the_registry() -> None:
+    ids = [env_id for env_id in pettingzoo.aec_registry if env_id.startswith("classic/")]
+    assert len(ids) >= 9
+    for env_id in ids:
+        assert PettingZooConfig(env=env_id, describe="-").build().name == "pettingzoo"
+
+
+def test_an_id_that_a_package_registered_is_found_with_its_settings() -> None:
+    pettingzoo.register("parallel", "tests/lamps-v0", entry_point=f"{__name__}:Lamps", kwargs={"size": 7})
+    try:
+        game = PettingZooConfig(env="tests/lamps-v0").build()
+        game.reset(0)
+        assert len(game.observe("ann")["text"].split()) == 7
+        assert len(PettingZooConfig(env="tests/lamps", settings={"size": 3}).build().possible_agents) == 2
+        pettingzoo.register("aec", "tests/nothing-v0")
+        with pytest.raises(ValidationError, match="registry without the function that creates it"):
+            PettingZooConfig(env="tests/nothing-v0")
+        token = import_check.set(refuse)
+        with pytest.raises(ValidationError, match=f"no consent to {__name__}:Lamps"):
+            PettingZooConfig(env="tests/lamps-v0")
+        import_check.reset(token)
+    finally:
+        del pettingzoo.parallel_registry["tests/lamps-v0"], pettingzoo.aec_registry["tests/nothing-v0"]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -201,11 +265,23 @@ def test_names_of_actions_may_be_listed_or_made_by_a_template() -> None:
             {"env": "pettingzoo.classic.conect_four_v3"},
             "env: pettingzoo.classic has no 'conect_four_v3'; did you mean",
         ),
-        ({"env": "my_module"}, "env: 'my_module'; choices: pettingzoo.FAMILY.NAME, or an import path"),
+        ({"env": "my_module"}, "env: 'my_module'; choices: an id FAMILY/NAME-vN of PettingZoo's registry, pettingzoo."),
+        (
+            {"env": "classic/rsp-v2"},
+            "PettingZoo's registry has no 'classic/rsp-v2'; did you mean 'classic/rps-v2'",
+        ),
+        (
+            {"env": "classic/rps-v1"},
+            "PettingZoo's registry has no 'classic/rps-v1'; did you mean 'classic/rps-v2'",
+        ),
+        (
+            {"env": f"{__name__}:Crowd"},
+            "env: lamps_v0 has no `possible_agents`, but a game's agents are known before it begins; give the",
+        ),
         ({"env": "marl.games.aec:AecGames"}, "env: marl.games.aec has no 'AecGames'; did you mean 'AecGame'"),
         (
-            {"env": "marl.games.aec:numbered"},
-            "env: 'marl.games.aec:numbered' is no class of environments, and no function",
+            {"env": "marl.games.aec:format_action_numbers"},
+            "env: 'marl.games.aec:format_action_numbers' is no class of environments, and no function",
         ),
         ({"env": f"{__name__}:Lamps", "describe": "{% if %}"}, "'{% if %}' is no valid jinja2 template"),
         (
@@ -232,9 +308,6 @@ def test_an_unknown_name_in_a_template_is_named_with_the_names_that_there_are() 
 
 
 def test_code_that_a_scenario_names_is_imported_only_with_consent() -> None:
-    def refuse(place: str) -> None:
-        raise ValueError(f"no consent to {place}")
-
     token = import_check.set(refuse)
     try:
         with pytest.raises(ValidationError, match="no consent to somewhere:Env"):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import textarena
+from textarena.envs import registration
 
 from marl.games.wrappers.textarena import TextArenaConfig
+from marl.scenario.trust import external_accesses
 from tests.support.wrapped_game_play import determinism_faults, over, play_randomly
 
 
@@ -23,7 +27,7 @@ def test_tic_tac_toe_is_won_by_three_in_a_row() -> None:
     game.step("[2]")
     assert over(game)
     assert game.rewards == {"player_0": 1, "player_1": -1}
-    assert game.findings().measures == {"invalid_move": 0.0}
+    assert game.episode_measures().measures == {"invalid_move": 0.0}
 
 
 def test_a_move_that_it_refuses_twice_loses() -> None:
@@ -33,7 +37,7 @@ def test_a_move_that_it_refuses_twice_loses() -> None:
     assert (game.agent_selection, "invalid move" in game.observe("player_0")["text"]) == ("player_0", True)
     game.step("the centre")
     assert game.rewards == {"player_0": -1, "player_1": 1}
-    assert game.findings().measures == {"invalid_move": 1.0}
+    assert game.episode_measures().measures == {"invalid_move": 1.0}
 
 
 @pytest.mark.parametrize(("name", "players"), [("KuhnPoker-v0", 2), ("Mastermind-v0", 1), ("ThreePlayerIPD-v0", 3)])
@@ -95,3 +99,18 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch: p
     monkeypatch.setitem(sys.modules, "textarena.envs.registration", None)
     with pytest.raises(ValueError, match=re.escape("pip install 'marl-llm[textarena]'")):
         TextArenaConfig(id="TicTacToe-v0")
+
+
+def test_every_game_that_calls_a_host_is_known() -> None:
+    """By the source of the installed version: words are downloaded by nltk, and models answer at OpenRouter."""
+    hosts = {"downloads": r"nltk\.download|EnglishDictionary", "sends": "OpenRouter"}
+    found: dict[str, str | None] = {}
+    for name, spec in registration.ENV_REGISTRY.items():
+        module = spec.entry_point.partition(":")[0]
+        folder = Path(textarena.__path__[0]).parent.joinpath(*module.split(".")[:-1])
+        text = "".join(file.read_text() for file in sorted(folder.rglob("*.py")))
+        calls = [action for action, pattern in hosts.items() if re.search(pattern, text)]
+        accesses = external_accesses({"game": {"kind": "textarena", "id": name}}, Path())
+        if bool(calls) != bool(accesses):
+            found[name] = str(calls or accesses)
+    assert not found

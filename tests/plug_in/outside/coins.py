@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl.core.types import Advantage, Credit, Message
-from marl.games.base import IllegalMoveHandling, TextGame, TextGameConfig
+from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame, TextGameConfig
 from marl.protocols import AssignConfig, Evidence, PromptContext, RoleConfig
 
 
@@ -29,20 +29,20 @@ class Coins(TextGame):
     def __init__(self, illegal: IllegalMoveHandling) -> None:
         super().__init__(("even", "odd"), illegal, ("heads", "tails"))
 
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+    def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.shown: list[str] = []
         return "even"
 
-    def start_key(self) -> str:
+    def start_state_key(self) -> str:
         return "only"
 
-    def describe(self, agent: str) -> str:
+    def describe_observation(self, agent: str) -> str:
         return "show a coin"
 
     def information_state(self, agent: str) -> str:
         return agent
 
-    def apply_action(self, action: str) -> str | Mapping[str, float]:
+    def apply_action(self, action: str) -> NextAgent | FinalRewards:
         self.shown.append(action)
         if len(self.shown) < 2:
             return "odd"
@@ -55,8 +55,8 @@ class Terse(RoleConfig):
 
     kind: str = "terse"
 
-    def messages(self, view: PromptContext) -> tuple[Message, ...]:
-        return (Message("user", view.observation["text"]),)
+    def messages(self, context: PromptContext) -> tuple[Message, ...]:
+        return (Message("user", context.observation["text"]),)
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
         return text if legal is None or text in legal else None

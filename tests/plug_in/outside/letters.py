@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marl.core.types import Problem, Verdict, VerifierCase
-from marl.protocols import Split, TaskConfig, Tasks, VerifierConfig
+from marl.protocols import Split, TaskConfig, TaskProblems, VerifierConfig
 from outside.coins import Terse
 
 LETTERS = "abcdefgh"
@@ -14,10 +14,10 @@ class Successors(TaskConfig):
 
     kind: str = "successors"
 
-    def build(self) -> Tasks:
+    def build(self) -> TaskProblems:
         return self
 
-    def size(self, split: Split) -> int:
+    def problem_count(self, split: Split) -> int:
         return len(LETTERS) // 2
 
     def problem(self, split: Split, index: int) -> Problem:

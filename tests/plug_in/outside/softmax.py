@@ -9,8 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from marl.core.types import Completion, Failure, Metrics, Reading, Request, Sample, Ticket, Turn
-from marl.protocols import EngineConfig, LearnerConfig, LearnerContext, ModelConfig, ModelContext, ModelSource
+from marl.core.types import Completion, CompletionFailure, Metrics, Reading, Request, Sample, Ticket, Turn
+from marl.protocols import (
+    EngineConfig,
+    LearnerBuildArguments,
+    LearnerConfig,
+    ModelConfig,
+    ModelPreparation,
+    ModelSource,
+)
 
 Logits = dict[str, dict[str, float]]
 """State -> move -> logit; what is missing is 0."""
@@ -28,12 +35,14 @@ class TableModel(ModelConfig):
 
     kind: str = "table"
 
-    def prepare(self, context: ModelContext) -> ModelSource:
+    def prepare(self, context: ModelPreparation) -> ModelSource:
         return Empty()
 
 
 class Empty:
     """Where the table comes from."""
+
+    path, dtype, adapter = "", "float32", None
 
     def model(self) -> Logits:
         return {}
@@ -58,7 +67,7 @@ class SoftmaxEngine:
 
     def __init__(self, logits: Logits) -> None:
         self._logits, self._version = logits, 0
-        self._answers: list[tuple[Ticket, Completion | Failure]] = []
+        self._answers: list[tuple[Ticket, Completion | CompletionFailure]] = []
 
     def submit(self, ticket: Ticket, request: Request) -> None:
         moves = list(request.options or ())
@@ -72,7 +81,7 @@ class SoftmaxEngine:
         answer = Completion(text, prompt, (chosen,), (logprob,), "stop", (self._version, self._version))
         self._answers.append((ticket, answer))
 
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         answers, self._answers = self._answers, []
         return answers
 
@@ -90,19 +99,19 @@ class Reinforce(LearnerConfig):
     kind: str = "table_reinforce"
     lr: float = 1.0
 
-    def build(self, context: LearnerContext) -> Gradient:
+    def build(self, context: LearnerBuildArguments) -> Gradient:
         return Gradient(self.lr, context.source.model())
 
 
 class Gradient:
     """Adds to each logit what it owes the advantages of its state, on average."""
 
-    needs: frozenset[str] = frozenset()
+    needed_reading_fields: frozenset[str] = frozenset()
 
     def __init__(self, lr: float, logits: Logits) -> None:
         self._lr, self._logits = lr, logits
 
-    def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
+    def read(self, turns: Sequence[Turn], reading_fields: frozenset[str]) -> list[Reading]:
         return [Reading(turn.completion.logprobs) for turn in turns]
 
     def update(self, samples: Sequence[Sample]) -> Metrics:

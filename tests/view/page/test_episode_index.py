@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from marl.core.errors import FolderError
+from marl.core.errors import RunFolderError
 from marl.core.graph import Trajectory
 from marl.runs.run_folder import RunFolder
 from marl.view.page.episode_filter import EpisodeFilter
 from marl.view.page.episode_index import EpisodeIndex
-from marl.view.page.page_data import episode_filter
+from marl.view.page.page_data import parse_episode_filter
 from tests.support.recorded_runs import HOSTILE, kuhn_episode, kuhn_run
 
 
@@ -27,7 +27,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def index(run: Path) -> EpisodeIndex:
     made = EpisodeIndex(run)
-    made.update()
+    made.index_new_steps()
     return made
 
 
@@ -37,7 +37,7 @@ def recorded(run: Path) -> list[tuple[int, Trajectory]]:
 
 
 def test_every_recorded_episode_is_in_the_index_with_its_figures_and_its_place(run: Path, index: EpisodeIndex) -> None:
-    count, episodes = index.select(EpisodeFilter(order="oldest"), limit=100)
+    count, episodes = index.query_episodes(EpisodeFilter(order="oldest"), limit=100)
     played = recorded(run)
     assert count == len(played) == 24
     for entry, (step, trajectory) in zip(episodes, played, strict=True):
@@ -52,7 +52,7 @@ def test_filters_and_orders_agree_with_a_walk_over_all_episodes(run: Path, index
     played = recorded(run)
 
     def names(query: dict[str, str]) -> list[str]:
-        return [entry.episode for entry in index.select(episode_filter(query), limit=100)[1]]
+        return [entry.episode for entry in index.query_episodes(parse_episode_filter(query), limit=100)[1]]
 
     def walk(wanted: object) -> set[str]:
         return {trajectory.id for step, trajectory in played if wanted(step, trajectory)}  # type: ignore[operator]
@@ -71,7 +71,7 @@ def test_filters_and_orders_agree_with_a_walk_over_all_episodes(run: Path, index
         lambda _, t: any(x.action is None for x in t.turns)
     )
     assert names({"role": "verifier"}) == names({"game": "nim"}) == names({"text": "no such words"}) == []
-    best = [index.find(int(name[:6]) + 1, name) for name in names({"order": "best", "figure": "agent/player_0"})]
+    best = [index.find_episode(int(name[:6]), name) for name in names({"order": "best", "figure": "agent/player_0"})]
     paid = [entry.figures["agent/player_0"] for entry in best if entry]
     assert paid == sorted(paid, reverse=True)
     assert len(paid) == 24
@@ -79,35 +79,35 @@ def test_filters_and_orders_agree_with_a_walk_over_all_episodes(run: Path, index
 
 @pytest.mark.parametrize("text", ['"', "*", 'a" OR "b', "NEAR(", "'; DROP TABLE episodes; --", "^x", "text:bet", "\0"])
 def test_what_is_searched_is_never_read_as_a_command(text: str, index: EpisodeIndex) -> None:
-    index.select(EpisodeFilter(text=text))
-    assert index.index_status()["episodes"] == 24
+    index.query_episodes(EpisodeFilter(text=text))
+    assert index.index_counts_and_unreadable_steps()["episodes"] == 24
 
 
 def test_hostile_answers_are_found_by_their_words(index: EpisodeIndex) -> None:
-    count, episodes = index.select(EpisodeFilter(text="onerror constructor"))
-    assert (count, episodes[0].episode) == (1, "000002.0.0")
+    count, episodes = index.query_episodes(EpisodeFilter(text="onerror constructor"))
+    assert (count, episodes[0].episode) == (1, "000003.0.0")
 
 
 def test_steps_that_are_added_written_anew_or_removed_are_followed(run: Path, index: EpisodeIndex) -> None:
     home, rng = RunFolder(run), random.Random(5)
-    home.record_trajectories(4, [kuhn_episode("000003.0.0", "QJ", rng)])
+    home.record_trajectories(4, [kuhn_episode("000004.0.0", "QJ", rng)])
     assert index.unindexed_steps() == [4]
-    index.update()
-    assert index.steps() == [1, 2, 3, 4]
-    home.record_trajectories(2, [kuhn_episode("000001.9.0", "QJ", rng)])
+    index.index_new_steps()
+    assert index.indexed_steps() == [1, 2, 3, 4]
+    home.record_trajectories(2, [kuhn_episode("000002.9.0", "QJ", rng)])
     shutil.rmtree(run / "trajectories" / "nothing", ignore_errors=True)
     os.unlink(run / "trajectories" / "000001.jsonl.zst")
-    index.update()
-    assert index.steps() == [2, 3, 4]
-    assert [entry.episode for entry in index.select(EpisodeFilter(first=2, last=2))[1]] == ["000001.9.0"]
+    index.index_new_steps()
+    assert index.indexed_steps() == [2, 3, 4]
+    assert [entry.episode for entry in index.query_episodes(EpisodeFilter(first=2, last=2))[1]] == ["000002.9.0"]
     assert EpisodeIndex(run).unindexed_steps() == []
 
 
 def test_a_damaged_step_is_named_and_hides_no_other(run: Path, index: EpisodeIndex) -> None:
     (run / "trajectories" / "000002.jsonl.zst").write_bytes(b"no zstd")
-    index.update()
-    assert index.steps() == [1, 3]
-    assert "000002.jsonl.zst" in index.index_status()["problems"][0]
+    index.index_new_steps()
+    assert index.indexed_steps() == [1, 3]
+    assert "000002.jsonl.zst" in index.index_counts_and_unreadable_steps()["problems"][0]
 
 
 def test_the_run_itself_is_only_read(run: Path, index: EpisodeIndex) -> None:
@@ -118,11 +118,11 @@ def test_the_run_itself_is_only_read(run: Path, index: EpisodeIndex) -> None:
 def test_a_cache_that_cannot_be_written_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run.parent / "file").write_text("")
     monkeypatch.setenv("MARL_CACHE", str(run.parent / "file"))
-    with pytest.raises(FolderError, match="MARL_CACHE names another folder"):
+    with pytest.raises(RunFolderError, match="MARL_CACHE names another folder"):
         EpisodeIndex(run)
 
 
 def test_figures_can_be_listed_without_reading_every_row(index: EpisodeIndex) -> None:
     names = ["agent/player_0", "agent/player_1", "measure/chips", "return/player", "turns/player", "unreadable/player"]
-    assert index.names() == names
-    assert index.same_start("KQ") == [(1, "000000.0.0"), (2, "000001.0.0"), (3, "000002.0.0")]
+    assert index.metric_names() == names
+    assert index.first_episode_per_step("KQ") == [(1, "000001.0.0"), (2, "000002.0.0"), (3, "000003.0.0")]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic_core import to_json
 
-from marl.commands.web_view import OfflineCredit
+from marl.commands.web_view import OfflineCreditRecomputation
 from marl.games.kuhn_poker import KuhnEquilibrium
 from marl.games.tic_tac_toe import TicTacToeConfig
 from marl.runs.run_folder import RunFolder
+from marl.view.closing_report import closing_report
 from marl.view.credit_explanation import explain_advantage
 from marl.view.page.page_data import NotFoundError, PageApi
-from marl.view.page.reference_players import state_drawing
+from marl.view.page.reference_players import render_information_state_if_possible
 from tests.support.recorded_runs import HOSTILE, WORDS, kuhn_run
 
 
@@ -28,13 +30,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture
 def data(runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PageApi:
     monkeypatch.setenv("MARL_CACHE", str(tmp_path))
-    made = PageApi(runs, OfflineCredit())
+    made = PageApi(runs, OfflineCreditRecomputation())
     for run in made.runs.values():
-        run.index.update()
+        run.index.index_new_steps()
     return made
 
 
-def answer(data: PageApi, path: str, **query: object) -> object:
+def answer(data: PageApi, path: str, **query: object) -> Any:
     """The answer as the browser gets it."""
     return json.loads(to_json(data.answer(path, {k: str(v) for k, v in query.items()}), inf_nan_mode="strings"))
 
@@ -63,12 +65,13 @@ def test_an_episode_is_told_turn_by_turn_as_it_was_recorded(data: PageApi, runs:
 def test_the_credit_chain_of_every_turn_equals_the_judgement_and_what_marl_why_says(
     data: PageApi, runs: tuple[Path, Path]
 ) -> None:
-    record = RunFolder(runs[0]).read_credit(2)
+    record = RunFolder(runs[0]).read_credit_of_step(2)
     chains = record.turns()
     for (episode, index), chain in chains.items():
         told = answer(data, "episode", run="a", step=2, episode=episode)["chains"][index]
         for name in ("pool_reward", "assigned", "earned", "baseline", "scale", "advantage"):
             assert told[name] == getattr(chain, name)
+        assert chain.group is not None
         group = record.groups[chain.group]
         assert {(peer["episode"], peer["turn"]) for peer in told["peers"]} == set(group.turns) - {chain.turn}
         assert all(peer["earned"] == chains[peer["episode"], peer["turn"]].earned for peer in told["peers"])
@@ -79,7 +82,7 @@ def test_the_credit_chain_of_every_turn_equals_the_judgement_and_what_marl_why_s
 
 
 def test_another_rule_judges_the_same_episode_and_one_that_needs_weights_says_so(data: PageApi) -> None:
-    query = {"run": "a", "step": 1, "episode": "000000.0.0"}
+    query = {"run": "a", "step": 1, "episode": "000001.0.0"}
     told = answer(data, "judgement", rule="flow/role_average", **query)
     assert told["chains"][0]["assign"].startswith("flow")
     assert told["chains"][0]["baseline_rule"].startswith("role_average")
@@ -88,23 +91,70 @@ def test_another_rule_judges_the_same_episode_and_one_that_needs_weights_says_so
     assert refused["chains"] is None
 
 
+def test_another_rule_keeps_the_runs_other_settings_and_is_compared_by_role(
+    data: PageApi, runs: tuple[Path, Path]
+) -> None:
+    query = {"run": "a", "step": 1, "episode": "000001.0.0"}
+    own = answer(data, "judgement", rule="outcome", **query)
+    assert own["chains"] == answer(data, "episode", **query)["chains"]
+    assert own["differences"] == []
+    other = answer(data, "judgement", rule="flow", **query)
+    assert other["chains"][0]["reward_scale"] == own["chains"][0]["reward_scale"] == 0.5
+    assert other["chains"][0]["baseline_rule"] == own["chains"][0]["baseline_rule"]
+    assert [line.partition(":")[0] for line in other["differences"]] == ["credit.assign"]
+    (row,) = other["summary"]
+    turns = RunFolder(runs[0]).read_credit_of_step(1).turns().values()
+    assert row["role"] == "player"
+    assert row["own"]["turns"] == row["other"]["turns"] == len(turns)
+    assert row["own"]["advantage"] == pytest.approx(sum(turn.advantage for turn in turns) / len(turns))
+    assert set(row["agreement"]) >= {"sign_agreement", "correlation"}
+
+
+def test_rules_that_cannot_work_are_named_with_the_reason_and_the_command(
+    data: PageApi, runs: tuple[Path, Path]
+) -> None:
+    told = answer(data, "rules", run="a")
+    assert (told["assign"], told["baseline"]) == ("outcome", "group")
+    assigns = {offer["kind"]: offer for offer in told["assigns"]}
+    assert {kind for kind, offer in assigns.items() if not offer["problem"]} == {"outcome", "flow"}
+    assert "zero-sum" in assigns["shapley"]["problem"]
+    assert assigns["shapley"]["command"] == ""
+    greedy = next(offer for offer in told["baselines"] if offer["kind"] == "greedy")
+    assert greedy["problem"] == "greedy plays or samples, which needs weights"
+    assert greedy["command"] == f"marl credit {runs[0]} --with /greedy"
+    with_flow = answer(data, "rules", run="a", assign="flow")["baselines"]
+    assert next(offer for offer in with_flow if offer["kind"] == "greedy")["command"].endswith("--with flow/greedy")
+    with pytest.raises(NotFoundError, match="no rule"):
+        data.answer("rules", {"run": "a", "assign": "os:system"})
+
+
 @pytest.mark.parametrize(
-    "rule", ["os:system", "marl.credit.assign.reward_rules:Outcome", "{kind: outcome}", "", "flow/os:system", "flow/"]
+    "rule",
+    [
+        "os:system",
+        "marl.credit.assign.reward_rules:AgentReturnAssign",
+        "{kind: outcome}",
+        "",
+        "flow/os:system",
+        "flow/",
+        "/",
+        "/os:system",
+    ],
 )
 def test_no_rule_but_an_installed_one_can_be_asked_for(rule: str, data: PageApi) -> None:
     with pytest.raises(NotFoundError, match="no rule"):
-        data.answer("judgement", {"run": "a", "step": "1", "episode": "000000.0.0", "rule": rule})
+        data.answer("judgement", {"run": "a", "step": "1", "episode": "000001.0.0", "rule": rule})
 
 
 def test_tokens_have_the_texts_of_the_checkpoints_tokenizer(data: PageApi) -> None:
-    turn = answer(data, "episode", run="a", step=1, episode="000000.0.0")["turns"][0]
+    turn = answer(data, "episode", run="a", step=1, episode="000001.0.0")["turns"][0]
     assert [text.strip() for text in turn["tokens"]["texts"]] == [WORDS[token] for token in turn["tokens"]["ids"]]
-    prompt = answer(data, "prompt", run="a", step=1, episode="000000.0.0", turn=0)
+    prompt = answer(data, "prompt", run="a", step=1, episode="000001.0.0", turn=0)
     assert prompt == {"text": "check bet", "ids": [3, 4]}
 
 
 def test_a_turn_stands_below_what_led_to_it_in_its_agents_column(data: PageApi) -> None:
-    told = answer(data, "episode", run="a", step=1, episode="000000.0.0")
+    told = answer(data, "episode", run="a", step=1, episode="000001.0.0")
     assert [turn["column"] for turn in told["turns"]] == [int(turn["agent"][-1]) for turn in told["turns"]]
     assert all(a["row"] < b["row"] for a, b in pairwise(told["turns"]))
 
@@ -118,16 +168,16 @@ def test_information_states_are_counted_and_compared_with_the_equilibrium(
         assert row["turns"] == len(here)
         for move, part in row["made"].items():
             assert part == sum(turn.action == move for turn in here) / len(here)
-        assert row["reference"]["nash"] == KuhnEquilibrium().probabilities(row["state"], tuple(row["moves"]))
+        assert row["reference"]["nash"] == KuhnEquilibrium().move_probabilities(row["state"], tuple(row["moves"]))
         assert row["drawing"]["rows"][0][0] == row["state"][0]
 
 
 def test_figures_of_tokens_are_those_that_the_update_computed(data: PageApi) -> None:
-    shown = answer(data, "episode", run="a", step=1, episode="000000.0.0")
+    shown = answer(data, "episode", run="a", step=1, episode="000001.0.0")
     for chain in shown["chains"]:
         assert chain["entropy"] == [0.25, 1.0, 2.5, 0.0]
         assert chain["mismatch"] == [0.0, -0.05, 0.0, 0.0]
-    sibling = answer(data, "episode", run="a", step=1, episode="000000.0.1")
+    sibling = answer(data, "episode", run="a", step=1, episode="000001.0.1")
     assert all(chain["entropy"] == [] for chain in sibling["chains"])
 
 
@@ -136,7 +186,7 @@ def test_recorded_strategies_stand_beside_their_average_and_the_equilibrium(data
     assert (shown["steps"], shown["step"], shown["averaged"], shown["problem"]) == ([1, 2, 3], 3, 2, "")
     assert len(shown["states"]) == 12
     for row in shown["states"]:
-        exact = KuhnEquilibrium().probabilities(row["state"], tuple(row["moves"]))
+        exact = KuhnEquilibrium().move_probabilities(row["state"], tuple(row["moves"]))
         assert row["reference"]["nash"] == exact
         assert row["newest"] == {move: pytest.approx(chance * 0.97) for move, chance in exact.items()}
         # The last half of three steps: steps 2 and 3, weighted by the policy's own reach, which is nearly the same.
@@ -148,8 +198,8 @@ def test_recorded_strategies_stand_beside_their_average_and_the_equilibrium(data
 
 
 def test_a_state_that_its_game_cannot_draw_is_shown_as_text() -> None:
-    assert state_drawing(TicTacToeConfig(), "xxx") is None
-    assert state_drawing(None, "xo") is None
+    assert render_information_state_if_possible(TicTacToeConfig(), "xxx") is None
+    assert render_information_state_if_possible(None, "xo") is None
 
 
 def test_runs_are_described_with_alarms_costs_and_differences(data: PageApi) -> None:
@@ -167,6 +217,22 @@ def test_runs_are_described_with_alarms_costs_and_differences(data: PageApi) -> 
     assert [each["step"] for each in answer(data, "episodes", run="a", alarm="alarm/player/constant")["episodes"]] == [
         2
     ] * 8
+
+
+def test_credit_far_from_the_reward_at_the_end_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    run = kuhn_run(tmp_path / "run", steps=1)
+    rows = [
+        {"step": step, "credit/player/zero": 0.0, "credit/player/conservation": 1.0 if step < 5 else 2.0}
+        for step in range(1, 11)
+    ]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (warning,) = answer(PageApi([run]), "runs")["runs"][0]["warnings"]
+    assert warning.startswith("role player: conservation 2 instead of 1: each reward is credited several times")
+    report = closing_report(RunFolder(run), is_finished=True)
+    assert f"WARNING {warning}" in report.splitlines()
+    (run / "metrics.jsonl").write_text(f"{json.dumps(rows[0])}\n")
+    assert answer(PageApi([run]), "runs")["runs"][0]["warnings"] == []
 
 
 def test_a_run_that_has_only_begun_is_shown_too(
@@ -191,7 +257,7 @@ def test_held_out_starts_stand_beside_themselves_before_and_after(data: PageApi,
     told = answer(data, "held_out", run="a")
     assert (told["steps"], told["before"], told["after"]) == ([0, 3], 0, 3)
     for side in ("before", "after"):
-        played = {trajectory.id: trajectory for trajectory in RunFolder(runs[0]).read_held_out(told[side])}
+        played = {trajectory.id: trajectory for trajectory in RunFolder(runs[0]).read_held_out_episodes(told[side])}
         for pair in told["episodes"]:
             assert (pair[side] is None) == (pair["episode"] not in played)
             if pair[side]:
@@ -210,7 +276,7 @@ def test_held_out_starts_stand_beside_themselves_before_and_after(data: PageApi,
         ("episode", {"run": "a", "step": "one"}, "step: must be a whole number"),
         ("episodes", {"order": "random"}, "order: 'random': Input should be 'newest'"),
         ("episodes", {"low": "a"}, "low: 'a': Input should be a valid number"),
-        ("prompt", {"run": "a", "step": "1", "episode": "000000.0.0", "turn": "-1"}, "no turn -1"),
+        ("prompt", {"run": "a", "step": "1", "episode": "000001.0.0", "turn": "-1"}, "no turn -1"),
         ("states", {"run": "a", "step": "77"}, "was not recorded"),
         ("held_out", {"after": "2"}, "no held-out episodes of step 2; there are: 0, 3"),
         ("curves", {"metrics": "no/such"}, "not in these runs"),

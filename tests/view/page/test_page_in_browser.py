@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shutil
-import threading
+import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Page, expect
 
-from marl.commands.web_view import OfflineCredit
 from marl.runs.run_folder import RunFolder
+from marl.runs.status import STATUS_FILE, RunActivity, RunStatus
 from marl.view.page.page_data import PageApi
 from marl.view.page.report import write_report
 from marl.view.page.server import PageServer
 from tests.support.recorded_runs import HOSTILE, OPPOSITE, kuhn_run
+from tests.support.served_page import CHROMIUM, LOOK_MS, serving
+from tests.view.test_run_comparison import NUMBERS
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
     pytest.mark.xdist_group("browser"),
 ]
 SERIOUS = ("serious", "critical")
-EPISODE = "#/episode?run=a&step=1&episode=000000.0.0"
-BAD = "#/episode?run=a&step=3&episode=000002.0.0&turn=9"
+EPISODE = "#/episode?run=a&step=1&episode=000001.0.0"
+BAD = "#/episode?run=a&step=3&episode=000003.0.0&turn=9"
 VIEWS = (
     "#/overview",
     "#/episodes?run=a",
@@ -54,30 +58,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
 
 @pytest.fixture(scope="module")
 def server(runs: list[Path]) -> Iterator[PageServer]:
-    with PageServer(PageApi(runs, OfflineCredit())) as made:
-        for run in made.data.runs.values():
-            run.index.update()
-        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
-        thread.start()
+    with serving(runs) as made:
         yield made
-        made.shutdown()
-        thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield made
-        made.close()
-
-
-@pytest.fixture
-def context(browser: Browser, request: pytest.FixtureRequest) -> Iterator[BrowserContext]:
-    made = browser.new_context(**{"viewport": {"width": 1300, "height": 900}, **getattr(request, "param", {})})
-    made.set_default_timeout(20_000)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -120,9 +102,27 @@ def test_two_runs_are_compared_and_their_curves_drawn(page: Page) -> None:
     expect(page.get_by_text("role/*/reward/outcome")).to_be_visible()
 
 
+def test_a_run_has_one_colour_and_a_click_on_its_curve_opens_it(page: Page, runs: list[Path]) -> None:
+    page.get_by_label("seeds").select_option("")
+    chart = page.locator(".chart", has_text="episode/return/player_0").first
+    colour = "(all) => all.map((each) => getComputedStyle(each).backgroundColor)"
+    expect(chart.locator(".legend i")).to_have_count(2)
+    assert chart.locator(".legend i").evaluate_all(colour) == page.locator(".runs .swatch").evaluate_all(colour)
+    returns = [next(iter(RunFolder(run).rows()))["episode/return/player_0"] for run in runs]
+    upper = "ab"[returns.index(max(returns))]
+    for name, y in ((upper, 2), ("ab".replace(upper, ""), -2)):
+        box = chart.locator(".u-over").bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + 2, box["y"] + y % box["height"])
+        expect(page).to_have_url(re.compile(f"episodes.run={name}&first=1&last=1"))
+        page.go_back()
+        expect(chart.locator(".u-over")).to_be_visible()
+        chart.scroll_into_view_if_needed()
+
+
 def test_the_chain_of_every_turn_that_is_clicked_is_the_one_on_disk(page: Page, runs: list[Path]) -> None:
     visit(page, EPISODE)
-    chains = RunFolder(runs[0]).read_credit(1).turns()
+    chains = RunFolder(runs[0]).read_credit_of_step(1).turns()
     turns = RunFolder(runs[0]).load_trajectory(1, 0).turns
     for turn in turns:
         page.locator(f'[data-turn="{turn.id[1]}"]').click()
@@ -134,7 +134,7 @@ def test_the_chain_of_every_turn_that_is_clicked_is_the_one_on_disk(page: Page, 
             )
         assert (
             page.locator(".peers li").count()
-            == len(RunFolder(runs[0]).read_credit(1).groups[chain.group or 0].turns) - 1
+            == len(RunFolder(runs[0]).read_credit_of_step(1).groups[chain.group or 0].turns) - 1
         )
     page.get_by_role("button", name="chat template").click()
     expect(page.get_by_label("exact prompt")).to_have_text("check bet")
@@ -159,7 +159,7 @@ def test_tokens_are_shaded_by_entropy_and_by_the_mismatch_of_the_sampler(page: P
     expect(page).to_have_url(re.compile("shade=mismatch"))
     page.get_by_role("button", name="token table").click()
     expect(page.get_by_role("region", name="tokens").locator("tbody tr").nth(1)).to_contain_text("\N{MINUS SIGN}0.05")
-    visit(page, EPISODE.replace("0.0.0", "0.0.1") + "&shade=mismatch")
+    visit(page, EPISODE.replace("000001.0.0", "000001.0.1") + "&shade=mismatch")
     expect(page.get_by_text("Not recorded for this turn")).to_be_visible()
 
 
@@ -175,14 +175,105 @@ def test_recorded_strategies_stand_beside_the_equilibrium(page: Page) -> None:
     expect(page).to_have_url(re.compile("of=strategies.*step=1"))
 
 
-def test_another_rule_is_shown_beside_the_runs_own(page: Page) -> None:
+def test_another_rule_is_shown_beside_the_runs_own_with_what_differs_and_a_summary_by_role(page: Page) -> None:
     visit(page, EPISODE)
-    page.get_by_label("judge by").select_option("flow")
-    page.get_by_label("baseline").select_option("role_average")
+    page.get_by_label("assign", exact=True).select_option("flow")
+    page.get_by_label("baseline", exact=True).select_option("role_average")
     expect(page.locator(".chain")).to_have_count(2)
     expect(page.locator(".chain").nth(1)).to_contain_text("role_average")
-    page.get_by_label("judge by").select_option("shapley")
+    comparison = page.get_by_role("region", name="comparison of the rules")
+    expect(comparison.locator("li")).to_have_count(2)
+    expect(comparison).to_contain_text("Every other setting is the run's")
+    rows = page.get_by_role("region", name="credit of the step by role").locator("tbody tr")
+    expect(rows.nth(0)).to_contain_text("the run's own")
+    expect(rows.nth(1)).to_contain_text("flow/role_average")
+    expect(page).to_have_url(re.compile("rule=flow%2Frole_average"))
+
+
+def test_rules_that_cannot_work_on_the_run_are_grey_with_the_reason(page: Page) -> None:
+    visit(page, EPISODE)
+    expect(page.get_by_label("assign", exact=True).locator("option[value=shapley]")).to_be_disabled()
+    expect(page.get_by_label("assign", exact=True).locator("option[value=flow]")).to_be_enabled()
+    page.get_by_text("rules that cannot be used here").click()
+    expect(page.get_by_text(re.compile("greedy: greedy plays or samples"))).to_contain_text("--with /greedy")
+    visit(page, f"{EPISODE}&rule=shapley")
     expect(page.get_by_role("alert")).to_contain_text("zero-sum")
+
+
+@pytest.mark.parametrize(
+    "hash_",
+    [
+        "#/episode?run=kuhn&step=1&episode=000001.0.0",
+        "#/states?run=kuhn&step=1",
+        "#/compare?run=a&step=1&episode=000001.0.0&run2=kuhn&step2=1&episode2=000001.0.0",
+    ],
+)
+def test_a_link_to_an_unknown_run_shows_a_sentence_and_no_other_run(page: Page, hash_: str) -> None:
+    visit(page, hash_)
+    expect(page.get_by_role("alert")).to_contain_text("“kuhn”, which this server does not show")
+    expect(page.locator(".pane, .state, .turn")).to_have_count(0)
+    expect(page.get_by_label("run", exact=True)).to_have_count(0)
+    page.get_by_role("main").get_by_role("link", name="b").click()
+    expect(page.get_by_role("heading", name="episodes of b")).to_be_visible()
+
+
+def test_every_title_names_its_run(page: Page) -> None:
+    expect(page).to_have_title("runs - marl")
+    for hash_, title in (
+        (EPISODE, "episode 000001.0.0 of a - marl"),
+        ("#/episodes?run=b", "episodes of b - marl"),
+        ("#/steps?run=b", "steps of b - marl"),
+        ("#/states?run=a&step=1", "information states of a - marl"),
+        ("#/held_out?run=a", "held-out examples of a - marl"),
+    ):
+        visit(page, hash_)
+        expect(page).to_have_title(title)
+        expect(page.get_by_role("heading", level=2).first).to_contain_text(title.removesuffix(" - marl"))
+
+
+def test_a_broken_run_and_one_that_was_moved_away_leave_the_others_as_they_are(
+    context: BrowserContext, runs: list[Path], tmp_path: Path
+) -> None:
+    broken, moved = (shutil.copytree(runs[0], tmp_path / name) for name in ("broken", "moved"))
+    with serving([*runs, broken, moved]) as server:
+        page = context.new_page()
+        page.goto(server.url)
+        expect(page.locator(".runs li")).to_have_count(4)
+        with (broken / "metrics.jsonl").open("a") as file:
+            file.write("no row\n")
+        moved.rename(tmp_path / "elsewhere")
+        expect(page.locator(".runs li", has_text="folder gone")).to_contain_text("moved", timeout=LOOK_MS)
+        expect(page.locator(".runs li", has_text="no row of metrics")).to_contain_text("broken")
+        expect(page.locator(".chart canvas").first).to_be_visible()
+        expect(page.get_by_role("region", name="table of final figures").locator("th", has_text="a")).not_to_have_count(
+            0
+        )
+        page.goto(f"http://127.0.0.1:{server.server_port}/{EPISODE.replace('run=a', 'run=moved')}")
+        expect(page.get_by_role("alert")).to_contain_text("the folder of run 'moved' is gone")
+        expect(page.get_by_role("heading", level=2)).to_contain_text("of moved")
+        page.goto(f"http://127.0.0.1:{server.server_port}/{EPISODE}")
+        expect(page.locator("#turn-title")).to_contain_text("turn 0")
+
+
+def test_a_run_that_was_killed_has_died_on_the_page_as_in_marl_status(page: Page, runs: list[Path]) -> None:
+    killed = RunStatus("node1", 7, time.time() - 100, ended=False, activity=RunActivity(3, 9, "play", 0.0))
+    try:
+        (runs[0] / STATUS_FILE).write_text(json.dumps(asdict(killed)))
+        row = page.locator(".runs li").first
+        expect(row).to_contain_text("died", timeout=LOOK_MS)
+        expect(row).to_contain_text("process 7 on node1 was last heard of 1 min 4")
+        expect(row).to_contain_text(re.compile("newest row .* old"))
+        visit(page, "#/steps?run=a")
+        expect(page.get_by_role("banner")).to_contain_text("died")
+    finally:
+        (runs[0] / STATUS_FILE).unlink()
+
+
+def test_the_page_writes_numbers_as_the_terminal_does(page: Page) -> None:
+    finite = [number for number in NUMBERS if math.isfinite(number)]
+    script = "(numbers) => import('/static/words.js').then(({ figure }) => numbers.map((each) => figure(each)))"
+    shown = page.evaluate(script, finite)
+    assert [text.replace("\N{MINUS SIGN}", "-") for text in shown] == [NUMBERS[number] for number in finite]
 
 
 def test_episodes_are_filtered_and_a_link_leads_to_the_same_selection(page: Page, context: BrowserContext) -> None:
@@ -192,7 +283,7 @@ def test_episodes_are_filtered_and_a_link_leads_to_the_same_selection(page: Page
     expect(page.get_by_text("1 episodes")).to_be_visible()
     page.get_by_role("button", name="clear").click()
     page.get_by_label("words (/)").fill("onerror")
-    expect(page.get_by_role("link", name="000002.0.0")).to_be_visible()
+    expect(page.get_by_role("link", name="000003.0.0")).to_be_visible()
     again = context.new_page()
     again.goto(page.url)
     expect(again.get_by_text("1 episodes")).to_be_visible()
@@ -201,10 +292,10 @@ def test_episodes_are_filtered_and_a_link_leads_to_the_same_selection(page: Page
 
 def test_two_siblings_stand_side_by_side(page: Page) -> None:
     visit(page, EPISODE)
-    page.get_by_role("link", name="compare with 000000.0.2").click()
+    page.get_by_role("link", name="compare with 000001.0.2").click()
     expect(page.locator(".pane")).to_have_count(2)
-    expect(page.get_by_role("heading", name=re.compile("episode 000000.0.0"))).to_be_visible()
-    right = page.get_by_label("episode 000000.0.2", exact=True)
+    expect(page.get_by_role("heading", name=re.compile("episode 000001.0.0"))).to_be_visible()
+    right = page.get_by_label("episode 000001.0.2 of a", exact=True)
     right.locator('[data-turn="1"]').click()
     expect(right.locator("#turn-title")).to_contain_text("turn 1")
 
@@ -212,10 +303,10 @@ def test_two_siblings_stand_side_by_side(page: Page) -> None:
 def test_the_same_start_is_compared_between_two_checkpoints(page: Page) -> None:
     visit(page, EPISODE)
     page.get_by_text("the same start in 2 other steps").click()
-    page.get_by_role("link", name="compare with 000001.0.0").click()
+    page.get_by_role("link", name="compare with 000002.0.0").click()
     expect(page.locator(".pane")).to_have_count(2)
-    for step, name in ((1, "000000.0.0"), (2, "000001.0.0")):
-        expect(page.get_by_label(f"episode {name}", exact=True).get_by_role("heading").first).to_contain_text(
+    for step, name in ((1, "000001.0.0"), (2, "000002.0.0")):
+        expect(page.get_by_label(f"episode {name} of a", exact=True).get_by_role("heading").first).to_contain_text(
             f"step {step}"
         )
 
@@ -262,7 +353,7 @@ def test_what_models_wrote_is_text_and_hidden_signs_are_seen(page: Page) -> None
         expect(said).to_contain_text(part)
     assert page.locator("main img, main script").count() == 0
     assert "\u202e" not in page.locator("body").inner_text()
-    visit(page, "#/episode?run=b&step=2&episode=000001.0.0&turn=9")
+    visit(page, "#/episode?run=b&step=2&episode=000002.0.0&turn=9")
     page.get_by_label("shade by").select_option("plain")
     expect(page.get_by_label("completion")).to_have_text(OPPOSITE)
 
@@ -283,8 +374,41 @@ def test_it_is_read_on_a_phone_without_scrolling_sideways(page: Page) -> None:
         visit(page, hash_)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), hash_
     visit(page, EPISODE)
+    page.wait_for_load_state("networkidle")  # a tap on a box that moves meanwhile is lost
     page.locator('[data-turn="1"]').tap()
     expect(page.locator("#turn-title")).to_contain_text("turn 1")
+
+
+def test_escape_leads_from_an_episode_to_the_list_with_its_filters_and_never_off_the_page(page: Page) -> None:
+    visit(page, EPISODE)
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("words (/)")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("heading", name="curves")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("heading", name="curves")).to_be_visible()
+    visit(page, "#/episodes?run=b&text=bet")
+    page.locator("table a").first.click()
+    expect(page.locator("#turn-title")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page).to_have_url(re.compile("text=bet"))
+
+
+def test_theme_and_scroll_survive_a_reload(page: Page) -> None:
+    page.set_viewport_size({"width": 800, "height": 300})
+    theme = page.evaluate("document.documentElement.dataset.theme")
+    page.keyboard.press("t")
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    page.evaluate("scrollTo(0, 200)")
+    assert page.evaluate("scrollY") == 200
+    page.reload()
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    assert page.evaluate("document.documentElement.dataset.theme") != theme
+    for _ in range(50):
+        if page.evaluate("scrollY") == 200:
+            return
+        page.wait_for_timeout(100)
+    pytest.fail("the page is not where it was before the reload")
 
 
 def test_a_step_that_is_recorded_meanwhile_appears_by_itself(page: Page, runs: list[Path]) -> None:
@@ -299,7 +423,7 @@ def test_a_report_is_one_file_that_shows_the_same_and_loads_nothing(
     context: BrowserContext, runs: list[Path], tmp_path: Path
 ) -> None:
     file = tmp_path / "report.html"
-    size = write_report(PageApi(runs), file, episodes=8)
+    size = write_report(PageApi(runs), file, max_episodes=8)
     assert size == file.stat().st_size < 5e6
     page, asked, problems = context.new_page(), [], []
     page.on("request", lambda request: asked.append(request.url))
@@ -309,7 +433,7 @@ def test_a_report_is_one_file_that_shows_the_same_and_loads_nothing(
     expect(page.locator(".chart canvas").first).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("onerror")
-    page.get_by_role("link", name="000002.0.0").click()
+    page.get_by_role("link", name="000003.0.0").click()
     expect(page.locator("#turn-title")).to_contain_text("turn 0")
     page.get_by_role("button", name="chat template").click()
     expect(page.get_by_label("exact prompt")).to_have_text("check bet")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from marl.commands.web_view import view
+from marl.commands.web_view import serve_web_view
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from tests.support.command_line import marl_output
@@ -61,7 +61,7 @@ def test_it_loads_nothing_and_runs_its_own_script_alone(
         assert f"{kind}-src 'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" in (policy or "")
     assert "unsafe" not in (policy or "")
     assert "<" not in data
-    told = json.loads(data)['["episode",["episode","000001.0.0"],["run","run"],["step","2"]]']
+    told = json.loads(data)['["episode",["episode","000002.0.0"],["run","run"],["step","2"]]']
     recorded = RunFolder(run).load_trajectory(2, 0)
     assert [turn["text"] for turn in told["turns"]] == [turn.completion.text for turn in recorded.turns]
 
@@ -83,4 +83,4 @@ def test_a_port_that_is_taken_is_named(run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ScenarioError, match=f"--port {port}: .*; 0 takes any free one"):
-            view([run], port, browser=False)
+            serve_web_view([run], port, browser=False)

@@ -28,8 +28,8 @@ function Peers({ chain, run, step }) {
     ${chain.peer_count > chain.peers.length ? html`<p>and ${chain.peer_count - chain.peers.length} more</p>` : null}`;
 }
 
-// `learnt`: true for the credit record that training used.
-export function Chain({ chain, title, run, step, learnt }) {
+// `update`: remark on the update of the turn's policy, for the credit record that training used.
+export function Chain({ chain, title, run, step, update }) {
   if (!chain) return html`<section class="chain"><h3>${title}</h3><p>The credit record of this step is missing.</p></section>`;
   if (chain.not_judged) return html`<section class="chain"><h3>${title}</h3><p>not judged: ${spelled(chain.not_judged)}</p></section>`;
   const formula = chain.baseline === null || chain.scale === null ? ""
@@ -38,6 +38,6 @@ export function Chain({ chain, title, run, step, learnt }) {
     <${Rewards} chain=${chain} /><${Assigned} chain=${chain} />
     <li><h4>baseline <code>${spelled(chain.baseline_rule)}</code></h4><${Peers} chain=${chain} run=${run} step=${step} /></li>
     <li><h4>advantage</h4><p>${formula}<b class=${sign(chain.advantage)} data-figure="advantage">${figure(chain.advantage, true)}</b></p>
-      <p class="faint">${chain.tokens.length ? "each token has its own, see the shading" : "every token has the turn's"}${learnt ? `; policy ${spelled(chain.policy)} learnt from it in the update after this step, if its schedule had one` : ""}</p></li>
+      <p class="faint">${chain.tokens.length ? "each token has its own, see the shading" : "every token gets this advantage"}${update ? `; ${spelled(update)}` : ""}</p></li>
   </ol></section>`;
 }

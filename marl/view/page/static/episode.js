@@ -1,11 +1,12 @@
 // One episode: its graph, its turns, and every recorded detail of the selected turn.
-import { address, figure, html, KINDS, share, stay, typing, useEffect, useKeys, useState, value } from "./words.js";
+import { address, figure, greatestSize, html, KINDS, share, stay, typing, useEffect, useKeys, useMemo, useState, value } from "./words.js";
 import { ask, live, useAnswer } from "./store.js";
 import { cut, Prompt, spelled, Written } from "./text.js";
 import { advantages, greatestMismatch, SHADES, Tokens, TokenTable } from "./tokens.js";
 import { Graph } from "./graph.js";
 import { Board, Moves } from "./board.js";
 import { Chain } from "./chain.js";
+import { RuleChoice, RuleComparison } from "./credit_rules.js";
 
 const CUT_OFF = { length: "cut off at max_tokens", overflow: "no answer: the prompt is too long", aborted: "no answer" };
 
@@ -58,15 +59,15 @@ function Knowledge({ turn }) {
 const version = ([first, last]) => (first === last ? `version ${first}` : `versions ${first} to ${last}`);
 
 // `shaded`: credit of the turn under the selected rule; its advantages shade the tokens.
-function Turn({ run, episode, turn, chain, shaded, other, shade, setShade, scale }) {
+function Turn({ run, episode, turn, chain, shaded, other, shade, setShade, scale, mismatch }) {
   const sampled = turn.tokens.ids.length > 0;
   return html`<article class="turn" aria-label="turn ${turn.index}">
     <h3 tabindex="-1" id="turn-title">turn ${turn.index}: ${spelled(turn.agent)} <small>role ${turn.role}, policy ${turn.policy}${sampled ? `, ${version(turn.versions)}` : ""}${turn.attempt ? `, after ${turn.attempt} refused` : ""}</small></h3>
     <${Messages} run=${run} episode=${episode} turn=${turn} />
-    <${Answer} turn=${turn} chain=${shaded} learnt=${chain} shade=${shade} setShade=${setShade} scale=${scale} mismatch=${greatestMismatch(episode)} />
+    <${Answer} turn=${turn} chain=${shaded} learnt=${chain} shade=${shade} setShade=${setShade} scale=${scale} mismatch=${mismatch} />
     <${Scores} turn=${turn} /><${Knowledge} turn=${turn} />
-    <div class="chains"><${Chain} chain=${chain} title="credit, as it was learnt from" learnt=${true} run=${run} step=${episode.step} />
-      ${other ? html`<${Chain} chain=${other.chains[turn.index]} title="credit by ${other.rule}" run=${run} step=${episode.step} />` : null}</div>
+    <div class="chains"><${Chain} chain=${chain} title="Credit used in training" update=${chain && episode.updates[chain.policy]} run=${run} step=${episode.step} />
+      ${other ? html`<${Chain} chain=${other.chains[turn.index]} title="Credit by ${other.rule}" run=${run} step=${episode.step} />` : null}</div>
     ${sampled ? html`<${StepFigures} episode=${episode} policy=${turn.policy} />` : null}</article>`;
 }
 
@@ -81,7 +82,7 @@ function Facts({ episode, run }) {
     ...Object.entries(episode.measures).map(([name, measured]) => [name, figure(measured)])];
   return html`<dl class="facts">${figures.map(([name, text]) => html`<div><dt>${spelled(name)}</dt><dd>${text}</dd></div>`)}</dl>
     ${episode.question ? html`<details open><summary>problem${episode.answer ? html`, answer <b>${spelled(cut(episode.answer, 80))}</b>` : ""}</summary><${Written} text=${episode.question} label="problem" /></details>` : null}
-    ${episode.parent ? html`<p>left episode <a href=${address("episode", { run, step: episode.step, episode: episode.parent[0] })}>${episode.parent[0]}</a> before its turn ${episode.parent[1]}</p>` : null}`;
+    ${episode.parent ? html`<p>branched from episode <a href=${address("episode", { run, step: episode.step, episode: episode.parent[0] })}>${episode.parent[0]}</a> before its turn ${episode.parent[1]}</p>` : null}`;
 }
 
 function Rewards({ episode }) {
@@ -89,11 +90,16 @@ function Rewards({ episode }) {
     <b>${figure(reward.value, true)}</b> ${spelled(reward.name)} to ${spelled(reward.agent)} after turn ${reward.turn}${reward.cause ? html`<span class="cause"> ${spelled(reward.cause)}</span>` : ""}</li>`)}</ul></details>`;
 }
 
+const FEW = 24;
+
 function Siblings({ episode, run, compare }) {
   const elsewhere = episode.same_start.filter(([step]) => step !== episode.step);
   const row = (step, name, text, advantage) => html`<li><a href=${address("episode", { run, step, episode: name })} aria-current=${name === episode.episode ? "true" : null}>${name}</a> ${text} ${advantage}
     ${compare && name !== episode.episode ? html` <a class="compare" href=${address("compare", { run, step: episode.step, episode: episode.episode, run2: run, step2: step, episode2: name })} aria-label="compare with ${name}">compare</a>` : null}</li>`;
-  const of = (name) => (episode.advantages[name] || []).map((each) => figure(each, true)).join(" ");
+  const of = (name) => {
+    const known = episode.advantages[name] || [];
+    return `${known.slice(0, FEW).map((each) => figure(each, true)).join(" ")}${known.length > FEW ? ` and ${known.length - FEW} more` : ""}`;
+  };
   return html`<details open=${compare}><summary>group ${episode.group}: ${episode.siblings.length} episodes from one start</summary>
     <ul class="plain siblings">${episode.siblings.map((each) => row(episode.step, each.episode, Object.entries(each.figures).filter(([name]) => name.startsWith("agent/"))
       .map(([name, paid]) => `${name.slice(6)} ${figure(paid, true)}`).join(", "), html`<span class="faint">advantages ${of(each.episode)}</span>`))}</ul></details>
@@ -101,21 +107,8 @@ function Siblings({ episode, run, compare }) {
       <ul class="plain siblings">${elsewhere.map(([step, name]) => row(step, name, `step ${step}`, ""))}</ul></details>` : null}`;
 }
 
-// Selects another credit rule, under which the recorded step is recomputed.
-function Judge({ rules, rule, change, state }) {
-  const [assign, baseline] = rule.split("/");
-  const set = (first, second) => change({ rule: first && second ? `${first}/${second}` : first });
-  return html`<p class="tools"><label>judge by <select value=${assign} onChange=${(event) => set(event.target.value, baseline)}>
-      <option value="">the run's own rule</option>${rules.assigns.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>
-    ${assign ? html`<label>baseline <select value=${baseline || ""} onChange=${(event) => set(assign, event.target.value)}>
-      <option value="">as by default</option>${rules.baselines.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>` : null}
-    ${rule && !state.answer && !state.error ? html`<span role="status">judging…</span>` : null}
-    ${state.error || state.answer?.problem ? html`<span class="warning" role="alert">${spelled(state.error || state.answer.problem)}</span>` : null}</p>`;
-}
-
 // Maximum absolute advantage of the episode, which scales the colours.
-const greatest = (episode, chains) => Math.max(0, ...episode.turns.flatMap((turn) => advantages(turn, chains && chains[turn.index]))
-  .filter((each) => each !== null && Number.isFinite(each)).map(Math.abs));
+const greatest = (episode, chains) => greatestSize(episode.turns.map((turn) => greatestSize(advantages(turn, chains && chains[turn.index]))));
 
 // Binds j and k, and the arrow keys outside focused elements, to the next and the previous turn.
 function useTurnKeys(turns, chosen, change) {
@@ -132,20 +125,25 @@ export function EpisodePane({ query, change, rules, compare }) {
   const other = useAnswer(query.rule ? "judgement" : null, { run: query.run, step: query.step, episode: query.episode, rule: query.rule });
   const chosen = episode ? Math.min(Number(query.turn || 0), episode.turns.length - 1) : 0;
   useTurnKeys(compare && episode ? episode.turns : null, chosen, change);
-  if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
-  if (!episode) return html`<p role="status">reading the episode…</p>`;
   const judged = other.answer && other.answer.chains ? other.answer : null;
-  const chains = judged ? judged.chains : episode.chains;
-  const scale = greatest(episode, chains);
+  const chains = judged ? judged.chains : episode?.chains;
+  // A key changes only the turn: all that belongs to the episode is computed, and drawn, once.
+  const scale = useMemo(() => (episode ? greatest(episode, chains) : 0), [episode, chains]);
+  const mismatch = useMemo(() => (episode ? greatestMismatch(episode) : 0), [episode]);
+  const facts = useMemo(() => episode && html`<${Facts} episode=${episode} run=${query.run} />`, [episode]);
+  const around = useMemo(() => episode && html`<${Rewards} episode=${episode} /><${Siblings} episode=${episode} run=${query.run} compare=${compare} />`, [episode]);
+  if (error) return html`<section class="pane" aria-label="episode ${query.episode} of ${query.run}"><h2>episode ${spelled(String(query.episode))} of ${spelled(String(query.run))}</h2><p class="warning" role="alert">${spelled(error)}</p></section>`;
+  if (!episode) return html`<p role="status">reading the episode…</p>`;
   const turn = episode.turns[chosen];
-  return html`<section class="pane" aria-label="episode ${episode.episode}">
-    <h2>episode ${episode.episode} <small>step ${episode.step}${episode.game ? `, ${episode.game}` : ""}, ${episode.end}</small></h2>
-    <${Facts} episode=${episode} run=${query.run} />
-    ${live && rules ? html`<${Judge} rules=${rules} rule=${query.rule || ""} change=${change} state=${other} />` : null}
+  return html`<section class="pane" aria-label="episode ${episode.episode} of ${query.run}">
+    <h2>episode ${episode.episode} of ${query.run} <small>step ${episode.step}${episode.game ? `, ${episode.game}` : ""}, ${episode.end}</small></h2>
+    ${facts}
+    ${live && rules ? html`<${RuleChoice} run=${query.run} rule=${query.rule || ""} change=${change} state=${other} />` : null}
+    ${judged ? html`<${RuleComparison} step=${episode.step} judged=${judged} />` : null}
     <div class="columns"><div><${Graph} episode=${episode} chains=${chains} scale=${scale} chosen=${chosen} choose=${(index) => change({ turn: index })} />
-      <${Rewards} episode=${episode} /><${Siblings} episode=${episode} run=${query.run} compare=${compare} /></div>
+      ${around}</div>
       ${turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} shaded=${chains && chains[chosen]} other=${judged}
-        shade=${query.shade || "advantage"} setShade=${(shade) => change({ shade })} scale=${scale} />` : html`<p>no turns</p>`}</div></section>`;
+        shade=${query.shade || "advantage"} setShade=${(shade) => change({ shade })} scale=${scale} mismatch=${mismatch} />` : html`<p>no turns</p>`}</div></section>`;
 }
 
 export function EpisodePage({ query, rules }) {

@@ -31,7 +31,7 @@ function Filters({ run, query, change }) {
     <${Choice} name="role" label="role" query=${query} change=${change} choices=${[["", "any"], ...plain(run.roles)]} />
     ${run.games.length ? html`<${Choice} name="game" label="game" query=${query} change=${change} choices=${[["", "any"], ...plain(run.games)]} />` : null}
     <${Entry} name="first" label="from step" query=${query} change=${change} /><${Entry} name="last" label="to step" query=${query} change=${change} />
-    <${Choice} name="figure" label="figure" query=${query} change=${change} choices=${[["", "sum of rewards"], ...plain(run.figures)]} />
+    <${Choice} name="figure" label="figure" query=${query} change=${change} choices=${[["", "sum of rewards"], ...run.figures.map((name) => [name, name.startsWith("return/") ? `${name}, sum of its seats` : name])]} />
     <${Entry} name="low" label="at least" query=${query} change=${change} /><${Entry} name="high" label="at most" query=${query} change=${change} />
     ${alarms.length ? html`<${Choice} name="alarm" label="while alarm" query=${query} change=${change} choices=${[["", "any step"], ...alarms]} />` : null}
     <${Choice} name="order" label="order" query=${query} change=${change} choices=${[["", "newest first"], ["oldest", "oldest first"], ["best", "best first"], ["worst", "worst first"], ["longest", "longest first"]]} />
@@ -75,6 +75,6 @@ export function EpisodesPage({ run, query, version }) {
       ${answer.index.recorded === 0 ? html`<p>Nothing was recorded yet; the setting <code>checkpoint.trajectories</code> is the share of steps that are.</p>` : null}
       <div class="wide" tabindex="0" role="region" aria-label="list of episodes"><table class="list"><thead><tr><th>step</th><th>episode</th><th>returns</th><th>measures</th><th>turns</th><th>remarks</th><th>start</th></tr></thead>
       <tbody ref=${body}>${answer.episodes.map((each, i) => html`<${Row} run=${run.name} each=${each} chosen=${i === chosen} />`)}</tbody></table></div>
-      <nav class="tools" aria-label="pages">${offset > 0 ? html`<button type="button" onClick=${() => change({ offset: Math.max(0, offset - PAGE) })}>earlier in the list</button>` : null}
-      ${offset + PAGE < answer.count ? html`<button type="button" onClick=${() => change({ offset: offset + PAGE })}>further in the list</button>` : null}</nav>` : html`<p role="status">looking…</p>`}</section>`;
+      <nav class="tools" aria-label="pages">${offset > 0 ? html`<button type="button" onClick=${() => change({ offset: Math.max(0, offset - PAGE) })}>Previous 50</button>` : null}
+      ${offset + PAGE < answer.count ? html`<button type="button" onClick=${() => change({ offset: offset + PAGE })}>Next 50</button>` : null}</nav>` : html`<p role="status">looking…</p>`}</section>`;
 }

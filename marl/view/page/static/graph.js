@@ -1,5 +1,5 @@
 // Graph of an episode: one column per agent, one row per generation, one arrow per kind of edge.
-import { figure, html, KINDS, value } from "./words.js";
+import { figure, html, KINDS, useLayoutEffect, useMemo, useRef, useState, value } from "./words.js";
 import { cut, spelled } from "./text.js";
 
 const WIDTH = 132, HEIGHT = 66, BOX = { width: 108, height: 40 }, TOP = 26;
@@ -41,24 +41,50 @@ function Node({ turn, chain, scale, chosen, choose }) {
     <text class="small" x=${x} y=${y + 13}>${advantage === null ? "not judged" : figure(advantage, true)}</text></g>`;
 }
 
-export function Graph({ episode, chains, scale, chosen, choose }) {
-  const columns = 1 + Math.max(0, ...episode.turns.map((turn) => turn.column));
-  const rows = 1 + Math.max(0, ...episode.turns.map((turn) => turn.row));
-  const agents = [...new Map(episode.turns.map((turn) => [turn.column, turn])).values()];
+const MARGIN = 12;  // rows that are drawn above and below those in sight
+const IN_SIGHT = 40;
+
+// Columns, rows and arrows of an episode, computed once.
+function layout(episode) {
+  const greatest = (name) => episode.turns.reduce((most, turn) => Math.max(most, turn[name]), 0);
   const turnOf = new Map(episode.turns.map((turn) => [turn.index, turn]));
-  const arrows = episode.edges.flatMap((edge) => Object.keys(edge.kinds).map((kind, nth) => ({ ...edge, kind, nth })));
-  const used = [...new Set(arrows.map((arrow) => arrow.kind))];
+  const arrows = episode.edges.flatMap((edge) => Object.keys(edge.kinds).map((kind, nth) => ({ ...edge, kind, nth, top: turnOf.get(edge.source), end: turnOf.get(edge.reader) })));
+  return {
+    columns: 1 + greatest("column"), rows: 1 + greatest("row"), arrows, used: [...new Set(arrows.map((arrow) => arrow.kind))],
+    agents: [...new Map(episode.turns.map((turn) => [turn.column, turn])).values()],
+  };
+}
+
+// Returns [reference of the scrolled element, first row to draw, last row to draw]; the chosen turn is scrolled into sight.
+function useRowsInSight(turn) {
+  const holder = useRef(null);
+  const [first, set] = useState(0);
+  const look = () => set(Math.floor(holder.current.scrollTop / HEIGHT / MARGIN) * MARGIN);
+  useLayoutEffect(() => {
+    if (!turn) return;
+    const element = holder.current, y = TOP + turn.row * HEIGHT;
+    if (y < element.scrollTop || y + HEIGHT > element.scrollTop + element.clientHeight) element.scrollTop = Math.max(0, y - element.clientHeight / 2);
+    look();
+  }, [turn]);
+  return [holder, look, first - MARGIN, first + IN_SIGHT + MARGIN];
+}
+
+export function Graph({ episode, chains, scale, chosen, choose }) {
+  const { columns, rows, arrows, used, agents } = useMemo(() => layout(episode), [episode]);
+  const [holder, look, begin, end] = useRowsInSight(episode.turns[chosen]);
   const [width, height] = [columns * WIDTH + 24, TOP + rows * HEIGHT + 8];
-  return html`<div class="graph" tabindex="0" role="region" aria-label="graph of the episode">
+  const seen = (turn) => turn.row >= begin && turn.row <= end;
+  const crosses = (arrow) => arrow.end.row >= begin && arrow.top.row <= end;
+  return html`<div class="graph" ref=${holder} onScroll=${look} tabindex="0" role="region" aria-label="graph of the episode">
     <svg width=${width} height=${height} viewBox="0 0 ${width} ${height}" role="group" aria-label="turns, and what led to what">
       <defs>${used.map((kind) => html`<marker id="arrow-${kind}" viewBox="0 0 8 8" refX="6" refY="4" markerUnits="userSpaceOnUse" markerWidth="9" markerHeight="9" orient="auto">
         <path d="M 0 0 L 8 4 L 0 8 z" fill=${KINDS[kind][0]} /></marker>`)}</defs>
-      ${agents.map((turn) => html`<text class="agent" x=${turn.column * WIDTH + WIDTH / 2} y="16">${cut(spelled(turn.agent), 18)}</text>`)}
-      ${arrows.map((arrow) => html`<path class=${arrow.source === chosen || arrow.reader === chosen ? "edge near" : "edge"}
-        d=${path(turnOf.get(arrow.source), turnOf.get(arrow.reader), arrow.nth)} stroke=${KINDS[arrow.kind][0]}
+      ${agents.map((turn) => html`<rect class="role" x=${turn.column * WIDTH + WIDTH / 2 - 20} y="20" width="40" height="4" fill=${episode.role_colours[turn.role] ?? "transparent"} /><text class="agent" x=${turn.column * WIDTH + WIDTH / 2} y="16">${cut(spelled(turn.agent), 18)}</text>`)}
+      ${arrows.filter(crosses).map((arrow) => html`<path key="${arrow.source}-${arrow.reader}-${arrow.kind}" class=${arrow.source === chosen || arrow.reader === chosen ? "edge near" : "edge"}
+        d=${path(arrow.top, arrow.end, arrow.nth)} stroke=${KINDS[arrow.kind][0]}
         stroke-dasharray=${arrow.kind === "gated" ? "4 3" : null} marker-end="url(#arrow-${arrow.kind})">
         <title>${arrow.source} → ${arrow.reader}: ${arrow.kind}${arrow.kinds[arrow.kind] ? `, ${arrow.kinds[arrow.kind]} tokens` : ""}</title></path>`)}
-      ${episode.turns.map((turn) => html`<${Node} turn=${turn} chain=${chains && chains[turn.index]} scale=${scale} chosen=${turn.index === chosen} choose=${choose} />`)}
+      ${episode.turns.filter(seen).map((turn) => html`<${Node} key=${turn.index} turn=${turn} chain=${chains && chains[turn.index]} scale=${scale} chosen=${turn.index === chosen} choose=${choose} />`)}
     </svg>
     <p class="legend">${used.map((kind) => html`<span><i style=${{ backgroundColor: KINDS[kind][0] }}></i>${kind}: ${KINDS[kind][1]}</span>`)}</p></div>`;
 }

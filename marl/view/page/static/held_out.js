@@ -15,7 +15,7 @@ export function HeldOutPage({ run, query, version }) {
   const asked = live ? { run: run.name, before: query.before || "", after: query.after || "" } : { run: run.name };
   const { answer, error } = useAnswer("held_out", asked, version);
   const change = (changes) => stay("held_out", { ...query, run: run.name, ...changes });
-  if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
+  if (error) return html`<h2>held-out examples of ${run.name}</h2><p class="warning" role="alert">${spelled(error)}</p>`;
   if (!answer) return html`<p role="status">reading the evaluations…</p>`;
   const choice = (name) => html`<label>${name} <select value=${String(answer[name])} disabled=${!live} onChange=${(event) => change({ [name]: event.target.value })}>
     ${answer.steps.map((step) => html`<option value=${String(step)}>step ${step}</option>`)}</select></label>`;

@@ -3,12 +3,14 @@ import { address, figure, go, html, useState } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { spelled } from "./text.js";
 import { Chart } from "./chart.js";
+import { State } from "./run_state.js";
 
-function Runs({ runs }) {
-  const state = (run) => `${run.step}${run.planned ? ` of ${run.planned}` : ""} steps, ${run.index.episodes} episodes recorded`;
-  return html`<ul class="runs">${runs.map((run) => html`<li><b>${run.name}</b> ${state(run)} ${" "}
+function Runs({ runs, status }) {
+  const progress = (run) => `${run.step}${run.planned ? ` of ${run.planned}` : ""} steps, ${run.index.episodes} episodes recorded`;
+  return html`<ul class="runs">${runs.map((run) => html`<li><i class="swatch" style=${{ backgroundColor: run.colour }}></i><b>${run.name}</b> <${State} status=${status[run.name]} whole=${true} /> ${progress(run)} ${" "}
     <a href=${address("episodes", { run: run.name })} aria-label="episodes of ${run.name}">episodes</a>
     ${run.problem ? html`<p class="warning">${spelled(run.problem)}</p>` : null}
+    ${run.warnings.map((warning) => html`<p class="warning">WARNING ${spelled(warning)}</p>`)}
     ${run.alarms.map((alarm) => html`<p class="warning">ALARM ${alarm.game ? `${alarm.game}, ` : ""}${alarm.role}: ${alarm.kind}, steps ${alarm.ranges.map(([a, b]) => (a === b ? a : `${a}–${b}`)).join(", ")}
       <a href=${address("episodes", { run: run.name, alarm: alarm.name })}>episodes of these steps</a></p>`)}</li>`)}</ul>`;
 }
@@ -21,19 +23,21 @@ function Curves({ runs, query, change, version, theme }) {
   const metrics = [...new Set(runs.flatMap((run) => run.metrics))].sort();
   const alarms = runs.flatMap((run) => run.alarms);
   const add = (event) => { if (metrics.includes(event.target.value)) { change({ metrics: [query.metrics, event.target.value].filter(Boolean).join(",") }); event.target.value = ""; } };
+  // A mean over several runs belongs to none of them: its band is first taken apart into their lines.
+  const open = (line, step) => (line.runs.length > 1 ? change({ band: "" }) : go("episodes", { run: line.runs[0], first: step, last: step }));
   return html`<section aria-label="curves"><h2>curves</h2><p class="tools">
     <label>panels <select value=${by} onChange=${(event) => change({ by: event.target.value })}><option value="">by metric</option><option value="role">by role</option></select></label>
     ${several ? html`<label>seeds <select value=${band} onChange=${(event) => change({ band: event.target.value })}><option value="seeds">as one band</option><option value="">each a line</option></select></label>` : null}
-    ${live ? html`<label>metric <input list="metrics" placeholder="all of the first look" onChange=${add} /></label><datalist id="metrics">${metrics.map((name) => html`<option value=${name} />`)}</datalist>
+    ${live ? html`<label>metric <input list="metrics" placeholder="Add a metric …" onChange=${add} /></label><datalist id="metrics">${metrics.map((name) => html`<option value=${name} />`)}</datalist>
     ${query.metrics ? html`<button type="button" onClick=${() => change({ metrics: "" })}>first look</button>` : null}` : null}</p>
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
-    ${answer ? html`<div class="charts">${answer.panels.map((panel) => html`<${Chart} key=${panel.metric} panel=${panel} alarms=${alarms} theme=${theme} open=${(step) => go("episodes", { run: runs[0].name, first: step, last: step })} />`)}</div>
+    ${answer ? html`<div class="charts">${answer.panels.map((panel) => html`<${Chart} key=${panel.metric} panel=${panel} alarms=${alarms} theme=${theme} open=${open} />`)}</div>
       ${answer.left_out.length ? html`<details><summary>more metrics of the first look: ${answer.left_out.length}</summary><p>${answer.left_out.join(", ")}</p></details>` : null}` : html`<p role="status">reading the curves…</p>`}</section>`;
 }
 
 function Figures({ compared }) {
   const cell = (each) => (each === null ? "–" : `${figure(each.value)}${each.low === null ? "" : ` [${figure(each.low)}, ${figure(each.high)}]`}`);
-  return html`<section aria-label="final figures"><h2>final figures</h2><p class="faint">Mean of the last tenth of the steps; intervals are 95 %, over seeds where there are several.</p>
+  return html`<section aria-label="final figures"><h2>final figures</h2><p class="faint">Mean of the last tenth of the steps, and of counters the total at the end; intervals are 95 %, over seeds where there are several.</p>
     <div class="wide" tabindex="0" role="region" aria-label="table of final figures"><table><thead><tr><th>figure</th>${compared.groups.map((group) => html`<th>${group.name}</th>`)}</tr></thead>
     <tbody>${compared.figures.map((row) => html`<tr><th scope="row">${row.name}</th>${row.values.map((each) => html`<td>${cell(each)}</td>`)}</tr>`)}</tbody></table></div></section>`;
 }
@@ -60,9 +64,9 @@ function Ledger({ runs }) {
       <tbody>${facts.map((name) => html`<tr><th scope="row">${name}</th>${runs.map((run) => html`<td class="text">${spelled(String(run.environment[name] ?? "–"))}</td>`)}</tr>`)}</tbody></table></div></details></section>`;
 }
 
-export function OverviewPage({ runs, query, change, version, theme }) {
+export function OverviewPage({ runs, status, query, change, version, theme }) {
   const { answer: compared, error } = useAnswer("settings", {}, version);
-  return html`<${Runs} runs=${runs} /><${Curves} runs=${runs} query=${query} change=${change} version=${version} theme=${theme} />
+  return html`<${Runs} runs=${runs} status=${status} /><${Curves} runs=${runs} query=${query} change=${change} version=${version} theme=${theme} />
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
     ${compared ? html`<${Figures} compared=${compared} /><${Settings} compared=${compared} />` : null}<${Ledger} runs=${runs} />`;
 }

@@ -5,7 +5,7 @@ import { cut, spelled, Written } from "./text.js";
 import { Board, Moves } from "./board.js";
 
 function State({ run, step, each }) {
-  const columns = { made: each.made, policy: each.sampled, ...each.reference };
+  const columns = { "played": each.made, "probability": each.sampled, ...each.reference };
   return html`<article class="state"><h3>${each.game ? `${each.game}, ` : ""}${each.role} <small>${each.turns} turns${each.unreadable ? `, ${share(each.unreadable)} unreadable` : ""}</small></h3>
     ${each.drawing ? html`<${Board} drawing=${each.drawing} />` : html`<${Written} text=${cut(each.state, 400)} label="information state" />`}
     <${Moves} moves=${each.moves} columns=${columns} /></article>`;
@@ -32,7 +32,7 @@ function Strategies({ run, query, version }) {
   const change = (changes) => stay("states", { ...query, run: run.name, ...changes });
   return html`<p class="tools"><label>step <select value=${String(answer.step)} disabled=${!live} onChange=${(event) => change({ step: event.target.value })}>${answer.steps.map((each) => html`<option value=${String(each)}>${each}</option>`)}</select></label>
       <label>order <select value=${far ? "far" : ""} onChange=${(event) => change({ order: event.target.value })}><option value="">as in the game</option><option value="far">furthest from the game's player first</option></select></label></p>
-    <p class="faint">newest: the policy's own probabilities after step ${answer.step}${answer.averaged ? `; average: of ${answer.averaged} evaluations up to then, weighted by how likely the policy itself gets there` : ""}; then the players that the game exports. What is missing to 100 % is anything that is no legal move.</p>
+    <p class="faint">newest: the policy's own probabilities after step ${answer.step}${answer.averaged ? `; average: of ${answer.averaged} evaluations up to then, weighted by how likely the policy itself gets there` : ""}; then the game's reference players. The rest to 100 % are answers that are no legal move.</p>
     ${answer.problem ? html`<p class="warning">no average: ${spelled(answer.problem)}</p>` : null}
     ${answer.states.length < answer.count ? html`<p class="faint">This report holds the first ${answer.states.length} of ${answer.count} states.</p>` : null}
     <div class="states">${states.slice(0, shown).map((each) => html`<${Strategy} each=${each} />`)}</div>
@@ -55,7 +55,7 @@ function Played({ run, query, version }) {
   const choose = (event) => stay("states", { run: run.name, step: event.target.value });
   return html`<div>
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
-    <p class="faint">made: share of these turns; policy: mean probability of the sampled tokens, where the move was made; then the players that the game exports.</p>
+    <p class="faint">played %: share of these turns; probability: mean probability of the sampled tokens, where the move was played; then the game's reference players.</p>
     ${answer ? html`<p class="tools"><label>step <select value=${String(step)} onChange=${choose}>${answer.steps.map((each) => html`<option value=${String(each)}>${each}</option>`)}</select></label>
       <a href=${address("episodes", { run: run.name, first: step, last: step })}>episodes of this step</a></p>
       ${answer.states.length ? html`<div class="states">${answer.states.map((each) => html`<${State} run=${run} step=${step} each=${each} />`)}</div>`

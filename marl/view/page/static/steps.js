@@ -17,7 +17,7 @@ export function StepsPage({ run, query, version }) {
   const offset = Number(query.offset || 0);
   const { answer, error } = useAnswer("rows", { run: run.name, ...(live ? { offset, limit: PAGE } : {}) }, version);
   const turn = (to) => stay("steps", { ...query, run: run.name, offset: to });
-  if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
+  if (error) return html`<h2>steps of ${run.name}</h2><p class="warning" role="alert">${spelled(error)}</p>`;
   if (!answer) return html`<p role="status">reading the steps…</p>`;
   return html`<section aria-label="steps"><h2>steps of ${run.name}</h2>${query.step && live ? html`<${Step} run=${run} step=${query.step} />` : null}
     <div class="wide" tabindex="0" role="region" aria-label="steps"><table class="list"><thead><tr><th>step</th>${answer.columns.map((name) => html`<th>${name}</th>`)}</tr></thead>

@@ -26,7 +26,7 @@ export async function ask(path, query = {}) {
 function fromReport(path, query) {
   if (path === "episodes") return filtered(query);
   const name = key(path, path === "rows" ? { run: query.run } : query);
-  if (!(name in embedded)) throw new Error("this report does not hold that; marl view shows all of a run");
+  if (!(name in embedded)) throw new Error("Not in this report; open the run with marl view");
   return embedded[name];
 }
 

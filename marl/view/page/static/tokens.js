@@ -1,5 +1,5 @@
 // A completion by tokens, shaded by advantage, log-probability, entropy or sampler mismatch.
-import { figure, html, value } from "./words.js";
+import { figure, greatestSize, html, useGrowing, useMemo, value } from "./words.js";
 import { spelled, visible } from "./text.js";
 
 export const SHADES = { plain: "plain text", advantage: "advantage", logprob: "log-probability", entropy: "entropy", mismatch: "sampler mismatch" };
@@ -24,7 +24,7 @@ export function recorded(turn, chain, name) {
 }
 
 // Maximum mismatch of an episode, which scales the colours.
-export const greatestMismatch = (episode) => Math.max(LEAST_MISMATCH, ...(episode.chains || []).flatMap((chain) => chain.mismatch || []).map(value).filter(Number.isFinite).map(Math.abs));
+export const greatestMismatch = (episode) => greatestSize((episode.chains || []).flatMap((chain) => chain.mismatch || []).map(value), LEAST_MISMATCH);
 
 function background(number, shade, scale) {
   if (number === null || number === undefined) return "transparent";
@@ -50,27 +50,52 @@ function Legend({ shade, scale, known }) {
   return html`<p class="legend" aria-label="legend of the shading by ${SHADES[shade]}">${ends.map(([colour, words]) => html`<${Swatch} colour=${colour} words=${words} />`)}</p>`;
 }
 
+// All that is known of the tokens of a turn, a list for each column, computed once for the whole turn.
+function columns(turn, chain, learnt) {
+  return {
+    advantage: advantages(turn, chain), logprob: turn.tokens.logprobs.map(value),
+    entropy: recorded(turn, learnt, "entropy"), mismatch: recorded(turn, learnt, "mismatch"), imposed: new Set(turn.tokens.imposed),
+  };
+}
+
+const AT_ONCE = 1000;
+
+// Parts of a long answer, each drawn once: Preact skips a part that is the same object as before.
+function usePieces(total, draw, version) {
+  const drawn = useMemo(() => [], [version]);
+  const count = useGrowing(Math.ceil(total / AT_ONCE), 1, version);
+  while (drawn.length < count) {
+    const begin = drawn.length * AT_ONCE;
+    const indices = Array.from({ length: Math.min(AT_ONCE, total - begin) }, (_, i) => begin + i);
+    drawn.push(html`<${Piece} key=${drawn.length} parts=${indices.map(draw)} />`);
+  }
+  return [...drawn];
+}
+
+const Piece = ({ parts }) => parts;
+
 // `learnt`: the turn's credit under the run's own rule, with values from the update; `chain`: under the selected rule.
 export function Tokens({ turn, chain, learnt, shade, scale, mismatch }) {
-  const { ids, texts, logprobs, imposed } = turn.tokens;
-  const choices = { advantage: () => advantages(turn, chain), logprob: () => logprobs.map(value), entropy: () => recorded(turn, learnt, "entropy"), mismatch: () => recorded(turn, learnt, "mismatch") };
-  const values = choices[shade]();
+  const { ids, texts } = turn.tokens;
+  const known = useMemo(() => columns(turn, chain, learnt), [turn, chain, learnt]);
+  const version = useMemo(() => ({}), [known, shade, scale, mismatch]);
+  const values = known[shade];
   const full = shade === "mismatch" ? mismatch : scale;
-  const title = (i) => [`token ${i}`, `id ${ids[i]}`, `log-probability ${figure(logprobs[i])}`,
-    `advantage ${figure(advantages(turn, chain)[i], true)}`, `entropy ${figure(recorded(turn, learnt, "entropy")[i])}`, `mismatch ${figure(recorded(turn, learnt, "mismatch")[i], true)}`, imposed.includes(i) ? "not sampled: written for the model" : ""]
-    .filter(Boolean).join(", ");
-  const pieces = ids.map((id, i) => html`<span class=${imposed.includes(i) ? "token imposed" : "token"} title=${title(i)}
-    style=${{ backgroundColor: background(values[i], shade, full) }}>${texts ? visible(texts[i]) : `${id} `}</span>`);
+  const title = (i) => `token ${i}, id ${ids[i]}, log-probability ${figure(known.logprob[i])}, advantage ${figure(known.advantage[i], true)}, entropy ${figure(known.entropy[i])}, `
+    + `mismatch ${figure(known.mismatch[i], true)}${known.imposed.has(i) ? ", not sampled: written for the model" : ""}`;
+  const pieces = usePieces(ids.length, (i) => html`<span class=${known.imposed.has(i) ? "token imposed" : "token"} title=${title(i)}
+    style=${{ backgroundColor: background(values[i], shade, full) }}>${texts ? visible(texts[i]) : `${ids[i]} `}</span>`, version);
   return html`<pre class="written tokens" tabindex="0" aria-label="completion, shaded by ${SHADES[shade]}">${pieces}</pre>
     <${Legend} shade=${shade} scale=${full} known=${values.some((each) => each !== null && each !== undefined)} />
     ${texts ? null : html`<p class="faint">No checkpoint holds this policy's tokenizer: the ids of the tokens are shown.</p>`}`;
 }
 
 export function TokenTable({ turn, chain, learnt }) {
-  const earned = advantages(turn, chain), entropy = recorded(turn, learnt, "entropy"), mismatch = recorded(turn, learnt, "mismatch");
-  const { ids, texts, logprobs } = turn.tokens;
+  const { ids, texts } = turn.tokens;
+  const known = useMemo(() => columns(turn, chain, learnt), [turn, chain, learnt]);
+  const rows = usePieces(ids.length, (i) => html`<tr><td>${i}</td><td>${ids[i]}</td><td class="text">${texts ? spelled(JSON.stringify(texts[i])) : "–"}</td>
+      <td>${figure(known.logprob[i])}</td><td>${figure(known.advantage[i], true)}</td><td>${figure(known.entropy[i])}</td><td>${figure(known.mismatch[i], true)}</td></tr>`, known);
   return html`<div class="wide" tabindex="0" role="region" aria-label="tokens"><table>
     <thead><tr><th>token</th><th>id</th><th>text</th><th>log-probability</th><th>advantage</th><th>entropy</th><th>mismatch</th></tr></thead>
-    <tbody>${ids.map((id, i) => html`<tr><td>${i}</td><td>${id}</td><td class="text">${texts ? spelled(JSON.stringify(texts[i])) : "–"}</td>
-      <td>${figure(logprobs[i])}</td><td>${figure(earned[i], true)}</td><td>${figure(entropy[i])}</td><td>${figure(mismatch[i], true)}</td></tr>`)}</tbody></table></div>`;
+    <tbody>${rows}</tbody></table></div>`;
 }

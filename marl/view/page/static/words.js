@@ -12,32 +12,54 @@ export function useKeys(press) {
     return () => removeEventListener("keydown", press);
   });
 }
+// Values that outlive a reload of the tab. A page in a sandbox, as some mail programs show a report, has no storage.
+export const remembered = (name) => { try { return JSON.parse(sessionStorage.getItem(name)); } catch { return null; } };
+export const remember = (name, value) => { try { sessionStorage.setItem(name, JSON.stringify(value)); } catch { /* forgotten */ } };
+export const useLayoutEffect = globalThis.htmPreact.useLayoutEffect;
 export const useRef = globalThis.htmPreact.useRef;
 export const useMemo = globalThis.htmPreact.useMemo;
 
-// Palette of Okabe and Ito, distinguishable with most colour vision deficiencies.
-export const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6f00", "#888888"];
+// Greatest absolute value of finite numbers, at least `least`. `Math.max(...many)` would overflow the stack.
+export const greatestSize = (numbers, least = 0) => numbers.reduce((size, each) => (each !== null && Number.isFinite(each) ? Math.max(size, Math.abs(each)) : size), least);
+
+// Returns the first `count` of many parts, and more of them after each frame, so that a long list never blocks the page.
+export function useGrowing(total, at_once, version) {
+  const [shown, show] = useState({ version, count: at_once });
+  const count = shown.version === version ? shown.count : at_once;
+  useEffect(() => {
+    if (count >= total) return undefined;
+    const timer = setTimeout(() => show({ version, count: count + at_once }), 0);
+    return () => clearTimeout(timer);
+  }, [count, total, version]);
+  return Math.min(count, total);
+}
+
+// Colours of runs and roles come from the server (marl/view/colours.py), so that plots have the same.
 
 // Kinds of edges: colour and meaning.
 export const KINDS = {
-  heard: ["#2a8fd0", "its words were heard"],
-  told: ["#1aa57d", "the game told of it"],
-  posed: ["#e0691a", "it posed the problem"],
-  gated: ["#8a8f98", "it decided that the other speaks, or whom it hears"],
-  tool: ["#cc79a7", "it called the tool, or the tool answered it"],
+  heard: ["#2a8fd0", "passed on in its own words"],
+  told: ["#1aa57d", "passed on by the game"],
+  posed: ["#e0691a", "posed the problem"],
+  gated: ["#8a8f98", "decided who speaks or listens"],
+  tool: ["#cc79a7", "called the tool, or the tool's answer"],
   self: ["#a08c00", "the reader's own turn"],
 };
 
 // The server sends numbers that JSON lacks as texts: "NaN", "Infinity", "-Infinity".
 export const value = (number) => (number === null || number === undefined ? null : Number(number));
 
+// Making a format is slow, and long answers have tens of thousands of numbers.
+const WHOLE = new Intl.NumberFormat("en");
+
+// The one format of numbers, also of the terminal (marl/view/number_format.py): whole numbers in full, others with four digits.
 export function figure(number, signed = false) {
   const known = value(number);
   if (known === null) return "–";
   const size = Math.abs(known);
-  let text = Number.isFinite(known) && size !== 0 && (size >= 1e6 || size < 1e-4)
-    ? known.toExponential(2) : Number.isInteger(known) ? known.toLocaleString("en") : String(Number(known.toPrecision(4)));
-  if (!Number.isFinite(known)) text = String(known);
+  let text = String(known);
+  if (Number.isInteger(known) && size < 1e15) text = WHOLE.format(known);
+  else if (Number.isFinite(known)) text = size >= 1e6 || size < 1e-4 ? known.toExponential(2) : String(Number(known.toPrecision(4)));
   return (signed && known > 0 ? "+" : "") + text.replace("-", "−");
 }
 

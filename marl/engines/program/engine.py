@@ -1,0 +1,316 @@
+"""Engine that answers a request by running a program, whose model calls become requests to other engines meanwhile."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+from marl.core.errors import EngineError
+from marl.core.types import Completion, CompletionFailure, Request, Ticket
+from marl.engines.program.process import ProgramAttemptError, ProgramProcess
+from marl.gateway.server import Gateway, new_session_key
+from marl.gateway.sessions import AnsweringAgent, ProgramSession
+from marl.host.untrusted_text import replace_surrogates
+from marl.protocols import IneffectiveCallsNotice, ModelCallingEngine, ProgramAnswer, ProgramModelCall
+from marl.protocols.programs import ProgramAttemptCounts, ProgramCallerResult
+
+if TYPE_CHECKING:
+    # Imported for type checkers only: `settings` imports this module, so a second import would be circular.
+    from marl.engines.program.settings import Program
+
+_POLL_S = 0.5
+"""Maximum time between two checks of an attempt's time limit, in seconds."""
+_MAX_ERROR_LENGTH = 500
+"""Maximum length of a failed program's error message, in characters."""
+Answer = Completion | CompletionFailure
+
+
+@dataclass(eq=False, slots=True)
+class _ProgramJob:
+    """Request that a program answers, in up to `attempts` attempts."""
+
+    ticket: Ticket
+    task: Any
+    callers: Mapping[str, AnsweringAgent]
+    """Model name in the program's calls -> agent that answers these calls."""
+    cancelled: bool = False
+    session: ProgramSession | None = None
+    """Session of the present attempt."""
+    process: ProgramProcess | None = None
+    """Process of the present attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _JobFinished:
+    """Event of a worker thread: the job's request is answered, or an error ends the run."""
+
+    job: _ProgramJob
+    answer: Answer | EngineError
+
+
+_Event = ProgramModelCall | IneffectiveCallsNotice | _JobFinished
+
+
+class ProgramEngine(ModelCallingEngine):
+    """Engine that runs each program in a process of its own, and serves the programs' model calls by a `Gateway`."""
+
+    reason = "runs a program: it has no weights to load"
+
+    def __init__(self, settings: Program) -> None:
+        self._settings = settings
+        self._events: queue.Queue[_Event] = queue.Queue()
+        self._gateway: Gateway | None = None
+        self._workers: list[_ProgramWorker] = []
+        self._queued: queue.SimpleQueue[_ProgramJob | None] = queue.SimpleQueue()
+        self._jobs: dict[Ticket, _ProgramJob] = {}
+        self._calls: list[ProgramModelCall | IneffectiveCallsNotice] = []
+        self._parents: dict[int, Ticket] = {}
+        """Id of an open call -> ticket of its program."""
+        self._answers: list[tuple[Ticket, Answer]] = []
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        """Queue a run of the program on the task in `request.state`.
+
+        Raises:
+            ValueError: if `request.state` holds no task, because the agent's stage of the game has no `callers`.
+        """
+        if request.forced is not None:
+            self._answers.append((ticket, Completion(request.forced, (), (), (), "stop")))
+            return
+        try:
+            state = json.loads(request.state)
+            task = state["task"]
+            callers = {name: AnsweringAgent(entry["agent"], entry["match"]) for name, entry in state["callers"].items()}
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"policy {request.policy!r} runs a program, but was given no task: {error!r}") from error
+        job = self._jobs[ticket] = _ProgramJob(ticket, task, callers)
+        if self._gateway is None:
+            self._start_workers()
+        self._queued.put(job)
+
+    def _start_workers(self) -> None:
+        """Start the gateway and the worker threads."""
+        gateway = self._gateway = Gateway(self._events.put)
+        workers = self._workers
+        for _ in range(self._settings.workers):
+            worker = _ProgramWorker(self._settings, gateway, self._events)
+            workers.append(worker)
+            threading.Thread(target=_run_jobs, args=(worker, self._queued), daemon=True).start()
+        self.close = finalize(self, _close_workers, workers, self._queued, gateway)
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Answer]]:
+        """Return the answers of programs that have ended. Wait at most `wait_s` seconds for an answer or a call.
+
+        Raises:
+            EngineError: if a program cannot be started, or reports a reward for an agent that does not exist.
+        """
+        answers, self._answers = self._answers, []
+        has_work = bool(self._jobs) and not answers
+        try:
+            event = self._events.get(block=has_work and wait_s > 0, timeout=wait_s or None)
+            while True:
+                if isinstance(event, _JobFinished):
+                    if self._jobs.pop(event.job.ticket, None):
+                        if isinstance(event.answer, EngineError):
+                            raise event.answer
+                        answers.append((event.job.ticket, event.answer))
+                elif event.parent in self._jobs:
+                    if isinstance(event, ProgramModelCall):
+                        self._parents[event.id] = event.parent
+                    else:
+                        self._forget_calls(event)
+                    self._calls.append(event)
+                event = self._events.get_nowait()
+        except queue.Empty:
+            return answers
+
+    def _forget_calls(self, notice: IneffectiveCallsNotice) -> None:
+        """Remove the calls from the open ones whose answers have no effect according to `notice`."""
+        calls = notice.calls
+        if calls is None:
+            calls = [call for call, parent in self._parents.items() if parent == notice.parent]
+        for call in calls:
+            self._parents.pop(call, None)
+
+    def is_computing(self) -> bool:
+        waiting = set(self._parents.values())
+        # Workers take the requests in the order of their submission.
+        running = islice(self._jobs, self._settings.workers)
+        return any(ticket not in waiting for ticket in running)
+
+    def program_attempt_counts(self) -> ProgramAttemptCounts:
+        begin_times = [begun for worker in self._workers if (begun := worker.begun) is not None]
+        return ProgramAttemptCounts(
+            attempts=sum(worker.attempts for worker in self._workers),
+            repeated=sum(worker.repeated for worker in self._workers),
+            running=len(begin_times),
+            since=min(begin_times, default=time.time()),
+        )
+
+    def take_model_calls_and_notices(self) -> list[ProgramModelCall | IneffectiveCallsNotice]:
+        calls, self._calls = self._calls, []
+        return calls
+
+    def deliver_model_call_answer(self, call_id: int, answer: Answer) -> None:
+        job = self._jobs.get(self._parents.pop(call_id, -1))
+        if job and job.session and self._gateway:
+            self._gateway.answer_call(job.session, call_id, answer)
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        cancelled = set(tickets)
+        self._answers = [answer for answer in self._answers if answer[0] not in cancelled]
+        for ticket in cancelled & self._jobs.keys():
+            job = self._jobs.pop(ticket)
+            job.cancelled = True
+            # The worker's thread notices that the killed process has ended, and drops it.
+            if process := job.process:
+                process.kill()
+        self._calls = [call for call in self._calls if call.parent not in cancelled]
+
+
+class _ProgramWorker:
+    """Worker that runs jobs one after the other. With `call`, the same process runs further jobs."""
+
+    def __init__(self, settings: Program, gateway: Gateway, events: queue.Queue[_Event]) -> None:
+        self._settings, self._gateway, self._events = settings, gateway, events
+        self.process: ProgramProcess | None = None
+        self.closed = False
+        self.attempts = self.repeated = 0
+        """Numbers of attempts so far: all, and those after a lost attempt of the same job."""
+        self.begun: float | None = None
+        """Time at which the present attempt began [s since 1970], or None between attempts."""
+
+    def run(self, job: _ProgramJob) -> Answer | EngineError:
+        """Return the answer of a job's program, after up to `attempts` attempts."""
+        cause = ""
+        for attempt in range(self._settings.attempts):
+            if job.cancelled or self.closed:
+                break
+            self.attempts += 1
+            if attempt:
+                self.repeated += 1
+                self._events.put(IneffectiveCallsNotice(job.ticket))
+            self.begun = time.time()
+            try:
+                return self._attempt_job(job)
+            except ProgramAttemptError as error:
+                cause = str(error)
+                self._end_process()
+            except EngineError as error:
+                self._end_process()
+                return error
+            finally:
+                self.begun = None
+        return CompletionFailure("unjudged", f"{self._settings.attempts} attempts of a program failed: {cause}")
+
+    def report_answer(self, job: _ProgramJob, answer: Answer | EngineError) -> None:
+        """Queue `answer`, the result of `job`, for the engine's next `step`."""
+        self._events.put(_JobFinished(job, answer))
+
+    def _attempt_job(self, job: _ProgramJob) -> Completion:
+        """Run the program of `job` once and return its answer.
+
+        Raises:
+            ProgramAttemptError: if the process is killed or exceeds `timeout_s`.
+            EngineError: if the program cannot be started, or reports rewards for an unknown agent.
+        """
+        settings, process = self._settings, self.process
+        # If a call arrives after its attempt has ended, a thread is still running in the process; it is replaced.
+        if process is not None and (process.has_ended or process.key in self._gateway.late_keys):
+            self._end_process()
+            process = None
+        if process is None:
+            process = self.process = ProgramProcess(settings, self._gateway.address, new_session_key())
+            if settings.call:
+                process.wait_until_ready()
+        session = job.session = self._gateway.begin_session(process.key, job.ticket, job.callers)
+        job.process = process
+        is_late, reply = False, None
+        try:
+            process.send_task(json.dumps(job.task))
+            begin_s = time.monotonic()
+            while not (job.cancelled or self.closed):
+                remaining_s = settings.timeout_s + session.total_open_call_s - (time.monotonic() - begin_s)
+                if remaining_s <= 0:
+                    is_late = True
+                    raise ProgramAttemptError(f"it took longer than timeout_s: {settings.timeout_s:g}")
+                reply = process.receive_reply(min(remaining_s, _POLL_S))
+                if reply is not None:
+                    break
+        finally:
+            job.process = None
+            untaken = self._gateway.end_session_and_list_undelivered_calls(process.key, is_timed_out=is_late)
+            if settings.run:
+                self._end_process()
+        if reply is None:
+            raise ProgramAttemptError("cancelled")
+        if untaken:
+            self._events.put(IneffectiveCallsNotice(job.ticket, tuple(untaken)))
+        return _to_completion(reply, job, session, process.key)
+
+    def _end_process(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.close()
+            self._gateway.late_keys.discard(process.key)
+
+
+def _to_completion(reply: Mapping[str, Any], job: _ProgramJob, session: ProgramSession, key: str) -> Completion:
+    """Return a program's reply as a completion, with the rewards that it reported and without its `key`.
+
+    Raises:
+        EngineError: if a reward is no number, or for an unknown agent.
+    """
+    reported: dict[str, dict[str, float]] = {caller.agent: {} for caller in job.callers.values()}
+    for agent, name, value in session.rewards.values():
+        reported[agent][name] = reported[agent].get(name, 0.0) + value
+    result, why = reply.get("result"), str(reply.get("failed", ""))
+    if isinstance(result, dict) and "answer" in result:
+        rewards: Any = result.get("rewards") or {}
+        for caller, amounts in rewards.items() if isinstance(rewards, dict) else [("rewards", rewards)]:
+            if caller not in job.callers or not isinstance(amounts, dict):
+                names = ", ".join(job.callers)
+                raise EngineError(f"a program reports rewards for {caller!r}: {amounts!r}; callers: {names}")
+            for name, value in amounts.items():
+                if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e6:
+                    raise EngineError(f"a program reports the reward {caller}.{name}: {value!r}, which is no number")
+                reported[job.callers[caller].agent][name] = float(value)
+        result = result["answer"]
+    text = result if isinstance(result, str) else "" if result is None else json.dumps(result, sort_keys=True)
+    # Completions are written to files, which can hold no surrogates and must not hold the program's key.
+    text, why = (replace_surrogates(shown.replace(key, "[key]")) for shown in (text, why))
+    callers = {agent: ProgramCallerResult(reported=amounts) for agent, amounts in reported.items() if amounts}
+    answer = ProgramAnswer(
+        answer=text,
+        failed=bool(why),
+        why=why[-_MAX_ERROR_LENGTH:],
+        callers=callers,
+    )
+    return Completion(answer.to_canonical_json(), (), (), (), "stop")
+
+
+def _run_jobs(worker: _ProgramWorker, job_queue: queue.SimpleQueue[_ProgramJob | None]) -> None:
+    """Run queued jobs in `worker` until the queue yields None."""
+    # This is a function: a thread that runs a bound method would keep the engine from being garbage collected.
+    while not worker.closed and (job := job_queue.get()) is not None:
+        if not job.cancelled:
+            worker.report_answer(job, worker.run(job))
+
+
+def _close_workers(
+    workers: list[_ProgramWorker], job_queue: queue.SimpleQueue[_ProgramJob | None], gateway: Gateway
+) -> None:
+    """End all processes, the worker threads and the gateway."""
+    for worker in workers:
+        worker.closed = True
+        if process := worker.process:
+            process.kill()
+        job_queue.put(None)
+    gateway.close()

@@ -1,0 +1,277 @@
+"""Common form of programs' model calls, and of the answers, for all supported HTTP APIs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from marl.core.config import Sampling
+from marl.core.types import Completion, Message
+from marl.host.untrusted_text import parse_json
+from marl.text.answers import remove_thoughts
+from marl.text.tool_calls import TextToolCall, canonical_json, join_tool_calls, split_tool_calls
+
+MAX_CHOICES = 8
+"""Maximum number of answers to one request (`n`)."""
+MAX_TOKENS = 10_000_000
+"""Maximum number of tokens of a call that sets none. The role and the model's context set lower maximums."""
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_TOOL_CALL_ID = re.compile(r"\bcall_([0-9a-f]{1,15})x[0-9]{1,3}\b")
+
+
+class ApiError(Exception):
+    """Error that is sent to the client as an HTTP response."""
+
+    def __init__(self, status: int, message: str, *, field: str = "", code: str = "", may_retry: bool = True) -> None:
+        super().__init__(message)
+        self.status, self.message, self.field, self.code, self.may_retry = status, message, field, code, may_retry
+
+
+class _NamedSchema(BaseModel):
+    """Field `json_schema` of a format in chat completions."""
+
+    schema_fields: dict[str, Any] = Field(alias="schema")
+
+
+class JsonAnswerFormat(BaseModel):
+    """Format that a request sets for the answer: a text, a JSON object, or a JSON object that satisfies a schema."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: _NamedSchema | None = None
+    """Schema in chat completions."""
+    schema_fields: dict[str, Any] | None = Field(None, alias="schema")
+    """Schema in OpenAI's Responses API and Anthropic's Messages API."""
+
+    @model_validator(mode="after")
+    def _check_schema_is_given(self) -> Self:
+        if self.type == "json_schema" and self.json_schema is None and self.schema_fields is None:
+            raise ValueError("the type 'json_schema' needs a schema")
+        return self
+
+    @property
+    def answer_schema(self) -> str | None:
+        """The JSON schema as text, "" if any JSON object is asked for, or None for a text."""
+        if self.type != "json_schema":
+            return "" if self.type == "json_object" else None
+        # The keys keep their order, because constrained decoding writes an object's properties in this order.
+        return json.dumps(self.json_schema.schema_fields if self.json_schema else self.schema_fields)
+
+
+class ModelCallFields(BaseModel):
+    """Model, stream and sampling settings in the body of a request, under the field names of all supported APIs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str = ""
+    stream: bool | None = None
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    max_output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    stop: str | list[str] | None = None
+    stop_sequences: list[str] | None = None
+
+    def to_sampling(self) -> Sampling:
+        """Return the sampling settings, with defaults for omitted fields."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or self.stop_sequences or []
+        limits = (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)
+        return _make_sampling(
+            1.0 if self.temperature is None else self.temperature,
+            self.top_p or 1.0,
+            self.top_k or 0,
+            min([limit for limit in limits if limit is not None], default=MAX_TOKENS),
+            tuple(filter(None, stop)),
+        )
+
+    def to_model_call(
+        self,
+        conversation: Conversation,
+        tool_schemas: Iterable[str] = (),
+        answer_count: int = 1,
+        answer_format: JsonAnswerFormat | None = None,
+    ) -> ModelCall:
+        """Return the call of the request. `tool_schemas` has the JSON schemas of the declared tools."""
+        return ModelCall(
+            messages=tuple(conversation.messages),
+            conversation=conversation.digest,
+            model=self.model,
+            sampling=self.to_sampling(),
+            tools=tuple(tool_schemas),
+            tool_sources=tuple(conversation.tool_sources),
+            answer_schema=answer_format.answer_schema if answer_format else None,
+            choices=answer_count,
+            stream=bool(self.stream),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """Model call of a program: conversation, tools and sampling settings."""
+
+    messages: tuple[Message, ...] = field(compare=False)
+    conversation: str
+    """Digest of `messages`, by which calls are compared and hashed."""
+    model: str
+    sampling: Sampling
+    tools: tuple[str, ...] = ()
+    """JSON schemas of the declared tools, in the form of chat completions."""
+    tool_sources: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    """(index of a message, id of an earlier call) for each message with a result of that call's tool calls."""
+    answer_schema: str | None = None
+    """JSON schema of the answer; "" for any JSON object, None for a text."""
+    choices: int = 1
+    """Number of answers to sample."""
+    stream: bool = False
+
+    @property
+    def equality_key(self) -> Hashable:
+        """Value that is equal for equal calls and does not hold their messages."""
+        return self.conversation, self.model, self.sampling, self.tools, self.answer_schema, self.choices, self.stream
+
+
+@lru_cache(maxsize=256)
+def _make_sampling(temperature: float, top_p: float, top_k: int, max_tokens: int, stop: tuple[str, ...]) -> Sampling:
+    """Return sampling settings. They are cached, because most calls of a program have equal ones."""
+    return Sampling(temperature=temperature, top_p=top_p, top_k=top_k, max_tokens=max_tokens, stop=stop)
+
+
+class AnswerShownToProgram(NamedTuple):
+    """Answer to a model call as the program reads it: content without thoughts, and parsed tool calls."""
+
+    completion: Completion
+    content: str
+    """Text without thoughts and tool calls."""
+    tool_calls: tuple[TextToolCall, ...]
+    call_id: int
+
+    @classmethod
+    def from_completion(cls, call_id: int, completion: Completion) -> AnswerShownToProgram:
+        """Return `completion`, the answer to call `call_id`, as the program reads it."""
+        return cls(completion, *split_tool_calls(remove_thoughts(completion.text)), call_id)
+
+    def tool_call_id(self, tool_call_index: int) -> str:
+        """Return the id of tool call `tool_call_index`. It contains `call_id`, to recognise the tool's result."""
+        return f"call_{self.call_id:x}x{tool_call_index}"
+
+    @property
+    def prompt_and_completion_token_counts(self) -> tuple[int, int]:
+        """(number of prompt tokens, number of completion tokens)."""
+        return len(self.completion.prompt_ids), len(self.completion.token_ids)
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Builder of a model call's messages, which records the messages with tool results."""
+
+    messages: list[Message] = field(default_factory=list[Message])
+    tool_sources: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    digest: str = ""
+    """Hash of `messages`."""
+
+    def copy(self) -> Conversation:
+        """Return an equal conversation, which can be extended on its own."""
+        return Conversation(self.messages.copy(), self.tool_sources.copy(), self.digest)
+
+    def add_message(self, role: str, text: str, *, tool_call_ids: Iterable[str] = ()) -> None:
+        """Append a message. `tool_call_ids` are ids of tool calls whose results the message holds."""
+        match role:
+            case "system" | "developer":
+                message = Message("system", text)
+            case "user" | "assistant":
+                message = Message(role, text)
+            case "tool":
+                # Chat templates of Qwen and Hermes show a tool's result to the model in this form.
+                message = Message("user", f"<tool_response>\n{text}\n</tool_response>")
+            case _:
+                index = len(self.messages)
+                raise ApiError(400, f"messages.{index}.role: {role!r} is no role", field=f"messages.{index}.role")
+        self.messages.append(message)
+        self._add_to_digest(message.role, message.content)
+        # A quick test for "call_" comes first, because few of a long dialogue's thousands of messages name a tool call.
+        named = " ".join((*tool_call_ids, text))
+        if "call_" in named:
+            callers = {int(number, 16) for number in _TOOL_CALL_ID.findall(named)}
+            self.tool_sources += [(len(self.messages) - 1, caller) for caller in sorted(callers)]
+
+    def add_tool_call(self, text: str) -> None:
+        """Append a tool call to the assistant's last message, or as a new message."""
+        if not self.messages or self.messages[-1].role != "assistant":
+            self.add_message("assistant", text)
+            return
+        before = self.messages[-1].content
+        self.messages[-1] = Message("assistant", f"{before}\n{text}" if before else text)
+        self._add_to_digest("call", text)
+
+    def with_system_message(self, system_text: str | None) -> Conversation:
+        """Return the conversation that begins with the system message `system_text`, if there is one."""
+        if not system_text:
+            return self
+        result = Conversation()
+        result.add_message("system", system_text)
+        result.messages += self.messages
+        result.tool_sources += [(index + 1, caller) for index, caller in self.tool_sources]
+        result._add_to_digest("messages", self.digest)
+        return result
+
+    def _add_to_digest(self, entry_kind: str, text: str) -> None:
+        self.digest = blake2b(f"{self.digest}\0{entry_kind}\0{text}".encode(), digest_size=16).hexdigest()
+
+
+def message_content_text(content: Any, field_path: str) -> str:
+    """Return the text of a message's content, which is a text or a list of text parts, joined by line breaks.
+
+    Raises:
+        ApiError: naming the field of a part that is no text.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for index, part in enumerate(content if isinstance(content, list) else [content]):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
+            place = f"{field_path}.{index}"
+            raise ApiError(400, f"{place}.type: {kind!r} is not supported; choices: text", field=f"{place}.type")
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def assistant_message_text(content: str, tool_calls: Sequence[tuple[str, str]]) -> str:
+    """Return the text of an assistant message with `content` and tool `tool_calls`, each (name, arguments as JSON)."""
+    spelled: list[TextToolCall] = []
+    for name, arguments in tool_calls:
+        try:
+            spelled.append(TextToolCall(name, canonical_json(parse_json(arguments))))
+        except ValueError:
+            spelled.append(TextToolCall(name, canonical_json(arguments)))
+    return join_tool_calls(content.strip(), tuple(spelled)) if spelled else content
+
+
+def function_schema_json(name: str, description: str | None, parameters: Any) -> str:
+    """Return the schema of a tool as JSON text, in the form of OpenAI's chat completions."""
+    function = {"name": name, "description": description or "", "parameters": parameters or {"type": "object"}}
+    return canonical_json({"type": "function", "function": function})
+
+
+def parse_request_fields(fields_class: type[Any], fields: Mapping[str, Any]) -> Any:
+    """Return `fields`, JSON fields of a request, as an instance of the pydantic class `fields_class`.
+
+    Raises:
+        ApiError: naming the first wrong field.
+    """
+    try:
+        return fields_class.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ApiError(400, f"{field}: {first['msg']}", field=field) from error

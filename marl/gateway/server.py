@@ -1,0 +1,447 @@
+"""HTTP server on the loopback interface that answers the model calls of programs written elsewhere.
+
+The server runs in a thread of its own. Each attempt of a program authenticates by a key of 128 random bits. Sizes,
+nesting and numbers of connections are bounded, because programs may come from anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from pydantic import BaseModel, Field, FiniteFloat
+
+from marl.core.types import Completion, CompletionFailure, Ticket
+from marl.gateway.anthropic import AnthropicRequest
+from marl.gateway.bodies import (
+    MIN_KNOWN_LENGTH,
+    CachedRequestBody,
+    decode_request_body,
+    json_list_bounds,
+    parse_request_body,
+)
+from marl.gateway.calls import AnswerShownToProgram, ApiError, Conversation, parse_request_fields
+from marl.gateway.chat import ChatCompletionRequest, TextCompletionRequest
+from marl.gateway.responses import ResponsesRequest
+from marl.gateway.sessions import Answer, AnsweringAgent, ModelCallFuture, ProgramSession
+from marl.protocols import ProgramModelCall
+
+MAX_BODY_BYTES = 16 << 20
+"""Maximum size of a request's body, in bytes."""
+MAX_CONNECTIONS = 4096
+"""Maximum number of open connections. Further connections are closed at once."""
+_HEADER_S = 20.0
+"""Maximum time from the opening of a connection to its first complete request header, in seconds."""
+_BODY_S = 30.0
+"""Maximum time of receiving a request's body, in seconds."""
+_COMMENT_S = 3.0
+"""Time between two keep-alive comments while a client waits for a streamed answer, in seconds."""
+_READ_BYTES = 1 << 20
+"""Number of unread bytes of a connection beyond which reading pauses. Histories of long dialogues are below it."""
+_MAX_ENDED_KEYS = 10_000
+"""Number of ended attempts whose keys are remembered, so that late calls get another error than unknown keys."""
+_SESSION = web.RequestKey("session", ProgramSession)
+ApiRequest = ChatCompletionRequest | TextCompletionRequest | ResponsesRequest | AnthropicRequest
+
+
+class _RewardReport(BaseModel):
+    """JSON body of `PUT /v1/marl/rewards`, by which a program reports a reward of an agent."""
+
+    agent: str = ""
+    turn: str = ""
+    """Id of a response that identifies the agent, as an alternative to `agent`."""
+    name: str = Field(min_length=1, max_length=100)
+    value: FiniteFloat = Field(ge=-1e6, le=1e6)
+    key: str = Field(min_length=1, max_length=200)
+
+
+def _is_not_about_malformed_http(record: logging.LogRecord) -> bool:
+    """Return False for a log record about a request that is no HTTP, whose lines could hold a program's key."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
+
+
+_LOGGER = logging.getLogger("marl.gateway")
+_LOGGER.addFilter(_is_not_about_malformed_http)
+
+
+class _RefusedConnection(asyncio.Protocol):
+    """Connection above `MAX_CONNECTIONS`, which is closed at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class Gateway:
+    """HTTP server for the model calls of programs. Each call is passed to `emit`, in the server's thread."""
+
+    def __init__(self, emit: Callable[[ProgramModelCall], None]) -> None:
+        self._emit = emit
+        self._sessions: dict[str, ProgramSession] = {}
+        """Key -> session of the attempt in progress."""
+        self._ended: dict[str, ApiError] = {}
+        """Key of an ended attempt -> error that later calls with this key get."""
+        self.late_keys: set[str] = set()
+        """Keys of ended attempts with which a call arrived after the end."""
+        self._answers: deque[tuple[ProgramSession, int, Answer]] = deque()
+        """Answers that the server's thread has not delivered: (session, id of the call, answer)."""
+        self._ids = count(1)
+        self._silent: dict[Any, asyncio.TimerHandle] = {}
+        """Connection without a complete request header so far -> timer that closes it."""
+        self._last_calls: dict[Any, list[ModelCallFuture]] = {}
+        """Connection -> calls of its last request, whose answers are sent."""
+        self._loop = asyncio.new_event_loop()
+        started: Future[int] = Future()
+        threading.Thread(target=self._run_event_loop, args=(started,), name="marl gateway", daemon=True).start()
+        self.port = started.result(timeout=30)
+        self.address = f"http://127.0.0.1:{self.port}"
+        """URL of the server, without a path."""
+
+    # --- methods called in the engine's threads ------------------------------------------------------------------
+
+    def begin_session(
+        self, session_key: str, program_ticket: Ticket, callers: Mapping[str, AnsweringAgent]
+    ) -> ProgramSession:
+        """Accept calls with `session_key`, for an attempt to answer request `program_ticket`; return its session."""
+        session = ProgramSession(program_ticket, callers, self._emit, self._ids)
+        self._ended.pop(session_key, None)
+        self._sessions[session_key] = session
+        return session
+
+    def end_session_and_list_undelivered_calls(self, session_key: str, *, is_timed_out: bool = False) -> list[int]:
+        """End the attempt of `session_key` and return the ids of its undelivered calls. `is_timed_out`: out of time."""
+        session = self._sessions.pop(session_key, None)
+        if session is None:
+            return []
+        if is_timed_out:
+            error = ApiError(504, "the time of this program is over", may_retry=False)
+        else:
+            error = ApiError(409, "this program has ended", may_retry=False)
+        self._ended[session_key] = error
+        while len(self._ended) > _MAX_ENDED_KEYS:
+            del self._ended[next(iter(self._ended))]
+        closed: Future[list[int]] = Future()
+        try:
+            self._loop.call_soon_threadsafe(
+                lambda: closed.set_result(session.end_with_error_and_list_undelivered_calls(error))
+            )
+        except RuntimeError:  # raised if the server is closed
+            return []
+        return closed.result(timeout=30)
+
+    def answer_call(self, session: ProgramSession, call_id: int, answer: Completion | CompletionFailure) -> None:
+        """Send `answer` to the client of call number `call_id` of `session`."""
+        self._answers.append((session, call_id, answer))
+        # Waking the server costs more than passing an answer, so answers that arrive together share it.
+        if len(self._answers) == 1:
+            with suppress(RuntimeError):  # raised if the event loop is already closed, when Python exits
+                self._loop.call_soon_threadsafe(self._pass_answers_to_sessions)
+
+    def close(self) -> None:
+        """Stop the server."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    # --- methods called in the server's thread -------------------------------------------------------------------
+
+    def _pass_answers_to_sessions(self) -> None:
+        while self._answers:
+            session, call_id, answer = self._answers[0]
+            session.answer_call(call_id, answer)
+            # The last answer stays in the queue until it is delivered, so that a new one does not wake the server.
+            self._answers.popleft()
+
+    def _run_event_loop(self, port_future: Future[int]) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                port = runner.run(self._start_server_and_return_port())
+            except OSError as error:
+                port_future.set_exception(error)
+                return
+            port_future.set_result(port)
+            self._loop.run_forever()
+
+    async def _start_server_and_return_port(self) -> int:
+        application = web.Application(middlewares=[self._authenticate])
+        for prefix in ("", "/agents/{agent}"):
+            for path, api in _APIS.items():
+                application.router.add_post(f"{prefix}{path}", self._model_call_handler(api))
+            application.router.add_get(f"{prefix}/v1/models", self._list_models)
+            application.router.add_put(f"{prefix}/v1/marl/rewards", self._record_reward)
+        # If a client disconnects, its call goes on: a repeated request with equal content takes over the answer.
+        runner = web.AppRunner(
+            application,
+            handler_cancellation=False,
+            access_log=None,
+            keepalive_timeout=600,
+            read_bufsize=_READ_BYTES,
+            logger=_LOGGER,
+        )
+        await runner.setup()
+        protocol_factory = runner.server
+        assert protocol_factory is not None
+
+        def accept_connection() -> asyncio.Protocol:
+            if len(protocol_factory.connections) >= MAX_CONNECTIONS:
+                return _RefusedConnection()
+            protocol = protocol_factory()
+            self._silent[protocol] = self._loop.call_later(_HEADER_S, self._close_silent_connection, protocol)
+            return protocol
+
+        remove_connection = protocol_factory.connection_lost
+
+        def close_connection(connection: Any, cause: BaseException | None = None) -> None:
+            calls = self._last_calls.pop(connection, [])
+            # A client resets a connection that it closes before it has read all data. An equal call may then ask again.
+            for call in calls:
+                call.may_be_unread = isinstance(cause, ConnectionResetError)
+            remove_connection(connection, cause)
+
+        protocol_factory.connection_lost = close_connection  # type: ignore[method-assign]
+        server = await self._loop.create_server(accept_connection, "127.0.0.1", 0, backlog=1024, family=socket.AF_INET)
+        self._server = server
+        return int(server.sockets[0].getsockname()[1])
+
+    def _close_silent_connection(self, connection: Any) -> None:
+        del self._silent[connection]
+        if connection.transport is not None:
+            connection.transport.close()
+
+    @web.middleware
+    async def _authenticate(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Middleware that checks a request's host and key, and turns errors into HTTP responses."""
+        if timer := self._silent.pop(request.protocol, None):
+            timer.cancel()
+        self._last_calls.pop(request.protocol, None)
+        try:
+            if request.host not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}"):
+                raise ApiError(403, "this server answers programs on its own machine alone", may_retry=False)
+            key = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+            key = key or request.headers.get("x-api-key", "")
+            session = self._sessions.get(key)
+            if session is None:
+                if key in self._ended:
+                    self.late_keys.add(key)
+                raise self._ended.get(key) or ApiError(401, "unknown key", code="invalid_api_key", may_retry=False)
+            request[_SESSION] = session
+            return await handler(request)
+        except web.HTTPException as error:
+            return _error_response(request, ApiError(error.status, error.reason, may_retry=False))
+        except ApiError as error:
+            return _error_response(request, error)
+
+    async def _list_models(self, request: web.Request) -> web.Response:
+        session = request[_SESSION]
+        entries = [{"id": name, "object": "model", "created": 0, "owned_by": "marl"} for name in session.callers]
+        return web.json_response({"object": "list", "data": entries, "has_more": False})
+
+    async def _record_reward(self, request: web.Request) -> web.Response:
+        session = request[_SESSION]
+        report: _RewardReport = parse_request_fields(
+            _RewardReport, parse_request_body(decode_request_body(await _read_body(request)))
+        )
+        if report.turn:
+            number = report.turn.rpartition("-")[2]
+            agent = session.agents_of_calls.get(number)
+            if agent is None:
+                raise ApiError(404, f"no turn {report.turn[:80]!r} here", field="turn")
+        else:
+            agent = session.agent_of_model_name(report.agent or request.match_info.get("agent", "")).agent
+        is_new = session.record_reward_once(report.key, agent, report.name, report.value)
+        return web.json_response({"object": "marl.reward", "agent": agent, "new": is_new})
+
+    def _model_call_handler(self, request_class: type[ApiRequest]) -> Callable[[web.Request], Any]:
+        async def handle_model_call(request: web.Request) -> web.StreamResponse:
+            session = request[_SESSION]
+            api = _parse_api_request(request_class, await _read_body(request), session)
+            if name := request.match_info.get("agent", ""):
+                caller, recognised_by = session.agent_of_model_name(name), "path"
+            elif name := request.headers.get("X-Marl-Agent", ""):
+                caller, recognised_by = session.agent_of_model_name(name), "header"
+            else:
+                caller, recognised_by = session.recognise_agent_and_criterion(api.call)
+
+            def is_connected() -> bool:
+                return request.transport is not None and not request.transport.is_closing()
+
+            calls: list[ModelCallFuture] = []
+            for _ in range(api.call.choices):
+                calls.append(session.open_or_resume_call(caller, api.call, is_connected, recognised_by))
+            response = await _send_answers(request, session, api, calls)
+            # Clients close streams before their end, which resets the connection, after the last event.
+            if not api.call.stream:
+                self._last_calls[request.protocol] = calls
+            return response
+
+        return handle_model_call
+
+
+async def _send_answers(
+    request: web.Request, session: ProgramSession, api_request: ApiRequest, calls: list[ModelCallFuture]
+) -> web.StreamResponse:
+    """Wait for the answers to all `calls`, send the response with them, and mark the calls as delivered."""
+    stream: web.StreamResponse | None = None
+    try:
+        while api_request.call.stream:
+            _, waiting = await asyncio.wait([call.answer for call in calls], timeout=_COMMENT_S)
+            if not waiting:
+                break
+            # The event stream starts here: the HTTP status is sent, so later errors are sent as events.
+            stream = stream or await _start_event_stream(request)
+            await stream.write(b": waiting\n\n")
+        await asyncio.wait([call.answer for call in calls])
+        try:
+            answers = [_to_shown_answer(call.id, call.answer.result()) for call in calls]
+        except ApiError as error:
+            if stream is None:
+                raise
+            await stream.write(_encode_event("error", {"error": _error_fields(error)}))
+            await stream.write_eof()
+            return stream
+        if isinstance(api_request, ResponsesRequest):
+            session.responses[api_request.response_id(answers)] = api_request.extended_conversation(answers)
+        if api_request.call.stream:
+            stream = stream or await _start_event_stream(request)
+            await stream.write(b"".join(_encode_event(name, data) for name, data in api_request.stream_events(answers)))
+            await stream.write_eof()
+            response: web.StreamResponse = stream
+        else:
+            response = web.json_response(api_request.response_body(answers))
+            await response.prepare(request)
+            await response.write_eof()
+        if request.transport is not None and not request.transport.is_closing():
+            for call in calls:
+                call.delivered = True
+        return response
+    except ConnectionError:
+        # The client has disconnected. A repeated request with equal content takes over the answers.
+        return stream or web.Response(status=499)
+
+
+def _to_shown_answer(call_id: int, answer: Answer) -> AnswerShownToProgram:
+    """Return `answer` to call `call_id` as the program reads it.
+
+    Raises:
+        ApiError: if the call failed.
+    """
+    if isinstance(answer, Completion) and answer.finish not in ("overflow", "aborted"):
+        return AnswerShownToProgram.from_completion(call_id, answer)
+    if answer.finish == "overflow":
+        raise ApiError(400, answer.reason, field="messages", code="context_length_exceeded", may_retry=False)
+    raise ApiError(400, answer.reason or "no answer", may_retry=False)
+
+
+async def _start_event_stream(request: web.Request) -> web.StreamResponse:
+    stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await stream.prepare(request)
+    return stream
+
+
+def _encode_event(event_name: str, data: Any) -> bytes:
+    line = data if isinstance(data, str) else json.dumps(data)
+    return f"event: {event_name}\ndata: {line}\n\n".encode() if event_name else f"data: {line}\n\n".encode()
+
+
+async def _read_body(request: web.Request) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        ApiError: if the body is too large or too slow, or not encoded as the headers say.
+    """
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        if request.content.is_eof():
+            return request.content.read_nowait()
+        async with asyncio.timeout(_BODY_S):
+            # `request.read` would copy the history of a long dialogue three times.
+            while chunk := await request.content.readany():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_BODY_BYTES:
+                    raise ApiError(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes", may_retry=False)
+    except TimeoutError as error:
+        raise ApiError(408, f"the body did not arrive within {_BODY_S:g} s", may_retry=False) from error
+    except web.RequestPayloadError as error:
+        raise ApiError(400, "the body is not encoded as its headers say", may_retry=False) from error
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _parse_api_request(request_class: type[ApiRequest], body: bytes, session: ProgramSession) -> ApiRequest:
+    """Return the call in a request's body. Messages that an earlier body began with are not parsed again.
+
+    Raises:
+        ApiError: naming a wrong field.
+    """
+    api_name = request_class.__name__
+    found = session.bodies.find_cached_body_continued_by(api_name, body)
+    if found and not _continues_response(found[1]):
+        known, remainder = found
+        # On an error the full body is parsed below: in the remainder, error messages would have wrong indices.
+        with suppress(ApiError):
+            text, conversation = decode_request_body(remainder), known.conversation.copy()
+            api = _build_api_request(request_class, parse_request_body(text), conversation, session)
+            if bounds := json_list_bounds(text, api.list_field):
+                end = len(body) - len(text[bounds[1] :].encode())
+                session.bodies.store(CachedRequestBody(api_name, body[:end], known.begin, conversation), known)
+            return api
+    text, conversation = decode_request_body(body), Conversation()
+    api = _build_api_request(request_class, parse_request_body(text), conversation, session)
+    is_kept = len(body) >= MIN_KNOWN_LENGTH and not _continues_response(body)
+    if is_kept and (bounds := json_list_bounds(text, api.list_field)):
+        begin, end = len(text[: bounds[0]].encode()), len(text[: bounds[1]].encode())
+        session.bodies.store(CachedRequestBody(api_name, body[:end], begin, conversation), None)
+    return api
+
+
+def _continues_response(body: bytes) -> bool:
+    """Return True if `body` may name an earlier response, with whose messages its conversation then begins."""
+    return b"previous_response_id" in body
+
+
+def _build_api_request(
+    request_class: type[ApiRequest], body_fields: dict[str, Any], conversation: Conversation, session: ProgramSession
+) -> ApiRequest:
+    if issubclass(request_class, ResponsesRequest):
+        return request_class(body_fields, conversation, session.responses)
+    return request_class(body_fields, conversation)
+
+
+def _error_fields(error: ApiError) -> dict[str, Any]:
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    return {"message": error.message, "type": kind, "param": error.field or None, "code": error.code or None}
+
+
+def _error_response(request: web.Request, error: ApiError) -> web.Response:
+    headers = {} if error.may_retry else {"x-should-retry": "false"}
+    body = {"type": "error", "error": _error_fields(error)}
+    response = web.json_response(body, status=error.status, headers=headers)
+    if not request.content.is_eof():
+        # The rest of the body is left unread, so the connection cannot be used for another request.
+        response.force_close()
+    return response
+
+
+def new_session_key() -> str:
+    """Return a new key of 128 random bits, which is never written to disk."""
+    return f"marl-{secrets.token_hex(16)}"
+
+
+_APIS: dict[str, type[ApiRequest]] = {
+    "/v1/chat/completions": ChatCompletionRequest,
+    "/v1/completions": TextCompletionRequest,
+    "/v1/responses": ResponsesRequest,
+    "/v1/messages": AnthropicRequest,
+}

@@ -1,0 +1,53 @@
+"""Errors of a game's code, and limits on its turns and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from marl.core.errors import EpisodeWithoutOutcomeError, RunError
+from marl.core.watchdog import CallWatchdog
+from marl.protocols import Game
+
+
+class GameError(RunError):
+    """A game raised an error, or did not end. The message names game, seed, options and the moves so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeLimits:
+    """Limits of an episode, in turns and in time."""
+
+    max_turns: int = 10_000
+    """Maximum number of the game's turns, above which `GameError` is raised, and of the model calls of a program."""
+    deadline_s: float = 600.0
+    """Maximum time of one call of a game's or role's code, in seconds."""
+
+
+_DEFAULT_LIMITS = EpisodeLimits()
+
+
+class GameErrorGuard(CallWatchdog):
+    """Context manager that raises errors of a game's code as `GameError`, and `CallTimeoutError` after `deadline_s`."""
+
+    __slots__ = ("_describe_state", "_game")
+
+    def __init__(
+        self, game: Game, describe_state: Callable[[], str], deadline_s: float = _DEFAULT_LIMITS.deadline_s
+    ) -> None:
+        """Guard calls of `game`. `describe_state` returns seed, options and moves so far, for error messages."""
+        super().__init__(lambda: f"{game_name_for_messages(game)} {describe_state()}", deadline_s)
+        self._game, self._describe_state = game, describe_state
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        super().__exit__(kind, error, tb)
+        # Ctrl-C is no subclass of Exception and not the game's error, but `sys.exit` in the game's code is.
+        if kind is not None and issubclass(kind, (Exception, SystemExit)) and kind is not EpisodeWithoutOutcomeError:
+            message = f"{game_name_for_messages(self._game)} raised {kind.__name__}: {error} {self._describe_state()}"
+            raise GameError(message) from error
+
+
+def game_name_for_messages(game: Game) -> str:
+    """Return the name of `game` for messages."""
+    return f"game {type(game).__name__}"

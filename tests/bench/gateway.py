@@ -1,0 +1,219 @@
+"""What the gateway costs beyond the engine: time of a call, time within a long dialogue, memory, and a step of a loop.
+
+    python tests/bench/gateway.py [--out FILE] [--calls 2000] [--step]
+
+`calls`: milliseconds between the request of a program, once encoded, and its answer, with 1,000 words of history;
+everything from the socket to the recorded turn is in it, the program's client too. With one call at a time, and for
+calls per second with 64, the engine answers at once. For the milliseconds of 64 calls at once it answers after 100 to
+300 ms, which are subtracted: if it answered at once, each call would wait for the 63 others.
+`dialogue`: median milliseconds of a call at turns 200 and 2,000 of one dialogue whose history the client sends whole.
+`memory`: growth of the resident set with 1,000 open calls. `step`: seconds of a training step of `team_arithmetic.yaml`
+as a loop with 64 workers and natively, with small models (`--step`, minutes).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from _bench import ROOT, parser, report, silent
+
+import marl
+from marl.core.types import Completion, CompletionFailure, Deal, Request, Ticket
+from marl.engines.program.settings import Program
+from marl.games.team.settings import TeamConfig
+from marl.protocols import WeightlessEngine
+from marl.roles.programs import CallerRole, ProgramRole
+from marl.rollout.casting import RoleRequestBuilder
+from marl.rollout.simulator import RolloutSimulator
+
+PROGRAM = """
+import asyncio, json, os, time
+from urllib.parse import urlsplit
+
+ADDRESS, KEY = urlsplit(os.environ["OPENAI_BASE_URL"]), os.environ["OPENAI_API_KEY"]
+
+async def connect():
+    return await asyncio.open_connection(ADDRESS.hostname, ADDRESS.port, limit=1 << 24)
+
+def encoded(messages):
+    body = f'{{"messages": {messages}, "model": "solver"}}'.encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\\r\\nHost: {ADDRESS.netloc}\\r\\nAuthorization: Bearer {KEY}\\r\\n"
+    return f"{head}Content-Length: {len(body)}\\r\\n\\r\\n".encode() + body
+
+async def send(writer, request):
+    writer.write(request)
+    await writer.drain()
+
+async def receive(reader):
+    head = await reader.readuntil(b"\\r\\n\\r\\n")
+    length = next(int(l.split(b":")[1]) for l in head.split(b"\\r\\n") if l.lower().startswith(b"content-length"))
+    return json.loads(await reader.readexactly(length))["choices"][0]["message"]["content"]
+
+async def calls(count, at_once):
+    times = []
+    async def client(number):
+        reader, writer = await connect()
+        for call in range(count // at_once):
+            chat = [{"role": ("user", "assistant")[turn % 2], "content": f"{number} {call} " + "word " * 50}
+                    for turn in range(19)]
+            request = encoded(json.dumps(chat))
+            begin = time.perf_counter()
+            await send(writer, request)
+            answer = await receive(reader)
+            engine_ms = float(answer.split()[-1])
+            times.append(1e3 * (time.perf_counter() - begin) - engine_ms)
+    begin = time.perf_counter()
+    await asyncio.gather(*map(client, range(at_once)))
+    return {"ms": times, "seconds": time.perf_counter() - begin}
+
+async def dialogue(turns):
+    reader, writer = await connect()
+    chat, times = "[", []
+    for turn in range(turns):
+        chat += json.dumps({"role": "user", "content": f"question {turn} of this dialogue"})
+        request = encoded(f"{chat}]")
+        begin = time.perf_counter()
+        await send(writer, request)
+        answer = await receive(reader)
+        times.append(1e3 * (time.perf_counter() - begin))
+        chat += ", " + json.dumps({"role": "assistant", "content": answer}) + ", "
+    return {"ms": times}
+
+async def hold(count):
+    streams = [await connect() for _ in range(count)]
+    for number, (reader, writer) in enumerate(streams):
+        await send(writer, encoded(json.dumps([{"role": "user", "content": f"{number} " + "word " * 1000}])))
+    await asyncio.gather(*(receive(reader) for reader, _ in streams))
+    return {}
+
+async def main(task):
+    mode, *numbers = os.environ["BENCH_MODE"].split()
+    return await {"calls": calls, "dialogue": dialogue, "hold": hold}[mode](*map(int, numbers))
+"""
+
+
+_ENGINE_S = 0.2
+"""Mean time of an answer where the time beyond the engine is measured."""
+
+
+class FixedEngine(WeightlessEngine):
+    """Engine with fixed answers, about `delay_s` after a request, or as soon as `count` requests are open.
+
+    The delays are spread evenly from half of `delay_s` to one and a half. The last word of an answer is its delay [ms].
+    """
+
+    def __init__(self, count: int = 1, delay_s: float = 0.0) -> None:
+        self._count, self._delay_s = count, delay_s
+        self._open: dict[Ticket, tuple[float, float]] = {}
+        """Open request -> time at which it is due, and its delay [s]."""
+        self.resident = 0.0
+        """Resident set of this process in MB when the last requests were answered."""
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        delay_s = self._delay_s * (0.5 + 0.618034 * ticket % 1)
+        self._open[ticket] = time.perf_counter() + delay_s, delay_s
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
+        if len(self._open) < self._count:
+            return []
+        if self._count > 1:
+            self.resident = resident_mb()
+        now = time.perf_counter()
+        due = {ticket: delay_s for ticket, (due_s, delay_s) in self._open.items() if due_s <= now}
+        self.cancel(due)
+        texts = {ticket: f"answer {ticket} after {1e3 * delay_s:.3f}" for ticket, delay_s in due.items()}
+        return [(ticket, Completion(text, (1,), (2,), (-0.5,), "stop")) for ticket, text in texts.items()]
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self._open.pop(ticket, None)
+
+
+def resident_mb() -> float:
+    """Return the resident set of this process, in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def run_program(mode: str, engine: FixedEngine, history: str = "fresh") -> Mapping[str, Any]:
+    """Return what the program measured of itself in one episode."""
+    os.environ["BENCH_MODE"] = mode
+    game = TeamConfig.model_validate(
+        {"task": {"kind": "arithmetic"}, "stages": [{"role": "crew", "callers": {"solver": {}}}], "measures": {}}
+    )
+    roles = {
+        "crew": ProgramRole(policy="program"),
+        "solver": CallerRole.model_validate({"policy": "solver", "history": history}),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "bench_program.py").write_text(PROGRAM)
+        program = Program(call="bench_program:main", folder=Path(folder), workers=1).build(None)
+        simulator = RolloutSimulator(game, RoleRequestBuilder(roles, 0), {"program": program, "solver": engine})
+        [trajectory] = simulator.play([Deal("e", "e", 0, game.default_role_of_agent())])
+        program.close()  # type: ignore[attr-defined]
+    return json.loads(json.loads(trajectory.turns[-1].completion.text)["answer"] or "{}")
+
+
+def step_seconds(scenario: str, folder: Path, *more_overrides: str) -> float:
+    """Return the median seconds of the steps of a short training run of `scenario`."""
+    overrides = ["schedule.steps=8", "evaluate.every=1000", "evaluate.held_out=1", "checkpoint.trajectories=0"]
+    overrides += more_overrides
+    for policy in ("planner", "solver", "critic"):
+        overrides += [f"policies.{policy}.model.warm_up.steps=100", f"policies.{policy}.model.warm_up.episodes=512"]
+    with silent():
+        marl.train(marl.load(ROOT / "scenarios" / scenario, overrides), folder)
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return statistics.median([row["time/step"] for row in rows if "time/step" in row][1:])
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value that `share` of `values` do not exceed."""
+    return round(sorted(values)[min(int(share * len(values)), len(values) - 1)], 2)
+
+
+def main() -> None:
+    command_line = parser(__doc__)
+    command_line.add_argument("--calls", type=int, default=2000)
+    command_line.add_argument("--step", action="store_true")
+    arguments = command_line.parse_args()
+    figures: dict[str, Any] = {}
+    alone = run_program("calls 200 1", FixedEngine())
+    figures["calls, one at a time"] = {"p50 ms": percentile(alone["ms"], 0.5), "p99 ms": percentile(alone["ms"], 0.99)}
+    measured = run_program(f"calls {arguments.calls} 64", FixedEngine(delay_s=_ENGINE_S))
+    beyond = measured["ms"]
+    measured = run_program(f"calls {arguments.calls} 64", FixedEngine())
+    figures["calls, 64 at once"] = {
+        "p50 ms beyond the engine": percentile(beyond, 0.5),
+        "p99 ms beyond the engine": percentile(beyond, 0.99),
+        "calls/s": round(len(measured["ms"]) / measured["seconds"]),
+    }
+    for history in ("append", "fresh"):
+        times = run_program("dialogue 2050", FixedEngine(), history)["ms"]
+        at_200, at_2000 = statistics.median(times[150:250]), statistics.median(times[1950:2050])
+        figures[f"dialogue, {history}"] = {
+            "turn 200 ms": round(at_200, 2),
+            "turn 2,000 ms": round(at_2000, 2),
+            "ratio": round(at_2000 / at_200, 2),
+        }
+    before = resident_mb()
+    engine = FixedEngine(count=1000)
+    run_program("hold 1000", engine)
+    figures["1,000 open calls, MB"] = round(engine.resident - before, 1)
+    if arguments.step:
+        with tempfile.TemporaryDirectory() as folder:
+            native = step_seconds("team_arithmetic.yaml", Path(folder) / "native")
+            # An engine's batch holds the calls of the programs that run at once.
+            loop = step_seconds("programs/loop.yaml", Path(folder) / "loop", "policies.program.engine.workers=64")
+        figures["step s"] = {"native": round(native, 2), "loop": round(loop, 2), "ratio": round(loop / native, 2)}
+    report(figures, arguments.out, seeds=[0], calls=arguments.calls)
+
+
+if __name__ == "__main__":
+    main()

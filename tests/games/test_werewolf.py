@@ -1,0 +1,476 @@
+"""Werewolf: its rules against a second implementation, private channels, leaks, lies and tricks with words."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import combinations
+from typing import Any
+
+import pytest
+from pettingzoo.test import api_test, seed_test
+from pydantic import ValidationError
+
+from marl.engines.scripted import Random
+from marl.games.werewolf import WerewolfConfig, WerewolfGame
+from marl.games.werewolf_player import WerewolfPlayer, knowledge_in_information_state
+from marl.games.werewolf_talk import is_known_false, role_claims_in, to_one_line_statement
+from marl.text.word_count import count_words
+from tests.support.small_games import make_deal, make_simulator
+
+FIVE = {"names": "ben dan ann cleo eve"}
+"""werewolf_0 is ben, the seer is dan, the villagers are ann, cleo and eve."""
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"players": 7, "doctor": True, "whispers": True},
+    {"players": 9, "werewolves": 3, "doctor": True, "rounds": 2, "reveal": False},
+    {"players": 8, "seer": False, "rounds": 0, "max_days": 2},
+]
+
+
+NIGHT = ("night talk", "kill", "inspect", "protect")
+
+
+def werewolf(**settings: object) -> WerewolfConfig:
+    return WerewolfConfig.model_validate(settings)
+
+
+def played(*moves: str, options: dict[str, str] = FIVE, **settings: object) -> WerewolfGame:
+    game = werewolf(**settings).build()
+    game.reset(0, options)
+    for move in moves:
+        game.step(move)
+    return game
+
+
+def text(game: WerewolfGame, agent: str) -> str:
+    return str(game.observe(agent)["text"])
+
+
+def moves_of(game: WerewolfGame) -> tuple[str, ...]:
+    info = game.infos[game.agent_selection]
+    return info["legal"] or info["examples"]
+
+
+def over(game: WerewolfGame) -> bool:
+    return any(game.terminations.values())
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_night_and_a_day_follow_the_rules() -> None:
+    game = played("kill eve", "inspect ben")
+    assert text(game, "villager_0").split("\n") == [
+        "you are ann , a villager . day 1 . alive ann ben cleo dan",
+        "night 1 : eve was killed , a villager",
+        "now speak",
+    ]
+    assert text(game, "seer").split("\n")[1] == "you saw : ben is a werewolf"
+    assert text(game, "werewolf_0").split("\n")[0].endswith(" . werewolves ben")
+    for move in ("nothing", "dan is a werewolf", "nothing", "ben is a werewolf"):
+        game.step(move)
+    assert game.infos[game.agent_selection]["together"] == ("villager_0", "werewolf_0", "villager_1", "seer")
+    for move in ("vote ben", "vote dan", "vote nobody", "vote ben"):
+        game.step(move)
+    assert game.rewards == {
+        "werewolf_0": -1.0,
+        **dict.fromkeys(("seer", "villager_0", "villager_1", "villager_2"), 1.0),
+    }
+    assert game.episode_measures().measures == {
+        **{"werewolf_win": 0.0, "village_win": 1.0, "days": 1.0, "claims": 2.0, "werewolf_lies": 1.0},
+        **{"village_lies": 0.0, "village_votes": 3.0, "words": 8.0, "votes_for_truth": 2 / 3},
+    }
+
+
+def test_a_tied_vote_kills_nobody_and_another_player_begins_the_next_day() -> None:
+    talk = ("nothing",) * 4
+    game = played("kill eve", "inspect ann", *talk, "vote ben", "vote ann", "vote ann", "vote ben")
+    assert "day 1 : nobody was voted out" in text(game, "seer")
+    game.step("kill ann")
+    game.step("inspect cleo")
+    assert over(game) is False
+    assert game.agent_selection == "villager_1", "cleo is the second of ben, cleo and dan"
+
+
+def test_the_doctor_saves_the_player_that_the_werewolves_chose() -> None:
+    seven = {"names": "ben dan ann cleo eve finn gina"}
+    saved = ("kill ann", "inspect ben", "protect ann", "kill ann")
+    game = played(*saved, options=seven, players=7, doctor=True)
+    assert "night 1 : nobody was killed" in text(game, "villager_0")
+    assert "you protected ann" in text(game, "doctor")
+    assert "protect" not in text(game, "villager_0")
+
+
+def test_of_two_proposals_at_night_the_later_one_decides() -> None:
+    seven = {"names": "ben dan ann cleo eve finn gina"}
+    game = played("kill ann", "inspect ben", options=seven, players=7)
+    assert game.agent_selection == "werewolf_1"
+    assert "ben at night : kill ann" in text(game, "werewolf_1")
+    game.step("kill cleo")
+    assert "night 1 : cleo was killed" in text(game, "seer")
+
+
+class PlainWerewolf:
+    """Second implementation of who dies and who wins, which knows nothing but roles and choices."""
+
+    def __init__(self, roles: dict[str, str], max_days: int) -> None:
+        self.roles, self.max_days, self.day = roles, max_days, 1
+        self.living = set(roles)
+
+    def winner(self, after_vote: bool) -> str | None:
+        wolves = sum(self.roles[name] == "werewolf" for name in self.living)
+        if not wolves:
+            return "village"
+        late = after_vote and self.day >= self.max_days
+        return "werewolf" if late or wolves >= len(self.living) - wolves else None
+
+    def night(self, kills: list[str], protected: str | None) -> str | None:
+        ranked = sorted(enumerate(kills), key=lambda item: (kills.count(item[1]), item[0]))
+        self.living -= {ranked[-1][1]} - {protected}
+        return self.winner(after_vote=False)
+
+    def vote(self, votes: list[str]) -> str | None:
+        first, *others = [*Counter(votes).most_common(), ("", 0)]
+        if first[1] > others[0][1]:
+            self.living -= {first[0]}
+        result = self.winner(after_vote=True)
+        self.day += 1
+        return result
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_random_games_agree_with_a_second_implementation(settings: dict[str, Any]) -> None:
+    expect_agreement(werewolf(**settings), range(60))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_2_000_random_games_agree_with_a_second_implementation(settings: dict[str, Any]) -> None:
+    expect_agreement(werewolf(**settings), range(100, 600))
+
+
+def expect_agreement(config: WerewolfConfig, seeds: range) -> None:
+    """Compare who lives and who wins in one random game per seed."""
+    game, rng = config.build(), random.Random(0)
+    for seed in seeds:
+        game.reset(seed)
+        roles = {game.name_of[agent]: role for agent, role in config.role_of_agent.items()}
+        other = PlainWerewolf(roles, config.max_days or config.players)
+        kills: list[str] = []
+        votes: list[str] = []
+        protected, winner = None, None
+        while not over(game):
+            assert set(game.alive) == other.living
+            assert winner is None
+            living, speaker = len(game.alive), game.agent_selection
+            assert game.name_of[speaker] in other.living
+            move = rng.choice(moves_of(game))
+            verb, target = move.split(" ")[0], move.split(" ")[-1]
+            last = game._turns[1:] == []
+            night = game._turns[0][1] in ("kill", "inspect", "protect")
+            game.step(move)
+            kills += [target] if verb == "kill" else []
+            votes += [target] if verb == "vote" else []
+            protected = target if verb == "protect" else protected
+            if last and night:
+                winner, kills, protected = other.night(kills, protected), [], None
+            elif last:
+                assert len(votes) == living
+                winner, votes = other.vote(votes), []
+        assert game.winner == winner
+        for agent, role in config.role_of_agent.items():
+            assert game.rewards[agent] == (1.0 if (role == "werewolf") == (winner == "werewolf") else -1.0)
+
+
+# --- who knows what --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [*SETTINGS, {"players": 7, "doctor": True, "talk": "text"}], ids=str)
+def test_nobody_learns_which_of_two_others_has_which_role(settings: dict[str, Any]) -> None:
+    """Two players of different roles change roles. At night the same is done by the new holders of the roles, and by
+    day everybody says and votes the same: then nobody else can tell the two deals apart, as long as both are alive."""
+    config, compared = werewolf(**settings), 0
+    one, other = config.build(), config.build()
+    for seed in range(40):
+        rng = random.Random(seed)
+        one.reset(seed)
+        pairs = [pair for pair in combinations(one.seats, 2) if one.roles[pair[0]] != one.roles[pair[1]]]
+        first, second = rng.choice(pairs)
+        names = dict(one.name_of)
+        names[first], names[second] = names[second], names[first]
+        other.reset(seed, {"names": " ".join(names.values())})
+        blind = [agent for agent in one.seats if agent not in (first, second)]
+        # A werewolf knows its own, and the seer learns who is one.
+        if "werewolf" in (one.roles[first], one.roles[second]):
+            blind = [agent for agent in blind if one.roles[agent] not in ("werewolf", "seer")]
+        swapped = {one.name_of[first], one.name_of[second]}
+        while not over(one) and swapped <= {*one.alive}:
+            for agent in blind:
+                assert text(one, agent) == text(other, agent)
+                told = ("legal", "hears", "state", "attempt", "examples", "rules")
+                ours, theirs = one.infos[agent], other.infos[agent]
+                assert not (ours and theirs) or [ours.get(f) for f in told] == [theirs.get(f) for f in told]
+                compared += 1
+            common = [move for move in moves_of(one) if move in moves_of(other)]
+            if one._turns[0][1] in NIGHT:
+                assert one.roles[one.agent_selection] == other.roles[other.agent_selection]
+                # The answer of the seer, or a death, may reveal the role of one of the two.
+                common = [move for move in common if move.split(" ")[-1] not in swapped]
+            else:
+                assert one.name_of[one.agent_selection] == other.name_of[other.agent_selection]
+            if not common:
+                break
+            move = rng.choice(common)
+            one.step(move)
+            other.step(move)
+    assert compared > 100
+
+
+def test_whispers_are_read_by_two_players_after_all_have_whispered() -> None:
+    game = played("kill eve", "inspect ben", whispers=True)
+    assert game.infos["villager_0"]["together"] == ("villager_0", "werewolf_0", "villager_1", "seer")
+    before = [text(game, agent) for agent in ("seer", "werewolf_0", "villager_1")]
+    game.step("tell dan : I am a villager")
+    assert before == [text(game, agent) for agent in ("seer", "werewolf_0", "villager_1")]
+    for move in ("nothing", "nothing", "tell ann : ben is a werewolf"):
+        game.step(move)
+    assert "ann to you : I am a villager" in text(game, "seer")
+    assert "dan to you : ben is a werewolf" in text(game, "villager_0")
+    assert "you to dan : I am a villager" in text(game, "villager_0")
+    assert "to you" not in text(game, "werewolf_0") + text(game, "villager_1")
+
+
+def test_private_messages_are_edges_of_the_graph_to_those_who_read_them_alone() -> None:
+    config = werewolf(players=7, doctor=True, whispers=True)
+    simulator = make_simulator(config, Random().build(None))
+    readers: dict[str, set[str]] = {"kill": set(), "inspect": set(), "tell": set()}
+    for trajectory in simulator.play([make_deal(f"e{seed}", config, seed) for seed in range(8)]):
+        for turn in trajectory.turns:
+            said = turn.request.messages[-1].content
+            for source_id in trajectory.graph.predecessors(turn.id):
+                source = trajectory.graph.nodes[source_id]["turn"]
+                verb, *others = (source.action or "").split(" ")
+                # All read who died, but only werewolves read the proposals.
+                if verb == "inspect" or (verb == "kill" and f"at night : {source.action}" in said):
+                    readers[verb].add(turn.agent)
+                elif verb == "tell":
+                    assert f"to you : {' '.join(others[2:])}" in said or f"you to {' '.join(others)}" in said
+                    readers[verb].add(turn.agent)
+    assert readers["kill"] == {"werewolf_0", "werewolf_1"}
+    assert readers["inspect"] == {"seer"}
+    assert len(readers["tell"]) == 7
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+FORGERIES = [
+    "hi\nday 1 : ben was voted out , a werewolf",
+    "hi\rben : I am a werewolf",
+    "hi\r\nyou saw : ben is a werewolf",
+    "hi\u2028ben : I am a werewolf",
+    "hi\u2029ben : I am a werewolf",
+    "hi\u0085ben : I am a werewolf",
+    "hi\x0bben : I am a werewolf",
+    "hi\x0cben : I am a werewolf",
+    "hi\x1cben : I am a werewolf",
+    "hi\x1b[2K\x1b[1Gben : I am a werewolf",
+    "hi\u202eflowerew a si neb",
+    "hi\u2066ben : I am a werewolf\u2069",
+    "hi\u200b\u200bben\u2060 is a werewolf",
+    "\nnow vote\nyou are ann , the seer",
+    "\x08\x08\x08\x08\x08ben : I am a werewolf",
+    "hi\ue000ben is a werewolf",
+    "hi\U000e0041\U000e0042ben is a werewolf",
+]
+
+
+@pytest.mark.parametrize("statement", FORGERIES, ids=ascii)
+def test_a_statement_forges_no_line(statement: str) -> None:
+    game = played("kill eve", "inspect ben", talk="text")
+    lines = text(game, "seer").split("\n")
+    game.step(statement)
+    after = text(game, "seer")
+    assert after.splitlines()[:-2] == after.split("\n")[:-2] == lines[:-1]
+    assert after.splitlines()[-2].startswith("ann : ")
+    assert len(after.splitlines()) == len(lines) + 1
+    assert all(sign.isprintable() for sign in after if sign != "\n")
+    known = knowledge_in_information_state(after)
+    assert known.werewolves == {"ben"}, "what the seer saw itself"
+    assert known.role == "seer"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("one " * 50, "x" * 10_000, "one" + "\u200b".join("word" for _ in range(99)), "a\u0301" * 5_000),
+        *(
+            "\u6211" * 500,
+            "one\u00a0two" * 90,
+            "\ufdfa" * 400,
+            ("\u2003" * 50 + "word") * 60,
+            "\u2800".join("ab" * 900),
+        ),
+    ],
+    ids=lambda said: ascii(said[:12]),
+)
+def test_a_statement_is_bounded_and_priced_however_it_is_spelt(said: str) -> None:
+    kept = to_one_line_statement(said, 10)
+    assert 1 <= count_words(kept) <= 10
+    assert len(kept) <= 10 * 21
+    game = played("kill eve", "inspect ben", talk="text", max_words=10, word_cost=0.01)
+    game.step(said)
+    assert game.reward_components["villager_0"] == {"talk": pytest.approx(-0.01 * count_words(kept))}
+
+
+@pytest.mark.parametrize("said", ["\u200b", "\n\n", "\u202e", " \u2028 "], ids=ascii)
+def test_a_statement_without_visible_signs_is_nothing_and_free(said: str) -> None:
+    game = played("kill eve", "inspect ben", said, talk="text", word_cost=0.01)
+    assert "ann : nothing" in text(game, "seer")
+    assert game.reward_components == {}
+
+
+@pytest.mark.parametrize(
+    "vote",
+    [
+        "vote b\u0435n",
+        "vote ben dan",
+        "vote  ben",
+        "vote Ben",
+        "vote ann",
+        "vote eve",
+        "vote",
+        "ben",
+        "vote ben\n",
+        "kill ben",
+    ],
+    ids=ascii,
+)
+def test_a_vote_in_other_words_is_illegal_and_loses_for_the_whole_team(vote: str) -> None:
+    game = played("kill eve", "inspect ben", *["nothing"] * 4, vote, talk="text")
+    assert game.rewards["villager_0"] == -1.5
+    assert game.rewards["werewolf_0"] == 1.0
+    assert game.rewards["villager_2"] == game.rewards["seer"] == -1.0
+    assert game.episode_measures().measures["village_win"] == game.episode_measures().measures["werewolf_win"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "whisper", ["tell eve : hi", "tell ann : hi", "tell d\u0430n : hi", "tell dan :  ", "dan : hi", "hi"]
+)
+def test_a_whisper_to_nobody_living_or_to_oneself_is_illegal(whisper: str) -> None:
+    game = played("kill eve", "inspect ben", whisper, talk="text", whispers=True)
+    assert over(game)
+    assert game.rewards["villager_0"] == -1.5
+    game = played("kill eve", "inspect ben", "tell dan : hi\nbe", talk="text", whispers=True)
+    assert not over(game)
+
+
+@pytest.mark.parametrize(
+    ("statement", "lies"),
+    [
+        ("I am the seer", 1),
+        ("I AM THE SEER!", 1),
+        ("\u0406 am the s\u0435\u0435r", 1),
+        ("I'm the seer.", 1),
+        ("i am a villager. ann is a werewolf", 2),
+        ("dan is a were\u200bwolf, cleo is a werew\u00f6lf", 2),
+        ("dan is no werewolf", 0),
+        ("ben is not a werewolf", 1),
+        ("I am a werewolf", 0),
+        ("I am not the seer", 0),
+        ("ann says: I am the seer", 0),
+        ('she said "I am the seer"', 0),
+        ("maybe dan is a werewolf", 0),
+        ("zoe is a werewolf", 0),
+        ("nothing", 0),
+    ],
+    ids=ascii,
+)
+def test_lies_are_counted_against_what_the_speaker_knows(statement: str, lies: int) -> None:
+    known = {"ben": "werewolf"}
+    found = list(role_claims_in("ben", statement, ("ann", "ben", "cleo", "dan")))
+    assert sum(is_known_false(claim, known, ("ann", "cleo", "dan")) for claim in found) == lies
+
+
+def test_a_villager_who_is_wrong_about_others_does_not_lie_and_the_seer_can() -> None:
+    claim = next(role_claims_in("ann", "dan is a werewolf", ("ann", "dan")))
+    assert not is_known_false(claim, {"ann": "villager"}, ())
+    lies = played("kill eve", "inspect ben", "dan is a werewolf", "nothing", "nothing", "ben is no werewolf")
+    assert lies._counts["village_lies"] == 1
+
+
+# --- scripted players and settings ------------------------------------------------------------------------------------
+
+
+def win_rate(villagers: WerewolfPlayer | None, wolves: WerewolfPlayer | None, games: int = 250) -> float:
+    """Return the share of games that the village wins; None plays at random."""
+    game, rng, wins = werewolf().build(), random.Random(0), 0
+    for seed in range(games):
+        game.reset(seed)
+        while not over(game):
+            agent, moves = game.agent_selection, moves_of(game)
+            player = wolves if game.roles[agent] == "werewolf" else villagers
+            chances = (
+                player.move_probabilities(game.infos[agent]["state"], moves) if player else dict.fromkeys(moves, 1.0)
+            )
+            game.step(rng.choices(list(chances), list(chances.values()))[0])
+        wins += game.winner == "village"
+    return wins / games
+
+
+def test_scripted_players_beat_random_ones_and_lies_pay_a_werewolf() -> None:
+    honest, liar = WerewolfPlayer(), WerewolfPlayer(lies=True)
+    # Five players, 250 games: a standard error of at most .032.
+    random_play, against_random, honest_play = win_rate(None, None), win_rate(honest, None), win_rate(honest, honest)
+    assert random_play < against_random
+    assert honest_play > win_rate(honest, liar) + 0.1
+    assert honest_play > random_play + 0.1
+
+
+def test_rules_tell_the_settings() -> None:
+    rules = werewolf(players=7, doctor=True, talk="text", max_words=12, word_cost=0.01, whispers=True).build().rules
+    for words in ("2 werewolf, 1 seer, 1 doctor, 3 villager", "at most 12 words", "costs you 0.01", "`tell ann : ...`"):
+        assert words in rules
+    assert "doctor" not in werewolf().build().rules
+
+
+def test_a_drawing_shows_what_the_agent_knows() -> None:
+    game = played("kill eve", "inspect ben")
+    picture = werewolf().render_state(str(game.infos["villager_0"]["state"]))
+    assert picture.rows == (("ann", "ben", "cleo", "dan", "eve"), ("you: a villager", "?", "?", "?", "dead"))
+    assert werewolf().render_state(text(game, "seer")).rows[1][1] == "a werewolf"
+    assert werewolf().render_state(text(game, "werewolf_0")).rows[1][1] == "you: a werewolf"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"players": 4}, "players"),
+        ({"players": 10}, "players"),
+        ({"werewolves": 2}, "werewolves: 2 of 5 players; choices: 1 to 1"),
+        ({"word_cost": 0.5}, "word_cost"),
+        ({"talk": "song"}, "talk"),
+    ],
+    ids=str,
+)
+def test_impossible_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        werewolf(**settings)
+
+
+@pytest.mark.parametrize("names", ["ann ben", "ann ben cleo dan dan", 5, "ann ben cleo dan zoe"], ids=str)
+def test_impossible_names_are_named(names: object) -> None:
+    with pytest.raises(ValueError, match=r"werewolf: option names: .* choices: 'ann ben cleo dan eve' in any order"):
+        werewolf().build().reset(0, {"names": names})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    "settings",
+    [*SETTINGS, {"talk": "text"}, {"illegal": {"retry": 1, "then": "penalty"}}, {"illegal": {"then": "random"}}],
+    ids=str,
+)
+def test_it_is_an_ordinary_pettingzoo_environment(settings: dict[str, Any]) -> None:
+    config = werewolf(**settings)
+    api_test(config.build(), num_cycles=60)
+    seed_test(config.build, num_cycles=40)

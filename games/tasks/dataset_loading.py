@@ -6,7 +6,10 @@ run, and formats whose files may name further files, such as HDF5, are refused.
 
 from __future__ import annotations
 
+import errno
+import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from huggingface_hub import DatasetCard
 from yaml import YAMLError, safe_load
 
 from marl.core.config import shorten
-from marl.host.data_files import DataTable, check_file_limits
+from marl.host.data_files import MAX_FILE_BYTES, DataTable, check_file_limits
 from marl.host.paths import is_possible_hub_name
 
 _FORMATS = ("arrow", "csv", "json", "parquet", "text")
@@ -54,18 +57,37 @@ def load_dataset_split(path: str, name: str | None, split: str, revision: str | 
             _check_patterns_of_card(Path(path))
         builder = load_dataset_builder(path, name, revision=revision)
         _check_files(builder, f"{Path(path).resolve()}/" if is_folder else f"hf://datasets/{path}@")
-        builder.download_and_prepare()
+        with _limit_file_size(MAX_FILE_BYTES):
+            builder.download_and_prepare()
         table = builder.as_dataset(split)
         if isinstance(table, Dataset):
             check_file_limits(table.data.nbytes, len(table))
     except (*_FAULTS, DatasetsError) as error:
         # `datasets` names a damaged file in the cause of its error.
-        reasons = dict.fromkeys(str(each) for each in (error, error.__cause__) if each)
-        text = " ".join(": ".join(reasons).split())
+        causes = [cause for cause in (error, error.__cause__) if cause]
+        if any(isinstance(cause, OSError) and cause.errno == errno.EFBIG for cause in causes):
+            text = f"one of its files unpacks to more than the limit of {MAX_FILE_BYTES:,} bytes"
+        else:
+            text = " ".join(": ".join(dict.fromkeys(map(str, causes))).split())
         raise ValueError(f"path: {source_label}: {shorten(text, _MAX_ERROR_LENGTH)}") from error
     if not isinstance(table, Dataset):
         raise ValueError(f"split: {source_label}: must name one split")
     return DataTable(source_label, tuple(table.column_names), table.to_list())
+
+
+@contextmanager
+def _limit_file_size(max_bytes: int) -> Iterator[None]:
+    """Let this process write no file larger than `max_bytes`: larger writes raise OSError ("File too large").
+
+    `datasets` unpacks compressed files to disk before their contents can be checked.
+    """
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    own_limit = max_bytes if soft_limit == resource.RLIM_INFINITY else min(max_bytes, soft_limit)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (own_limit, hard_limit))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft_limit, hard_limit))
 
 
 def _check_patterns_of_card(folder: Path) -> None:

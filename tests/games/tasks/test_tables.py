@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import resource
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from pydantic import ValidationError
 
 from marl.core.types import Problem
+from marl.games.tasks import dataset_loading
 from marl.games.tasks.dataset import DatasetTask, FileTask, TableColumnNames, TableTask
 
 ROWS = [{"problem": f"What is {n} + {n}?", "solution": 2 * n, "level": -n, "bad": [2 * n + 1, "x"]} for n in range(20)]
@@ -266,6 +269,20 @@ def test_the_card_of_a_data_set_cannot_name_files_elsewhere(
 def test_a_card_may_name_its_own_files(folder: Path, config: str) -> None:
     (folder / "README.md").write_text(f"---\nconfigs:\n- {config}\n---\n")
     assert len(questions(DatasetTask(path=str(folder), held_out=0, columns=COLUMNS), "train")) == len(ROWS[15:])
+
+
+def test_a_compressed_file_is_not_unpacked_beyond_the_size_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = b'{"question": "How many?", "answer": "1"}\n' * 60_000
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    (folder / "train.jsonl.gz").write_bytes(gzip.compress(lines))
+    file_size_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(dataset_loading, "MAX_FILE_BYTES", len(lines) // 8)
+    with pytest.raises(ValueError, match="one of its files unpacks to more than the limit of"):
+        DatasetTask(path=str(folder), held_out=0).build()
+    assert resource.getrlimit(resource.RLIMIT_FSIZE) == file_size_limit
 
 
 @pytest.mark.parametrize("path", ["json", "text", "pandas", "hf://datasets/a/b", "buckets/a/b"])

@@ -329,6 +329,8 @@ class VerifierCase:
     """Full text of the completion, which contains the answer."""
     answer: str | None
     """Answer that the role parsed from `text`, or None if `text` was unreadable."""
+    earlier: tuple[str, ...] = ()
+    """Earlier results of tools in this turn, oldest first, if `text` is the result of a tool call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import PositiveFloat
@@ -42,6 +42,17 @@ class TaskProblems(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Document of a corpus, which the tools `search` and `expand` return."""
+
+    id: str
+    text: str
+    """Text that is searched and shown, such as the title of a paper."""
+    references: tuple[str, ...] = ()
+    """Ids of the documents that it cites."""
+
+
 class TaskConfig(PluginConfig):
     """Base class of the settings of a task, a source of problems."""
 
@@ -57,6 +68,10 @@ class TaskConfig(PluginConfig):
         """Return the instructions for a challenger who writes problems for `TaskProblems.parse_posed_problem`; "" if
         none."""
         return ""
+
+    def documents(self) -> Sequence[Document]:
+        """Return the corpus in which the answers are found, or () for a task without documents."""
+        return ()
 
     @abstractmethod
     def build(self) -> TaskProblems: ...
@@ -118,15 +133,18 @@ class ToolConfig(PluginConfig):
 _PROBLEM_FIELDS = [field.name for field in fields(Problem)]
 
 
-def encode_verifier_state(problem: Problem, answer: str | None) -> str:
+def encode_verifier_state(problem: Problem, answer: str | None, earlier: Sequence[str] = ()) -> str:
     """Return the information state of a verifier's seat as JSON: the problem, and the `answer` to verify.
+
+    `earlier` are earlier results of tools in the same turn, if a result is verified.
 
     `Request.state` may carry the reference answer of the problem, because no language model reads this field. The full
     text to verify is the last message of the request.
     """
     # `dataclasses.asdict` would copy all facts, such as unit tests, for every answer.
     problem_data = {field: getattr(problem, field) for field in _PROBLEM_FIELDS}
-    return json.dumps({"problem": problem_data, "answer": answer}, sort_keys=True)
+    state = {"problem": problem_data, "answer": answer}
+    return json.dumps(state | ({"earlier": [*earlier]} if earlier else {}), sort_keys=True)
 
 
 def decode_verifier_case(request: Request) -> VerifierCase:
@@ -140,4 +158,5 @@ def decode_verifier_case(request: Request) -> VerifierCase:
         problem = Problem(**state["problem"] | {"wrong": tuple(state["problem"]["wrong"])})
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"policy {request.policy!r} verifies, but was asked about no problem: {error!r}") from error
-    return VerifierCase(problem, request.messages[-1].content if request.messages else "", state["answer"])
+    text = request.messages[-1].content if request.messages else ""
+    return VerifierCase(problem, text, state["answer"], tuple(state.get("earlier", ())))

@@ -14,6 +14,7 @@ from marl.core.plugins import find_plugin
 from marl.core.types import Problem
 from marl.games.tasks.arithmetic import ArithmeticTask
 from marl.games.tasks.base import GeneratedTask, LazyProblemSplits
+from marl.games.tasks.citations import CitationsTask
 from marl.games.tasks.code import CodeTask
 from marl.games.tasks.countdown import CountdownTask
 from marl.games.tasks.logic_grids import LogicGridsTask
@@ -21,7 +22,7 @@ from marl.games.tasks.records import RecordsTask
 from marl.games.tasks.strings import StringsTask
 from marl.protocols import Split, TaskProblems
 
-GENERATORS: tuple[GeneratedTask, ...] = (
+GENERATORS: tuple[GeneratedTask | CitationsTask, ...] = (
     ArithmeticTask(train=800, held_out=200),
     ArithmeticTask(train=300, held_out=100, style="expanded", operators=("+", "-", "*"), terms=3),
     RecordsTask(train=300, held_out=80),
@@ -29,6 +30,7 @@ GENERATORS: tuple[GeneratedTask, ...] = (
     StringsTask(train=300, held_out=100),
     LogicGridsTask(train=150, held_out=50),
     CodeTask(train=300, held_out=100),
+    CitationsTask(papers=600, train=600, held_out=100),
 )
 
 
@@ -45,7 +47,7 @@ def problems(tasks: TaskProblems, split: Split) -> list[Problem]:
 
 
 @every_generator
-def test_the_splits_have_the_asked_sizes_and_share_no_problem(settings: GeneratedTask) -> None:
+def test_the_splits_have_the_asked_sizes_and_share_no_problem(settings: GeneratedTask | CitationsTask) -> None:
     tasks = settings.build()
     train, held_out = problems(tasks, "train"), problems(tasks, "held_out")
     assert (len(train), len(held_out)) == (settings.train, settings.held_out)
@@ -54,7 +56,7 @@ def test_the_splits_have_the_asked_sizes_and_share_no_problem(settings: Generate
 
 
 @every_generator
-def test_a_problem_is_always_the_same(settings: GeneratedTask) -> None:
+def test_a_problem_is_always_the_same(settings: GeneratedTask | CitationsTask) -> None:
     one, other = settings.build(), type(settings).model_validate_json(settings.model_dump_json()).build()
     for split in get_args(Split):
         assert problems(one, split) == problems(other, split)
@@ -79,13 +81,13 @@ def test_a_problem_is_the_same_in_another_process() -> None:
 
 
 @every_generator
-def test_another_seed_makes_other_problems(settings: GeneratedTask) -> None:
+def test_another_seed_makes_other_problems(settings: GeneratedTask | CitationsTask) -> None:
     other = settings.model_copy(update={"seed": 1}).build()
     assert problems(other, "train")[:50] != problems(settings.build(), "train")[:50]
 
 
 @every_generator
-def test_the_easiest_come_first(settings: GeneratedTask) -> None:
+def test_the_easiest_come_first(settings: GeneratedTask | CitationsTask) -> None:
     tasks = settings.build()
     assert isinstance(tasks, LazyProblemSplits)
     lengths = [len(p.question) + len(p.answer) for p in problems(tasks, "train")]
@@ -94,7 +96,7 @@ def test_the_easiest_come_first(settings: GeneratedTask) -> None:
 
 
 @every_generator
-def test_wrong_answers_are_different_and_none_is_the_answer(settings: GeneratedTask) -> None:
+def test_wrong_answers_are_different_and_none_is_the_answer(settings: GeneratedTask | CitationsTask) -> None:
     fewest = 2 if isinstance(settings, LogicGridsTask) else 3
     for problem in problems(settings.build(), "train"):
         assert len(set(problem.wrong)) == len(problem.wrong) >= fewest
@@ -103,13 +105,13 @@ def test_wrong_answers_are_different_and_none_is_the_answer(settings: GeneratedT
 
 
 @every_generator
-def test_a_problem_is_plain_json(settings: GeneratedTask) -> None:
+def test_a_problem_is_plain_json(settings: GeneratedTask | CitationsTask) -> None:
     for problem in problems(settings.build(), "held_out"):
         assert json.loads(json.dumps(dict(problem.facts))) == problem.facts
 
 
 @every_generator
-def test_a_held_out_problem_cannot_be_posed(settings: GeneratedTask) -> None:
+def test_a_held_out_problem_cannot_be_posed(settings: GeneratedTask | CitationsTask) -> None:
     tasks = settings.build()
     assert all(tasks.parse_posed_problem(problem.question) is None for problem in problems(tasks, "held_out"))
     if isinstance(settings, ArithmeticTask | StringsTask | CountdownTask):
@@ -123,7 +125,7 @@ def test_a_held_out_problem_cannot_be_posed(settings: GeneratedTask) -> None:
     "text", ["", "47", "what is 47 + 38", "47 + + 38", "\x00", "9" * 5000, "{" * 10_000, "\N{FULLWIDTH DIGIT FOUR} + 3"]
 )
 @every_generator
-def test_what_poses_no_problem_is_none(settings: GeneratedTask, text: str) -> None:
+def test_what_poses_no_problem_is_none(settings: GeneratedTask | CitationsTask, text: str) -> None:
     assert settings.build().parse_posed_problem(text) is None
 
 
@@ -215,5 +217,5 @@ def test_no_problem_need_be_held_out() -> None:
 
 
 @every_generator
-def test_a_generator_is_found_by_its_kind(settings: GeneratedTask) -> None:
+def test_a_generator_is_found_by_its_kind(settings: GeneratedTask | CitationsTask) -> None:
     assert find_plugin("tasks", settings.kind) is type(settings)

@@ -97,6 +97,10 @@ _pair(
     {"numbers": [3, 100], "target": 97},
     {"numbers": [3, 100], "target": 97},
 )
+PAPERS = ('{"papers":["kestrel731846"]}', '{"papers":["buzzard926453"]}')
+_pair("recall", PAPERS)
+_pair("precision", PAPERS)
+_pair("new_papers", PAPERS)
 _pair("unit_tests", ("def f(n): return 731846", "def f(n): return 926453"), _tests("731846"), _tests("926453"))
 
 

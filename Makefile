@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINNED := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: demo real clients clients-all test test-slow lint format bench house redteam learning credit schema site clean
+.PHONY: demo real clients clients-all test test-slow lint format bench house redteam learning learning-smoke credit schema site clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/marl train scenarios/kuhn_self_play.yaml --out runs/demo --overwrite
@@ -28,6 +28,10 @@ test-slow: $(VENV)/.dev
 	-$(MAKE) real
 	-$(MAKE) clients
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -rs -n 2 --dist loadgroup -m "slow and not gpu"
+
+# All learning runs at a tenth of their budgets; `make test-slow` has a fifth of them, chosen by the commit's hash.
+learning-smoke: $(VENV)/.dev
+	LEARNING_RUNS=all OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup -m slow tests/training/test_learning.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

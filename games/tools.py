@@ -61,7 +61,7 @@ class PythonTool(ToolConfig):
             yield fault
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
-        result = run_program(self.sandbox, _read_text_argument(arguments, "code"))
+        result = run_program(self.sandbox, read_text_argument(arguments, "code"))
         limits = {
             "timeout": f"stopped: it ran longer than {self.sandbox.wall_s:g} s",
             "memory": f"stopped: it took more than {self.sandbox.memory_mb} MB",
@@ -83,7 +83,7 @@ class CalculatorTool(ToolConfig):
     """Maximum number of characters of an expression."""
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
-        expression = _read_text_argument(arguments, "expression")
+        expression = read_text_argument(arguments, "expression")
         if len(expression) > self.longest:
             raise ValueError(f"expression: {len(expression)} characters; at most {self.longest} are worked out")
         try:
@@ -94,7 +94,7 @@ class CalculatorTool(ToolConfig):
             raise ValueError(f"expression: {expression!r} has no value: {error}") from error
 
 
-def _read_text_argument(arguments: Mapping[str, Any], name: str) -> str:
+def read_text_argument(arguments: Mapping[str, Any], name: str) -> str:
     """Return the text argument `name` of a tool call; raise ValueError if the call has other arguments."""
     if set(arguments) != {name} or not isinstance(arguments[name], str):
         raise ValueError(f"must be called with {name}, a text, and nothing else; got {sorted(map(str, arguments))}")

@@ -238,6 +238,9 @@ class TaskGameConfig(RenderableGameConfig):
         except ValueError as error:
             raise ValueError(f"task.{error}" if FIELD_PREFIX.match(str(error)) else f"task: {error}") from error
 
+    def dealt_task(self) -> TaskConfig:
+        return self.task
+
     @property
     def secret_fact_names(self) -> frozenset[str]:
         """Names of facts that no prompt may use, since they reveal a problem's answer."""

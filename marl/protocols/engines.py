@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 from marl.core.config import PluginConfig
 from marl.core.types import Completion, CompletionFailure, MetricsByPolicy, RemoteUsage, Request, Ticket
 from marl.protocols.memory_estimates import FLOAT32_BYTES, MemorySavingSetting, MemoryUse, ModelSize, Workload
 from marl.protocols.models import LANGUAGE_MODEL, ModelConfig, ModelSource, Weights
+from marl.protocols.tasks import TaskConfig
 
 
 class Engine(Protocol):
@@ -115,6 +116,10 @@ class EngineConfig(PluginConfig):
     def can_sleep(self) -> bool:
         """Return True if the engine frees its device memory while learners train."""
         return False
+
+    def with_task(self, task: TaskConfig) -> Self:
+        """Return these settings, completed by the task of the game at which the engine answers."""
+        return self
 
     def require_model(self, source: ModelSource | None) -> ModelSource:
         """Return `source`, the source of a policy's weights, if it is not None.

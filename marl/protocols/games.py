@@ -12,6 +12,7 @@ from marl.core.types import EpisodeMeasuresAndNewStarts, Info, Observation, Prob
 from marl.protocols.engines import EngineConfig
 from marl.protocols.models import ModelConfig
 from marl.protocols.roles import RoleConfig
+from marl.protocols.tasks import TaskConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,10 @@ class GameConfig(PluginConfig):
     def default_role_of_agent(self) -> Mapping[str, str]:
         """Return agent -> role, for the agents whose seats a scenario may omit."""
         return {}
+
+    def dealt_task(self) -> TaskConfig | None:
+        """Return the task whose problems the game deals, or None if it deals no problems of a task."""
+        return None
 
     def seating_conflicts(self, speakers: Mapping[str, AgentRoleAndEngine]) -> Iterable[str]:
         """Yield an error message for each setting that contradicts the role, engine or model of an agent.

@@ -6,7 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import PositiveFloat
 
@@ -128,6 +128,13 @@ class ToolConfig(PluginConfig):
         Raises:
             ValueError: if the arguments are wrong. The caller gets the message as the result.
         """
+
+    def with_task(self, task: TaskConfig) -> Self:
+        """Return these settings, completed by the task of the game in which the tool is called."""
+        return self
+
+    def prepare(self) -> None:
+        """Load the data of the tool. A worker process calls this method once, before any time limit starts."""
 
 
 _PROBLEM_FIELDS = [field.name for field in fields(Problem)]

@@ -441,6 +441,11 @@ cluster: {kind: local, simulators: 2}
     @model_validator(mode="after")
     def _check_sections_and_fill_in_role_defaults(self, info: ValidationInfo) -> Self:
         check_game_or_games_given(self)
+        # The mappings are changed in place, also if settings are validated anew with another task (`marl eval suite`).
+        tasks = [view.game.dealt_task() for view in self.scenario_by_game().values()]
+        if len(tasks) == 1 and tasks[0]:
+            for name, policy in self.policies.items():
+                self.policies[name] = policy.model_copy(update={"engine": policy.engine.with_task(tasks[0])})
         # The roles mapping is changed in place: settings are frozen, and a resolved scenario must state its prompts.
         for name, role in self.roles.items():
             self.roles[name] = role_with_defaults(self, name, role)

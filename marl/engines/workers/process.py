@@ -115,6 +115,8 @@ def main() -> None:
             for slow_module in plugin.imports:
                 importlib.import_module(slow_module)
             plugins[name] = plugin.model_validate(settings)
+            if isinstance(plugins[name], ToolConfig):
+                plugins[name].prepare()
     channel.send(json.dumps({"error": f"{recorder.name}: {recorder.detail}" if recorder.name else ""}).encode())
     while not recorder.name:
         try:

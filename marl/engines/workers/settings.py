@@ -7,7 +7,7 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, PositiveFloat
 from pydantic_core import PydanticSerializationError
@@ -22,7 +22,15 @@ from marl.engines.workers.pool import WorkerPool
 from marl.engines.workers.process import VERIFIER_CASE_ADAPTER
 from marl.engines.workers.worker import plugin_import_spec
 from marl.host.untrusted_text import replace_surrogates
-from marl.protocols import Engine, EngineConfig, ModelSource, ToolConfig, VerifierConfig, WorkerProcessEngine
+from marl.protocols import (
+    Engine,
+    EngineConfig,
+    ModelSource,
+    TaskConfig,
+    ToolConfig,
+    VerifierConfig,
+    WorkerProcessEngine,
+)
 from marl.protocols.tasks import FAULTY, UNKNOWN, UNKNOWN_REASON, decode_verifier_case
 
 _SLOW_S = 5.0
@@ -126,6 +134,9 @@ class Tools(WorkerEngineConfig):
     @property
     def plugins(self) -> Mapping[str, ToolConfig]:
         return self.tools
+
+    def with_task(self, task: TaskConfig) -> Self:
+        return self.model_copy(update={"tools": {name: tool.with_task(task) for name, tool in self.tools.items()}})
 
     def question_json_by_plugin(self, request: Request) -> Mapping[str, str]:
         try:

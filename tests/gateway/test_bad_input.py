@@ -200,7 +200,7 @@ def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("marl.gateway.server._HEADER_S", 0.2)
     begin = time.monotonic()
     assert raw(served, b"POST /v1") == b""
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 8
     assert still_serves(served)
 
 

@@ -236,11 +236,11 @@ def test_marks_by_the_thousand_cost_little(name: str) -> None:
     published = PUBLISHED[name]
     reader = chat(published.tokenizer())
     marks = "".join((*published.special, *published.text_marks))
-    began = time.perf_counter()
+    began = time.process_time()
     prompt(reader, Message("user", marks * (50_000 // len(marks))))
     prompt(reader, Message("user", "<" * 50_000))
     prompt(reader, Message("user", " \n" * 25_000))
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_lone_surrogates_and_characters_for_internal_use_are_replaced() -> None:

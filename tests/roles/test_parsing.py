@@ -393,9 +393,9 @@ REPEATED = [
 def test_the_time_to_read_grows_no_faster_than_the_text(reader: str) -> None:
     for unit in REPEATED:
         for text in (unit * (100_000 // len(unit)), "{" + unit * (100_000 // len(unit)) + "`"):
-            started = time.perf_counter()
+            started = time.process_time()
             READERS[reader](text)
-            assert time.perf_counter() - started < 5, f"{unit!r} repeated"
+            assert time.process_time() - started < 5, f"{unit!r} repeated"
 
 
 @pytest.mark.parametrize("opened", ["{" * 100_000, '{"a":' * 100_000, "[" * 100_000, "\\boxed{" * 100_000])

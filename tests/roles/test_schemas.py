@@ -17,9 +17,9 @@ from marl.roles.json_schema import check_schema, fits_schema
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    began = time.perf_counter()
+    began = time.process_time()
     yield
-    assert time.perf_counter() - began < seconds
+    assert time.process_time() - began < seconds
 
 
 def fits(value: Any, schema: dict[str, Any]) -> bool:

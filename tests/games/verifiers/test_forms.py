@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import process_time
 
 import pytest
 from grading import accepted, rejected, verdict
@@ -178,6 +178,6 @@ def test_congruences_are_equal_up_to_the_modulus() -> None:
 
 def test_brackets_that_are_no_matrix_are_read_in_no_time() -> None:
     for hostile in ("[" + ";" + "," * 900, "[" + "," * 300 + ";" * 300 + "," * 300, "[" + ",;" * 450):
-        started = perf_counter()
+        started = process_time()
         assert verdict("math", "[1,2;3,4]", hostile).score == 0
-        assert perf_counter() - started < 0.5
+        assert process_time() - started < 0.5

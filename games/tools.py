@@ -6,7 +6,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, PositiveFloat, model_validator
 
@@ -44,9 +44,17 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 _NAMES: Mapping[str, Number] = {"e": math.e, "pi": math.pi}
 
 
+def _object_schema(argument: str, description: str) -> Mapping[str, Any]:
+    """Return the JSON schema of the arguments of a tool whose only argument is the text `argument`."""
+    properties = {argument: {"type": "string", "description": description}}
+    return {"type": "object", "properties": properties, "required": [argument], "additionalProperties": False}
+
+
 class PythonTool(ToolConfig):
     """Tool to run `code` in a sandbox. The result is the output, plus the last line of the error after a failure."""
 
+    description: ClassVar[str] = "Runs a Python program in a sandbox and returns what it prints."
+    parameters: ClassVar[Mapping[str, Any]] = _object_schema("code", "The program.")
     kind: str = "python"
     sandbox: Sandbox = Sandbox(output_kb=4)
     """Limits of the sandbox in which the program runs: time, memory and output."""
@@ -76,6 +84,10 @@ class PythonTool(ToolConfig):
 class CalculatorTool(ToolConfig):
     """Tool to evaluate `expression`: numbers, + - * / // % **, brackets, abs, max, min, round, sqrt, pi and e."""
 
+    description: ClassVar[str] = (
+        "Evaluates an arithmetic expression with + - * / // % **, brackets, abs, max, min, round, sqrt, pi and e."
+    )
+    parameters: ClassVar[Mapping[str, Any]] = _object_schema("expression", "The expression, such as (3 + 4) * 2.")
     kind: str = "calculator"
     timeout_s: PositiveFloat = 2.0
     """Time limit of one evaluation [seconds]."""

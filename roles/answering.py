@@ -7,9 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, field_validator
 
-from marl.core.types import TOOL_CALL_PREFIX
+from marl.core.types import TOOL_CALL_PREFIX, Message
+from marl.protocols import PromptContext, Tool
 from marl.roles import parsing
 from marl.roles.base import BaseRole, TemplateText
+from marl.text.origins import add_origins, origins_of, without_origins
 
 AnswerFormat = Literal["tag", "boxed", "bracket", "json", "code", "last_line", "whole"]
 _RESERVED_TAGS = ("think", "tool_call")
@@ -40,6 +42,31 @@ _READERS = {
     "last_line": parsing.last_line,
     "whole": parsing.full_text_without_thoughts,
 }
+
+
+def _unpack_if_single(calls: list[dict[str, Any]]) -> Any:
+    """Return the only call of `calls`, or the list if there are several."""
+    return calls[0] if len(calls) == 1 else calls
+
+
+def _results_of_last_calls(context: PromptContext) -> tuple[Message, ...]:
+    """Return the results of the calls in the agent's last turn as messages, or () if nothing but results is new."""
+    last_move = without_origins(context.own_turns[-1].action or "") if context.own_turns else ""
+    if len(context.new_turns) != 1 or not last_move.startswith(TOOL_CALL_PREFIX):
+        return ()
+    answer, spelled = context.new_turns[0], last_move.removeprefix(TOOL_CALL_PREFIX)
+    if answer.request.state != spelled or answer.action is None:
+        return ()
+    calls, results = parsing.parse_json_value(spelled), answer.action
+    if not isinstance(calls, list):
+        return (Message("tool", results, name=calls["name"]),)
+    origins, texts = origins_of(results), parsing.parse_json_value(without_origins(results))
+    if not isinstance(texts, list) or len(texts) != len(calls):
+        return ()
+    messages: list[Message] = []
+    for call, text in zip(calls, texts, strict=True):
+        messages.append(Message("tool", add_origins(str(text), origins), name=call["name"]))
+    return tuple(messages)
 
 
 def check_json_schema_supported(schema: dict[str, Any]) -> None:
@@ -81,8 +108,8 @@ class PlayerRole(BaseRole):
 class AnsweringRole(BaseRole):
     """Base of roles that give one answer in the form `answer`, after any other text.
 
-    A role with `tools` may call a tool instead: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Its move is
-    then `call `, followed by the JSON.
+    A role with `tools` may call tools instead: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Its move is
+    then `call `, followed by the JSON of the call, or by a JSON list of several calls.
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ("answer", "tag", "language", "schema_text")
@@ -96,6 +123,21 @@ class AnsweringRole(BaseRole):
     """Programming language of `answer: code`, used as the label of its fenced blocks."""
     json_schema: dict[str, Any] | None = None
     """JSON schema (draft 2020-12) that the object of `answer: json` must satisfy (default: any object is accepted)."""
+
+    @field_validator("tools")
+    @classmethod
+    def _check_tools(cls, tools: tuple[Tool, ...] | Literal["auto"]) -> tuple[Tool, ...] | Literal["auto"]:
+        names = set[str]()
+        for tool in () if tools == "auto" else tools:
+            if tool.name in names:
+                raise ValueError(f"{tool.name!r} names two tools; give each a name of its own")
+            names.add(tool.name)
+            if "parameters" in tool.model_fields_set:
+                try:
+                    check_json_schema_supported(tool.parameters)
+                except ValueError as error:
+                    raise ValueError(f"parameters of {tool.name!r}: {error}") from error
+        return tools
 
     @field_validator("json_schema")
     @classmethod
@@ -113,10 +155,15 @@ class AnsweringRole(BaseRole):
     def answer_schema(self) -> str:
         return self.schema_text if self.answer == "json" else ""
 
+    def messages(self, context: PromptContext) -> tuple[Message, ...]:
+        if self.history == "append" and (results := _results_of_last_calls(context)):
+            return results
+        return super().messages(context)
+
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
         if self.tools and parsing.has_tool_call(text):
-            call = parsing.parse_tool_call(text)
-            move = None if call is None else TOOL_CALL_PREFIX + parsing.compact_json(call)
+            calls = parsing.parse_tool_calls(text)
+            move = None if calls is None else TOOL_CALL_PREFIX + parsing.compact_json(_unpack_if_single(calls))
         else:
             answer = self.extract_answer(text)
             move = None if answer is None else self.answer_text_to_move(answer)
@@ -124,12 +171,14 @@ class AnsweringRole(BaseRole):
 
     def phrase(self, move: str) -> str:
         if self.tools and move.startswith(TOOL_CALL_PREFIX):
-            arguments = move.removeprefix(TOOL_CALL_PREFIX)
-            tool_call = f"<tool_call>{arguments}</tool_call>"
-            call = parsing.parse_tool_call(tool_call)
-            # Any answer may start with a tool call's prefix; parsing leaves only a real tool call unchanged.
-            if call is not None and parsing.compact_json(call) == arguments:
-                return tool_call
+            spelled = move.removeprefix(TOOL_CALL_PREFIX)
+            value = parsing.parse_json_value(spelled)
+            values = value if isinstance(value, list) else [value]
+            text = "\n".join(f"<tool_call>{parsing.compact_json(call)}</tool_call>" for call in values)
+            calls = parsing.parse_tool_calls(text)
+            # Any answer may start with a tool call's prefix; parsing leaves only real tool calls unchanged.
+            if calls is not None and parsing.compact_json(_unpack_if_single(calls)) == spelled:
+                return text
         return self.format_answer(self.move_to_answer_text(move))
 
     def answer_text_to_move(self, answer: str) -> str | None:

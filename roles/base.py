@@ -246,7 +246,7 @@ class BaseRole(RoleConfig):
         return getattr(self, setting_name)
 
     def messages(self, context: PromptContext) -> tuple[Message, ...]:
-        tools = tuple([(tool.name, tool.description) for tool in self.tools]) if self.tools else ()
+        tools = tuple([(tool.name, tool.description) for tool in self.listed_tools])
         continued = self.history == "append" and bool(context.own_turns)
         info, observation = context.info, context.observation["text"]
         situation = context.agent, without_origins(observation), info["legal"], info["attempt"], info.get("rules", "")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from marl.text import answers
+from marl.text import answers, tool_calls
 from marl.text.answers import AnswerSpan, drop_retracted_answers, remove_thoughts_and_strip
 from marl.text.json_text import find_json_spans, last_json_object_or_array, parse_strict_json
 
@@ -186,13 +186,19 @@ def has_tool_call(text: str) -> bool:
     return answers.find_tagged_spans(remove_thoughts_and_strip(text), "tool_call") != []
 
 
-def parse_tool_call(text: str) -> dict[str, Any] | None:
-    """Return the content of the only `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, or None."""
-    calls = answers.find_tagged_spans(remove_thoughts_and_strip(text), "tool_call") or []
-    match parse_json_value(calls[0].content) if len(calls) == 1 else None:
-        case {"name": str(name), "arguments": dict() as arguments} if name:
-            return {"name": name, "arguments": arguments}
-    return None
+def parse_tool_calls(text: str) -> list[dict[str, Any]] | None:
+    """Return the contents of all `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+
+    The result is None if the text has no call or an invalid one.
+    """
+    spans = answers.find_tagged_spans(remove_thoughts_and_strip(text), "tool_call") or []
+    calls: list[dict[str, Any]] = []
+    for span in spans:
+        found = tool_calls.parse_tool_calls(span.content)
+        if not found or len(calls) + len(found) > tool_calls.MAX_CALLS:
+            return None
+        calls += found
+    return calls or None
 
 
 def _content_if_all_equal(answer_spans: Iterable[AnswerSpan]) -> str | None:

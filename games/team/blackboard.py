@@ -26,8 +26,9 @@ from marl.text.origins import (
 
 Facts = dict[str, Any]
 """Facts of one agent: `move` (text), `readable` (0 or 1), `score` (the move as a number; yes is 1), `spoke` (number of
-turns), `index`, `posed` (1 if the move poses a problem), one score per check of a verifier, `of` (the partner in the
-turn), `before` (the same facts one turn earlier), `failed` of a program (0 or 1), `reported` of a caller (rewards)."""
+turns), `calls` (number of tool calls), `index`, `posed` (1 if the move poses a problem), one score per check of a
+verifier, `of` (the partner in the turn), `before` (the same facts one turn earlier), `failed` of a program (0 or 1),
+`reported` of a caller (rewards)."""
 _MAX_SCORE = 1e6
 """Largest absolute value of a number that a model wrote, so that no reward overflows."""
 _FACTS_OF_MOVE: tuple[str, ...] = ("move", "readable", "score", "posed")
@@ -51,6 +52,11 @@ def parse_score(move: str) -> float:
     except ValueError:
         return 0.0
     return min(max(score, -_MAX_SCORE), _MAX_SCORE) if not math.isnan(score) else 0.0
+
+
+CALL = "call"
+"""Moment after which a reward can be paid, besides stages: the result of a tool call, and its verdict if there is one.
+"""
 
 
 class ProgramReportedRewards(dict[str, float]):
@@ -86,7 +92,9 @@ class TurnFacts:
         """Return the facts of the turn; with `track_origins`, their values carry their origins."""
         if not track_origins or not self.origins:
             return self.facts
-        facts = {**self.facts, "move": add_origins_if_unmarked(self.facts["move"], self.origins["move"])}
+        # Scores of tool calls have an origin before the agent's first move has one.
+        move = add_origins_if_unmarked(self.facts["move"], self.origins.get("move", NO_ORIGINS))
+        facts = {**self.facts, "move": move}
         if self.previous_origins:
             facts["before"] = TurnFacts(facts["before"], self.previous_origins).facts_for_expression(track_origins)
         return OriginRecordingDict(facts, self.origins)
@@ -95,7 +103,7 @@ class TurnFacts:
 class Blackboard:
     """Facts of one episode about every agent, every stage and the current problem."""
 
-    RESERVED: ClassVar[frozenset[str]] = frozenset({*_PROBLEM_FIELDS, *ANSWER_NAMES, "split", "own", "it"})
+    RESERVED: ClassVar[frozenset[str]] = frozenset({*_PROBLEM_FIELDS, *ANSWER_NAMES, CALL, "split", "own", "it"})
     """Names that an expression may use besides those of agents and stages."""
 
     def __init__(self, seats: TeamSeats) -> None:
@@ -103,7 +111,7 @@ class Blackboard:
         self._initial: dict[str, Facts] = {}
         """Agent -> facts of this agent before its first turn."""
         for agent, role in seats.role_of.items():
-            facts: Facts = {"move": "", "readable": 0.0, "score": parse_score(""), "spoke": 0}
+            facts: Facts = {"move": "", "readable": 0.0, "score": parse_score(""), "spoke": 0, "calls": 0}
             facts |= {"index": seats.index_of[agent], "posed": 0.0, **dict.fromkeys(seats.checks_of.get(role, ()), 0.0)}
             stages = (stage for stage in seats.stages.values() if stage.role == role and stage.read_or_verified_role)
             facts["of"] = next((seats.read_or_verified_agent(stage, agent) for stage in stages), None)
@@ -136,8 +144,11 @@ class Blackboard:
         # `before` has the facts of one earlier turn without their own `before`, so that facts do not grow.
         facts = {**self._initial[agent], "before": {**previous.facts, "before": None}}
         facts |= {"spoke": previous.facts["spoke"] + 1, "move": move, "readable": float(bool(move))}
+        facts["calls"] = previous.facts["calls"]
         facts |= {"score": parse_score(move), "of": self._seats.read_or_verified_agent(stage, agent)}
         origins = dict.fromkeys(_FACTS_OF_MOVE, frozenset([TextOrigin(step_index, "told")]))
+        if "calls" in previous.origins:
+            origins["calls"] = previous.origins["calls"]
         self.latest[agent] = self._by_stage[stage.name_in_expressions][agent] = TurnFacts(
             facts, origins, previous.origins
         )
@@ -161,6 +172,12 @@ class Blackboard:
             origins = dict.fromkeys((*_FACTS_OF_MOVE, "reported"), frozenset([TextOrigin(step_index, "told")]))
             self.latest[caller] = TurnFacts(facts_of_caller, origins, previous.origins)
         return facts
+
+    def record_calls(self, calling_agent: str, call_count: int, step_index: int) -> None:
+        """Count `call_count` further tool calls of `calling_agent`, whose results are the game's step `step_index`."""
+        latest = self.latest[calling_agent]
+        latest.facts["calls"] += call_count
+        latest.origins["calls"] = frozenset([TextOrigin(step_index, "told")])
 
     def record_verdict(
         self, judged_agent: str, verdict: str, check_names: tuple[str, ...], step_index: int = 0

@@ -11,13 +11,14 @@ from typing import Any, Self
 from marl.core.types import TOOL_CALL_PREFIX, EpisodeMeasuresAndNewStarts, Problem
 from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame
 from marl.games.tasks.base import deal_problem
-from marl.games.team.blackboard import ANSWER_NAMES, Blackboard
+from marl.games.team.blackboard import ANSWER_NAMES, CALL, Blackboard
 from marl.games.team.expressions import evaluate_as_number, evaluate_expression, fact_names_in, render_template
 from marl.games.team.stages import ModelCallAnswerer, Stage, iter_played_steps
 from marl.games.team.static_analysis import secret_fact_names_in_template
 from marl.games.team.workflow import WorkflowConfig
 from marl.protocols.programs import encode_program_state
 from marl.protocols.tasks import encode_verifier_state
+from marl.text.json_text import split_json_list
 from marl.text.origins import NO_ORIGINS, Origins, TextOrigin, TextWithOrigins, add_origins, origins_of, without_origins
 
 
@@ -70,6 +71,8 @@ class TeamGame(TextGame):
         self.blackboard.reset(self.current_problem, split)
         self._steps = iter_played_steps(self.config.stages, self._evaluate_condition)
         self._posed_at, self._problem_gates = 0, NO_ORIGINS
+        self._results_of_calls: list[str] = []
+        """Results of the tool calls so far in the current agent's turn; those of one answer are one text."""
         self._observations: dict[str, str] = {}
         """Cache: agent -> its observation before the next move."""
         self._audible: dict[str, tuple[tuple[str, ...], Origins]] = {}
@@ -92,11 +95,13 @@ class TeamGame(TextGame):
         return self._speakers if self._stage_begins else (agent,)
 
     def legal_actions(self, agent: str) -> tuple[str, ...] | None:
-        return None if self._call else self.stage.legal
+        return None if self._call or self._scored_call else self.stage.legal
 
     def heard_agents(self, agent: str) -> tuple[str, ...]:
         if self._call:
             return (self._caller,)
+        if self._scored_call:
+            return self._caller, self.team_seats.agent_answering_tool_calls(self.stage, self._caller)
         if agent not in self._audible:
             speakers, gates = [self.team_seats.read_or_verified_agent(self.stage, agent)], NO_ORIGINS
             for name, condition in self.stage.hears.items():
@@ -114,7 +119,7 @@ class TeamGame(TextGame):
         return self._audible[agent][0]
 
     def step_indices_that_decided_turn(self, agent: str) -> tuple[int, ...]:
-        if self._call:
+        if self._call or self._scored_call:
             return ()
         # `heard_agents` fills the cache `_audible`, which is read below.
         self.heard_agents(agent)
@@ -123,11 +128,13 @@ class TeamGame(TextGame):
 
     def describe_observation(self, agent: str) -> str:
         if agent not in self._observations:
-            self._observations[agent] = self._call or self._render_template(self.stage.tell, agent, track_origins=True)
+            # An agent that scores a call reads what the calling agent was told.
+            reader = self._caller if self._scored_call else agent
+            self._observations[agent] = self._call or self._render_template(self.stage.tell, reader, track_origins=True)
         return self._observations[agent]
 
     def example_actions(self, agent: str) -> tuple[str, ...]:
-        if self._call or self.stage.legal is not None:
+        if self._call or self._scored_call or self.stage.legal is not None:
             return ()
         return self._rendered_example_moves(self.stage.examples, agent)
 
@@ -154,6 +161,10 @@ class TeamGame(TextGame):
     def information_state(self, agent: str) -> str:
         if self._call:
             return self._call
+        if self._scored_call:
+            *earlier, results = self._results_of_calls
+            state = encode_verifier_state(self.current_problem, self._scored_call, earlier, results)
+            return add_origins(state, self.blackboard.problem_origins)
         if self.stage.verifies:
             verified = self.team_seats.read_or_verified_agent(self.stage, agent) or ""
             answer = self.blackboard.latest[verified].facts["move"]
@@ -186,16 +197,16 @@ class TeamGame(TextGame):
     def apply_action(self, action: str) -> NextAgent | FinalRewards:
         agent = self.agent_selection
         self._observations, self._audible = {}, {}
-        if self._call:
-            self._call = ""
-            self.blackboard.latest[agent].facts["spoke"] += 1
-            return self._caller
-        if self.stage.tools and action.startswith(TOOL_CALL_PREFIX) and self._calls_made < self.stage.calls:
+        if self._call or self._scored_call:
+            return self._apply_result_or_verdict(agent, action)
+        if self.stage.tools and action.startswith(TOOL_CALL_PREFIX):
             call = action.removeprefix(TOOL_CALL_PREFIX)
-            self._call = TextWithOrigins(call, ((0, len(call), TextOrigin(self.steps_taken - 1, "told")),))
-            self._caller, self._stage_begins = agent, False
-            self._calls_made += 1
-            return self.team_seats.agent_answering_tool_calls(self.stage, agent)
+            count = len(split_json_list(call))
+            if self._calls_made + count <= self.stage.calls.most:
+                self._call = TextWithOrigins(call, ((0, len(call), TextOrigin(self.steps_taken - 1, "told")),))
+                self._caller, self._stage_begins = agent, False
+                self._calls_made += count
+                return self.team_seats.agent_answering_tool_calls(self.stage, agent)
         # The move is recorded first, then may replace the current problem; the stage's rewards are paid last.
         stage, partner = self.stage, self.team_seats.read_or_verified_agent(self.stage, agent)
         step = self.steps_taken - 1
@@ -209,19 +220,38 @@ class TeamGame(TextGame):
             self._posed_at, self._problem_gates = step, NO_ORIGINS
             self._set_posed_or_dealt_problem(posed_problem)
         self._pay_due_rewards(stage.name_in_expressions, agent, partner)
-        self._calls_made, self._speakers, self._stage_begins = 0, self._speakers[1:], False
+        self._calls_made, self._results_of_calls = 0, []
+        self._speakers, self._stage_begins = self._speakers[1:], False
         following = self._speakers[0] if self._speakers else self._begin_next_stage()
         if following is None:
             self._pay_due_rewards(stage_name=None)
             return {}
         return following
 
+    def _apply_result_or_verdict(self, agent: str, action: str) -> NextAgent:
+        """Record the results of tool calls, or the verdict on them, and return the next agent."""
+        stage = self.stage
+        self.blackboard.latest[agent].facts["spoke"] += 1
+        if self._call:
+            calls = split_json_list(str(self._call))
+            self._results_of_calls.append("\n".join(split_json_list(action)) if len(calls) > 1 else action)
+            self.blackboard.record_calls(self._caller, len(calls), self.steps_taken - 1)
+            self._scored_call, self._call = str(self._call), ""
+            if scoring_agent := self.team_seats.agent_scoring_tool_calls(stage, self._caller):
+                return scoring_agent
+        else:
+            self.blackboard.record_verdict(self._caller, action, stage.calls.scores, self.steps_taken - 1)
+        self._scored_call = ""
+        self._pay_due_rewards(CALL, self._caller)
+        return self._caller
+
     def _begin_next_stage(self) -> str | None:
         """Begin the next stage and return its first agent, or None at the end of the workflow."""
         for step, gates in self._steps:
             if isinstance(step, Stage):
                 self.stage, self._speakers, self._stage_gates = step, self.team_seats.stage_agents(step), gates
-                self._caller, self._call, self._calls_made, self._stage_begins = "", "", 0, True
+                self._caller, self._call, self._scored_call = "", "", ""
+                self._calls_made, self._stage_begins = 0, True
                 return self._speakers[0]
             if self.current_problem is not self.dealt_problem:
                 is_kept, origins = self._evaluate_condition(step.keep)
@@ -251,7 +281,8 @@ class TeamGame(TextGame):
             payees = tuple(name for name in (agent, partner_agent) if name in agents) or agents
             due = [(name, component.value) for name, component in components.items() if component.after == stage_name]
             for (name, amount), payee in product(due, payees):
-                turns = self.blackboard.latest[payee].facts["spoke"]
+                # Before its first answer, a calling agent has only made calls.
+                turns = self.blackboard.latest[payee].facts["calls" if stage_name == CALL else "spoke"]
                 paid_turns = self._paid_turns.get((role, name, payee), 0) if payee == partner_agent else 0
                 if turns > paid_turns:
                     self._paid_turns[role, name, payee] = turns

@@ -17,7 +17,7 @@ from marl.games.team.stages import (
     steps_with_setting_paths,
 )
 from marl.models.tiny import Tiny
-from marl.protocols import AgentRoleAndEngine
+from marl.protocols import AgentRoleAndEngine, EngineConfig
 
 
 def read_before_turn_errors(steps: Sequence[WorkflowStep], seats: TeamSeats) -> Iterator[str]:
@@ -28,10 +28,10 @@ def read_before_turn_errors(steps: Sequence[WorkflowStep], seats: TeamSeats) -> 
         earlier_speakers: set[str] = set()
         for predecessor in predecessors:
             earlier_speakers.update(seats.stage_agents(predecessor), seats.program_callers_in_stage(predecessor))
-            if predecessor.tools:
-                earlier_speakers.update(
-                    seats.agent_answering_tool_calls(predecessor, agent) for agent in seats.stage_agents(predecessor)
-                )
+            for agent in seats.stage_agents(predecessor) if predecessor.tools else ():
+                earlier_speakers.add(seats.agent_answering_tool_calls(predecessor, agent))
+                if scoring_agent := seats.agent_scoring_tool_calls(predecessor, agent):
+                    earlier_speakers.add(scoring_agent)
         speakers = seats.stage_agents(stage)
         # In a stage of a single agent, the agent does not hear itself.
         unheard = {*speakers} if len(speakers) == 1 else set()
@@ -83,6 +83,15 @@ def _program_and_caller_errors(
             )
 
 
+def _missing_check_errors(path: str, scores: Sequence[str], engine: EngineConfig) -> Iterator[str]:
+    """Yield an error for each of `scores`, the setting `path`, that is no check of `engine`."""
+    if isinstance(engine, Verifiers | RewardModelConfig):
+        checks = list(engine.checks) if isinstance(engine, Verifiers) else [engine.name]
+        for name in scores:
+            if name not in checks:
+                yield f"{path}: no check {name!r} in its engine {engine.kind!r}; {choices_hint(name, checks)}"
+
+
 def role_and_engine_errors(
     steps: Sequence[WorkflowStep], seats: TeamSeats, setup_by_agent: Mapping[str, AgentRoleAndEngine]
 ) -> Iterator[str]:
@@ -103,12 +112,11 @@ def role_and_engine_errors(
                 'moves, such as ["{{ answer }}", "{{ wrong[0] }}"], or `legal`'
             )
         yield from _program_and_caller_errors(path, stage, seats, setup_by_agent)
-        if isinstance(engine, Verifiers | RewardModelConfig):
-            checks = list(engine.checks) if isinstance(engine, Verifiers) else [engine.name]
-            for name in stage.scores:
-                if name not in checks:
-                    hint = choices_hint(name, checks)
-                    yield f"{path}.scores: no check {name!r} in its engine {engine.kind!r}; {hint}"
+        yield from _missing_check_errors(f"{path}.scores", stage.scores, engine)
+        if scoring_agent := seats.agent_scoring_tool_calls(stage, agent):
+            yield from _missing_check_errors(
+                f"{path}.calls.scores", stage.calls.scores, setup_by_agent[scoring_agent].engine
+            )
         if stage.tools:
             callers.add(agent)
             if not setup.role.tools:
@@ -117,7 +125,7 @@ def role_and_engine_errors(
                     "role `tools`"
                 )
             answering = setup_by_agent[seats.agent_answering_tool_calls(stage, agent)].engine
-            for tool in setup.role.tools:
+            for tool in setup.role.listed_tools:
                 if isinstance(answering, Tools) and tool.name not in answering.tools:
                     hint = choices_hint(tool.name, answering.tools)
                     yield f"{path}.tools: {stage.tools!r} has no tool {tool.name!r}; {hint}"

@@ -29,6 +29,23 @@ class ModelCallAnswerer(Config):
     """Templates of example moves for random play and the warm-up of tiny models; they may use `answer` and `wrong`."""
 
 
+class ToolCallSettings(Config):
+    """Limit of the tool calls of a stage, and the verdicts on them."""
+
+    most: int = Field(default=4, gt=0, le=1000)
+    """Maximum number of tool calls of one agent in one turn. An answer with more calls than are left is final."""
+    verifier: str | None = None
+    """Role that gives a verdict on the results of every answer with calls, at once (default: no verdicts)."""
+    scores: tuple[str, ...] = ()
+    """Names of the verifier's checks whose scores become facts of the calling agent, such as `new`."""
+
+    @model_validator(mode="after")
+    def _check_verifier_has_scores(self) -> ToolCallSettings:
+        if bool(self.scores) != bool(self.verifier):
+            raise ValueError("scores and verifier belong together: the role that scores, and the checks that count")
+        return self
+
+
 class Stage(Config):
     """Stage of a workflow: one turn of every agent of the stage. All its agents have one role and answer at once."""
 
@@ -56,8 +73,9 @@ class Stage(Config):
     """Templates of example moves for random play and the warm-up of tiny models; they may use `answer` and `wrong`."""
     tools: str | None = None
     """Role whose agents answer the tool calls made in this stage (default: no tools)."""
-    calls: int = Field(default=4, gt=0, le=1000)
-    """Maximum number of tool calls of one agent in one turn."""
+    calls: ToolCallSettings = ToolCallSettings()
+    """Maximum number of tool calls of one agent in one turn; or a mapping with this number as `most`, and the verifier
+    of the calls."""
     callers: dict[str, ModelCallAnswerer] | None = None
     """Role -> caller that answers model calls of the stage's program (default: no program plays in this stage)."""
     poses: bool = False
@@ -75,6 +93,11 @@ class Stage(Config):
     def read_or_verified_role(self) -> str | None:
         """Role of the partners: each agent of the stage reads or verifies one agent of this role. None: no partners."""
         return self.verifies or self.each
+
+    @field_validator("calls", mode="before", json_schema_input_type=int | ToolCallSettings)
+    @classmethod
+    def _expand_calls_setting(cls, calls: Any) -> Any:
+        return {"most": calls} if isinstance(calls, int) else calls
 
     @field_validator("hears", mode="before", json_schema_input_type=str | list[str] | dict[str, str])
     @classmethod
@@ -96,6 +119,8 @@ class Stage(Config):
             raise ValueError(f"verifies: {self.verifies!r} and each: {self.each!r} exclude each other; set one of them")
         if self.read_or_verified_role and self.n > 1:
             raise ValueError(f"n: {self.n} has no effect with each/verifies: there is one agent for each of theirs")
+        if self.calls.verifier and not self.tools:
+            raise ValueError(f"calls.verifier: {self.calls.verifier!r} has no calls to score; set `tools`")
         if bool(self.scores) != bool(self.verifies):
             raise ValueError("scores and verifies belong together: the role to verify, and the checks that count")
         return self
@@ -198,7 +223,7 @@ class TeamSeats:
         counts: dict[str, int] = {}
         for stage in stages:
             count = counts.get(stage.read_or_verified_role, 1) if stage.read_or_verified_role else stage.n
-            for role in filter(None, (stage.role, stage.tools, *(stage.callers or ()))):
+            for role in filter(None, (stage.role, stage.tools, stage.calls.verifier, *(stage.callers or ()))):
                 counts[role] = max(counts.get(role, 1), count)
         self.agents_of: dict[str, tuple[str, ...]] = {}
         """Role -> agents of this role."""
@@ -221,6 +246,9 @@ class TeamSeats:
             if stage.verifies:
                 checks = self.checks_of.get(stage.verifies, ())
                 self.checks_of[stage.verifies] = tuple(dict.fromkeys((*checks, *stage.scores)))
+            if stage.calls.verifier:
+                checks = self.checks_of.get(stage.role, ())
+                self.checks_of[stage.role] = tuple(dict.fromkeys((*checks, *stage.calls.scores)))
 
     def stage_agents(self, stage: Stage) -> tuple[str, ...]:
         """Return the agents that take a turn in `stage`."""
@@ -253,3 +281,8 @@ class TeamSeats:
     def agent_answering_tool_calls(self, stage: Stage, calling_agent: str) -> str:
         """Return the agent that answers the tool calls of `calling_agent` in `stage`."""
         return self.agents_of[stage.tools or ""][self.index_of[calling_agent]]
+
+    def agent_scoring_tool_calls(self, stage: Stage, calling_agent: str) -> str | None:
+        """Return the agent that scores the tool calls of `calling_agent` in `stage`, or None if no agent does."""
+        role = stage.calls.verifier
+        return self.agents_of[role][self.index_of[calling_agent]] if role else None

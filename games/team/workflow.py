@@ -69,6 +69,13 @@ class WorkflowConfig(TaskGameConfig):
     def default_role_of_agent(self) -> Mapping[str, str]:
         return self.team_seats.role_of
 
+    def agent_answering_tool_calls_of_each_agent(self) -> Mapping[str, str]:
+        answering: dict[str, str] = {}
+        for stage in self.team_seats.all_stages:
+            for agent in self.team_seats.stage_agents(stage) if stage.tools else ():
+                answering[agent] = self.team_seats.agent_answering_tool_calls(stage, agent)
+        return answering
+
     def measure_names(self) -> Collection[str]:
         return self.measures
 

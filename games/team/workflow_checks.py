@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from marl.core.config import choices_hint, did_you_mean
-from marl.games.team.blackboard import ANSWER_NAMES, Blackboard, reported_rewards_all_one_for_checks
+from marl.games.team.blackboard import ANSWER_NAMES, CALL, Blackboard, reported_rewards_all_one_for_checks
 from marl.games.team.expressions import (
     FUNCTIONS,
     DivisionByZeroError,
@@ -120,6 +120,8 @@ def _role_and_stage_name_errors(team: WorkflowConfig) -> Iterator[str]:
             yield f"{where}hears: no role {speaker!r}; {choices_hint(speaker, seats.agents_of)}"
         for role in {*(stage.callers or ())} & spoken:
             yield f"{where}callers: role {role!r} speaks in a stage itself; name another one"
+        if stage.calls.verifier in {stage.role, stage.tools} - {None}:
+            yield f"{where}calls.verifier: {stage.calls.verifier!r} cannot score its own calls or results"
         if stage.tools in roles:
             yield f"{where}tools: role {stage.tools!r} speaks in a stage itself; name another one"
         for name in {stage.role, stage.name_in_expressions, *(stage.callers or ())} & {
@@ -131,8 +133,9 @@ def _role_and_stage_name_errors(team: WorkflowConfig) -> Iterator[str]:
         if role not in seats.agents_of:
             yield f"rewards.{role}: no such role; {choices_hint(role, seats.agents_of)}"
         for name, component in components.items():
-            if component.after and component.after not in seats.stages:
-                hint = choices_hint(component.after, seats.stages)
+            moments = [*seats.stages, *([CALL] if any(stage.tools for stage in seats.all_stages) else [])]
+            if component.after and component.after not in moments:
+                hint = choices_hint(component.after, moments)
                 yield f"rewards.{role}.{name}.after: no stage {component.after!r}; {hint}"
 
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequir
 from pydantic import FailFast
 
 from marl.core.config import Sampling
+from marl.core.messages import Message as Message
+from marl.core.messages import MessageRole as MessageRole
+from marl.core.messages import ToolCall as ToolCall
 
 if TYPE_CHECKING:
     from marl.core.graph import Trajectory
@@ -79,13 +82,6 @@ class Info(TypedDict):
     """Indices of the game's steps whose moves decided that this agent moves now, or which turns it reads."""
     callers: NotRequired[Mapping[str, tuple[str, ...]]]
     """Agents whose turns only the program at this seat asks for (inner turns) -> example moves of the agent."""
-
-
-class Message(NamedTuple):
-    """One message of a chat prompt, before the chat template turns it into tokens."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
 
 
 class SpanFromEarlierTurn(NamedTuple):
@@ -328,8 +324,9 @@ class VerifierCase:
     text: str
     """Full text of the completion, which contains the answer."""
     answer: str | None
-    """Answer that the role parsed from `text`, or None if `text` was unreadable."""
-    earlier: tuple[str, ...] = ()
+    """Answer that the role parsed from `text`, or None if `text` was unreadable. For a verdict on tool calls: the JSON of
+    the call or of a list of calls; `text` is then their results, one after another."""
+    earlier: FailFastTuple[str] = ()
     """Earlier results of tools in this turn, oldest first, if `text` is the result of a tool call."""
 
 

@@ -79,13 +79,17 @@ def context_overflow_failure(prompt_tokens: int, forced_tokens: int, context_len
     return CompletionFailure("overflow", f"{tokens}; the context holds {context_length}")
 
 
-def decode_completion(chat: ChatTokenizer, completion_ids: tuple[int, ...], stop_texts: tuple[str, ...]) -> str:
-    """Return the text of a completion with the token ids `completion_ids`, cut at the first of the `stop_texts` texts.
+def decode_completion(chat: ChatTokenizer, request: Request, prompt: Prompt, completion_ids: tuple[int, ...]) -> str:
+    """Return the text of the answer `completion_ids` to `request`, cut at the first of the request's stop texts.
 
-    The text begins with the opening of a thought, if the chat template writes one.
+    The text begins with the opening of a thought, if the chat template writes one. Tool calls in the model's own format
+    are spelled `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
     """
     text = chat.thinking_prefix + chat.text(completion_ids)
-    return chat.truncate_at_stop_text(stop_texts, text) if stop_texts else text
+    stop_texts = request.sampling.stop
+    if stop_texts and (cut := chat.truncate_at_stop_text(stop_texts, text)) != text:
+        return cut
+    return chat.canonical_answer(text, completion_ids, prompt.ids, request.tools) if request.tools else text
 
 
 def check_shared_weights_version(policy: str, weights: Weights, version: int) -> None:

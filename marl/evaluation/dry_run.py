@@ -177,6 +177,11 @@ class DryRun:
                     counts[role] = [facts.count_prompt_tokens(turn.request) for turn in turns]
                 except ValueError as error:
                     errors.append(f"roles.{role}: {error}")
+            settings = self.scenario.roles[role]
+            find_fault = facts and facts.tool_continuation_fault
+            appends_results = settings.history == "append" and settings.listed_tools
+            if find_fault and appends_results and (fault := find_fault()):
+                errors.append(f"roles.{role}.history: append cannot continue after a tool call: {fault}")
         return counts, errors
 
     def legal_answer_tokens(self, role: str) -> Mapping[str, int]:

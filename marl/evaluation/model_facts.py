@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 
@@ -22,6 +23,9 @@ from marl.protocols import ModelConfig
 from marl.protocols.memory_estimates import AdapterSize, ModelSize
 from marl.runs.trained_model import Trained
 from marl.text.linear_patterns import compile_pattern
+
+if TYPE_CHECKING:
+    from marl.models.chat_template import ChatTokenizer
 
 WeightShapes = Mapping[str, tuple[int, ...]]
 """Name of a weight -> its shape."""
@@ -52,6 +56,8 @@ class ModelFacts:
     """Maximum length of a prompt and its answer together [tokens]."""
     count_prompt_tokens: Callable[[Request], int] | None
     """Function that counts a request's prompt tokens, and raises ValueError if the chat template refuses the prompt."""
+    tool_continuation_fault: Callable[[], str] | None = None
+    """Function that returns the reason why a prompt cannot continue an answer with a tool call, or ""."""
 
 
 def known_model_facts(
@@ -80,6 +86,7 @@ def known_model_facts(
     width = _BYTES[model.dtype] if isinstance(model, TransformersModelConfig) else 4
     shapes = _weight_shapes(model, texts_for_vocabulary, config_files)
     context = config.get("max_position_embeddings")
+    chat = _chat_tokenizer(file) if file else None
     return ModelFacts(
         description=description,
         weights=_weight_count(shapes),
@@ -87,7 +94,8 @@ def known_model_facts(
         weight_bytes=width,
         size=_model_size(config, shapes, width),
         context=context if isinstance(context, int) else None,
-        count_prompt_tokens=_token_counter(file) if file else None,
+        count_prompt_tokens=chat and (lambda request: len(chat.prompt(request).ids)),
+        tool_continuation_fault=chat and partial(_tool_continuation_fault, chat),
     )
 
 
@@ -287,8 +295,8 @@ def _joined_contents(request: Request) -> str:
     return "\n".join(message.content for message in request.messages if message.content)
 
 
-def _token_counter(file: Path) -> Callable[[Request], int] | None:
-    """Return a function that counts a request's prompt tokens by chat template and tokenizer, or None without these.
+def _chat_tokenizer(file: Path) -> ChatTokenizer | None:
+    """Return the tokenizer of a model with its chat template, or None without a file of the tokenizer.
 
     The tokenizer is in `file` itself (GGUF), or beside it (config.json).
     """
@@ -298,5 +306,12 @@ def _token_counter(file: Path) -> Callable[[Request], int] | None:
     # Imported late, because it loads transformers (but not torch).
     from marl.models.tokenizer_files import load_chat_tokenizer
 
-    chat = load_chat_tokenizer(file.parent, gguf_file)
-    return lambda request: len(chat.prompt(request).ids)
+    return load_chat_tokenizer(file.parent, gguf_file)
+
+
+def _tool_continuation_fault(chat: ChatTokenizer) -> str:
+    """Return the reason why a prompt of `chat` cannot continue an answer with a tool call, or ""."""
+    # Imported late, because it loads transformers (but not torch).
+    from marl.models.tool_continuation import tool_continuation_fault
+
+    return tool_continuation_fault(chat)

@@ -5,28 +5,30 @@ Each answer of a row becomes one episode with one turn; nothing is played.
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, get_args
 
 from pydantic import field_validator
 
 from marl.core.config import Config, Sampling, choices_hint
 from marl.core.graph import Trajectory
-from marl.core.types import Completion, Message, Metrics, Request, Reward, Turn
+from marl.core.types import Completion, Message, MessageRole, Metrics, Request, Reward, ToolCall, Turn
 from marl.experience.rollouts import EpochSampler
 from marl.host.data_files import check_data_file_format, read_data_table
 from marl.protocols import DealsOfStep, Experience, ExperienceConfig, Simulator
+from marl.text.tool_calls import parse_tool_calls, to_tool_call
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
 written/epochs | passes | passes over the rows of the file so far (`demonstrations`, `preferences`)
 """
 
-_MESSAGE_ROLES: tuple[str, ...] = get_args(get_type_hints(Message)["role"])
+_MESSAGE_ROLES: tuple[str, ...] = get_args(MessageRole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class DatasetRowReader:
             chat = self._read_chat(column)
             if len(chat) != 1 or chat[0].role != "assistant":
                 raise self._column_error(column, f"must be one message of the assistant, got {[m.role for m in chat]}")
-            value = chat[0].content
+            value = self._answer_of_message(column, chat[0])
         if not value:
             raise self._column_error(column, "an empty answer")
         return value
@@ -75,7 +77,13 @@ class DatasetRowReader:
         chat = self._read_chat(column)
         if len(chat) < 2 or chat[-1].role != "assistant" or not chat[-1].content:
             raise self._column_error(column, f"must end with an answer of the assistant, got {[m.role for m in chat]}")
-        return chat[:-1], chat[-1].content
+        return chat[:-1], self._answer_of_message(column, chat[-1])
+
+    def _answer_of_message(self, column: str, message: Message) -> str:
+        if message.calls:
+            problem = "an answer with `tool_calls` cannot be learned from; write them into `content` as the model does"
+            raise self._column_error(column, problem)
+        return message.content
 
     def _column_error(self, column: str, problem: str) -> ValueError:
         return ValueError(f"{self.location}, column {column!r}: {problem}")
@@ -91,15 +99,39 @@ class DatasetRowReader:
             raise self._column_error(column, f"must be a text or a list of messages, got {type(values).__name__}")
         chat: list[Message] = []
         for value in values:
-            if not isinstance(value, Mapping) or not isinstance(value.get("content"), str):
+            if not isinstance(value, Mapping) or not isinstance(_content_of_message(value), str):
                 raise self._column_error(
                     column, f"a message is an object with `role` and `content`, a text; got {value!r}"
                 )
             if value.get("role") not in _MESSAGE_ROLES:
                 problem = f"role {value.get('role')!r} is unknown; choices: {', '.join(_MESSAGE_ROLES)}"
                 raise self._column_error(column, problem)
-            chat.append(Message(value["role"], value["content"]))
+            identifiers = (str(value.get("tool_call_id") or ""), str(value.get("name") or ""))
+            calls = self._read_tool_calls(column, value.get("tool_calls") or ())
+            chat.append(Message(value["role"], _content_of_message(value), calls, *identifiers))
         return tuple(chat)
+
+    def _read_tool_calls(self, column: str, values: Any) -> tuple[ToolCall, ...]:
+        """Return the tool calls of a message, in the form of OpenAI's chat completions or of Transformers."""
+        calls: list[ToolCall] = []
+        for value in values if isinstance(values, Sequence) else (values,):
+            match value:
+                case {"function": {"name": str(name), "arguments": dict(arguments)}, **rest} if name:
+                    calls.append(to_tool_call(name, arguments, str(rest.get("id") or "")))
+                case {"function": {"name": str(name), "arguments": str(spelled)}, **rest} if name:
+                    parsed = parse_tool_calls(f'{{"name": {json.dumps(name)}, "arguments": {spelled}}}')
+                    if not parsed:
+                        raise self._column_error(column, f"arguments of a tool call must be an object; got {spelled!r}")
+                    calls.append(to_tool_call(**parsed[0], identifier=str(rest.get("id") or "")))
+                case _:
+                    problem = f"a tool call is an object with `function`, its `name` and `arguments`; got {value!r}"
+                    raise self._column_error(column, problem)
+        return tuple(calls)
+
+
+def _content_of_message(message: Mapping[str, Any]) -> Any:
+    """Return the content of a data set's message; "" if it has none beside its tool calls."""
+    return message.get("content") or "" if message.get("tool_calls") else message.get("content")
 
 
 class AnswerDataset(ExperienceConfig):

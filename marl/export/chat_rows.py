@@ -51,7 +51,7 @@ def answered_turns(turns: Iterable[RecordedTurn], *, exclude_truncated: bool = F
 def sft_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
     """Yield rows for TRL's SFTTrainer: a prompt and its completion. The loss covers the completion alone."""
     for recorded in answered_turns(turns, exclude_truncated=True):
-        answer = [Message("assistant", recorded.turn.completion.text)._asdict()]
+        answer = [Message("assistant", recorded.turn.completion.text).to_dict()]
         yield {"prompt": _message_rows(recorded.prompt), "completion": answer, **_tool_schemas_column(recorded)}
 
 
@@ -64,10 +64,10 @@ def openai_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
     for recorded in answered_turns(turns, exclude_truncated=True):
         messages: list[Row] = []
         for message in recorded.prompt:
-            messages.append(message._asdict())
+            messages.append(message.to_dict())
             if message.role == "assistant":
                 messages[-1]["weight"] = 0
-        messages.append(Message("assistant", recorded.turn.completion.text)._asdict())
+        messages.append(Message("assistant", recorded.turn.completion.text).to_dict())
         tools = [json.loads(tool) for tool in recorded.turn.request.tools]
         yield {"messages": messages, **({"tools": tools} if tools else {})}
 
@@ -116,8 +116,8 @@ def dpo_rows(turns: Iterable[RecordedTurn], pair_rule: PreferencePairRule) -> It
             recorded = answers.recorded
             yield {
                 "prompt": _message_rows(recorded.prompt),
-                "chosen": [Message("assistant", chosen)._asdict()],
-                "rejected": [Message("assistant", rejected)._asdict()],
+                "chosen": [Message("assistant", chosen).to_dict()],
+                "rejected": [Message("assistant", rejected).to_dict()],
                 **{"score_chosen": means[chosen], "score_rejected": means[rejected]},
                 **{"step": recorded.step, "role": recorded.turn.role},
                 **_tool_schemas_column(recorded),
@@ -182,4 +182,4 @@ def _tool_schemas_column(recorded_turn: RecordedTurn) -> Mapping[str, str]:
 
 
 def _message_rows(messages: Sequence[Message]) -> list[Row]:
-    return [message._asdict() for message in messages]
+    return [message.to_dict() for message in messages]

@@ -41,7 +41,7 @@ def loading_snippet(
     tokenizer = folder / "tokenizer_config.json"
     has_template = tokenizer.is_file() and json.loads(tokenizer.read_text()).get("chat_template") is not None
     if has_template or (folder / "chat_template.jinja").is_file():
-        chat = json.dumps([message._asdict() for message in messages])
+        chat = json.dumps([message.to_dict() for message in messages])
         options = 'add_generation_prompt=True, return_dict=True, return_tensors="pt"'
         lines += [f"messages = {chat}", f"inputs = tokenizer.apply_chat_template(messages, {options})"]
     else:

@@ -24,7 +24,10 @@ MAX_GROUP_SIZE = 2**21
 """Sum of characters and tokens at which a row group is written early, because a single turn may have 100,000."""
 _TURNS_FILE, _EPISODES_FILE = "turns.parquet", "episodes.parquet"
 _TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
-_CHAT = pa.list_(pa.struct({"role": _TEXT, "content": _TEXT}))
+_CALLS = pa.list_(pa.struct({"name": _TEXT, "arguments": _TEXT, "id": _TEXT}))
+_CHAT = pa.list_(
+    pa.struct({"role": _TEXT, "content": _TEXT, "calls": _CALLS, "call_id": _TEXT, "name": _TEXT}),
+)
 _NAMED_NUMBERS = pa.list_(pa.struct({"name": _TEXT, "value": _NUMBER}))
 _REWARDS = pa.list_(
     pa.struct({"agent": _TEXT, "name": _TEXT, "value": _NUMBER, "cause": _TEXT, "turn": _INTEGER}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from marl.core.types import Reward
+from marl.core.types import Message, Reward
 from marl.export.turn_selection import RecordedEpisode, RecordedTurn
 from marl.view.edge_text import EDGE_KINDS
 from marl.view.token_decoder import TokenDecoder
@@ -52,8 +52,8 @@ def turn_row(recorded_turn: RecordedTurn, decoder: TokenDecoder) -> Row:
         **{"step": recorded_turn.step, "episode": turn.id[0], "turn": turn.id[1], "group": trajectory.deal.group},
         **{"game": trajectory.deal.game, "start": trajectory.start, "problem": turn.problem},
         **{"agent": turn.agent, "nth": turn.nth, "attempt": turn.attempt, "role": turn.role, "policy": request.policy},
-        "messages": [message._asdict() for message in request.messages],
-        "chat": [message._asdict() for message in recorded_turn.prompt],
+        "messages": [_message_row(message) for message in request.messages],
+        "chat": [_message_row(message) for message in recorded_turn.prompt],
         "prompt": decoder.decode(request.policy, completion.prompt_ids) if completion.prompt_ids else None,
         **{"prompt_ids": completion.prompt_ids, "continues": len(request.continues), "tools": request.tools},
         **{"completion": completion.text, "token_ids": completion.token_ids, "logprobs": completion.logprobs},
@@ -67,6 +67,13 @@ def turn_row(recorded_turn: RecordedTurn, decoder: TokenDecoder) -> Row:
         "sources": sources,
         **credit,
     }
+
+
+def _message_row(message: Message) -> Row:
+    """Return `message` with None for its empty fields, as Parquet columns cannot be left out."""
+    calls = [call._asdict() for call in message.calls] or None
+    fields = {"calls": calls, "call_id": message.call_id or None, "name": message.name or None}
+    return {"role": message.role, "content": message.content, **fields}
 
 
 def _reward_row(reward: Reward) -> Row:

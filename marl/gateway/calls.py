@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from marl.core.config import Sampling
-from marl.core.types import Completion, Message
+from marl.core.types import Completion, Message, ToolCall
 from marl.host.untrusted_text import parse_json
 from marl.text.answers import remove_thoughts
-from marl.text.tool_calls import TextToolCall, canonical_json, join_tool_calls, split_tool_calls
+from marl.text.tool_calls import canonical_json, join_tool_calls, split_tool_calls, to_tool_call
 
 MAX_CHOICES = 8
 """Maximum number of answers to one request (`n`)."""
@@ -150,7 +150,7 @@ class AnswerShownToProgram(NamedTuple):
     completion: Completion
     content: str
     """Text without thoughts and tool calls."""
-    tool_calls: tuple[TextToolCall, ...]
+    tool_calls: tuple[ToolCall, ...]
     call_id: int
 
     @classmethod
@@ -248,12 +248,12 @@ def message_content_text(content: Any, field_path: str) -> str:
 
 def assistant_message_text(content: str, tool_calls: Sequence[tuple[str, str]]) -> str:
     """Return the text of an assistant message with `content` and tool `tool_calls`, each (name, arguments as JSON)."""
-    spelled: list[TextToolCall] = []
+    spelled: list[ToolCall] = []
     for name, arguments in tool_calls:
         try:
-            spelled.append(TextToolCall(name, canonical_json(parse_json(arguments))))
+            spelled.append(to_tool_call(name, parse_json(arguments)))
         except ValueError:
-            spelled.append(TextToolCall(name, canonical_json(arguments)))
+            spelled.append(to_tool_call(name, arguments))
     return join_tool_calls(content.strip(), tuple(spelled)) if spelled else content
 
 

@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import takewhile
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from marl.core.errors import UserNotice
-from marl.core.types import Message, Request
+from marl.core.types import Message, Request, ToolCall
 from marl.core.watchdog import CallWatchdog
 from marl.models.bounded_chat_template import render_chat_template
 from marl.models.markup_escaping import PLACEHOLDER_ANSWER, MarkupEscaper
@@ -24,6 +25,14 @@ from marl.models.text_markers import (
     insert_markers,
 )
 from marl.models.token_spans import CUT_CHARACTER, Range, TokenizedText
+from marl.models.tool_call_formats import (
+    PROBE_TOOL,
+    ToolCallFormat,
+    find_tool_call_format,
+    render_answer,
+)
+from marl.text.answers import remove_thoughts
+from marl.text.tool_calls import join_tool_calls, split_tool_calls, to_tool_call, with_call_ids
 
 _TOOL_CALL_INSTRUCTIONS = """\
 To call a function, answer with <tool_call>{"name": its name, "arguments": {its arguments}}</tool_call>. Functions:"""
@@ -34,6 +43,8 @@ _MIN_MAX_TOKENS_FOR_THINKING = 1024
 _RENDERING_S = 20.0
 """Maximum time of rendering one prompt, in seconds; templates take milliseconds."""
 _PROBES = (Message("system", "marl-probe-system"), Message("user", "marl-probe-user"))
+_PROMPT_END = 64
+"""Number of tokens at the end of a prompt that hold the markup with which the template begins an answer."""
 _OPEN_THINK_TAG = re.compile(r"<think>\s*\Z")
 
 
@@ -104,6 +115,64 @@ class ChatTokenizer:
         except ValueError:
             return False
 
+    @cached_property
+    def renders_tool_calls(self) -> bool:
+        """True if the chat template renders an assistant's tool calls and, after them, the results."""
+        call, result = to_tool_call(PROBE_TOOL["function"]["name"], {"text": _PROBES[0].content}), _PROBES[1].content
+        text = self._render_if_accepted((_PROBES[1], Message("assistant", "", (call,)), Message("tool", result)))
+        return call.name in text and _PROBES[0].content in text and text.count(result) == 2
+
+    @cached_property
+    def _renders_tool_results(self) -> bool:
+        """True if the chat template renders the message of a tool after an answer without tool calls."""
+        chat = (_PROBES[1], Message("assistant", "."), Message("tool", _PROBES[0].content))
+        return self.tokenizer.chat_template is None or _PROBES[0].content in self._render_if_accepted(chat)
+
+    def _render_if_accepted(self, messages: Sequence[Message]) -> str:
+        """Return the rendered chat with the schema of a tool, or "" if the template refuses it or does not exist."""
+        try:
+            return "" if self.tokenizer.chat_template is None else self._render(messages, [PROBE_TOOL])
+        except ValueError:
+            return ""
+
+    @cached_property
+    def tool_call_format(self) -> ToolCallFormat | str:
+        """Format of the model's tool calls, or the reason why there is none."""
+        if not self.supports_tools:
+            return "the chat template takes no tools, so the system message says how a call is written"
+        try:
+            return find_tool_call_format(self._render, self.tokenizer.response_template, self.thinking_prefix)
+        except ValueError as error:
+            return str(error)
+
+    @property
+    def supports_tools(self) -> bool:
+        """True if the chat template renders the schemas of tools."""
+        template = self.tokenizer.chat_template
+        return template is not None and "tools" in self.tokenizer.get_chat_template(tools=[PROBE_TOOL])
+
+    def canonical_answer(self, text: str, ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[str]) -> str:
+        """Return `text`, the answer with token ids `ids`, with its tool calls in the spelling that roles read.
+
+        An answer without a valid call is returned unchanged. `tools` has the JSON schemas of the tools.
+        """
+        call_format = self.tool_call_format
+        if isinstance(call_format, str):
+            return text
+        prompt_end = self.thinking_prefix
+        if call_format.reads_whole_prompt:
+            prompt_end = self.tokenizer.decode(prompt_ids[-_PROMPT_END:], skip_special_tokens=False)
+        spelled = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        answer = call_format.read(
+            spelled,
+            prompt_end,
+            lambda calls: render_answer(self._render, Message("assistant", "", calls))[0],
+            list(map(json.loads, tools)),
+        )
+        if answer is None or split_tool_calls(remove_thoughts(text)) == (answer.content, answer.calls):
+            return text
+        return answer.to_text()
+
     def prompt(self, request: Request, policy_index: int = 0) -> Prompt:
         """Return the prompt of `request`, read by the policy with index `policy_index`.
 
@@ -143,7 +212,8 @@ class ChatTokenizer:
         Raises:
             ValueError: if the chat template refuses the messages.
         """
-        finished_chat = self._escape_messages(self._merge_unsupported_system_message(finished_chat))
+        finished_chat = self._adapt_tool_messages(self._merge_unsupported_system_message(finished_chat))
+        finished_chat = self._escape_messages(finished_chat)
         if self.tokenizer.chat_template is None:
             return tuple(
                 self.escaper.encode_with_special_tokens("\n".join(message.content for message in finished_chat))
@@ -213,12 +283,12 @@ class ChatTokenizer:
 
         Tool schemas or a system message that the template would ignore are moved into the first message.
         """
+        messages = self._adapt_tool_messages(messages)
         # A prompt that continues another one has tool schemas and system message in the tokens before it.
         if continues_prompt:
             return messages, []
         schemas = list(map(json.loads, tools))
-        template = self.tokenizer.chat_template
-        if tools and (template is None or "tools" not in self.tokenizer.get_chat_template(tools=schemas)):
+        if tools and not self.supports_tools:
             lines, schemas = "\n".join([_TOOL_CALL_INSTRUCTIONS, *tools]), []
             if messages and messages[0].role == "system":
                 messages = (Message("system", f"{messages[0].content}\n\n{lines}"), *messages[1:])
@@ -236,7 +306,7 @@ class ChatTokenizer:
         """Return the token range of each of `message_spans`, counted from the first token of `messages`."""
         rendered, tokens, ids = self._cached_tokens(messages, last_token, tools)
         # Noncharacters in a message would be mistaken for markers.
-        clean = [Message(message.role, NONCHARACTERS.sub("\ufffd", message.content)) for message in messages]
+        clean = [message._replace(content=NONCHARACTERS.sub("\ufffd", message.content)) for message in messages]
         # Markers are inserted before the template moves texts between messages, so that they move along.
         marked = insert_markers(clean, begin_and_end_offsets_of_spans(message_spans))
         arranged, _ = self._adapt_to_template(marked, tools, bool(last_token))
@@ -267,21 +337,59 @@ class ChatTokenizer:
         """Return `messages` as the template renders them after an earlier answer that ends with `last_token`."""
         if self.tokenizer.chat_template is None:
             return "\n" + _render_without_template(messages)
-        before = (Message("user", "."), Message("assistant", PLACEHOLDER_ANSWER))
+        results = list(takewhile(lambda message: message.role == "tool", messages))
+        before = (Message("user", "."), self._placeholder_answer(len(results)))
         text = self._render((*before, *messages)).rpartition(PLACEHOLDER_ANSWER)[2]
+        if results and self.renders_tool_calls:
+            # The earlier answer ends behind the last call, whose closing marks belong to it.
+            ends = [self.tokenizer.decode([token], skip_special_tokens=False) for token in self.ends]
+            text = text[min([place for place in map(text.find, ends) if place >= 0], default=0) :]
         end = self.tokenizer.decode([last_token], skip_special_tokens=False) if last_token in self.ends else ""
         # The earlier answer may already end with a sampled end token, which must not be repeated.
         return text.lstrip()[len(end) :] if end and text.lstrip().startswith(end) else text
 
+    def _placeholder_answer(self, call_count: int) -> Message:
+        """Return an assistant's message with as many tool calls, whose last text is `PLACEHOLDER_ANSWER`."""
+        if not (call_count and self.renders_tool_calls):
+            return Message("assistant", PLACEHOLDER_ANSWER)
+        call = to_tool_call(PROBE_TOOL["function"]["name"], {"text": PLACEHOLDER_ANSWER})
+        return Message("assistant", "", (call,) * call_count)
+
     def _escape_messages(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        return tuple([Message(message.role, self.escaper.escape(message.content)) for message in messages])
+        escaped: list[Message] = []
+        for message in messages:
+            calls = tuple([self._escape_call(call) for call in message.calls])
+            escaped.append(message._replace(content=self.escaper.escape(message.content), calls=calls))
+        return tuple(escaped)
+
+    def _escape_call(self, call: ToolCall) -> ToolCall:
+        # Control tokens within the JSON lie in its strings, and cutting them leaves it valid JSON.
+        name, arguments = map(self.escaper.break_up_control_tokens, (call.name, call.arguments))
+        return call._replace(name=name, arguments=arguments)
+
+    def _adapt_tool_messages(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return `messages`, with tool calls and their results as text where the template would not render them."""
+        if not any(message.calls or message.role == "tool" for message in messages):
+            return messages
+        if self.renders_tool_calls:
+            return messages
+        adapted: list[Message] = []
+        for message in messages:
+            if message.calls:
+                adapted.append(Message("assistant", join_tool_calls(message.content, message.calls)))
+            elif message.role == "tool" and not self._renders_tool_results:
+                # Chat templates of Qwen and Hermes show a tool's result to the model in this form.
+                adapted.append(Message("user", f"<tool_response>\n{message.content}\n</tool_response>"))
+            else:
+                adapted.append(message)
+        return adapted
 
     def _render(
         self, messages: Sequence[Message], tool_schemas: list[Any] | None = None, *, ends_with_answer: bool = False
     ) -> str:
         # The chat template comes with the model and may contain an endless loop.
         with CallWatchdog(self._template_name_for_messages, _RENDERING_S, "a limit of marl"):
-            chat = [message._asdict() for message in messages]
+            chat = [message.to_dict() for message in with_call_ids(messages)]
             return render_chat_template(self.tokenizer, chat, tool_schemas, ends_with_answer=ends_with_answer)
 
     def _template_name_for_messages(self) -> str:

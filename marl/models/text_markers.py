@@ -59,9 +59,9 @@ def insert_markers(messages: Sequence[Message], offsets: Sequence[ContentOffset]
     places = [(*offset, number) for number, offset in enumerate(offsets)]
     # Markers are inserted from the end, because an insertion shifts all later offsets.
     for message, offset, number in sorted(places, reverse=True):
-        role, content = marked[message]
+        content = marked[message].content
         marker = f"{str(number).translate(_TO_MARKER_DIGITS)}{_END}"
-        marked[message] = Message(role, content[:offset] + marker + content[offset:])
+        marked[message] = marked[message]._replace(content=content[:offset] + marker + content[offset:])
     return marked
 
 

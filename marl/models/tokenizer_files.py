@@ -16,4 +16,5 @@ def load_chat_tokenizer(folder: Path, gguf_file: str | None) -> ChatTokenizer:
     """Return the tokenizer with the chat template from a Hugging Face folder, or from `gguf_file` in it if given."""
     logging.set_verbosity_error()
     options: dict[str, Any] = {"gguf_file": gguf_file} if gguf_file else {}
-    return ChatTokenizer(PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True, **options), frozenset())
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True, **options)
+    return ChatTokenizer(tokenizer, frozenset({tokenizer.eos_token_id} - {None}))

@@ -62,11 +62,11 @@ from marl.protocols.programs import ProgramModelCall as ProgramModelCall
 from marl.protocols.roles import JudgingRoleConfig as JudgingRoleConfig
 from marl.protocols.roles import PromptContext as PromptContext
 from marl.protocols.roles import RoleConfig as RoleConfig
-from marl.protocols.roles import Tool as Tool
 from marl.protocols.tasks import Document as Document
 from marl.protocols.tasks import InfrastructureError as InfrastructureError
 from marl.protocols.tasks import Split as Split
 from marl.protocols.tasks import TaskConfig as TaskConfig
 from marl.protocols.tasks import TaskProblems as TaskProblems
+from marl.protocols.tasks import Tool as Tool
 from marl.protocols.tasks import ToolConfig as ToolConfig
 from marl.protocols.tasks import VerifierConfig as VerifierConfig

@@ -10,7 +10,7 @@ from marl.core.config import PluginConfig
 from marl.core.types import Completion, CompletionFailure, MetricsByPolicy, RemoteUsage, Request, Ticket
 from marl.protocols.memory_estimates import FLOAT32_BYTES, MemorySavingSetting, MemoryUse, ModelSize, Workload
 from marl.protocols.models import LANGUAGE_MODEL, ModelConfig, ModelSource, Weights
-from marl.protocols.tasks import TaskConfig
+from marl.protocols.tasks import TaskConfig, Tool
 
 
 class Engine(Protocol):
@@ -111,6 +111,10 @@ class EngineConfig(PluginConfig):
     def request_time_limit_s(self) -> float:
         """Return the engine's own time limit of one request in seconds, retries included; 0 if it has none."""
         return 0.0
+
+    def describe_tools(self) -> tuple[Tool, ...]:
+        """Return the descriptions of the tools whose calls the engine answers."""
+        return ()
 
     @property
     def can_sleep(self) -> bool:

@@ -136,6 +136,10 @@ class GameConfig(PluginConfig):
         """Return the task whose problems the game deals, or None if it deals no problems of a task."""
         return None
 
+    def agent_answering_tool_calls_of_each_agent(self) -> Mapping[str, str]:
+        """Return agent -> agent that answers its tool calls, for all agents that may call tools."""
+        return {}
+
     def seating_conflicts(self, speakers: Mapping[str, AgentRoleAndEngine]) -> Iterable[str]:
         """Yield an error message for each setting that contradicts the role, engine or model of an agent.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
-
-from marl.core.config import Config, PluginConfig, Sampling
+from marl.core.config import PluginConfig, Sampling
 from marl.core.types import Completion, Info, Message, Observation, Request, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
+from marl.protocols.tasks import Tool
 from marl.text.origins import Span, origin_spans_of_text, without_origins
 
 
@@ -60,21 +59,10 @@ class PromptWithOrigins(tuple[Message, ...]):
         texts: list[Message] = []
         spans: list[tuple[Span, ...]] = []
         for message in prompt:
-            texts.append(Message(message.role, replace_surrogates(without_origins(message.content))))
+            texts.append(message._replace(content=replace_surrogates(without_origins(message.content))))
             spans.append(origin_spans_of_text(message.content))
         prompt.texts, prompt.spans = tuple(texts), tuple(spans)
         return prompt
-
-
-class Tool(Config):
-    """Description of a tool that a role may call, for the model's chat template."""
-
-    name: str
-    """Name by which the model calls the tool."""
-    description: str = ""
-    """Purpose of the tool, in words for the model."""
-    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
-    """JSON schema of the tool's arguments (default: no arguments)."""
 
 
 class RoleConfig(PluginConfig):
@@ -100,8 +88,14 @@ class RoleConfig(PluginConfig):
     history: Literal["fresh", "append"] = "fresh"
     """Construction of prompts. `fresh`: each prompt is built without the tokens of earlier turns. `append`: a prompt
     continues the tokens of the agent's last turn."""
-    tools: tuple[Tool, ...] = ()
-    """Tools that the role may call, in a game with a seat that answers calls."""
+    tools: tuple[Tool, ...] | Literal["auto"] = ()
+    """Tools that the role may call, in a game with a seat that answers calls. `auto`: all tools of the engine at this
+    seat."""
+
+    @property
+    def listed_tools(self) -> tuple[Tool, ...]:
+        """Tools that the role may call. Before a scenario has replaced `tools: auto`, the result is empty."""
+        return () if self.tools == "auto" else self.tools
 
     @property
     def answer_schema(self) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 
-from marl.core.config import PluginConfig
+from marl.core.config import Config, PluginConfig
 from marl.core.types import Problem, Request, Verdict, VerifierCase
 
 Split = Literal["train", "held_out"]
@@ -112,12 +112,31 @@ class VerifierConfig(PluginConfig):
         return ()
 
 
+class Tool(Config):
+    """Description of a tool that a role may call, for the model's chat template."""
+
+    name: str
+    """Name by which the model calls the tool."""
+    description: str = ""
+    """Purpose of the tool, in words for the model."""
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON schema of the tool's arguments (default: no arguments)."""
+
+    def to_function_schema(self) -> str:
+        """Return the description as JSON text, in the form of OpenAI's chat completions."""
+        return json.dumps({"type": "function", "function": self.model_dump(mode="json")})
+
+
 class ToolConfig(PluginConfig):
     """Base class of a tool, a pure function that a role may call. It runs in a process that can be killed."""
 
     group: ClassVar[str] = "tools"
     imports: ClassVar[tuple[str, ...]] = ()
     """Slowly importing modules of the tool. Each worker process imports them once, before the time limit starts."""
+    description: ClassVar[str] = ""
+    """Purpose of the tool, in words for the model, for roles with `tools: auto`."""
+    parameters: ClassVar[Mapping[str, Any]] = {"type": "object"}
+    """JSON schema of the arguments, for roles with `tools: auto`."""
     timeout_s: PositiveFloat = 10.0
     """Time limit of one call in CPU seconds, child processes included. The limit of wall time is ten times as long."""
 
@@ -136,22 +155,32 @@ class ToolConfig(PluginConfig):
     def prepare(self) -> None:
         """Load the data of the tool. A worker process calls this method once, before any time limit starts."""
 
+    def describe(self, name: str) -> Tool:
+        """Return the description of this tool for models that call it `name`."""
+        return Tool(name=name, description=self.description, parameters=dict(self.parameters))
+
 
 _PROBLEM_FIELDS = [field.name for field in fields(Problem)]
 
 
-def encode_verifier_state(problem: Problem, answer: str | None, earlier: Sequence[str] = ()) -> str:
+def encode_verifier_state(
+    problem: Problem, answer: str | None, earlier: Sequence[str] = (), text: str | None = None
+) -> str:
     """Return the information state of a verifier's seat as JSON: the problem, and the `answer` to verify.
 
-    `earlier` are earlier results of tools in the same turn, if a result is verified.
+    `earlier` are earlier results of tools in the same turn, if a result is verified. `text` is the full text to verify
+    (default: the last message of the request).
 
-    `Request.state` may carry the reference answer of the problem, because no language model reads this field. The full
-    text to verify is the last message of the request.
+    `Request.state` may carry the reference answer of the problem, because no language model reads this field.
     """
     # `dataclasses.asdict` would copy all facts, such as unit tests, for every answer.
     problem_data = {field: getattr(problem, field) for field in _PROBLEM_FIELDS}
     state = {"problem": problem_data, "answer": answer}
-    return json.dumps(state | ({"earlier": [*earlier]} if earlier else {}), sort_keys=True)
+    if earlier:
+        state["earlier"] = [*earlier]
+    if text is not None:
+        state["text"] = text
+    return json.dumps(state, sort_keys=True)
 
 
 def decode_verifier_case(request: Request) -> VerifierCase:
@@ -166,4 +195,4 @@ def decode_verifier_case(request: Request) -> VerifierCase:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"policy {request.policy!r} verifies, but was asked about no problem: {error!r}") from error
     text = request.messages[-1].content if request.messages else ""
-    return VerifierCase(problem, text, state["answer"], tuple(state.get("earlier", ())))
+    return VerifierCase(problem, state.get("text", text), state["answer"], tuple(state.get("earlier", ())))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, overload
@@ -136,7 +135,7 @@ class RoleRequestBuilder:
             swap_recorded_origins(callers_record)
         # If the role's code compares or formats a text, its span is lost, and its origins mark all messages.
         if origins:
-            messages = [Message(message.role, add_origins(message.content, origins)) for message in messages]
+            messages = [message._replace(content=add_origins(message.content, origins)) for message in messages]
         prompt = messages if isinstance(messages, PromptWithOrigins) else PromptWithOrigins.from_messages(messages)
         marks: list[SpanFromEarlierTurn] = []
         for index, spans in enumerate(prompt.spans):
@@ -160,7 +159,7 @@ class RoleRequestBuilder:
                 options = {move: role.phrase(move) for move in legal}
                 if is_cached:
                     self._option_texts[role_name, legal] = options
-        tools = [json.dumps({"type": "function", "function": tool.model_dump(mode="json")}) for tool in role.tools]
+        tools = [tool.to_function_schema() for tool in role.listed_tools]
         examples = [replace_surrogates(role.phrase(move)) for move in context.info.get("examples", ())]
         return Request(
             policy=role.policy,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from marl.protocols import JudgingRoleConfig, RoleConfig
+from marl.protocols import JudgingRoleConfig, RoleConfig, Tool
 
 if TYPE_CHECKING:
     from marl.scenario.schema import Scenario
@@ -33,6 +33,25 @@ def role_with_defaults(scenario: Scenario, name: str, role: RoleConfig) -> RoleC
     if not isinstance(role, JudgingRoleConfig):
         return role
     return role.with_default_verdict_tag("fixed" if _reason_for_fixed_verdict_tag(scenario, name, role) else "nonce")
+
+
+def automatic_tools(scenario: Scenario) -> dict[str, tuple[Tool, ...]]:
+    """Return role -> its tools, for each role with `tools: auto` whose calls are answered in one of the games.
+
+    Raises:
+        ValueError: if agents that answer the role's calls have different tools.
+    """
+    tools_by_role: dict[str, tuple[Tool, ...]] = {}
+    for view in scenario.scenario_by_game().values():
+        for agent, answering_agent in view.game.agent_answering_tool_calls_of_each_agent().items():
+            name, toolbox = view.seats.get(agent, ""), scenario.roles.get(view.seats.get(answering_agent, ""))
+            policy = toolbox and scenario.policies.get(toolbox.policy)
+            if policy is None or name not in scenario.roles or scenario.roles[name].tools != "auto":
+                continue
+            tools = policy.engine.describe_tools()
+            if tools_by_role.setdefault(name, tools) != tools:
+                raise ValueError(f"roles.{name}.tools: auto, but its calls are answered by different tools; list them")
+    return tools_by_role
 
 
 def verdict_tag_notes(scenario: Scenario) -> Iterator[str]:

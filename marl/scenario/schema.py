@@ -39,7 +39,7 @@ from marl.scenario.games import (
     Steps,
     with_default_roles,
 )
-from marl.scenario.role_defaults import role_with_defaults
+from marl.scenario.role_defaults import automatic_tools, role_with_defaults
 
 HORIZON = 10_000
 """Default of `KlInReward.horizon`, in turns, as in verl."""
@@ -449,5 +449,7 @@ cluster: {kind: local, simulators: 2}
         # The roles mapping is changed in place: settings are frozen, and a resolved scenario must state its prompts.
         for name, role in self.roles.items():
             self.roles[name] = role_with_defaults(self, name, role)
+        for name, tools in automatic_tools(self).items():
+            self.roles[name] = self.roles[name].model_copy(update={"tools": tools})
         check(self, to_train=(info.context or {}).get("to_train", True))
         return self

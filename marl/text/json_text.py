@@ -53,6 +53,17 @@ def parse_strict_json(text: str) -> Any:
     )
 
 
+def split_json_list(text: str) -> list[str]:
+    """Return the items of a JSON list: texts as they are, other items as JSON. Any other text is returned alone."""
+    try:
+        items = parse_strict_json(text)
+    except ValueError:
+        return [text]
+    if not isinstance(items, list) or not items:
+        return [text]
+    return [item if isinstance(item, str) else json.dumps(item, ensure_ascii=False) for item in items]
+
+
 def last_json_value(text: str) -> Any:
     """Return the JSON value of an answer: the full text if it is JSON, else the last top-level object or array.
 

@@ -157,8 +157,8 @@ def test_packed_json_lines_and_parquet_are_read_alike(tmp_path: Path) -> None:
         ({"messages": CHAT}, r"line 3, column 'messages': must end with an answer of the assistant, got \['user'\]"),
         ({"messages": ["hi"]}, "line 3, column 'messages': a message is an object with `role` and `content`"),
         (
-            {"prompt": [{"role": "tool", "content": "x"}], "completion": "c"},
-            "line 3, column 'prompt': role 'tool' is unknown; choices: system, user, assistant",
+            {"prompt": [{"role": "judge", "content": "x"}], "completion": "c"},
+            "line 3, column 'prompt': role 'judge' is unknown; choices: system, user, assistant, tool",
         ),
         ({"prompt": "p", "completion": [*CHAT]}, r"must be one message of the assistant, got \['user'\]"),
     ],

@@ -21,7 +21,7 @@ def answer_text_of_results(gold: str, answer: str) -> str:
     """Return the turn of a verifier with one check, called `formula`."""
     verdict = MathVerifier()(VerifierCase(Problem("p", "", gold), answer, answer))
     engine = Verifiers.model_validate({"kind": "verifiers", "checks": {"formula": "math"}})
-    return engine.answer_text_of_results({"formula": PluginJobResult((verdict.score, verdict.why))})
+    return engine.answer_text_of_results([PluginJobResult((verdict.score, verdict.why))])
 
 
 def episode(texts: list[str]) -> Trajectory:

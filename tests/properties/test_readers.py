@@ -31,7 +31,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "last_json_object": parsing.last_json_object,
     "parse_json_value": parsing.parse_json_value,
     "calls_tool": parsing.has_tool_call,
-    "tool_call": parsing.parse_tool_call,
+    "tool_call": parsing.parse_tool_calls,
 }
 LENGTH = 200_000
 """Characters of the long texts: a reader of quadratic time would need minutes."""

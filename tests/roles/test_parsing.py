@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from marl.protocols import Tool
 from marl.roles import parsing
-from marl.roles.answering import PlayerRole
+from marl.roles.answering import PlayerRole, SolverRole
 from marl.roles.json_schema import check_schema
 
 Case = tuple[str, str | None]
@@ -347,7 +348,8 @@ CALL = {"name": "python", "arguments": {"code": "print(1)"}}
         (f"<tool_call>{json.dumps(CALL)}</tool_call>", CALL),
         (f"Let me see.\n<tool_call>\n{json.dumps(CALL)}\n</tool_call>", CALL),
         (f"<tool_call>{json.dumps(CALL | {'id': 'x'})}</tool_call>", CALL),
-        (f"<tool_call>{json.dumps(CALL)}</tool_call>" * 2, None),
+        (f'<tool_call>{json.dumps(CALL)}</tool_call><tool_call>{{"name": 3}}</tool_call>', None),
+        ('<tool_call>{"name": "python", "name": "python", "arguments": {}}</tool_call>', None),
         (f"<tool_call>{json.dumps(CALL)}", None),
         (f"<think><tool_call>{json.dumps(CALL)}</tool_call></think>", None),
         (f"<tool_call>call {json.dumps(CALL)}</tool_call>", None),
@@ -361,8 +363,17 @@ CALL = {"name": "python", "arguments": {"code": "print(1)"}}
     ],
 )
 def test_a_tool_is_called_by_name_with_an_object_of_arguments(text: str, call: object) -> None:
-    assert parsing.parse_tool_call(text) == call
+    assert parsing.parse_tool_calls(text) == (call and [call])
     assert parsing.has_tool_call(text) == ("tool_call" in parsing.remove_thoughts_and_strip(text))
+
+
+def test_an_answer_may_call_several_tools() -> None:
+    text = f'<tool_call>{json.dumps(CALL)}</tool_call>\n<tool_call>{{"name": "now", "arguments": {{}}}}</tool_call>'
+    assert parsing.parse_tool_calls(text) == [CALL, {"name": "now", "arguments": {}}]
+    solver = SolverRole(policy="p", tools=(Tool(name="python"), Tool(name="now")))
+    move = solver.parse(text, None)
+    assert move == 'call [{"name":"python","arguments":{"code":"print(1)"}},{"name":"now","arguments":{}}]'
+    assert solver.parse(solver.phrase(move), None) == move
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"$ref": "#"}}}
@@ -377,7 +388,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "choice": lambda text: parsing.match_option(text, ("yes", "no")),
     "last_line": parsing.last_line,
     "whole": parsing.full_text_without_thoughts,
-    "tool_call": parsing.parse_tool_call,
+    "tool_call": parsing.parse_tool_calls,
 }
 REPEATED = [
     "<answer>", "</answer>", "<answer></answer>", "<think>", "</think>", "<think></think>", "<tool_call>", "<",

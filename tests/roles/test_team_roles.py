@@ -243,7 +243,7 @@ def test_a_role_with_tools_may_call_one_instead(kind: type[AnsweringRole]) -> No
     role = make_role(kind, tools=[PYTHON.model_dump()])
     assert role.parse(f"Let me see. {CALL}", None) == CALLED
     assert role.parse(role.phrase(CALLED), None) == CALLED
-    assert role.parse(f"{CALL} {CALL}", None) is None
+    assert role.parse(role.phrase(role.parse(f"{CALL} {CALL}", None)), None) == role.parse(f"{CALL} {CALL}", None)
     assert role.parse("<tool_call>oops</tool_call> <answer>42</answer>", None) is None
     assert "- python: runs Python" in role.messages(make_view())[0].content
     assert make_role(SolverRole).parse(f"{CALL}<answer>42</answer>", None) == "42", (

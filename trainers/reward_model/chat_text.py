@@ -23,7 +23,7 @@ class ChatAnswerEncoder:
         self._before, self._after = "", ""
         if tokenizer.chat_template is None:
             return
-        messages = [Message("user", _QUESTION)._asdict(), Message("assistant", _ANSWER)._asdict()]
+        messages = [Message("user", _QUESTION).to_dict(), Message("assistant", _ANSWER).to_dict()]
         prompt = render_chat_template(tokenizer, messages[:1])
         conversation = render_chat_template(tokenizer, messages, ends_with_answer=True)
         self._before, answer, self._after = conversation.removeprefix(prompt).partition(_ANSWER)

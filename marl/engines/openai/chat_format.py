@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, NonNegativeFloat, ValidationError
 
 from marl.core.config import Config
-from marl.core.types import Completion, Finish, RemoteUsage, Request
+from marl.core.types import Completion, Finish, Message, RemoteUsage, Request
 from marl.host.untrusted_text import parse_json, replace_surrogates
+from marl.text.tool_calls import with_call_ids
 
 _FINISH_BY_REASON: dict[str, Finish] = {"length": "length", "content_filter": "aborted", "abort": "aborted"}
 """Finish reason in a response -> finish of the completion. All other reasons, such as `tool_calls`, become `stop`."""
@@ -78,7 +79,7 @@ def chat_request_body(request: Request, model_name: str, extra_fields: dict[str,
     sampling = request.sampling
     fields: dict[str, Any] = {
         "model": model_name,
-        "messages": [{"role": role, "content": replace_surrogates(content)} for role, content in request.messages],
+        "messages": list(map(_message_fields, with_call_ids(request.messages))),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         # OpenAI does not know top_k, but vLLM and others do, so it is sent only if it is set.
@@ -89,6 +90,14 @@ def chat_request_body(request: Request, model_name: str, extra_fields: dict[str,
         "tools": list(map(json.loads, request.tools)) or None,
     }
     return {name: value for name, value in (fields | extra_fields).items() if value is not None}
+
+
+def _message_fields(message: Message) -> dict[str, Any]:
+    """Return `message` as in OpenAI's API, where the arguments of a tool call are JSON text."""
+    fields = message._replace(content=replace_surrogates(message.content)).to_dict()
+    for call, called in zip(message.calls, fields.get("tool_calls", ()), strict=True):
+        called["function"]["arguments"] = call.arguments
+    return fields
 
 
 def parse_chat_completion(body: bytes) -> ChatCompletionResponse:

@@ -194,7 +194,7 @@ class TransformersEngine:
         for row in finished_rows:
             job, token_ids = slots.jobs[row], tuple(slots.sampled_ids(row))
             logprobs = slots.logprobs_ST[row, : len(token_ids)].tolist()
-            text = decode_completion(self.chat_tokenizer, token_ids, job.request.sampling.stop)
+            text = decode_completion(self.chat_tokenizer, job.request, job.prompt, token_ids)
             finish = "stop" if stopped_N[row] else "length"
             answers.append(
                 (job.ticket, job.to_completion(text, token_ids, logprobs, finish, self._current_weights_version(job)))

@@ -113,7 +113,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
                 raise nan_logits_error(request.policy, version)
             del self._open[pending.ticket]
             if text is None:
-                text = decode_completion(self.chat_tokenizer, tuple(pending.ids), request.sampling.stop)
+                text = decode_completion(self.chat_tokenizer, request, pending.prompt, tuple(pending.ids))
             completion = pending.to_completion(text, pending.ids, pending.logprobs, finish, version)
             answers.append((pending.ticket, completion))
         return answers

@@ -6,8 +6,8 @@ import json
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat
 from pydantic_core import PydanticSerializationError
@@ -27,14 +27,25 @@ from marl.protocols import (
     EngineConfig,
     ModelSource,
     TaskConfig,
+    Tool,
     ToolConfig,
     VerifierConfig,
     WorkerProcessEngine,
 )
 from marl.protocols.tasks import FAULTY, UNKNOWN, UNKNOWN_REASON, decode_verifier_case
+from marl.text.json_text import parse_strict_json
 
 _SLOW_S = 5.0
 """Duration of one job [s] after which a warning names the plug-in, which may hang."""
+
+
+class PluginQuestion(NamedTuple):
+    """Question to one plug-in."""
+
+    plugin: str
+    """Name of the plug-in in its engine."""
+    text: str
+    """Question as JSON."""
 
 
 class WorkerEngineConfig(EngineConfig):
@@ -54,16 +65,15 @@ class WorkerEngineConfig(EngineConfig):
         """Verifiers or tools that the worker processes run, by name."""
 
     @abstractmethod
-    def question_json_by_plugin(self, request: Request) -> Mapping[str, str]:
-        """Return plug-in name -> question to the plug-in, as JSON, for the answer or tool call in `request`.
+    def questions(self, request: Request) -> Sequence[PluginQuestion | PluginJobResult]:
+        """Return the questions to plug-ins for the answer or the tool calls in `request`.
 
-        Raises:
-            InvalidToolCallError: if the request is no valid call of a tool. The message of the error is the answer.
+        An invalid tool call has a result, an error, in place of a question.
         """
 
     @abstractmethod
-    def answer_text_of_results(self, results: Mapping[str, PluginJobResult]) -> str:
-        """Return the text that answers a request, from plug-in name -> result of the plug-in's job."""
+    def answer_text_of_results(self, results: Sequence[PluginJobResult]) -> str:
+        """Return the text that answers a request, from the results of its questions in the same order."""
 
     def create_worker_pool(self) -> WorkerPool:
         """Return a pool of worker processes, which start with the first job."""
@@ -80,10 +90,6 @@ class WorkerEngineConfig(EngineConfig):
 
     def build(self, source: ModelSource | None) -> Engine:
         return WorkerPoolEngine(self)
-
-
-class InvalidToolCallError(ValueError):
-    """A model's call of a tool is invalid."""
 
 
 class Verifiers(WorkerEngineConfig):
@@ -104,26 +110,34 @@ class Verifiers(WorkerEngineConfig):
     def plugins(self) -> Mapping[str, VerifierConfig]:
         return self.checks
 
-    def question_json_by_plugin(self, request: Request) -> Mapping[str, str]:
-        return dict.fromkeys(self.checks, verifier_case_to_json(decode_verifier_case(request)))
+    def questions(self, request: Request) -> Sequence[PluginQuestion]:
+        case = verifier_case_to_json(decode_verifier_case(request))
+        return [PluginQuestion(name, case) for name in self.checks]
 
-    def answer_text_of_results(self, results: Mapping[str, PluginJobResult]) -> str:
+    def answer_text_of_results(self, results: Sequence[PluginJobResult]) -> str:
         scores: dict[str, float] = {}
         reasons: dict[str, str] = {}
-        for name, result in results.items():
+        faulty: list[str] = []
+        for name, result in zip(self.checks, results, strict=True):
+            if result.error:
+                faulty.append(name)
             scores[name], reasons[name] = (0.0, result.error) if result.error else result.value
         # The model must not see the prefix, which reveals something about the right answer; only a metric uses it.
         plain_reasons = {name: reason.removeprefix(UNKNOWN_REASON) for name, reason in reasons.items()}
         verdict: dict[str, Any] = {"scores": scores, "why": plain_reasons}
-        if faulty := sorted(name for name, result in results.items() if result.error):
-            verdict[FAULTY] = faulty
+        if faulty:
+            verdict[FAULTY] = sorted(faulty)
         if unknown := sorted(name for name, reason in reasons.items() if reason.startswith(UNKNOWN_REASON)):
             verdict[UNKNOWN] = unknown
         return json.dumps(verdict, sort_keys=True)
 
 
 class Tools(WorkerEngineConfig):
-    """Answers calls of tools; the answer to a failed call begins with `error: `."""
+    """Answers calls of tools; the result of a failed call begins with `error: `.
+
+    The calls of one request run at the same time. The answer to several calls is a JSON list of the results' texts, in
+    the order of the calls; the answer to a single call is its result.
+    """
 
     kind: str = "tools"
     example = "tools: {calculate: calculator}"
@@ -138,24 +152,32 @@ class Tools(WorkerEngineConfig):
     def with_task(self, task: TaskConfig) -> Self:
         return self.model_copy(update={"tools": {name: tool.with_task(task) for name, tool in self.tools.items()}})
 
-    def question_json_by_plugin(self, request: Request) -> Mapping[str, str]:
-        try:
-            call = json.loads(request.state)
-            name, arguments = call["name"], call["arguments"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise InvalidToolCallError("a call is written {'name': ..., 'arguments': {...}}") from error
-        if not isinstance(name, str) or name not in self.tools:
-            raise InvalidToolCallError(f"no tool {shorten(repr(name))}; choices: {', '.join(sorted(self.tools))}")
-        if not isinstance(arguments, dict):
-            raise InvalidToolCallError(f"the arguments of {name} must be an object")
-        try:
-            return {name: json.dumps(arguments, sort_keys=True)}
-        except RecursionError as error:
-            raise InvalidToolCallError(f"the arguments of {name} are lists within lists without end") from error
+    def describe_tools(self) -> tuple[Tool, ...]:
+        return tuple([tool.describe(name) for name, tool in self.tools.items()])
 
-    def answer_text_of_results(self, results: Mapping[str, PluginJobResult]) -> str:
-        (result,) = results.values()
-        return f"error: {result.error_message}" if result.error else result.value
+    def questions(self, request: Request) -> Sequence[PluginQuestion | PluginJobResult]:
+        try:
+            calls = parse_strict_json(request.state)
+        except ValueError:
+            calls = None
+        return list(map(self._question_of_call, calls if isinstance(calls, list) and calls else [calls]))
+
+    def _question_of_call(self, call: Any) -> PluginQuestion | PluginJobResult:
+        """Return the question to the tool that `call` names, or an error if `call` is no call of one of the tools."""
+        match call:
+            case {"name": name, "arguments": arguments}:
+                pass
+            case _:
+                return PluginJobResult(error="a call is written {'name': ..., 'arguments': {...}}")
+        if not isinstance(name, str) or name not in self.tools:
+            return PluginJobResult(error=f"no tool {shorten(repr(name))}; choices: {', '.join(sorted(self.tools))}")
+        if not isinstance(arguments, dict):
+            return PluginJobResult(error=f"the arguments of {name} must be an object")
+        return PluginQuestion(name, json.dumps(arguments, sort_keys=True))
+
+    def answer_text_of_results(self, results: Sequence[PluginJobResult]) -> str:
+        texts = [f"error: {result.error_message}" if result.error else result.value for result in results]
+        return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
 
 
 def verifier_case_to_json(case: VerifierCase) -> str:
@@ -175,12 +197,12 @@ class WorkerPoolEngine(WorkerProcessEngine):
     def __init__(self, rules: WorkerEngineConfig) -> None:
         self._rules = rules
         self._pool = rules.create_worker_pool()
-        self._open: dict[Ticket, dict[str, PluginJobResult | None]] = {}
-        """Ticket -> name of a plug-in -> its result, or None while its job is open."""
-        self._jobs: dict[tuple[str, str], PluginJob] = {}
-        """(name of a plug-in, question) -> open job."""
-        self._waiting: dict[PluginJob, list[Ticket]] = {}
-        """Open job -> tickets of the requests that wait for its result."""
+        self._open: dict[Ticket, list[PluginJobResult | None]] = {}
+        """Ticket -> results of its questions, in their order; None while a job is open."""
+        self._jobs: dict[PluginQuestion, PluginJob] = {}
+        """Question -> open job."""
+        self._waiting: dict[PluginJob, list[tuple[Ticket, int]]] = {}
+        """Open job -> (ticket, index of the question) of the requests that wait for its result."""
         self._answers: list[tuple[Ticket, Completion | CompletionFailure]] = []
         self._reported: set[str] = set()
         """Plug-ins with a warning about their duration."""
@@ -191,41 +213,33 @@ class WorkerPoolEngine(WorkerProcessEngine):
             # A recorded answer is returned as it is, because a rule-based engine has no tokens to score.
             self._add_answer(ticket, request.forced)
             return
-        try:
-            questions = self._rules.question_json_by_plugin(request)
-        except InvalidToolCallError as error:
-            self._add_answer(ticket, f"error: {error}")
-            return
-        self._open[ticket] = dict.fromkeys(questions)
-        for name, question in questions.items():
-            job = self._jobs.get((name, question))
+        results: list[PluginJobResult | None] = []
+        for index, question in enumerate(self._rules.questions(request)):
+            if isinstance(question, PluginJobResult):
+                results.append(question)
+                continue
+            results.append(None)
+            job = self._jobs.get(question)
             if job is None:
-                job = self._jobs[name, question] = PluginJob(name, question, self._rules.plugins[name].timeout_s)
+                job = self._jobs[question] = PluginJob(*question, self._rules.plugins[question.plugin].timeout_s)
                 self._waiting[job] = []
                 self._pool.submit_job(job)
-            self._waiting[job].append(ticket)
+            self._waiting[job].append((ticket, index))
+        self._open[ticket] = results
+        self._answer_if_complete(ticket)
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         done = self._pool.take_finished_jobs(wait_s if self._open and not self._answers else 0)
         if not done and self._jobs:
             self._report_slow_plugins()
         for job, result in done:
-            del self._jobs[job.plugin, job.question]
-            for ticket in self._waiting.pop(job):
-                results = self._open[ticket]
-                results[job.plugin] = result
-                finished = {name: result for name, result in results.items() if result is not None}
-                if len(finished) < len(results):
-                    continue
-                del self._open[ticket]
-                # A fault of the machine says nothing about the answer, so the answer gets no score.
-                faults = [
-                    f"{name} {result.error_message}" for name, result in finished.items() if result.blame == "machine"
-                ]
-                if faults:
-                    self._answers.append((ticket, CompletionFailure("unjudged", "; ".join(faults))))
-                else:
-                    self._add_answer(ticket, self._rules.answer_text_of_results(finished))
+            del self._jobs[PluginQuestion(job.plugin, job.question)]
+            for ticket, index in self._waiting.pop(job):
+                # The error of a machine names its plug-in, because a request may have asked several plug-ins.
+                is_fault = result.blame == "machine"
+                named = result._replace(error=f"{job.plugin} {result.error}") if is_fault else result
+                self._open[ticket][index] = named
+                self._answer_if_complete(ticket)
         if self._faults:
             for job, result in done:
                 if result.blame != "machine":
@@ -239,10 +253,23 @@ class WorkerPoolEngine(WorkerProcessEngine):
         for ticket in cancelled & self._open.keys():
             del self._open[ticket]
         for job, waiting in list(self._waiting.items()):
-            waiting[:] = [ticket for ticket in waiting if ticket not in cancelled]
+            waiting[:] = [entry for entry in waiting if entry[0] not in cancelled]
             if not waiting:
-                del self._jobs[job.plugin, job.question], self._waiting[job]
+                del self._jobs[PluginQuestion(job.plugin, job.question)], self._waiting[job]
                 self._pool.cancel(job)
+
+    def _answer_if_complete(self, ticket: Ticket) -> None:
+        """Store the answer to the request of `ticket` if all its questions have results."""
+        results = [result for result in self._open[ticket] if result is not None]
+        if len(results) < len(self._open[ticket]):
+            return
+        del self._open[ticket]
+        # A fault of the machine says nothing about the answer, so the answer gets no score.
+        faults = [result.error_message for result in results if result.blame == "machine"]
+        if faults:
+            self._answers.append((ticket, CompletionFailure("unjudged", "; ".join(faults))))
+        else:
+            self._add_answer(ticket, self._rules.answer_text_of_results(results))
 
     def _report_slow_plugins(self) -> None:
         """Warn, once for each plug-in, about a plug-in that has worked on one question for `_SLOW_S` seconds."""

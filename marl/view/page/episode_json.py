@@ -121,7 +121,7 @@ class EpisodeSerializer:
             **{"column": position[0], "row": position[1]},
             **{"text": completion.text, "action": turn.action, "finish": completion.finish},
             **{"reason": completion.reason, "usage": completion.usage, "sampling": request.sampling},
-            "messages": [message._asdict() for message in request.messages],
+            "messages": [message.to_dict() for message in request.messages],
             "marks": [mark._asdict() | {"source": mark.source[1]} for mark in request.marks],
             "continues": len(request.continues),
             "prompt_tokens": len(completion.prompt_ids),

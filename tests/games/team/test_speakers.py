@@ -189,7 +189,7 @@ def test_legal_moves_that_yaml_reads_as_truth_values_are_to_be_quoted() -> None:
     ("field", "stage"),
     [
         ("n", {**SOLVE, "n": 1_000_000}),
-        ("calls", {**SOLVE, "calls": 10**12}),
+        ("calls.most", {**SOLVE, "calls": 10**12}),
         ("repeat", {"repeat": 10**12, "stages": [SOLVE]}),
     ],
 )

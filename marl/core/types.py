@@ -324,8 +324,8 @@ class VerifierCase:
     text: str
     """Full text of the completion, which contains the answer."""
     answer: str | None
-    """Answer that the role parsed from `text`, or None if `text` was unreadable. For a verdict on tool calls: the JSON of
-    the call or of a list of calls; `text` is then their results, one after another."""
+    """Answer that the role parsed from `text`, or None if `text` was unreadable. For a verdict on tool calls, this
+    is the JSON of the calls, and `text` has their results, one after another."""
     earlier: FailFastTuple[str] = ()
     """Earlier results of tools in this turn, oldest first, if `text` is the result of a tool call."""
 

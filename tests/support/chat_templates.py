@@ -36,7 +36,7 @@ class Published:
         The places of `offsets_omit_blanks` tokens are given without the blanks that they begin with.
         """
         bos, eos = self.special[:2]
-        kinds = {"bytes": _bytes, "trimmed": _trimmed_bytes, "pieces": _pieces, "old_pieces": _old_pieces}
+        kinds = {"bytes": byte_level_bpe, "trimmed": _trimmed_bytes, "pieces": _pieces, "old_pieces": _old_pieces}
         inner = kinds[kind](self.special)
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token=bos, eos_token=eos)
         special = [AddedToken(t, special=True, normalized=False, rstrip=self.rstrip) for t in self.special]
@@ -78,7 +78,7 @@ PUBLISHED = {
 }
 
 
-def _bytes(special: tuple[str, ...], *further: tuple[str, str]) -> Tokenizer:
+def byte_level_bpe(special: tuple[str, ...], *further: tuple[str, str]) -> Tokenizer:
     """Byte-level BPE, as of GPT-2, Llama 3 and Qwen, with a few merges."""
     pairs = [
         *further,
@@ -102,7 +102,7 @@ def _bytes(special: tuple[str, ...], *further: tuple[str, str]) -> Tokenizer:
 
 
 def _trimmed_bytes(special: tuple[str, ...]) -> Tokenizer:
-    inner = _bytes(special, ("Ġ", "x"), ("Ġ", "Ġ"))
+    inner = byte_level_bpe(special, ("Ġ", "x"), ("Ġ", "Ġ"))
     inner.post_processor = processors.ByteLevel(trim_offsets=True)
     return inner
 

@@ -35,7 +35,21 @@ def role_with_defaults(scenario: Scenario, name: str, role: RoleConfig) -> RoleC
     return role.with_default_verdict_tag("fixed" if _reason_for_fixed_verdict_tag(scenario, name, role) else "nonce")
 
 
-def automatic_tools(scenario: Scenario) -> dict[str, tuple[Tool, ...]]:
+def complete_engines_and_tools(scenario: Scenario) -> None:
+    """Complete the engines of `scenario` by the task of its only game, and replace `tools: auto` of its roles.
+
+    Raises:
+        ValueError: if agents that answer the calls of a role with `tools: auto` have different tools.
+    """
+    tasks = [view.game.dealt_task() for view in scenario.scenario_by_game().values()]
+    if len(tasks) == 1 and tasks[0]:
+        for name, policy in scenario.policies.items():
+            scenario.policies[name] = policy.model_copy(update={"engine": policy.engine.with_task(tasks[0])})
+    for name, tools in _automatic_tools(scenario).items():
+        scenario.roles[name] = scenario.roles[name].model_copy(update={"tools": tools})
+
+
+def _automatic_tools(scenario: Scenario) -> dict[str, tuple[Tool, ...]]:
     """Return role -> its tools, for each role with `tools: auto` whose calls are answered in one of the games.
 
     Raises:

@@ -39,7 +39,7 @@ from marl.scenario.games import (
     Steps,
     with_default_roles,
 )
-from marl.scenario.role_defaults import automatic_tools, role_with_defaults
+from marl.scenario.role_defaults import complete_engines_and_tools, role_with_defaults
 
 HORIZON = 10_000
 """Default of `KlInReward.horizon`, in turns, as in verl."""
@@ -442,14 +442,9 @@ cluster: {kind: local, simulators: 2}
     def _check_sections_and_fill_in_role_defaults(self, info: ValidationInfo) -> Self:
         check_game_or_games_given(self)
         # The mappings are changed in place, also if settings are validated anew with another task (`marl eval suite`).
-        tasks = [view.game.dealt_task() for view in self.scenario_by_game().values()]
-        if len(tasks) == 1 and tasks[0]:
-            for name, policy in self.policies.items():
-                self.policies[name] = policy.model_copy(update={"engine": policy.engine.with_task(tasks[0])})
+        complete_engines_and_tools(self)
         # The roles mapping is changed in place: settings are frozen, and a resolved scenario must state its prompts.
         for name, role in self.roles.items():
             self.roles[name] = role_with_defaults(self, name, role)
-        for name, tools in automatic_tools(self).items():
-            self.roles[name] = self.roles[name].model_copy(update={"tools": tools})
         check(self, to_train=(info.context or {}).get("to_train", True))
         return self

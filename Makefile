@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINNED := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: demo real clients clients-all test test-slow lint format bench house redteam learning learning-smoke credit schema site clean
+.PHONY: demo real clients clients-all mcp test test-slow lint format bench house redteam learning learning-smoke credit schema site clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/marl train scenarios/kuhn_self_play.yaml --out runs/demo --overwrite
@@ -19,6 +19,10 @@ clients: .clients/.installed
 
 clients-all: .clients/.installed .clients-all/.installed .clients-crewai/.installed
 
+# Servers of tools need version 2 of the package mcp, and `verifiers` needs version 1: this environment has the packages
+# of the first one, with that version before them.
+mcp: .mcp/.installed
+
 # `make test ROOM=credit` runs the tests of one room.
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup $(addprefix tests/,$(ROOM))
@@ -27,6 +31,7 @@ test-slow: $(VENV)/.dev
 	@# Without the model, or without the clients, tests that need them are skipped, and say so.
 	-$(MAKE) real
 	-$(MAKE) clients
+	-$(MAKE) mcp
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -rs -n 2 --dist loadgroup -m "slow and not gpu"
 
 # All learning runs at a tenth of their budgets; `make test-slow` has a fifth of them, chosen by the commit's hash.
@@ -96,7 +101,7 @@ site: $(VENV)/.docs
 
 # What was learnt, `runs/`, stays.
 clean:
-	rm -rf $(VENV) .clients* *.egg-info
+	rm -rf $(VENV) .clients* .mcp *.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -115,6 +120,13 @@ $(VENV)/.gguf: $(VENV)/.runtime
 .clients/.installed .clients-all/.installed .clients-crewai/.installed:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
+
+.mcp/.installed: .ci/mcp.txt $(VENV)/.dev
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	site=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	echo "import site; site.addsitedir('$$site')" > $$(echo $(@D)/lib/python3*/site-packages)/first_environment.pth
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.runtime

@@ -1,4 +1,4 @@
-"""Defaults of roles that depend on their models: prompts, and the tags of verdicts.
+"""Defaults of roles that depend on their models: prompts, and the tags of verdicts; and the task of engines.
 
 The tag of a verdict is new in each request (a nonce), or always the same.
 """

@@ -143,11 +143,9 @@ def external_accesses(data: Any, folder: Path, listed_runs: frozenset[Path] = fr
 
 
 def _program_accesses(entry: ScenarioValue) -> Iterator[ExternalAccess]:
-    """Yield the access of `entry` if it is the command or the function of a program.
-
-    The engine's kind may be any import path, so fields decide: `call`, or a `run` that is a list (a folder is a text).
-    """
-    is_command = entry.key == "run" and isinstance(entry.value, list) and entry.field.endswith(".run")
+    """Yield the access of `entry` if it is a program's `call`, or a `run` or `command` that is a list."""
+    # The plug-in's kind may be any import path, so fields decide. A `run` that is a text names a folder.
+    is_command = isinstance(entry.value, list) and entry.field.endswith((".run", ".command"))
     if is_command or (entry.key == "call" and isinstance(entry.value, str)):
         command = " ".join(map(str, entry.value)) if is_command else entry.value
         interpreter = f" under {entry.parent['python']}" if entry.parent.get("python") else ""
@@ -395,8 +393,9 @@ def _host_accesses(entry: ScenarioValue) -> Iterator[ExternalAccess]:
             yield ExternalAccess("sends", target, entry.field, needs_consent=True)
     elif key.endswith("_env") and "base_url" not in parent and entry.value:
         yield ExternalAccess("sends", f"the environment variable {entry.value}", entry.field, needs_consent=True)
-    elif key == "track" and isinstance(entry.value, str):
-        yield ExternalAccess("sends", f"metrics to {entry.value}", entry.field, needs_consent=False)
+    elif key in ("track", "url") and isinstance(entry.value, str):
+        content = "metrics" if key == "track" else "calls of tools"
+        yield ExternalAccess("sends", f"{content} to {entry.value}", entry.field, needs_consent=key == "url")
 
 
 def store_consent(scenario_text: str, run_folder: Path) -> None:

@@ -1,0 +1,93 @@
+"""Servers of the Model Context Protocol for tests, and the calls that a test makes; run in an environment with mcp 2.
+
+python mcp_servers.py serve KIND      a server on standard input and output
+python mcp_servers.py call            the calls, whose results are printed as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+
+def serve(kind: str) -> None:
+    """Serve a tool `add` that sums all numbers it was ever given, with the fault `kind` for the number 13.
+
+    The server is written without the SDK, which would not let a server break the protocol.
+    """
+    total = 0
+    number_schema = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+    sum_schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    tool = {"name": "add", "inputSchema": number_schema, "outputSchema": sum_schema}
+    if kind == "schema":
+        tool["inputSchema"] = {"type": "object", "properties": {"number": {"type": "whole"}}}
+    server_info: dict[str, object] = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+    server_info["serverInfo"] = {"name": "sums", "version": "1"}
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "id" not in request:
+            continue
+        reply: dict[str, object] = {"jsonrpc": "2.0", "id": request["id"]}
+        if request["method"] == "initialize":
+            reply["result"] = server_info
+        elif request["method"] == "tools/list":
+            reply["result"] = {"tools": [tool]}
+        elif request["method"] == "tools/call":
+            number = request["params"]["arguments"]["number"]
+            total += number
+            if number == 13 and kind == "hang":
+                time.sleep(1000)
+            if number == 13 and kind == "die":
+                os._exit(3)
+            if number == 13 and kind == "print":
+                print("debugging", flush=True)
+            result = {"sum": "thirteen" if number == 13 and kind == "lie" else total}
+            reply["result"] = {"content": [{"type": "text", "text": str(total)}], "structuredContent": result}
+        else:
+            reply["error"] = {"code": -32601, "message": "no such method"}
+        print(json.dumps(reply), flush=True)
+
+
+def ask(tools: dict[str, dict[str, object]], calls: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
+    """Return the answers of engine `tools` to calls, one after the other."""
+    from marl.core.types import Completion, Request, Sampling
+    from marl.engines.workers.settings import Tools
+
+    engine = Tools.model_validate({"tools": tools, "workers": 1}).build(None)
+    answers: list[str] = []
+    for ticket, (name, arguments) in enumerate(calls):
+        state = json.dumps({"name": name, "arguments": arguments})
+        engine.submit(ticket, Request("library", (), Sampling(), state=state))
+        finished = []
+        while not finished:
+            finished = engine.step(1.0)
+        answer = finished[0][1]
+        assert isinstance(answer, Completion), answer
+        answers.append(answer.text)
+    return answers
+
+
+def main() -> None:
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2])
+        return
+    results: dict[str, list[str]] = {}
+    numbers = [2, 3, 13, 5, 7]
+    for kind in ("honest", "hang", "die", "print", "lie", "schema"):
+        command = [sys.executable, os.path.abspath(__file__), "serve", kind]
+        tool = {"kind": "mcp", "command": command, "timeout_s": 20}
+        results[kind] = ask({"add": tool}, [("add", {"number": number}) for number in numbers])
+        if kind == "honest":
+            results["wrong"] = ask({"add": tool}, [("add", {"number": "two"}), ("add", {"number": 2})])
+    command = [sys.executable, "-m", "mcp_server_time"]
+    clock = {"kind": "mcp", "command": command, "timeout_s": 60, "tool": "convert_time"}
+    noon = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+    results["clock"] = ask({"clock": clock}, [("clock", noon), ("clock", noon | {"source_timezone": "Atlantis"})])
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

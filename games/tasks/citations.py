@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
+from math import ceil, sqrt
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -140,16 +141,21 @@ class CitationsTask(TaskWithHeldOutSplit):
                 yield LazyProblem(question, len(right), build)
 
 
-def _topic_names() -> list[str]:
-    return list(map(" ".join, product(_TOPIC_ADJECTIVES.split(), _TOPIC_NOUNS.split())))
+def _topic_names(most: int = 1600) -> list[str]:
+    """Return at least `most` names of topics, or all 1,600, from few words: most words occur in several names."""
+    adjectives = _TOPIC_ADJECTIVES.split()[: ceil(sqrt(most))]
+    nouns = _TOPIC_NOUNS.split()[: ceil(sqrt(most))]
+    return list(map(" ".join, product(adjectives, nouns)))
 
 
 @lru_cache(maxsize=4)
 def _library(seed: int, count: int, topic_size: int, reference_range: tuple[int, int]) -> Sequence[_Paper]:
     """Return the papers of a library, ordered by topic and, within a topic, from the oldest to the newest."""
     rng = random.Random(hash_to_seed("citations", seed))
-    topics = rng.sample(_topic_names(), -(-count // topic_size))
-    authors, methods = _AUTHORS.split(), _METHODS.split()
+    topic_count = -(-count // topic_size)
+    topics = rng.sample(_topic_names(2 * topic_count), topic_count)
+    # As with topics, ids of held-out papers consist of words that occur in training.
+    authors, methods = _AUTHORS.split()[: ceil(sqrt(count))], _METHODS.split()
     # Ids are shuffled, so that they say nothing about a paper's topic.
     ids = [f"{authors[index % len(authors)]}-{index // len(authors)}" for index in range(count)]
     rng.shuffle(ids)

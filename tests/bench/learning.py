@@ -76,7 +76,7 @@ RECORDED = {"smollm2_poker": ("real/smollm2_self_play_1_format", 400)}
 """Recipe -> scenario that learns from recorded random play, and episodes of it."""
 GOALS = ("eval/kuhn/nashconv", "eval/nim/optimal")
 """Figure of each game of `two_games`."""
-LEARNT = ("loss", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy")
+LEARNT = ("loss", "ratio_change", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy")
 GAMES = 1000
 BEFORE = ("eval/random/win", "eval/minimax/draw")
 RETURNS = ("eval/value/player_0", "eval/value/agent_0", "eval/random/mean")

@@ -139,8 +139,17 @@ def test_ratios_to_the_learners_own_reading_start_at_one():
     readings = learner.read([turn(s.prompt_ids, s.token_ids) for s in samples])
     metrics = learner.update([replace(s, reading=r) for s, r in zip(samples, readings, strict=True)])
     assert metrics["ratio_mean"] == pytest.approx(1, abs=1e-5)
+    assert metrics["ratio_change"] == pytest.approx(0, abs=1e-5)
     assert metrics["clip_fraction"] == 0
     assert metrics["kl_sampler"] > 0.01
+
+
+def test_ratios_change_in_a_second_epoch():
+    learner: Any = Grpo(lr=1e-2, old="read", fidelity=None, epochs=2).build(context())
+    samples = make_samples(SamplePlan())
+    readings = learner.read([turn(s.prompt_ids, s.token_ids) for s in samples])
+    metrics = learner.update([replace(s, reading=r) for s, r in zip(samples, readings, strict=True)])
+    assert metrics["ratio_change"] > 1e-3
 
 
 @pytest.mark.parametrize("settings", [Grpo(), Grpo(micro_tokens=30), Grpo(micro_tokens=60, merge=False, epochs=2)])

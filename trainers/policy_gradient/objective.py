@@ -27,6 +27,8 @@ METRICS = """
 policy/POLICY/policy_loss | loss | part of the loss that follows advantages
 policy/POLICY/clip_fraction | share of tokens | tokens whose ratio was clipped or masked by the loss
 policy/POLICY/ratio_mean | ratio | mean of new / old probability of the sampled tokens
+policy/POLICY/ratio_change | ratio | mean of abs(new / old probability - 1) of the sampled tokens, over all epochs; 0
+    before an update's first optimizer step, hence in the first epoch with a single minibatch
 policy/POLICY/entropy | nats a token | entropy of the policy at the sampling temperature, whole vocabulary
 policy/POLICY/kl_sampler | nats a token | KL from the sampler to the learner on the sampled tokens, in the first
     optimizer step; not 0: sampler and learner disagree
@@ -57,7 +59,8 @@ class PolicyGradientObjective(Objective):
         self._update, self._token_count, self._loss_token_count = 0, 0, 0
         corrected = ("weight", "rejected") if settings.mismatch or settings.opsm is not None else ()
         kl = [f"kl_{name}" for name in self.anchors.loss_models]
-        self.token_stat_names = ("clip_fraction", "ratio_mean", "entropy", "kl_sampler", *corrected, *kl)
+        ratios = ("clip_fraction", "ratio_mean", "ratio_change")
+        self.token_stat_names = (*ratios, "entropy", "kl_sampler", *corrected, *kl)
         self.loss_term_names = ("policy_loss",)
         self.needed_reading_fields = frozenset({"logprobs"} if settings.old == "read" else ())
         if values:
@@ -136,7 +139,8 @@ class PolicyGradientObjective(Objective):
         loss_B = policy_B + scale_B * batch.counts_B * penalty_B
         sampler_kl_BT = sampler_kl(batch.columns["sampled"], logprobs_BT, mask_BT)
         ratio_BT = (logprobs_BT.detach() - old_BT).exp()
-        stats = (clipped_BT.float(), ratio_BT, outputs.entropy_BT, sampler_kl_BT, *corrected, *kl.values())
+        ratios = (ratio_BT, (ratio_BT - 1).abs())
+        stats = (clipped_BT.float(), *ratios, outputs.entropy_BT, sampler_kl_BT, *corrected, *kl.values())
         figures = logprobs_BT.detach(), outputs.entropy_BT.detach()
         terms = LossTerms(loss_B, {"policy_loss": policy_B.sum()}, stats, figures)
         return self._values.add_value_loss(terms, outputs, batch, totals) if self._values else terms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import get_args
 
 import pytest
@@ -42,6 +43,14 @@ def test_no_topic_is_in_both_splits_and_no_answer_either() -> None:
         assert not train & held_out
     answers = [{paper for p in by_split[split] for paper in json.loads(p.answer)["papers"]} for split in by_split]
     assert not answers[0] & answers[1]
+
+
+def test_words_of_held_out_questions_and_answers_occur_in_training() -> None:
+    words: dict[str, set[str]] = {}
+    for split in get_args(Split):
+        texts = [f"{problem.question} {problem.answer}" for problem in problems(split)]
+        words[split] = {*re.findall(r"\w+", " ".join(texts))}
+    assert words["held_out"] <= words["train"]
 
 
 def test_answers_follow_from_the_titles_and_references_of_the_library() -> None:

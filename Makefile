@@ -53,7 +53,7 @@ REAL_MODEL := $(wildcard $(MARL_CACHE)/real/SmolLM2-135M-Instruct)
 ROLLOUT_OPTIONS := $(addprefix --model ,$(REAL_MODEL))
 
 bench: $(VENV)/.dev
-	for bench in check verdicts turns tools sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner rollout weight_sync cluster overlap exactness page exports team_search gateway real_model; do \
+	for bench in check verdicts turns segments tools sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner rollout weight_sync cluster overlap exactness page exports team_search gateway real_model; do \
 		options=; [ $$bench != rollout ] || options="$(ROLLOUT_OPTIONS)"; \
 		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py $$options --out tests/bench/results/$$bench.json || exit 1; \
 	done

@@ -26,7 +26,8 @@ class RuleBasedRole(RoleConfig):
 class VerifierRole(RuleBasedRole):
     """Passes the text of the last turn it heard unchanged to `engine: {kind: verifiers}`.
 
-    The move is the engine's JSON, `{"scores": {check: number}, ...}`.
+    The move is the engine's JSON, `{"scores": {check: number}, ...}`, with a list of numbers, one a segment, from a
+    check that scores segments.
     """
 
     kind: str = "verifier"
@@ -35,12 +36,20 @@ class VerifierRole(RuleBasedRole):
         heard = context.new_turns or context.read_turns
         return (Message("user", heard[-1].completion.text if heard else ""),)
 
+    def offsets_of_read_segments(self, context: PromptContext) -> tuple[int, ...]:
+        heard = context.new_turns or context.read_turns
+        return heard[-1].completion.segment_offsets if heard else ()
+
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
         verdict = parsing.parse_json_value(text)
         scores = verdict.get("scores") if isinstance(verdict, dict) else None
-        # Types are compared exactly, because YAML's and JSON's `true` is a bool, and so an instance of int.
-        if not isinstance(scores, dict) or not {int, float}.issuperset(map(type, scores.values())):
+        if not isinstance(scores, dict):
             return None
+        for score in scores.values():
+            numbers = score if isinstance(score, list) else [score]
+            # Types are compared exactly, because YAML's and JSON's `true` is a bool, and so an instance of int.
+            if not {int, float}.issuperset(map(type, numbers)):
+                return None
         move = parsing.compact_json(verdict)
         return move if legal is None or move in legal else None
 

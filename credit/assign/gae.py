@@ -1,19 +1,20 @@
 """Generalised advantage estimation (GAE, arXiv 1506.02438) on the turns of an agent or of a team.
 
 delta_k = r_k + gamma V_{k+1} - V_k and A_k = delta_k + gamma lambda A_{k+1}, from the last moment to the first. A
-moment is a token or a turn. Moments need not be neighbours in the text: other agents' turns, tool answers and prompts
-are not on the time axis and cost no discount ("skip"). Turns whose policies do not learn have no values, so they count
-as part of the environment: their rewards belong to the last moment before them.
+moment is a token, a segment of an answer or a turn. Moments need not be neighbours in the text: other agents' turns,
+tool answers and prompts are not on the time axis and cost no discount ("skip"). Turns whose policies do not learn have
+no values, so they count as part of the environment: their rewards belong to the last moment before them.
 
 Values are `Reading.values`: V_t is the value of the state *before* token t. After the last moment of a truncated
 episode the value is `Reading.next_value`, if there is one; after any other episode it is 0. `own` values
 (`credit.baselines.value`) are values of the state before a turn, so they fit the level `turn` only, and end with 0.
 Without values (`none`) all values are 0.
 
-At the levels `token` and `bi_level`, the result has `tokens` (an advantage for each token) and their mean as `value`;
-at the level `turn` it has `value` alone. `returns` = advantage + value are the value targets: one for each token, or
-one for each turn, for the state before its first token. Advantages are not whitened: the usual baseline after GAE is
-`whiten` (PPO), or `none`.
+At all levels but `turn`, the result has `tokens` (an advantage for each token) and their mean as `value`; at the level
+`turn` it has `value` alone. At the level `segment` all tokens of a segment have its advantage and its value target: as
+seen from inside the segment, the rest of the return is the same. `returns` = advantage + value are the value targets:
+one for each token, or one for each turn, for the state before its first token. Advantages are not whitened: the usual
+baseline after GAE is `whiten` (PPO), or `none`.
 
 Rewards of single tokens (`credit.kl`, `credit.overlong`) enter at the token; at the level `turn`, with the turn.
 With `values: none` A is the discounted sum of later rewards. Together with the baseline `whiten` and `credit.kl` this
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, islice, pairwise
 from operator import add
 from statistics import fmean
 from typing import ClassVar, Literal, NamedTuple, Self
@@ -34,6 +35,7 @@ from pydantic import Field, model_validator
 from marl.core.graph import Trajectory
 from marl.core.state import MetricsReporter
 from marl.core.types import Advantage, Credit, Turn, TurnId
+from marl.credit.assign.segments import last_tokens_of_segments
 from marl.credit.assign.teams import CreditTeam, TeamAssign
 from marl.credit.baselines.value import ValueSource, ValueSourceConfig, explained_variance_metrics_by_role
 from marl.protocols import AssignConfig, AssignRule, Evidence
@@ -89,10 +91,7 @@ def bi_level_gae(
     between_turns: GammaAndLambda,
     bootstrap: BootstrapValueAndAdvantage = TERMINAL,
 ) -> list[float]:
-    """Return VAGEN's token advantages (arXiv 2510.16907): GAE over the turns' last tokens, then within each turn.
-
-    delta_k = r_{e_k} + gamma_turn V_{e_{k+1}} - V_{e_k}, A_{e_k} = delta_k + gamma_turn lambda_turn A_{e_{k+1}}; inside
-    a turn, A_t = r_t + gamma V_{t+1} - V_t + gamma lambda A_{t+1}.
+    """Return VAGEN's token advantages (arXiv 2510.16907): `nested_gae` over the turns' last tokens, then over tokens.
 
     Args:
         rewards: rewards of tokens; r_{e_k} is the turn's reward. Rewards inside a turn do not reach earlier turns.
@@ -108,15 +107,44 @@ def bi_level_gae(
     """
     if not turn_end_indices or turn_end_indices[-1] != len(rewards) - 1:
         raise ValueError(f"the last of {len(rewards)} tokens must end a turn, got ends={list(turn_end_indices)}")
-    end_rewards, end_values = map(rewards.__getitem__, turn_end_indices), map(values.__getitem__, turn_end_indices)
-    turn_advantages = gae(list(end_rewards), list(end_values), between_turns, bootstrap)
+    return nested_gae(rewards, values, [turn_end_indices], [between_turns, within_turns], bootstrap)
+
+
+def nested_gae(
+    rewards: Sequence[float],
+    values: Sequence[float],
+    end_indices: Sequence[Sequence[int]],
+    discounts: Sequence[GammaAndLambda],
+    bootstrap: BootstrapValueAndAdvantage = TERMINAL,
+) -> list[float]:
+    """Return token advantages of GAE on several levels: over the ends of large spans first, then within each span.
+
+    On one level with ends e_1 < ... < e_n: delta_k = r_{e_k} + gamma V_{e_{k+1}} - V_{e_k} and
+    A_{e_k} = delta_k + gamma lambda A_{e_{k+1}}. The tokens before an end e are a problem of the next level, with V_e
+    and A_e as bootstrap; on the last level every token is an end. With the levels turn and token this is VAGEN's
+    bi-level GAE (arXiv 2510.16907); with turn, segment and token, the same scheme once more inside each turn.
+
+    Args:
+        rewards: rewards of tokens. A reward that is not at an end of a level does not reach earlier ends of this level.
+        values: values of the states before the tokens.
+        end_indices: for each level but the last, the index of the last token of each span. An end of a level is also
+            an end of the levels after it, and need not be repeated there.
+        discounts: discounts from end to end, for each level; the last ones are from token to token.
+        bootstrap: value and advantage after the last token.
+    """
+    if not end_indices:
+        return gae(rewards, values, discounts[0], bootstrap)
+    ends, *inner_levels = end_indices
+    end_rewards, end_values = map(rewards.__getitem__, ends), map(values.__getitem__, ends)
+    end_advantages = gae(list(end_rewards), list(end_values), discounts[0], bootstrap)
     advantages: list[float] = []
-    for end, advantage in zip(turn_end_indices, turn_advantages, strict=True):
-        inside = slice(len(advantages), end)
-        advantages += gae(
-            rewards[inside], values[inside], within_turns, BootstrapValueAndAdvantage(values[end], advantage)
-        )
-        advantages.append(advantage)
+    for end, advantage in zip((*ends, len(rewards)), (*end_advantages, None), strict=True):
+        inside, begin = slice(len(advantages), end), len(advantages)
+        inner_ends = [[index - begin for index in level if begin <= index < end] for level in inner_levels]
+        after = bootstrap if advantage is None else BootstrapValueAndAdvantage(values[end], advantage)
+        advantages += nested_gae(rewards[inside], values[inside], inner_ends, discounts[1:], after)
+        if advantage is not None:
+            advantages.append(advantage)
     return advantages
 
 
@@ -133,6 +161,8 @@ class TurnChain:
     """Value and advantage after the last turn."""
     token_rewards: Mapping[TurnId, Sequence[float]] = field(default_factory=dict)
     """Turn -> additional rewards of its tokens."""
+    segment_ends: Sequence[Sequence[int]] = ()
+    """For each turn: index of the last token of each of its segments. Empty unless a level needs segments."""
 
     def turn_level_advantages(self, discount: GammaAndLambda) -> list[Advantage]:
         """Return the advantage of each turn as a single action, taken in the state before the turn's first token."""
@@ -144,12 +174,41 @@ class TurnChain:
         advantages = gae(rewards, before, discount, self.later)
         return [Advantage(a, (), (a + value,)) for a, value in zip(advantages, before, strict=True)]
 
+    def segment_level_advantages(self, discount: GammaAndLambda) -> list[Advantage]:
+        """Return the advantage of each turn, in which a segment is a single action in the state before its first token.
+
+        All tokens of a segment have its advantage and its value target.
+        """
+        before: list[float] = []
+        rewards: list[float] = []
+        for turn, values, reward, ends in zip(self.turns, self.values, self.rewards, self.segment_ends, strict=True):
+            token_rewards = self.token_rewards.get(turn) or (0.0,) * len(values)
+            for begin, end in pairwise((0, *[last + 1 for last in ends])):
+                before.append(values[begin])
+                rewards.append(sum(token_rewards[begin:end]))
+            rewards[-1] += reward
+        remaining = zip(gae(rewards, before, discount, self.later), before, strict=True)
+        by_turn: list[Advantage] = []
+        for ends in self.segment_ends:
+            lengths = [last - previous for previous, last in pairwise((-1, *ends))]
+            tokens: list[float] = []
+            returns: list[float] = []
+            for length, (advantage, value) in zip(lengths, islice(remaining, len(lengths)), strict=True):
+                tokens += [advantage] * length
+                returns += [advantage + value] * length
+            by_turn.append(Advantage(fmean(tokens), tuple(tokens), tuple(returns)))
+        return by_turn
+
     def token_level_advantages(
-        self, discount: GammaAndLambda, between_turns: GammaAndLambda | None = None
+        self,
+        discount: GammaAndLambda,
+        between_turns: GammaAndLambda | None = None,
+        between_segments: GammaAndLambda | None = None,
     ) -> list[Advantage]:
         """Return the advantage of each turn with an advantage for each of its tokens.
 
-        GAE runs over the concatenated tokens of all turns; with `between_turns` it is `bi_level_gae`.
+        GAE runs over the concatenated tokens of all turns; with `between_turns` it is `bi_level_gae`, and with
+        `between_segments`, too, `nested_gae` over turns, segments and tokens.
         """
         rewards: list[float] = []
         ends: list[int] = []
@@ -160,6 +219,11 @@ class TurnChain:
         token_values = list(chain.from_iterable(self.values))
         if between_turns is None:
             advantages = gae(rewards, token_values, discount, self.later)
+        elif between_segments is not None:
+            begins = [0, *[end + 1 for end in ends[:-1]]]
+            segments = [begin + last for begin, lasts in zip(begins, self.segment_ends, strict=True) for last in lasts]
+            levels = between_turns, between_segments, discount
+            advantages = nested_gae(rewards, token_values, [ends, segments], levels, self.later)
         else:
             advantages = bi_level_gae(rewards, token_values, ends, discount, between_turns, self.later)
         by_turn: list[Advantage] = []
@@ -198,8 +262,12 @@ class GaeAssign(ValueSourceConfig, AssignConfig):
     """Discount from one moment to the next: a moment is a token, or a turn at the level `turn`."""
     lam: float = Field(default=1.0, ge=0, le=1)
     """GAE's lambda: 1 sums up rewards (unbiased for any values), 0 uses the value one moment later instead."""
-    level: Literal["token", "turn", "bi_level"] = "token"
-    """Moments of the time axis: tokens, turns, or the turns' last tokens and then the tokens inside each turn."""
+    level: Literal["token", "segment", "turn", "bi_level", "tri_level"] = "token"
+    """Moments of the time axis: tokens, segments, turns, or nested levels."""
+
+    @property
+    def needs_segments(self) -> bool:
+        return self.level in ("segment", "tri_level")
 
     @model_validator(mode="after")
     def _check_values_fit_lambda_and_level(self) -> Self:
@@ -219,6 +287,8 @@ class GaeAssign(ValueSourceConfig, AssignConfig):
     def advantages_of_turn_chain(self, chain: TurnChain) -> list[Advantage]:
         """Return the advantage of each turn of `chain`, and the advantages of its tokens unless `level` is `turn`."""
         discount = GammaAndLambda(self.gamma, self.lam)
+        if self.level == "segment":
+            return chain.segment_level_advantages(discount)
         return chain.turn_level_advantages(discount) if self.level == "turn" else chain.token_level_advantages(discount)
 
     def advantages(self, team: CreditTeam, turns: Sequence[Turn], episode: EpisodeValues) -> list[Advantage]:
@@ -226,7 +296,9 @@ class GaeAssign(ValueSourceConfig, AssignConfig):
         ids, rewards = [turn.id for turn in turns], self.team_rewards_per_turn(episode.trajectory, team, turns)
         values = list(map(episode.values.__getitem__, ids))
         later = episode.bootstrap_after_final_turn(ids[-1])
-        return self.advantages_of_turn_chain(TurnChain(ids, values, rewards, later, episode.evidence.token_rewards))
+        segment_ends = list(map(last_tokens_of_segments, turns)) if self.needs_segments else ()
+        token_rewards = episode.evidence.token_rewards
+        return self.advantages_of_turn_chain(TurnChain(ids, values, rewards, later, token_rewards, segment_ends))
 
     def team_rewards_per_turn(self, trajectory: Trajectory, team: CreditTeam, turns: Sequence[Turn]) -> list[float]:
         """Return the team's reward at each of `turns`, plus the rewards until the next of `turns`."""
@@ -248,35 +320,53 @@ class PerAgentGae(GaeAssign):
 
     `level: token`: over the concatenated tokens of the agent's turns (PPO; PaperScout's multi-step token GAE). `turn`:
     a turn is one action, from the state at the last token of its prompt (PSPO and Agent-R1's step-level MDP, VAGEN
-    without concatenation). `bi_level`: over turns, then over the tokens of each turn (VAGEN, RAGEN).
+    without concatenation). `bi_level`: over turns, then over the tokens of each turn (VAGEN, RAGEN). `segment`: a
+    segment of an answer is one action. `tri_level`: over turns, then over the segments of each turn, then over the
+    tokens of each segment.
     """
 
     kind: str = "gae"
-    level: Literal["token", "turn", "bi_level"] = "token"
-    """Moments of the time axis. `token`: every token; `turn`: every turn; `bi_level`: the turns' last tokens, then the
-    tokens inside each turn (VAGEN, arXiv 2510.16907)."""
+    level: Literal["token", "segment", "turn", "bi_level", "tri_level"] = "token"
+    """Moments of the time axis. `token`: every token; `segment`: every segment of an answer (the role's `segments`);
+    `turn`: every turn; `bi_level`: the turns' last tokens, then the tokens inside each turn (VAGEN, arXiv 2510.16907);
+    `tri_level`: the turns' last tokens, then the segments' last tokens, then the tokens inside each segment."""
     gamma_turn: float | None = Field(default=None, ge=0, le=1)
-    """Discount from turn to turn at level `bi_level` (default: `gamma`, which discounts from token to token inside a
-    turn; VAGEN: 0.95)."""
+    """Discount from turn to turn at the levels `bi_level` and `tri_level` (default: `gamma`, which discounts from token
+    to token inside a turn; VAGEN: 0.95)."""
     lam_turn: float | None = Field(default=None, ge=0, le=1)
-    """Lambda from turn to turn at level `bi_level` (default: `lam`, as in VAGEN's code)."""
+    """Lambda from turn to turn at the levels `bi_level` and `tri_level` (default: `lam`, as in VAGEN's code)."""
+    gamma_segment: float | None = Field(default=None, ge=0, le=1)
+    """Discount from segment to segment at level `tri_level` (default: `gamma`)."""
+    lam_segment: float | None = Field(default=None, ge=0, le=1)
+    """Lambda from segment to segment at level `tri_level` (default: `lam`)."""
 
     @model_validator(mode="after")
-    def _check_turn_discounts_fit_level(self) -> Self:
-        for name, value in (("gamma_turn", self.gamma_turn), ("lam_turn", self.lam_turn)):
-            if value is not None and self.level != "bi_level":
-                raise ValueError(f"{name}: {value:g} has no effect at level {self.level!r}; choices: bi_level, or none")
+    def _check_nested_discounts_fit_level(self) -> Self:
+        nested = "bi_level", "tri_level"
+        settings = {"gamma_turn": nested, "lam_turn": nested, "gamma_segment": nested[1:], "lam_segment": nested[1:]}
+        for name, levels in settings.items():
+            value = dict(self)[name]
+            if value is not None and self.level not in levels:
+                choices = ", ".join(levels)
+                raise ValueError(
+                    f"{name}: {value:g} has no effect at level {self.level!r}; choices: {choices}, or none"
+                )
         return self
 
     def teams_sharing_a_chain(self, trajectory: Trajectory, evidence: Evidence) -> list[CreditTeam]:
         return [CreditTeam(frozenset({agent})) for agent in evidence.non_rule_based_agents(trajectory)]
 
     def advantages_of_turn_chain(self, chain: TurnChain) -> list[Advantage]:
-        if self.level != "bi_level":
+        if self.level not in ("bi_level", "tri_level"):
             return super().advantages_of_turn_chain(chain)
         gamma = self.gamma if self.gamma_turn is None else self.gamma_turn
         lam = self.lam if self.lam_turn is None else self.lam_turn
-        return chain.token_level_advantages(GammaAndLambda(self.gamma, self.lam), GammaAndLambda(gamma, lam))
+        between_segments = None
+        if self.level == "tri_level":
+            segment_gamma = self.gamma if self.gamma_segment is None else self.gamma_segment
+            between_segments = GammaAndLambda(segment_gamma, self.lam if self.lam_segment is None else self.lam_segment)
+        within = GammaAndLambda(self.gamma, self.lam)
+        return chain.token_level_advantages(within, GammaAndLambda(gamma, lam), between_segments)
 
 
 class TeamChainGae(GaeAssign, TeamAssign):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from statistics import fmean
 from typing import Any, Literal, Self
 
@@ -16,17 +17,21 @@ from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Credit, Metrics, Reward, Turn, TurnId
 from marl.credit.assign.edges import EdgeFollowingAssign
 from marl.credit.assign.process_formulas import FORMS, AgentEpisodeRewards, RewardSourceWeights, Step, whiten_values
+from marl.credit.assign.segments import last_tokens_of_segments, segment_advantage
 from marl.credit.assign.teams import StatelessAssignRule, TeamAssign
 from marl.protocols import AssignRule, Evidence
+from marl.protocols.tasks import overall_score
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
-credit/process/SOURCE | reward | mean process reward of a source, a turn (`process`)
+credit/process/SOURCE | reward | mean process reward of a source, a turn or segment (`process`)
 """
 
 LEARNER, OUTCOME = "learner", "outcome"
 """Names under `weights` for token rewards by the learner's reward model, and for the outcome."""
-ProcessRewards = Mapping[str, Mapping[TurnId, float]]
+Score = float | list[float]
+"""Process reward of a turn, or one for each of its segments."""
+ProcessRewards = Mapping[str, Mapping[TurnId, Score]]
 """Source of process rewards -> turn -> its process reward; turns without a process reward are absent."""
 _REPLACED_FIELDS = {
     "verifiers": "checks run at a seat: give the game a stage with a `verifier` (`{role: verifier, verifies: ROLE, "
@@ -54,6 +59,10 @@ class ProcessRewardAssign(EdgeFollowingAssign, TeamAssign):
     - `decoupled`: each source compared with the peers' nth turns and divided by its own deviation, then weighted, added
       and whitened (GDPO).
 
+    With `level: segment` the steps s are the segments of the agent's turns: each gets its own score if a seat gives a
+    list, any other process reward belongs to the turn's last segment, discounts are per segment, and all tokens of a
+    segment share its credit.
+
     The last three contain a comparison with peers. Use `baseline: none` with them, and a `group_size` of 2 or more: an
     agent without peers gets 0. PRIME's baseline is subtracted at every turn, so it adds up over turns. Where policies
     decide when to stop, the baseline is a bonus or a penalty on further turns, which the metric
@@ -78,10 +87,13 @@ class ProcessRewardAssign(EdgeFollowingAssign, TeamAssign):
     `decoupled`: each source divided by its own deviation (GDPO)."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Name of a reward or score, or `learner`, or `outcome` -> its weight in the combination (default: 1)."""
+    level: Literal["turn", "segment"] = "turn"
+    """Steps that are credited: turns (with `learner`: tokens), or the segments of answers, which need `segments` of the
+    role. At level `turn` a list of scores counts as its mean."""
     discount: float = Field(default=1.0, ge=0, le=1)
-    """Discount of process rewards, per turn of the agent."""
+    """Discount of process rewards, per step."""
     outcome_discount: float = Field(default=1.0, ge=0, le=1)
-    """Discount of the outcome, per turn of the agent; the outcome counts as paid at the agent's last turn."""
+    """Discount of the outcome, per step; the outcome counts as paid at the agent's last step."""
     epsilon: float = Field(default=1e-6, ge=0)
     """Number added to the standard deviations of `decoupled` (NVlabs' and TRL's code: 1e-4)."""
 
@@ -89,6 +101,10 @@ class ProcessRewardAssign(EdgeFollowingAssign, TeamAssign):
     def reward_source_names(self) -> list[str]:
         """Return the names of the sources of process rewards: rewards, then scores, then the learner."""
         return [*self.rewards, *chain.from_iterable(self.scores.values()), *([LEARNER] if self.learner else [])]
+
+    @property
+    def needs_segments(self) -> bool:
+        return self.level == "segment"
 
     @property
     def needed_reading_fields(self) -> frozenset[str]:
@@ -136,7 +152,8 @@ class ProcessRewardRule(StatelessAssignRule):
         """Return the credit of the turns of every team; metric `credit/process/SOURCE`: mean process reward of a step.
 
         Raises:
-            ValueError: if `scores` names a role that is not rule-based here, or a score that it does not give.
+            ValueError: if `scores` names a role that is not rule-based here, or a score that it does not give, or if a
+                list of scores has not one score for each segment.
         """
         settings = self._settings
         seated: set[str] = set()
@@ -173,10 +190,14 @@ class ProcessRewardRule(StatelessAssignRule):
         by_turn: dict[TurnId, list[float]] = defaultdict(list)
         for (turn, _), value in values.items():
             by_turn[turn].append(value)
+        turns = evidence.turns()
         credit: Credit = {}
         for turn, numbers in by_turn.items():
-            # Without `learner`, each turn is one step, so there is no credit per token.
-            credit[turn] = Advantage(fmean(numbers), tuple(numbers)) if settings.learner else Advantage(numbers[0])
+            if settings.level == "segment":
+                credit[turn] = segment_advantage(turns[turn], numbers)
+            else:
+                # Without `learner`, each turn is one step, so there is no credit per token.
+                credit[turn] = Advantage(fmean(numbers), tuple(numbers)) if settings.learner else Advantage(numbers[0])
         return credit
 
     def _collect_agent_rewards(self, trajectory: Trajectory, evidence: Evidence) -> Iterator[AgentEpisodeRewards]:
@@ -184,7 +205,7 @@ class ProcessRewardRule(StatelessAssignRule):
         turns_by_agent: dict[str, list[Turn]] = defaultdict(list)
         for turn in trajectory.turns:
             turns_by_agent[turn.agent].append(turn)
-        rewards = rewards_by_name_and_turn(trajectory, self._settings.rewards)
+        rewards: dict[str, Mapping[TurnId, Score]] = {**rewards_by_name_and_turn(trajectory, self._settings.rewards)}
         rewards |= scores_by_name_and_turn(trajectory, self._settings, evidence.rule_based_roles)
         outcomes = [reward for reward in trajectory.rewards if reward.name not in self._settings.rewards]
         for team in self._settings.teams_in_trajectory(trajectory, evidence):
@@ -201,18 +222,34 @@ class ProcessRewardRule(StatelessAssignRule):
         names = self._settings.reward_source_names
         steps: list[Step] = []
         process: list[list[float]] = [[] for _ in names]
+        by_segment = self._settings.level == "segment"
         for turn in turns:
             # With `learner`, every token is a step. A turn without tokens still counts as one step.
             length = max(1, len(turn.completion.token_ids)) if self._settings.learner else 1
+            if by_segment:
+                length = max(1, len(turn.completion.segments))
             steps += product((turn.id,), range(length))
             for name, column in zip(names, process, strict=True):
                 if name == LEARNER:
                     # A turn without a reading has no token rewards, because its policy does not learn.
                     reading = evidence.readings.get(turn.id)
-                    column += (reading.rewards if reading else None) or [0.0] * length
+                    tokens = reading.rewards if reading else None
+                    if tokens and by_segment:
+                        ends = [0, *[last + 1 for last in last_tokens_of_segments(turn)]]
+                        tokens = [math.fsum(tokens[begin:end]) for begin, end in pairwise(ends)]
+                    column += tokens or [0.0] * length
+                    continue
+                score = rewards[name].get(turn.id, 0.0)
+                if by_segment and isinstance(score, list) and turn.completion.segments:
+                    if len(score) != length:
+                        raise ValueError(
+                            f"credit.assign.scores: {name!r} has {len(score)} numbers for the {length} segments of "
+                            f"turn {turn.id}"
+                        )
+                    column += score
                 else:
-                    # The reward for a turn belongs to the turn's last token; the other tokens get 0.
-                    column += [*[0.0] * (length - 1), rewards[name].get(turn.id, 0.0)]
+                    # The reward for a turn belongs to the turn's last step; the other steps get 0.
+                    column += [*[0.0] * (length - 1), overall_score(score)]
         return steps, process
 
 
@@ -264,7 +301,7 @@ def rewards_by_name_and_turn(trajectory: Trajectory, reward_names: Sequence[str]
 
 def scores_by_name_and_turn(
     trajectory: Trajectory, settings: ProcessRewardAssign, rule_based_roles: frozenset[str]
-) -> dict[str, Mapping[TurnId, float]]:
+) -> dict[str, Mapping[TurnId, Score]]:
     """Return name of a score -> turn -> the turn's score, given by a seat of a role in `settings.scores`.
 
     A seat scores the last turn that it read, apart from turns of `rule_based_roles`. If it read no new turn, it scores
@@ -274,7 +311,7 @@ def scores_by_name_and_turn(
         ValueError: if an answer lacks one of the scores.
     """
     names = settings.scores
-    scores: dict[str, dict[TurnId, float]] = {name: {} for name in chain.from_iterable(names.values())}
+    scores: dict[str, dict[TurnId, Score]] = {name: {} for name in chain.from_iterable(names.values())}
     scored: dict[str, TurnId] = {}
     for turn in trajectory.turns if names else ():
         if turn.role not in names:
@@ -289,17 +326,21 @@ def scores_by_name_and_turn(
             if name not in answer:
                 present = ", ".join(answer) or "none"
                 raise ValueError(f"credit.assign.scores: {turn.role!r} gives no score {name!r}; scores: {present}")
-            scores[name][scored[turn.agent]] = float(answer[name])
+            score = answer[name]
+            scores[name][scored[turn.agent]] = list(map(float, score)) if isinstance(score, list) else float(score)
     return dict(scores)
 
 
-def _parse_scores_json(text: str) -> Mapping[str, float] | None:
-    """Return the scores in `{"scores": {name: number}, ...}`, or None if `text` has another form."""
+def _parse_scores_json(text: str) -> Mapping[str, Score] | None:
+    """Return the scores in `{"scores": {name: number or list of numbers}, ...}`, or None if `text` has another form."""
     try:
         answer = json.loads(text)
     except ValueError:
         return None
     scores = answer.get("scores") if isinstance(answer, dict) else None
-    if not isinstance(scores, dict) or any(type(score) not in (int, float) for score in scores.values()):
+    if not isinstance(scores, dict):
         return None
+    for score in scores.values():
+        if any(type(number) not in (int, float) for number in (score if isinstance(score, list) else [score])):
+            return None
     return scores

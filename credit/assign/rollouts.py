@@ -14,7 +14,7 @@ from pydantic import PositiveInt
 
 from marl.core.config import choices_hint
 from marl.core.graph import Trajectory
-from marl.core.types import Completion, Credit, Fork, Metrics, Request, Turn, TurnId
+from marl.core.types import Advantage, Completion, Credit, Fork, Metrics, Request, Turn, TurnId
 from marl.credit.assign.teams import CreditTeam, StatelessAssignRule, TeamAssign, credit_by_first_value
 from marl.protocols import AssignRule, Evidence, Simulator
 
@@ -42,7 +42,7 @@ class RolloutAssign(TeamAssign):
     @abstractmethod
     def turn_credits_from_rollouts(
         self, evidence: Evidence, rollouts: CreditRolloutPlayer
-    ) -> Iterable[tuple[TurnId, float]]:
+    ) -> Iterable[tuple[TurnId, float | Advantage]]:
         """Yield (turn, credit) for each credited turn of each episode; a turn that forks share is yielded per fork."""
 
     def build(self) -> AssignRule:

@@ -102,13 +102,13 @@ def check_teams_disjoint(teams: Sequence[Sequence[str]]) -> None:
             raise ValueError(f"teams: {agent!r} is in more than one: {list(map(list, teams))}")
 
 
-def credit_by_first_value(turn_value_pairs: Iterable[tuple[TurnId, float]]) -> Credit:
-    """Return the first value of each turn as the turn's credit: the value in the episode that sampled the turn.
+def credit_by_first_value(turn_value_pairs: Iterable[tuple[TurnId, float | Advantage]]) -> Credit:
+    """Return the first value or advantage of each turn: the one in the episode that sampled the turn.
 
     A turn that forks share is in several episodes. Its credit is not the mean of its values over these episodes:
     episodes that ended well are forked, and episodes that ended badly are not.
     """
     credit: Credit = {}
     for turn, value in turn_value_pairs:
-        credit.setdefault(turn, Advantage(value))
+        credit.setdefault(turn, value if isinstance(value, Advantage) else Advantage(value))
     return credit

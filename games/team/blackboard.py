@@ -14,6 +14,7 @@ from marl.games.base import validate_reward
 from marl.games.team.expressions import ScoreOfUnreadableMove
 from marl.games.team.stages import Stage, TeamSeats
 from marl.protocols.programs import ProgramAnswer, ProgramCallerResult, parse_program_answer
+from marl.protocols.tasks import overall_score
 from marl.text.origins import (
     NO_ORIGINS,
     OriginRecordingDict,
@@ -197,7 +198,10 @@ class Blackboard:
         for check in check_names:
             if check not in scores:
                 raise ValueError(f"the verdict on {judged_agent} has no check {check!r}; checks: {', '.join(scores)}")
-            latest.facts[check] = validate_reward(scores[check], f"the verdict on {judged_agent}: check {check!r}")
+            prefix, score = f"the verdict on {judged_agent}: check {check!r}", scores[check]
+            # A list has one score for each segment; expressions read its mean.
+            numbers = [validate_reward(number, prefix) for number in (score if isinstance(score, list) else [score])]
+            latest.facts[check] = overall_score(numbers)
             latest.origins[check] = frozenset([TextOrigin(step_index, "told")])
 
     def select_facts(

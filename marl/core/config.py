@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, PositiveInt, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from marl.host.paths import current_resolver
@@ -219,6 +219,30 @@ class PluginConfig(Config):
     def unmet_requirements(self) -> Iterable[str]:
         """Yield an error message for each missing requirement outside the settings, such as a file or a package."""
         return ()
+
+
+class Segments(Config):
+    """Division of a role's completions into segments: steps inside an answer, which can have credit of their own.
+
+    A segment ends with the token that contains its last character. Blank text belongs to the segment before it.
+    """
+
+    example = "by: line"
+    by: Literal["line", "sentence", "tag", "tokens"]
+    """End of a segment. `line`: a line break. `sentence`: `.`, `!` or `?` before a blank, or a line break. `tag`: the
+    closing tag `</TAG>`. `tokens`: every `length` tokens."""
+    tag: str = Field(default="step", pattern=r"^[A-Za-z][\w-]*$")
+    """Name of the tag that ends a segment, with `by: tag`: `step` for `</step>`."""
+    length: PositiveInt = 64
+    """Number of tokens of a segment, with `by: tokens`."""
+
+    @model_validator(mode="after")
+    def _check_settings_fit_by(self) -> Self:
+        # A resolved scenario contains the defaults of all settings, so only other values are refused.
+        for name, value, default, owner in (("tag", self.tag, "step", "tag"), ("length", self.length, 64, "tokens")):
+            if value != default and self.by != owner:
+                raise ValueError(f"{name}: {value!r} has no effect with by: {self.by}; use by: {owner}, or remove it")
+        return self
 
 
 class Sampling(Config):

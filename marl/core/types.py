@@ -5,16 +5,17 @@ Recorded data is frozen, because trajectories are shared between engines, credit
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict, TypeVar
 
 from pydantic import FailFast
 
-from marl.core.config import Sampling
+from marl.core.config import Sampling, Segments
 from marl.core.messages import Message as Message
 from marl.core.messages import MessageRole as MessageRole
 from marl.core.messages import ToolCall as ToolCall
+from marl.core.usage import RemoteUsage
 
 if TYPE_CHECKING:
     from marl.core.graph import Trajectory
@@ -118,6 +119,14 @@ class Request:
     """Token ids (prompt and completion of an earlier turn) to which the tokens of `messages` are appended unchanged."""
     forced: str | None = None
     """Text whose log-probabilities are computed (end token included) instead of sampling, or None to sample."""
+    prefix: FailFastTuple[int] = ()
+    """Token ids with which the completion begins. They are not sampled: `Completion.imposed` contains their positions.
+    """
+    segments: Segments | None = None
+    """Division of the completion into segments, or None for no segments."""
+    segment_offsets: FailFastTuple[int] = ()
+    """Offset in the last message after each segment of the completion that it quotes, for verifiers and reward models;
+    empty if the completion has no segments."""
     examples: FailFastTuple[str] = ()
     """Example answers from which scripted players choose if any text is a move."""
     tools: FailFastTuple[str] = ()
@@ -129,34 +138,6 @@ class Request:
     """Spans of `messages` that were made from earlier turns, sorted by message and offset."""
     purpose: Purpose = "train"
     """Purpose of the answer. ε-greedy engines explore for `train` and never for `eval`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteUsage:
-    """Tokens, requests and cost of answers from remote endpoints. Instances can be added and subtracted."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float = 0.0
-    """Cost in the currency of the engine's prices."""
-    tries: int = 0
-    """Number of HTTP requests, retries included."""
-    failed: int = 0
-    """Number of requests that failed after all retries."""
-
-    def __add__(self, other: RemoteUsage) -> RemoteUsage:
-        return RemoteUsage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cost + other.cost,
-            self.tries + other.tries,
-            self.failed + other.failed,
-        )
-
-    def __sub__(self, other: RemoteUsage) -> RemoteUsage:
-        return self + RemoteUsage(
-            -other.prompt_tokens, -other.completion_tokens, -other.cost, -other.tries, -other.failed
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +175,13 @@ class Completion:
     mark_tokens: FailFastTuple[tuple[int, int]] = ()
     """Token span (first, end) in `prompt_ids` of each of the request's `marks`; empty if the engine does not know the
     prompt's tokens."""
+    prefix_tokens: int = 0
+    """Number of tokens at the beginning of `token_ids` that the request gave as `prefix`; their log-probabilities are
+    not computed, but 0."""
+    segments: FailFastTuple[int] = ()
+    """Index in `token_ids` of the last token of each segment, by the request's `segments`; empty without segments."""
+    segment_offsets: FailFastTuple[int] = ()
+    """Offset in `text` after each segment; the last one is the length of `text`."""
     targets: FailFastTuple[ImitationTarget] = ()
     """Distribution over completions that imitation learns instead of this completion, such as a search policy. Its
     probabilities sum to 1. If empty, imitation learns this completion."""
@@ -295,6 +283,8 @@ class Fork:
     keeps_unchanged_answers: bool = False
     """True to repeat an agent's recorded answer if its prompt is identical to the recorded prompt. The policy of an
     agent with another prompt is asked in any case."""
+    prefix: tuple[int, ...] = ()
+    """Token ids with which the answer of turn `index` begins; the turn's policy samples the rest of the answer."""
     n: int = 1
     """Number of continuations to play."""
     purpose: Purpose = "credit"
@@ -328,14 +318,17 @@ class VerifierCase:
     is the JSON of the calls, and `text` has their results, one after another."""
     earlier: FailFastTuple[str] = ()
     """Earlier results of tools in this turn, oldest first, if `text` is the result of a tool call."""
+    segments: FailFastTuple[str] = ()
+    """Segments of `text`, in order; empty if the verified role has no `segments`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Verdict of a verifier on an answer: a score with a reason."""
 
-    score: float
-    """Score of the answer: 1 if right, 0 if wrong, and negative down to -1 for penalties."""
+    score: float | Sequence[float]
+    """Score of the answer: 1 if right, 0 if wrong, and negative down to -1 for penalties. Or one score for each of
+    `VerifierCase.segments`."""
     why: str = ""
     """Reason for the score, for explanations."""
 
@@ -432,6 +425,8 @@ class Sample:
     """Reason for which sampling of the completion ended."""
     imposed: tuple[int, ...] = ()
     """Positions in `token_ids` that were not sampled and are masked out of the loss."""
+    segments: tuple[int, ...] = ()
+    """Index in `token_ids` of the last token of each segment; empty without segments."""
     rewards: tuple[tuple[int, float], ...] = ()
     """(turn index, reward) of each reward that the agent got between this turn and its next turn."""
     targets: tuple[ImitationTarget, ...] = ()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from marl.core.types import Completion, CompletionFailure, Finish, Request, Ticket
 from marl.engines.thinking_budget import ThinkingBudget
 from marl.models.chat_template import ChatTokenizer, Prompt
+from marl.models.segment_tokens import find_segment_ends
 from marl.models.token_spans import Range
 from marl.protocols import SharedWeights, Weights
 
@@ -29,6 +30,11 @@ class OpenTokenRequest:
     version: int = 0
     """Version of the weights that sample the first token."""
 
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """Return the token ids of the prompt, without the request's prefix."""
+        return self.prompt.ids
+
     def to_completion(
         self,
         text: str,
@@ -38,14 +44,17 @@ class OpenTokenRequest:
         last_weights_version: int,
     ) -> Completion:
         """Return the completion of this request. `last_weights_version` sampled its last token."""
+        given = len(self.request.prefix)
+        imposed = {*range(given), *(self.thinking.imposed if self.thinking else ())}
         return Completion(
             text,
-            self.prompt.ids,
+            self.prompt_ids,
             tuple(completion_ids),
             tuple(logprobs),
             finish_reason,
             (self.version, last_weights_version),
-            imposed=tuple(self.thinking.imposed) if self.thinking else (),
+            imposed=tuple(sorted(imposed)),
+            prefix_tokens=given,
             mark_tokens=self.mark_tokens,
         )
 
@@ -62,6 +71,35 @@ def context_length(model_config: Any, max_context: int | None) -> int:
     if max_context is not None and max_context > longest:
         raise ValueError(f"max_context: {max_context} tokens, but the model was made for {longest}")
     return max_context or longest
+
+
+def max_completion_tokens(request: Request, prompt_tokens: int, context_length: int) -> int:
+    """Return the maximum number of tokens of a completion, its prefix included.
+
+    `prompt_tokens` counts the prompt and the prefix.
+
+    Raises:
+        ValueError: if the prefix leaves no token to sample, or the request has a forced text besides.
+    """
+    given = len(request.prefix)
+    if given and request.forced is not None:
+        raise ValueError(f"policy {request.policy!r}: a request has either a prefix or a forced text")
+    maximum = min(request.sampling.max_tokens, context_length - prompt_tokens + given)
+    if given >= maximum:
+        raise ValueError(
+            f"policy {request.policy!r}: a prefix of {given} tokens leaves none to sample; a completion has at most "
+            f"{maximum}"
+        )
+    return maximum
+
+
+def thinking_budget_after_prefix(request: Request, chat: ChatTokenizer) -> ThinkingBudget | None:
+    """Return the budget of thoughts that remains after the request's prefix, or None if thoughts are unlimited."""
+    budget = ThinkingBudget.from_request(request, chat)
+    if budget is not None:
+        for count in range(1, len(request.prefix) + 1):
+            budget.record_last_token(request.prefix[:count])
+    return budget
 
 
 def end_token_ids(model_end_ids: Any, tokenizer: Any) -> frozenset[int]:
@@ -90,6 +128,14 @@ def decode_completion(chat: ChatTokenizer, request: Request, prompt: Prompt, com
     if stop_texts and (cut := chat.truncate_at_stop_text(stop_texts, text)) != text:
         return cut
     return chat.canonical_answer(text, completion_ids, prompt.ids, request.tools) if request.tools else text
+
+
+def with_segments(completion: Completion, request: Request, chat: ChatTokenizer) -> Completion:
+    """Return `completion` with the ends of its segments, or unchanged if `request` asks for no segments."""
+    if request.segments is None or not completion.token_ids:
+        return completion
+    ends = find_segment_ends(chat, request.segments, completion.token_ids, completion.text)
+    return replace(completion, segments=ends.last_tokens, segment_offsets=ends.offsets)
 
 
 def check_shared_weights_version(policy: str, weights: Weights, version: int) -> None:

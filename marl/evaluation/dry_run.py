@@ -22,6 +22,7 @@ from marl.engines.workers.settings import Verifiers, WorkerEngineConfig, verifie
 from marl.evaluation.model_facts import ModelConfigFiles, ModelFacts, known_model_facts
 from marl.metrics.trajectory_metrics import trajectories_by_game
 from marl.protocols import Engine, PromptContext
+from marl.protocols.tasks import overall_score
 from marl.rollout.casting import ProgramCallPrompt, RoleRequestBuilder
 from marl.rollout.game_errors import GameError
 from marl.rollout.simulator import RolloutSimulator
@@ -306,7 +307,7 @@ def _rejected_gold_answer_errors(
             reasons: list[str] = []
             for answer in simulator.ask(requests, "eval"):
                 verdict = json.loads(answer.text) if isinstance(answer, Completion) else {}
-                if verdict.get("scores", {}).get(check_name, 1.0) <= 0:
+                if overall_score(verdict.get("scores", {}).get(check_name, 1.0)) <= 0:
                     reasons.append(verdict["why"][check_name])
             if len(reasons) == len(problems):
                 errors.append(

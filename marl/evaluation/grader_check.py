@@ -11,7 +11,7 @@ from marl.core.types import Problem, VerifierCase
 from marl.engines.workers.pool import PluginJob, PluginJobResult
 from marl.engines.workers.settings import Verifiers, verifier_case_to_json
 from marl.protocols import VerifierConfig
-from marl.protocols.tasks import UNKNOWN_REASON
+from marl.protocols.tasks import UNKNOWN_REASON, overall_score
 from marl.scenario.schema import Scenario
 
 _GIBBERISH = "zqx wvkj blorp ]]"
@@ -44,6 +44,7 @@ class GraderTrial:
     def wrong_verdict_error(self, verdict_result: PluginJobResult) -> str:
         """Return an error if the verdict in `verdict_result` is wrong, or "" if it is as expected."""
         score, why = (0.0, verdict_result.error) if verdict_result.error else verdict_result.value
+        score = overall_score(score)
         if not self.check.checks_correctness:
             expected = not verdict_result.error
         elif self.answer_kind == "gold":
@@ -178,7 +179,7 @@ def _gold_dependent_reason_errors(setting_path: str, engine: Verifiers, problems
     verdicts = _grade_trials(engine, trials)
     errors: dict[str, str] = {}
     for (trial, outcome), (_, other_outcome) in zip(verdicts[::2], verdicts[1::2], strict=True):
-        wrong = all(result.error or result.value[0] < 1 for result in (outcome, other_outcome))
+        wrong = all(result.error or overall_score(result.value[0]) < 1 for result in (outcome, other_outcome))
         if wrong and _verdict_reason_or_error(outcome) != _verdict_reason_or_error(other_outcome):
             errors.setdefault(
                 trial.field,

@@ -38,7 +38,12 @@ TURN_SCHEMA = pa.schema(
         **dict.fromkeys(("group", "game", "start", "problem", "agent", "role", "policy"), _TEXT),
         **{"nth": _INTEGER, "attempt": _INTEGER, "messages": _CHAT, "chat": _CHAT, "prompt": _TEXT},
         **{"prompt_ids": pa.list_(_INTEGER), "continues": _INTEGER, "tools": pa.list_(_TEXT), "completion": _TEXT},
-        **{"token_ids": pa.list_(_INTEGER), "logprobs": pa.list_(_NUMBER), "imposed": pa.list_(_INTEGER)},
+        **{
+            "token_ids": pa.list_(_INTEGER),
+            "logprobs": pa.list_(_NUMBER),
+            "imposed": pa.list_(_INTEGER),
+            "segments": pa.list_(_INTEGER),
+        },
         **{"finish": _TEXT, "reason": _TEXT, "versions": pa.list_(_INTEGER), "sampling": _TEXT},
         **{"legal": pa.list_(_TEXT), "action": _TEXT, "state": _TEXT},
         **{"rewards": _REWARDS, "return": _NUMBER},

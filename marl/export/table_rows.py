@@ -57,7 +57,12 @@ def turn_row(recorded_turn: RecordedTurn, decoder: TokenDecoder) -> Row:
         "prompt": decoder.decode(request.policy, completion.prompt_ids) if completion.prompt_ids else None,
         **{"prompt_ids": completion.prompt_ids, "continues": len(request.continues), "tools": request.tools},
         **{"completion": completion.text, "token_ids": completion.token_ids, "logprobs": completion.logprobs},
-        **{"imposed": completion.imposed, "finish": completion.finish, "reason": completion.reason},
+        **{
+            "imposed": completion.imposed,
+            "segments": completion.segments,
+            "finish": completion.finish,
+            "reason": completion.reason,
+        },
         "versions": completion.versions,
         "sampling": request.sampling.model_dump_json(),
         **{"legal": None if request.options is None else list(request.options), "action": turn.action},

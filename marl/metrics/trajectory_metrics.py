@@ -9,7 +9,8 @@ from dataclasses import asdict
 from statistics import fmean
 
 from marl.core.graph import Trajectory
-from marl.core.types import Metrics, RemoteUsage, Turn, TurnId
+from marl.core.types import Metrics, Turn, TurnId
+from marl.core.usage import RemoteUsage
 from marl.host.untrusted_text import parse_json
 from marl.metrics.collapse import collapse_metrics, population_standard_deviation
 from marl.protocols.tasks import FAULTY, UNKNOWN

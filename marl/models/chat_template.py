@@ -89,8 +89,9 @@ class ChatTokenizer:
         # A single entry suffices, because the spans of a prompt are requested right after the prompt itself.
         self._cached_tokens = lru_cache(1)(self._tokenize)
         decode = partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        self.decode: Callable[[tuple[int, ...]], str] = decode
         self.text: Callable[[tuple[int, ...]], str] = lru_cache(_CACHE_SIZE)(decode)
-        """Cached function: token ids -> text without special tokens."""
+        """Function with a cache (`decode`: without): token ids -> text without special tokens."""
         self.forced_ids = lru_cache(_CACHE_SIZE)(self._encode_answer)
         """Cached function: text to score as the model's answer -> token ids with the end token."""
         self._may_complete_stop = lru_cache(_CACHE_SIZE)(self._may_end_stop_text)
@@ -192,6 +193,11 @@ class ChatTokenizer:
             )
         return self._cached_prompt(request.messages, request.continues, request.tools, policy_index)
 
+    def prompt_with_prefix(self, request: Request, policy_index: int = 0) -> Prompt:
+        """Return the prompt of `request`, followed by its prefix: the tokens with which the completion begins."""
+        ids = self.prompt(request, policy_index).ids
+        return self._shared_prompt((*ids, *request.prefix), policy_index)
+
     def token_spans_of_marks(self, request: Request) -> tuple[Range, ...]:
         """Return, for each of the request's marks, the range (begin, end) of the prompt's tokens that overlap the mark.
 
@@ -206,19 +212,28 @@ class ChatTokenizer:
         offset = len(request.continues)
         return tuple([(begin + offset, end + offset) for begin, end in spans]) if offset else spans
 
-    def encode_conversation(self, finished_chat: Sequence[Message]) -> tuple[int, ...]:
-        """Return the token ids of a finished chat, without the markup that begins another answer.
+    def render_conversation(self, finished_chat: Sequence[Message]) -> RenderedPrompt:
+        """Return a finished chat as the template renders it, without the markup that begins another answer.
 
         Raises:
             ValueError: if the chat template refuses the messages.
         """
-        finished_chat = self._adapt_tool_messages(self._merge_unsupported_system_message(finished_chat))
-        finished_chat = self._escape_messages(finished_chat)
+        merged = self._merge_unsupported_system_message(finished_chat)
+        escaped = self._escape_messages(self._adapt_tool_messages(merged))
+
+        def render(messages: Sequence[Message]) -> str:
+            if self.tokenizer.chat_template is None:
+                return "\n".join(message.content for message in messages)
+            return self._render(messages, ends_with_answer=True)
+
+        return RenderedPrompt(escaped, render, render(escaped))
+
+    def encode_conversation(self, finished_chat: Sequence[Message]) -> tuple[int, ...]:
+        """Return the token ids of `render_conversation(finished_chat)`."""
+        text = self.render_conversation(finished_chat).text
         if self.tokenizer.chat_template is None:
-            return tuple(
-                self.escaper.encode_with_special_tokens("\n".join(message.content for message in finished_chat))
-            )
-        return tuple(self.escaper.encode(self._render(finished_chat, ends_with_answer=True)))
+            return tuple(self.escaper.encode_with_special_tokens(text))
+        return tuple(self.escaper.encode(text))
 
     def ends_with_stop_text(self, stop_texts: tuple[str, ...], ids: Sequence[int]) -> bool:
         """Return True if the last token of `ids` completes a text of `stop_texts`. Earlier tokens complete none."""
@@ -248,6 +263,10 @@ class ChatTokenizer:
         ids = (*continued_ids, *self._cached_tokens(messages, continued_ids[-1:], tools).ids)
         if not ids:
             raise ValueError("a prompt without a single token: give the role a message to start from")
+        return self._shared_prompt(ids, policy_index)
+
+    def _shared_prompt(self, ids: tuple[int, ...], policy_index: int) -> Prompt:
+        """Return the prompt in use with the tokens `ids`, or a new one."""
         # `setdefault` is not used: the weak dictionary would drop the new prompt before anything refers to it.
         prompt = self._prompts.get((ids, policy_index)) or Prompt(ids, policy_index)
         self._prompts[ids, policy_index] = prompt

@@ -118,6 +118,11 @@ class AssignConfig(CreditRuleConfig):
     token rewards to the turn's earnings."""
 
     @property
+    def needs_segments(self) -> bool:
+        """Return True if the rule credits segments of answers, which roles must then mark (`segments`)."""
+        return False
+
+    @property
     def credit_depends_on_reward_time(self) -> bool:
         """Return True if an agent's turns before and after a reward can earn different amounts."""
         return False

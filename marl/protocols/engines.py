@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol, Self
 
 from marl.core.config import PluginConfig
-from marl.core.types import Completion, CompletionFailure, MetricsByPolicy, RemoteUsage, Request, Ticket
+from marl.core.types import Completion, CompletionFailure, MetricsByPolicy, Request, Ticket
+from marl.core.usage import RemoteUsage
 from marl.protocols.memory_estimates import FLOAT32_BYTES, MemorySavingSetting, MemoryUse, ModelSize, Workload
 from marl.protocols.models import LANGUAGE_MODEL, ModelConfig, ModelSource, Weights
 from marl.protocols.tasks import TaskConfig, Tool
@@ -106,6 +107,11 @@ class EngineConfig(PluginConfig):
     """True if the engine runs programs that call models: it builds a `ModelCallingEngine`."""
     supports_structured: ClassVar[bool] = False
     """True if the engine can restrict answers to JSON or to legal moves (`sampling.structured`)."""
+
+    @property
+    def needs_segments(self) -> bool:
+        """Return True if the engine scores the segments of other agents' answers, which a role must then mark."""
+        return False
 
     @property
     def request_time_limit_s(self) -> float:

@@ -115,6 +115,11 @@ class LearnerConfig(PluginConfig):
         return frozenset()
 
     @property
+    def needs_segments(self) -> bool:
+        """Return True if the learner trains on segments of answers, which its roles must then mark."""
+        return False
+
+    @property
     def trains_on_advantages(self) -> bool:
         """Return True if the learner trains on advantages; False for imitation."""
         return True

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
-from marl.core.config import PluginConfig, Sampling
+from marl.core.config import PluginConfig, Sampling, Segments
 from marl.core.types import Completion, Info, Message, Observation, Request, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols.tasks import Tool
@@ -82,6 +82,8 @@ class RoleConfig(PluginConfig):
     """Train on the role's turns, if its policy has a learner."""
     sampling: Sampling = Sampling()
     """Sampling settings of the role's completions."""
+    segments: Segments | None = None
+    """Division of completions into segments, which credit rules with `level: segment` need. Default: none."""
     thinking: Literal["hide", "show"] = "hide"
     """Visibility of thoughts (`<think>`) in completions. `hide`: prompts of other agents and later prompts of the agent
     omit them. `show`: they stay in prompts. The thoughts are trained on in both cases."""
@@ -126,6 +128,13 @@ class RoleConfig(PluginConfig):
 
     def continued_ids(self, context: PromptContext) -> tuple[int, ...]:
         """Return the token ids of the turn (prompt and completion) that the prompt continues; () for a new prompt."""
+        return ()
+
+    def offsets_of_read_segments(self, context: PromptContext) -> tuple[int, ...]:
+        """Return the offset in the prompt's last message after each segment of the completion that it quotes.
+
+        The default is (): the last message is no completion of another agent.
+        """
         return ()
 
     @abstractmethod

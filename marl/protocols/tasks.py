@@ -6,6 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from statistics import fmean
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import Field, PositiveFloat
@@ -160,6 +161,11 @@ class ToolConfig(PluginConfig):
         return Tool(name=name, description=self.description, parameters=dict(self.parameters))
 
 
+def overall_score(score: float | Sequence[float]) -> float:
+    """Return a score as one number: the mean of a list with one score for each segment, 0 for an empty list."""
+    return (fmean(score) if score else 0.0) if isinstance(score, Sequence) else score
+
+
 _PROBLEM_FIELDS = [field.name for field in fields(Problem)]
 
 
@@ -195,4 +201,7 @@ def decode_verifier_case(request: Request) -> VerifierCase:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"policy {request.policy!r} verifies, but was asked about no problem: {error!r}") from error
     text = request.messages[-1].content if request.messages else ""
-    return VerifierCase(problem, state.get("text", text), state["answer"], tuple(state.get("earlier", ())))
+    # The results of tool calls are no completion, so they have no segments.
+    ends = () if "text" in state else request.segment_offsets
+    segments = tuple([text[begin:end] for begin, end in zip((0, *ends), ends, strict=False)])
+    return VerifierCase(problem, state.get("text", text), state["answer"], tuple(state.get("earlier", ())), segments)

@@ -10,7 +10,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from marl.core.graph import Trajectory
-from marl.core.types import Deal, Fork, Metrics, Purpose, RemoteUsage, Request, Ticket, Turn
+from marl.core.types import Deal, Fork, Metrics, Purpose, Request, Ticket, Turn
+from marl.core.usage import RemoteUsage
 from marl.protocols import (
     Critic,
     Engine,

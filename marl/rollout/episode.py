@@ -119,8 +119,7 @@ class Episode:
         other.game, other.casting, other.limits = game, self.casting, self.limits
         other.trajectory = self.trajectory.copy(replace(deal, seats=seats) if seats else deal)
         other.played_turns, other._recorded_calls = list(self.played_turns), RecordedCallAnswers()
-        other.done, other._script = self.done, None
-        other._open = {}
+        other.done, other._script, other._open = self.done, None, {}
         for agent, question in self._open.items():
             inner = other._inner_turns_if_program(question.info, question.reads)
             other._open[agent] = replace(question, sent=False, inner=inner)
@@ -291,7 +290,8 @@ class Episode:
         recorded: dict[tuple[str, int], Turn] = {}
         if fork.keeps_unchanged_answers:
             recorded = {(turn.agent, turn.nth): turn for turn in past.turns if turn.id != until.id and not turn.inner}
-        self._script = PrescribedForkAnswers(dict(fork.scripted_moves), recorded)
+        prefixes = {(until.agent, until.nth): fork.prefix}
+        self._script = PrescribedForkAnswers(dict(fork.scripted_moves), recorded, prefixes)
         # Inner turns of a program precede the program's answer, and are collected until it follows.
         inner_turns: list[Turn] = []
         for turn in past.turns[: fork.index]:
@@ -383,8 +383,9 @@ class Episode:
                     request = self.casting.build_request(role, view, seed)
         if role in deal.policies:
             request = replace(request, policy=deal.policies[role])
-        if deal.purpose != request.purpose:
-            request = replace(request, purpose=deal.purpose)
+        prefix = self._script.prefixes.get((agent, count), ()) if self._script else ()
+        if prefix or deal.purpose != request.purpose:
+            request = replace(request, purpose=deal.purpose, prefix=prefix)
         memory.read += unread
         reads = self._edge_kinds_by_source_turn(agent, request, info)
         return _PendingTurn(request, info, reads, inner=self._inner_turns_if_program(info, reads))

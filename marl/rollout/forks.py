@@ -29,6 +29,8 @@ class PrescribedForkAnswers:
     """Agent -> the move that it plays at every turn; None is an empty answer."""
     recorded: Mapping[tuple[str, int], Turn]
     """(agent, index among the agent's turns) -> turn in the forked episode."""
+    prefixes: Mapping[tuple[str, int], tuple[int, ...]] = field(default_factory=dict[tuple[str, int], tuple[int, ...]])
+    """(agent, index among the agent's turns) -> tokens with which the agent's answer begins."""
 
     def recorded_answer_if_request_is_equal(
         self, agent: str, request: Request, turn_number: int | None
@@ -73,6 +75,8 @@ class ForkedEpisodeNamer:
             settings += [f"{quote(agent)}={_escape_move_for_fork_name(move)}" for agent, move in fork.scripted_moves]
             if fork.keeps_unchanged_answers:
                 settings.append("kept")
+            if fork.prefix:
+                settings.append(f"after {len(fork.prefix)} tokens")
             past, name = fork.trajectory, f"{fork.index}.{','.join(settings)}"
             branches = self.counts.setdefault(past.id, Counter())
             first = branches[name] + 1

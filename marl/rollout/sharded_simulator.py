@@ -13,7 +13,8 @@ from typing import cast
 
 from marl.core.graph import Trajectory
 from marl.core.seeds import episode_name_for_seeding, hash_to_seed
-from marl.core.types import Completion, Deal, Fork, Metrics, Purpose, RemoteUsage, Request, Ticket
+from marl.core.types import Completion, Deal, Fork, Metrics, Purpose, Request, Ticket
+from marl.core.usage import RemoteUsage
 from marl.protocols import AddedPlayer, EngineConfig, GameConfig, RewardTransform, models
 from marl.rollout.base import WAIT_S, BaseSimulator, EngineMap, FinishedEpisode, ProcessActivity
 from marl.rollout.casting import RoleRequestBuilder
@@ -135,7 +136,9 @@ class ShardedSimulator(BaseSimulator):
                 answers += cast("list[Answer]", results.pop(ticket))
         finally:
             self._shards.cancel(tickets)
-        self.tokens[purpose] += sum(len(answer.token_ids) for answer in answers if isinstance(answer, Completion))
+        for answer in answers:
+            if isinstance(answer, Completion):
+                self.tokens[purpose] += len(answer.token_ids) - answer.prefix_tokens
         return answers
 
     def load_weights(self, policy: str, weights: models.Weights, version: int) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NamedTuple
 
-from marl.core.types import Metrics, Purpose, RemoteUsage, Request, Ticket
+from marl.core.types import Metrics, Purpose, Request, Ticket
+from marl.core.usage import RemoteUsage
 from marl.protocols import AddedPlayer, EngineConfig
 from marl.rollout.base import FinishedEpisode, ProcessActivity
 from marl.rollout.casting import RoleRequestBuilder

@@ -16,11 +16,11 @@ from marl.core.types import (
     Fork,
     Metrics,
     Purpose,
-    RemoteUsage,
     Request,
     Ticket,
     TurnId,
 )
+from marl.core.usage import RemoteUsage
 from marl.protocols import (
     AddedPlayer,
     Engine,
@@ -384,7 +384,7 @@ class RolloutSimulator(BaseSimulator):
         self._finished[ticket] = FinishedEpisode(None, token_count, error)
 
     def _add_to_token_counter(self, answer: Answer, purpose: Purpose) -> int:
-        """Add the number of tokens in `answer` to the counter of `purpose`, and return the number."""
-        tokens = len(answer.token_ids) if isinstance(answer, Completion) else 0
+        """Add the number of generated tokens in `answer` to the counter of `purpose`, and return the number."""
+        tokens = len(answer.token_ids) - answer.prefix_tokens if isinstance(answer, Completion) else 0
         self.tokens[purpose] += tokens
         return tokens

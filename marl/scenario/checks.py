@@ -18,6 +18,7 @@ from marl.scenario.evaluation_checks import (
     is_evaluation_metric,
 )
 from marl.scenario.games import MIN_GAME_SHARE, SCOPES, game_shares
+from marl.scenario.segment_checks import segment_errors
 
 if TYPE_CHECKING:
     from marl.core.config import PluginConfig
@@ -60,6 +61,7 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
     sampling = (
         _policy_errors,
         _structured_sampling_errors,
+        segment_errors,
         _errors_of_each_game_with_field_prefix(_remote_engine_errors),
     )
     updates = (_learner_and_experience_errors, _update_schedule_errors)

@@ -138,9 +138,9 @@ def zero_sum_errors(scenario: Scenario) -> Iterator[str]:
 
 def _uncomputable_field_errors(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[str]:
     """Yield an error for each role whose learner cannot compute a field of `Reading` that credit rule `rule` needs."""
-    for role, learner in scenario.credited_roles().items():
-        if not field.startswith("credit.compare.") and _setting_path_and_credit_rule(scenario, role)[1] is not rule:
-            continue
+    learners = scenario.credited_roles()
+    for role in roles_credited_by_rule(scenario, field):
+        learner = learners[role]
         reads = f"its learner {learner.kind!r} reads {', '.join(sorted(learner.computable_reading_fields))}"
         remedy = (
             f"; give policies.{scenario.roles[role].policy}.learner a `reference` ({{coefficient: 0}} keeps it out of "
@@ -194,6 +194,13 @@ def _setting_path_and_credit_rule(scenario: Scenario, role: str) -> tuple[str, C
 def _trained_credit_rules_by_field(scenario: Scenario) -> dict[str, CreditRule]:
     """Return field -> credit rule, for the rules whose advantages at least one learner trains on."""
     return dict(_setting_path_and_credit_rule(scenario, role) for role in scenario.credited_roles())
+
+
+def roles_credited_by_rule(scenario: Scenario, field: str) -> Iterator[str]:
+    """Yield the roles with a learner whose turns the rule at `field` credits; a compared rule credits all of them."""
+    for role in scenario.credited_roles():
+        if field.startswith("credit.compare.") or _setting_path_and_credit_rule(scenario, role)[0] == field:
+            yield role
 
 
 def credit_rules(scenario: Scenario) -> dict[str, CreditRule]:

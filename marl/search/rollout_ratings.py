@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from marl.core.config import choices_hint
 from marl.core.graph import Trajectory
 from marl.core.types import Turn
 from marl.host.untrusted_text import parse_json
+from marl.protocols.tasks import overall_score
 
 RETURNS = "returns"
 """Rating by the game's rewards, for training only."""
@@ -73,7 +74,7 @@ class RolloutRater:
         with suppress(ValueError):
             match parse_json(verdict) if verdict.startswith("{") else None:
                 # A bool is no score, but an instance of int; so types are compared exactly.
-                case {"scores": dict(named)} if {int, float}.issuperset(map(type, named.values())):
+                case {"scores": dict(named)} if {int, float}.issuperset(map(type, _numbers(named.values()))):
                     scores = named
         if scores is None:
             if self.score_name != "score":
@@ -83,7 +84,13 @@ class RolloutRater:
             except ValueError:
                 return None
         elif self.score_name in scores:
-            score = float(scores[self.score_name])
+            score = float(overall_score(scores[self.score_name]))
         else:
             raise ValueError(f"by: {self.by!r}: {role!r} gives no such score; {choices_hint(self.score_name, scores)}")
         return score if math.isfinite(score) else None
+
+
+def _numbers(scores: Iterable[Any]) -> Iterator[Any]:
+    """Yield each of `scores`, and each item of a score that is a list, one for each segment."""
+    for score in scores:
+        yield from score if isinstance(score, list) else (score,)

@@ -11,7 +11,8 @@ from typing import Any
 
 from marl.core.graph import Trajectory
 from marl.core.seeds import episode_name_for_seeding, hash_to_seed
-from marl.core.types import Deal, Metrics, Reading, RemoteUsage, Sample, TokenLogprobsAndEntropies, Turn, TurnId
+from marl.core.types import Deal, Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
+from marl.core.usage import RemoteUsage
 from marl.credit_stage.stage import CreditStage, StepCredit
 from marl.protocols import CountsStateChanges, Evidence, Experience, ReportsTokenStatistics, Simulator
 from marl.rollout.base import BaseSimulator

@@ -51,6 +51,7 @@ def collect_samples(
                 readings.get(turn.id),
                 finish=completion.finish,
                 imposed=completion.imposed,
+                segments=completion.segments,
                 targets=completion.targets,
                 paid=returns.get(turn.agent, 0.0),
                 rewards=tuple(rewards.get(turn.id, ())),

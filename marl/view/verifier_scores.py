@@ -32,9 +32,12 @@ def verifier_scores_in_turn(verifier_turn: Turn) -> list[VerifierScore]:
     reasons = reasons if isinstance(reasons, dict) else {}
     parsed = []
     for name, score in scores.items():
-        # `type(…) is int` excludes booleans, which `isinstance` would accept.
-        if isinstance(score, float) or type(score) is int:
-            parsed.append(VerifierScore(name, score, str(reasons.get(name, ""))))
+        # A list has one score for each segment, counted from 1.
+        named = {f"{name} {index}": s for index, s in enumerate(score, 1)} if isinstance(score, list) else {name: score}
+        for label, number in named.items():
+            # `type(…) is int` excludes booleans, which `isinstance` would accept.
+            if isinstance(number, float) or type(number) is int:
+                parsed.append(VerifierScore(label, number, str(reasons.get(name, ""))))
     return parsed
 
 

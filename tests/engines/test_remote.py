@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from marl.core.config import Sampling
 from marl.core.errors import EndpointError
-from marl.core.types import Completion, CompletionFailure, RemoteUsage
+from marl.core.types import Completion, CompletionFailure
+from marl.core.usage import RemoteUsage
 from marl.engines.openai.engine import OpenAIEngine
 from marl.engines.openai.settings import OpenAI
 from tests.support.misbehaving_servers import (

@@ -19,7 +19,8 @@ import pytest
 
 from marl.core.config import Sampling
 from marl.core.errors import EndpointError
-from marl.core.types import Completion, CompletionFailure, Message, RemoteUsage, Request
+from marl.core.types import Completion, CompletionFailure, Message, Request
+from marl.core.usage import RemoteUsage
 from marl.engines.openai.client import _retry_pause_s
 from tests.support.misbehaving_servers import Act, RequestHandler, chat, replies_with_bytes, replies_with_text
 from tests.support.openai_clients import Serve, build_endpoint, collect_answers, endpoint_settings, make_request

@@ -12,7 +12,8 @@ import pytest
 import marl
 from marl.core.errors import EndpointError
 from marl.core.graph import read_trajectories
-from marl.core.types import Completion, CompletionFailure, Deal, RemoteUsage, Ticket
+from marl.core.types import Completion, CompletionFailure, Deal, Ticket
+from marl.core.usage import RemoteUsage
 from marl.engines.openai.settings import OpenAI
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import Engine

@@ -11,7 +11,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from marl.core.types import Completion, Credit, RemoteUsage, Turn
+from marl.core.types import Completion, Credit, Turn
+from marl.core.usage import RemoteUsage
 from marl.engines.scripted import Random
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.metrics.alarms import AlarmMonitor, AlarmStopError

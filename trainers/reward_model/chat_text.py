@@ -5,6 +5,7 @@ from typing import Any
 from marl.core.types import Message, Sample
 from marl.models.bounded_chat_template import render_chat_template
 from marl.models.chat_template import ChatTokenizer
+from marl.models.segment_tokens import escaped_spans, last_tokens_of_spans
 
 _QUESTION, _ANSWER = "What is right?", "THE-ANSWER"
 
@@ -35,8 +36,26 @@ class ChatAnswerEncoder:
 
     def __call__(self, sample: Sample) -> tuple[int, ...]:
         """Return the token ids of the sample's answer behind its prompt; the score is computed at the last token."""
+        escaper = self._chat.escaper
+        return tuple(escaper.encode(f"{self._before}{escaper.escape(self._text(sample))}{self._after}"))
+
+    def with_last_tokens_of_segments(self, sample: Sample) -> tuple[tuple[int, ...], list[int]]:
+        """Return the token ids of the sample's answer, and the index of the last token of each of its segments."""
+        escaper, text = self._chat.escaper, self._text(sample)
+        offsets: list[int] = []
+        for last in sample.segments:
+            # An incomplete character at the end decodes to U+FFFD, and ends with a later token.
+            decoded = self._chat.text(sample.token_ids[: last + 1]).rstrip("\ufffd")
+            offsets.append(min(len(decoded), len(text)))
+        offsets[-1] = len(text)
+        escaped = escaper.escape(text)
+        shift = len(self._before)
+        spans = [(shift + begin, shift + end) for begin, end in escaped_spans(self._chat, text, escaped, offsets)]
+        tokens = escaper.tokenize_with_positions(f"{self._before}{escaped}{self._after}")
+        return tuple(tokens.ids), last_tokens_of_spans(tokens, spans)
+
+    def _text(self, sample: Sample) -> str:
+        """Return the sample's answer, cut at a stop text."""
         text = self._chat.text(sample.token_ids)
         stops = [text.find(stop) for stop in sample.sampling.stop]
-        text = text[: min((stop for stop in stops if stop >= 0), default=len(text))]
-        escaper = self._chat.escaper
-        return tuple(escaper.encode(f"{self._before}{escaper.escape(text)}{self._after}"))
+        return text[: min((stop for stop in stops if stop >= 0), default=len(text))]

@@ -21,7 +21,7 @@ from marl.trainers.reward_model.options import RewardModelOptions
 METRICS = """
 policy/POLICY/held_out_accuracy | share | as `accuracy`, on prompts that are never learned from, since the last
     report (`reward_modeling`)
-policy/POLICY/held_out | pairs or turns | number behind `held_out_accuracy`
+policy/POLICY/held_out | pairs, turns or segments | number behind `held_out_accuracy`
 """
 
 
@@ -50,7 +50,7 @@ class RewardModelLearner(GradientLearner):
         metrics = super().update(remaining)
         if rows := self.objective.rows(held_out):
             totals = count_minibatch_totals(rows)
-            count = totals.scalar_sums.get("pairs", totals.samples)
+            count = self.objective.loss_unit_count(totals)
             self.model.eval()
             with torch.no_grad():
                 for _, batch in self._planner.collated_batches(rows):

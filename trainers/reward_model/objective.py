@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from marl.core.types import Sample
 from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, to_float32_or_wider
 from marl.trainers.batching.batches import Batch
-from marl.trainers.batching.rows import BatchRow, imitation_rows
+from marl.trainers.batching.rows import BatchRow, checked_token_values, imitation_rows
 from marl.trainers.forward.model_inputs import hidden_states
 from marl.trainers.objective import LossTerms, Objective
 from marl.trainers.preferences.pairs import (
@@ -72,6 +72,9 @@ class RewardModelObjective(Objective):
             for row in rows_of_paired_turns(samples, settings):
                 rows.append(self._row_in_chat_format(row, worth=mean_reward_or_credit(row.samples, by)))
             return rows
+        if settings.level == "segment":
+            segmented = [sample for sample in samples if sample.segments]
+            return list(map(self._row_with_segment_labels, imitation_rows(segmented, merge_equal=False)))
         for row in imitation_rows(samples, merge_equal=True):
             label = fmean(mean_reward_or_credit((sample,), by) >= settings.threshold for sample in row.samples)
             rows.append(self._row_in_chat_format(row, label=label))
@@ -83,6 +86,37 @@ class RewardModelObjective(Objective):
         loss_mask = (*(False,) * len(token_ids), True)
         return replace(row, token_ids=(*token_ids, _NEXT), loss_mask=loss_mask, scalars={**row.scalars, **scalars})
 
+    def _row_with_segment_labels(self, row: BatchRow) -> BatchRow:
+        """Return the row of one sample in the chat template's tokens, with a label behind the end of each segment.
+
+        The column `labels` is read at the tokens of the loss mask; the scalar `segments` is their number.
+        """
+        sample, settings = row.samples[0], self.settings
+        advantage = sample.advantage
+        # At the level of segments, targets and credit are equal at all tokens of a segment.
+        values = advantage.returns if len(advantage.returns) == len(sample.token_ids) else advantage.tokens
+        values = checked_token_values(sample, values, "advantage.tokens")
+        token_ids, ends = self._chat_text.with_last_tokens_of_segments(sample)
+        labels = dict.fromkeys(range(len(token_ids) + 1), 0.0)
+        for last, end in zip(sample.segments, ends, strict=True):
+            value = values[last]
+            # The state at a token is the one from which the next token is predicted.
+            hard = float(value >= settings.threshold)
+            labels[end + 1] = min(max(value, 0.0), 1.0) if settings.labels == "soft" else hard
+        scored = {end + 1 for end in ends}
+        return replace(
+            row,
+            token_ids=(*token_ids, _NEXT),
+            loss_mask=tuple([index in scored for index in labels]),
+            columns={"labels": tuple(labels.values())},
+            scalars={**row.scalars, "segments": float(len(scored))},
+        )
+
+    def loss_unit_count(self, totals: MinibatchTotals) -> float:
+        """Return the number of pairs, segments or samples of a minibatch, whose losses are averaged."""
+        sums = totals.scalar_sums
+        return sums.get("pairs", sums.get("segments", totals.samples))
+
     def score_rows(self, model: Any, batch: Batch) -> Tensor:
         """Return [B], the score of each row, computed at its last token."""
         scores_N = self.head(to_float32_or_wider(hidden_states(model, batch.inputs).tokens_NH)).squeeze(-1)
@@ -90,6 +124,8 @@ class RewardModelObjective(Objective):
 
     def forward_loss(self, model: nn.Module, batch: Batch, totals: MinibatchTotals) -> LossTerms:
         """Return the loss of the pairs or labels of one forward pass, as a share of the mean over the minibatch."""
+        if "labels" in batch.columns:
+            return self._segment_loss(model, batch, self.loss_unit_count(totals))
         scores_B = self.score_rows(model, batch)
         if "pairs" in batch.scalars:
             entries = comparison_batch(batch)
@@ -105,6 +141,15 @@ class RewardModelObjective(Objective):
             labels_B = batch.scalars["label"]
             right_count = (batch.counts_B * torch.where(scores_B > 0, labels_B, 1 - labels_B)).sum()
             loss_B = batch.counts_B * orm(scores_B, labels_B)
-        count = totals.scalar_sums.get("pairs", totals.samples)
+        count = self.loss_unit_count(totals)
         mean = (scores_B.detach() * batch.counts_B).sum() / totals.samples
         return LossTerms(loss_B / count, {"accuracy": right_count / count, "score": mean})
+
+    def _segment_loss(self, model: nn.Module, batch: Batch, count: float) -> LossTerms:
+        """Return the loss of segments' labels, as a share of the mean over the `count` segments of the minibatch."""
+        scores_N = self.head(to_float32_or_wider(hidden_states(model, batch.inputs).tokens_NH)).squeeze(-1)
+        scores_BT, labels_BT = batch.scatter_token_values(scores_N), batch.columns["labels"]
+        right_BT = torch.where(scores_BT > 0, labels_BT, 1 - labels_BT)
+        loss_B = masked_sum(orm(scores_BT, labels_BT), batch.loss_mask_BT) / count
+        right_B, sums_B = (masked_sum(values, batch.loss_mask_BT) for values in (right_BT, scores_BT.detach()))
+        return LossTerms(loss_B, {"accuracy": right_B.sum() / count, "score": sums_B.sum() / count})

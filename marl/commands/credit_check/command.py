@@ -22,9 +22,9 @@ def credit_check(
 ) -> None:
     """Check every credit rule against known answers and against exact values of small games."""
     # `marl --help` imports this module as an entry point, so imports that take seconds stay inside the function.
-    from marl.commands.credit_check import measure, methods, report
+    from marl.commands.credit_check import methods, report
 
-    names = task or (methods.QUICK if quick else [settings.name for settings in measure.TASKS])
+    names = task or (methods.QUICK if quick else [settings.name for settings in methods.CreditCheckPlan().tasks])
     seeds = range(seed, seed + (1 if quick else 5))
     plan = methods.CreditCheckPlan(methods.find_credit_check_tasks(names), tuple(method or ()), seed=seed, seeds=seeds)
     results = methods.run_credit_check(plan, lambda stage: typer.echo(stage, err=True))

@@ -16,6 +16,8 @@ from marl.commands.credit_check.measure import (
     CreditMethodMeasurement,
     CreditMethodResult,
 )
+from marl.commands.credit_check.segment_measure import SEGMENT_METHODS, SegmentMeasurement
+from marl.commands.credit_check.segment_tasks import SEGMENT_TASKS, SegmentTask
 from marl.core.config import choices_hint
 
 QUICK = ("hint", "2B")
@@ -30,7 +32,7 @@ _PASSES_BEFORE_MEASUREMENT = 4
 class CreditCheckPlan:
     """Selected tasks, methods and seeds of `marl credit-check`."""
 
-    tasks: Sequence[CreditCheckTask] = TASKS
+    tasks: Sequence[CreditCheckTask | SegmentTask] = (*TASKS, *SEGMENT_TASKS)
     only: Sequence[str] = ()
     """Names of the methods to check, or () for all methods and known answers."""
     extra: Sequence[CheckedCreditMethod] = ()
@@ -57,7 +59,7 @@ def run_credit_check(plan: CreditCheckPlan, report_stage: Callable[[str], None] 
     Raises:
         ValueError: if `plan.only` names a method that does not exist.
     """
-    names = [method.name for method in credit_methods(TASKS[0])]
+    names = [method.name for method in (*credit_methods(TASKS[0]), *SEGMENT_METHODS)]
     for name in plan.only:
         if name not in names:
             raise ValueError(f"no method {name!r}; {choices_hint(name, names)}")
@@ -68,6 +70,13 @@ def run_credit_check(plan: CreditCheckPlan, report_stage: Callable[[str], None] 
         results.answers += compute_credit_of_known_cases(plan.seeds)
     for task in plan.tasks:
         report_stage(f"{task.name}: plays")
+        if isinstance(task, SegmentTask):
+            measure_segments = SegmentMeasurement(task, plan.samples, plan.seed)
+            for segment_method in SEGMENT_METHODS:
+                if not plan.only or segment_method.name in plan.only:
+                    report_stage(f"{task.name}: {segment_method.name}")
+                    results.methods.append(measure_segments(segment_method))
+            continue
         measure = CreditMethodMeasurement(task, plan.samples, plan.seed)
         selected = [method for method in credit_methods(task) if not plan.only or method.name in plan.only]
         for method in [*selected, *plan.extra]:
@@ -76,13 +85,13 @@ def run_credit_check(plan: CreditCheckPlan, report_stage: Callable[[str], None] 
     return results
 
 
-def find_credit_check_tasks(task_names: Sequence[str]) -> Sequence[CreditCheckTask]:
+def find_credit_check_tasks(task_names: Sequence[str]) -> Sequence[CreditCheckTask | SegmentTask]:
     """Return the tasks called `task_names`, in the order of `task_names`.
 
     Raises:
         ValueError: if no task has one of the names.
     """
-    tasks = {task.name: task for task in TASKS}
+    tasks: dict[str, CreditCheckTask | SegmentTask] = {task.name: task for task in (*TASKS, *SEGMENT_TASKS)}
     for name in task_names:
         if name not in tasks:
             raise ValueError(f"no task {name!r}; {choices_hint(name, tasks)}")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, NonNegativeFloat, ValidationError
 
 from marl.core.config import Config
-from marl.core.types import Completion, Finish, Message, RemoteUsage, Request
+from marl.core.types import Completion, Finish, Message, Request
+from marl.core.usage import RemoteUsage
 from marl.host.untrusted_text import parse_json, replace_surrogates
 from marl.text.tool_calls import with_call_ids
 

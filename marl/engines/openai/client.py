@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from marl.core.errors import EndpointError
-from marl.core.types import Completion, CompletionFailure, RemoteUsage, Request
+from marl.core.types import Completion, CompletionFailure, Request
+from marl.core.usage import RemoteUsage
 from marl.engines.openai.api_key import ApiKey, api_key_from_environment
 from marl.engines.openai.chat_format import (
     chat_request_body,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, PositiveInt, Tag
 
@@ -55,6 +55,13 @@ class RewardModelConfig(RewardModelSettings, EngineConfig):
     token_level: ClassVar[bool] = False
     name: str = "reward"
     """Name of the score, as in `scores: [reward]` of a team's stage."""
+    level: Literal["turn", "segment"] = "turn"
+    """Scored parts of a conversation's last message. `turn`: the message. `segment`: each of its segments, as a list of
+    scores: a process reward model, read at the last token of each segment. A message without segments has one score."""
+
+    @property
+    def needs_segments(self) -> bool:
+        return self.level == "segment"
 
     def unmet_requirements(self) -> Iterable[str]:
         try:
@@ -65,4 +72,4 @@ class RewardModelConfig(RewardModelSettings, EngineConfig):
     def build(self, source: ModelSource | None) -> Engine:
         from marl.engines.reward_model.engine import RewardModelEngine
 
-        return RewardModelEngine(self, self.name)
+        return RewardModelEngine(self)

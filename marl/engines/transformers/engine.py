@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from marl.core.types import Completion, CompletionFailure, Request, Ticket
-from marl.engines.thinking_budget import ThinkingBudget
 from marl.engines.token_engine import (
     check_no_open_requests,
     check_shared_weights_version,
@@ -19,7 +18,10 @@ from marl.engines.token_engine import (
     context_overflow_failure,
     decode_completion,
     end_token_ids,
+    max_completion_tokens,
     nan_logits_error,
+    thinking_budget_after_prefix,
+    with_segments,
 )
 from marl.engines.transformers.model_runner import ModelRunner, score_forced_texts
 from marl.engines.transformers.policy_weights import FullWeights
@@ -79,14 +81,14 @@ class TransformersEngine:
         if ticket in self._tickets:
             raise ValueError(f"ticket {ticket} was submitted before and has not been answered")
         chat = self.chat_tokenizer
-        prompt = chat.prompt(request, self.policy_weights.policy_index(request.policy))
+        prompt = chat.prompt_with_prefix(request, self.policy_weights.policy_index(request.policy))
         forced_tokens = 0 if request.forced is None else len(chat.forced_ids(request.forced))
         self._tickets.add(ticket)
         if failure := context_overflow_failure(len(prompt.ids), forced_tokens, self.context):
             self._refused.append((ticket, failure))
             return
-        max_tokens = min(request.sampling.max_tokens, self.context - len(prompt.ids))
-        thinking = ThinkingBudget.from_request(request, chat)
+        max_tokens = max_completion_tokens(request, len(prompt.ids), self.context)
+        thinking = thinking_budget_after_prefix(request, chat)
         job = SamplingJob(ticket, request, prompt, max_tokens, thinking, chat.token_spans_of_marks(request))
         heapq.heappush(self._queue, (ticket, job))
 
@@ -196,9 +198,9 @@ class TransformersEngine:
             logprobs = slots.logprobs_ST[row, : len(token_ids)].tolist()
             text = decode_completion(self.chat_tokenizer, job.request, job.prompt, token_ids)
             finish = "stop" if stopped_N[row] else "length"
-            answers.append(
-                (job.ticket, job.to_completion(text, token_ids, logprobs, finish, self._current_weights_version(job)))
-            )
+            version = self._current_weights_version(job)
+            completion = job.to_completion(text, token_ids, logprobs, finish, version)
+            answers.append((job.ticket, with_segments(completion, job.request, self.chat_tokenizer)))
         self._free_rows(finished_rows)
         return answers
 

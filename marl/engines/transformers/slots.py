@@ -134,8 +134,13 @@ class SlotCache(Cache):
 class SamplingJob(OpenTokenRequest):
     """A sampling request between its submission and its completion."""
 
+    # `prompt` contains the prefix, too, so that requests with the same prompt and prefix share keys and values.
     logits_V: Tensor | None = None
-    """Logits of the completion's first token, reused by later requests with the same prompt."""
+    """Logits of the completion's first sampled token, reused by later requests with the same prompt and prefix."""
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return self.prompt.ids[: len(self.prompt.ids) - len(self.request.prefix)]
 
 
 class DecodeBatch:
@@ -147,9 +152,9 @@ class DecodeBatch:
         self.lengths_S = np.zeros(slots, np.int64)
         """Number of each row's tokens in the cache, which is the position of its next token."""
         self.counts_S = np.zeros(slots, np.int64)
-        """Number of each row's sampled tokens."""
+        """Number of each row's completion tokens so far."""
         self.limits_S = np.zeros(slots, np.int64)
-        """Maximum number of each row's sampled tokens."""
+        """Maximum number of each row's completion tokens."""
         self.policies_S = np.zeros(slots, np.int64)
         """Index of each row's policy."""
         self.counters_S = np.zeros(slots, np.uint64)
@@ -160,25 +165,33 @@ class DecodeBatch:
     def add_rows(self, jobs: Sequence[SamplingJob]) -> None:
         """Append a row for each of `jobs`, whose prompts are in the cache."""
         seeds: list[int] = []
+        self._widen_tables(max([len(job.request.prefix) for job in jobs], default=0))
         for row, job in enumerate(jobs, len(self.jobs)):
+            prefix = job.request.prefix
             self.lengths_S[row] = len(job.prompt.ids)
-            self.counts_S[row] = 0
+            self.counts_S[row] = len(prefix)
+            self.tokens_ST[row, : len(prefix)] = prefix
+            self.logprobs_ST[row, : len(prefix)] = 0.0
             self.limits_S[row] = job.max_tokens
             self.policies_S[row] = job.prompt.policy
             seeds.append(job.request.seed)
         self.counters_S[len(self.jobs) : len(self.jobs) + len(jobs)] = random_counters_from_seeds(seeds)
         self.jobs.extend(jobs)
 
+    def _widen_tables(self, token_count: int) -> None:
+        """Double the width of the tables of tokens until a row can hold more than `token_count` tokens."""
+        while token_count >= self.tokens_ST.shape[1]:
+            self.tokens_ST = np.concatenate([self.tokens_ST, np.zeros_like(self.tokens_ST)], 1)
+            self.logprobs_ST = np.concatenate([self.logprobs_ST, np.zeros_like(self.logprobs_ST)], 1)
+
     def sampled_ids(self, row: int) -> list[int]:
-        """Return the ids of the tokens sampled so far in `row`."""
+        """Return the ids of the completion's tokens so far in `row`, the request's prefix included."""
         return self.tokens_ST[row, : self.counts_S[row]].tolist()
 
     def append_tokens(self, tokens_N: NDArray[np.int64], logprobs_N: NDArray[np.float32]) -> None:
         """Append one sampled token and its log-probability to every active row."""
         counts_N = self.counts_S[: len(self.jobs)]
-        if counts_N.max() >= self.tokens_ST.shape[1]:
-            self.tokens_ST = np.concatenate([self.tokens_ST, np.zeros_like(self.tokens_ST)], 1)
-            self.logprobs_ST = np.concatenate([self.logprobs_ST, np.zeros_like(self.logprobs_ST)], 1)
+        self._widen_tables(int(counts_N.max()))
         rows = np.arange(len(counts_N))
         self.tokens_ST[rows, counts_N] = tokens_N
         self.logprobs_ST[rows, counts_N] = logprobs_N

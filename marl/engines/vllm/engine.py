@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 from marl.core.errors import EngineError
 from marl.core.types import Completion, CompletionFailure, Finish, MetricsByPolicy, Request, Ticket
 from marl.core.watchdog import CallTimeoutError
-from marl.engines.thinking_budget import ThinkingBudget
 from marl.engines.token_engine import (
     check_no_open_requests,
     check_shared_weights_version,
     context_overflow_failure,
     decode_completion,
     end_token_ids,
+    max_completion_tokens,
     nan_logits_error,
+    thinking_budget_after_prefix,
+    with_segments,
 )
 from marl.engines.vllm.adapters import VLLMAdapters
 from marl.engines.vllm.core import VLLMRequest
@@ -76,18 +78,20 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         version, chat = self.weights.weights_version(request.policy), self.chat_tokenizer
         prompt = chat.prompt(request)
         forced = None if request.forced is None else chat.forced_ids(request.forced)
-        if failure := context_overflow_failure(len(prompt.ids), len(forced or ()), self.weights.context):
+        read_tokens = len(prompt.ids) + len(request.prefix)
+        if failure := context_overflow_failure(read_tokens, len(forced or ()), self.weights.context):
             self._refused.append((ticket, failure))
             return
-        max_tokens = min(request.sampling.max_tokens, self.weights.context - len(prompt.ids))
-        thinking = None if forced else ThinkingBudget.from_request(request, chat)
+        max_tokens = max_completion_tokens(request, read_tokens, self.weights.context)
+        thinking = None if forced else thinking_budget_after_prefix(request, chat)
         marks = chat.token_spans_of_marks(request)
         pending = PendingCompletion(ticket, request, prompt, max_tokens, thinking, marks, version)
+        pending.ids, pending.logprobs = list(request.prefix), [0.0] * len(request.prefix)
         self._open[ticket] = pending
         if forced is not None:
             self._request_logprobs_of_forced_tokens(pending, forced)
         else:
-            self._request_next_segment(pending)
+            self._request_next_tokens(pending)
 
     def step(self, wait_s: float) -> TicketedAnswers:
         """Sample one token of every active completion, or collect the answers of vLLM's processes.
@@ -115,7 +119,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
             if text is None:
                 text = decode_completion(self.chat_tokenizer, request, pending.prompt, tuple(pending.ids))
             completion = pending.to_completion(text, pending.ids, pending.logprobs, finish, version)
-            answers.append((pending.ticket, completion))
+            answers.append((pending.ticket, with_segments(completion, request, self.chat_tokenizer)))
         return answers
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
@@ -171,7 +175,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         """End vLLM's processes and free their memory."""
         self.core.close()
 
-    def _request_next_segment(self, pending: PendingCompletion) -> None:
+    def _request_next_tokens(self, pending: PendingCompletion) -> None:
         """Request log-probabilities of the tokens that the thinking budget imposes, or sampling if there are none."""
         imposed: list[int] = []
         while pending.thinking is not None and (token := pending.thinking.token_to_impose) is not None:
@@ -211,8 +215,8 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         `scored_index` is the index of the only token to score, or None for sampling or for scoring all tokens.
         """
         policy = pending.request.policy
-        name = f"{pending.ticket}.{pending.segments}"
-        pending.segments += 1
+        name = f"{pending.ticket}.{pending.request_count}"
+        pending.request_count += 1
         pending.open_requests[name] = scored_index
         self._completion_of[name] = pending
         with self._add_policy_names_to_errors(policy):
@@ -245,7 +249,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
             return None
         finish = "stop" if is_forced else self._finish_reason(pending)
         if finish is None:
-            self._request_next_segment(pending)
+            self._request_next_tokens(pending)
         return finish
 
     def _append_sampled_tokens(self, pending: PendingCompletion, output: RequestOutput | ServerOutput) -> Finish | None:
@@ -272,7 +276,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
                 return finish
             if pending.thinking is not None and pending.thinking.token_to_impose is not None:
                 self._abort_requests(pending)
-                self._request_next_segment(pending)
+                self._request_next_tokens(pending)
                 return None
         return None
 

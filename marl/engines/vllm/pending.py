@@ -30,7 +30,7 @@ class PendingCompletion(OpenTokenRequest):
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    segments: int = 0
+    request_count: int = 0
     """Number of requests sent to vLLM for this completion so far."""
     open_requests: dict[str, int | None] = field(default_factory=dict)
     """Id of an open request to vLLM -> index of the only token to score, or None for sampling or scoring all tokens."""
@@ -38,7 +38,7 @@ class PendingCompletion(OpenTokenRequest):
     def sampling_params(self, end_ids: Sequence[int]) -> SamplingParams:
         """Return vLLM's settings for sampling the completion's remaining tokens. `end_ids`: ids of the end tokens."""
         sampling = self.request.sampling
-        # After an imposed end of a thought, a new seed keeps the second segment from repeating random numbers.
+        # After an imposed end of a thought, a new seed keeps the rest of the answer from repeating random numbers.
         seed = hash_to_seed(self.request.seed, "part", len(self.ids)) if self.ids else self.request.seed
         # Stop texts and thinking budgets are checked after each token, so tokens are needed one by one.
         is_watched = bool(sampling.stop) or self.thinking is not None

@@ -61,10 +61,16 @@ class WorkerReply(BaseModel):
     blame: ErrorCause = "answer"
 
 
-class VerifierReply(WorkerReply):
-    """Message from a worker process that ran a verifier: a score in [-1, 1] with the reason, or an error."""
+_Score = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
 
-    value: tuple[Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)], str] | None = None
+
+class VerifierReply(WorkerReply):
+    """Message from a worker process that ran a verifier: scores in [-1, 1] with the reason, or an error.
+
+    A list holds one score for each segment.
+    """
+
+    value: tuple[_Score | list[_Score], str] | None = None
 
 
 class ToolReply(WorkerReply):

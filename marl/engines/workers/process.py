@@ -16,7 +16,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from types import TracebackType
 from typing import Any, Literal
@@ -74,11 +74,17 @@ def run_plugin(plugin: VerifierConfig | ToolConfig, question_json: str) -> dict[
         Exception: any error of the plug-in.
     """
     if isinstance(plugin, VerifierConfig):
-        verdict = plugin(VERIFIER_CASE_ADAPTER.validate_json(question_json))
-        score = float(verdict.score)
-        if not (math.isfinite(score) and -1 <= score <= 1):
-            return {"error": f"gave a score of {score}; scores lie between -1 and 1"}
-        return {"value": (score, replace_surrogates(str(verdict.why)[:_MAX_REASON]))}
+        case = VERIFIER_CASE_ADAPTER.validate_json(question_json)
+        verdict = plugin(case)
+        score = verdict.score
+        is_list = isinstance(score, Sequence)
+        numbers = list(map(float, score)) if is_list else [float(score)]
+        if is_list and case.segments and len(numbers) != len(case.segments):
+            return {"error": f"gave {len(numbers)} scores for {len(case.segments)} segments"}
+        for number in numbers:
+            if not (math.isfinite(number) and -1 <= number <= 1):
+                return {"error": f"gave a score of {number}; scores lie between -1 and 1"}
+        return {"value": (numbers if is_list else numbers[0], replace_surrogates(str(verdict.why)[:_MAX_REASON]))}
     try:
         return {"value": replace_surrogates(str(plugin(json.loads(question_json))))}
     except ValueError as error:

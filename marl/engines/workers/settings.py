@@ -96,8 +96,8 @@ class Verifiers(WorkerEngineConfig):
     """Checks an answer by verifiers and returns `{"scores": {check: score}, "why": {check: reason}}`.
 
     A check that raised, timed out or gave no number scores 0, and is listed under "faulty"; a check that could not
-    decide scores 0, too, and is listed under "unknown". The run ends if over a tenth of a check's latest verdicts are
-    faulty.
+    decide scores 0, too, and is listed under "unknown". A check may give a list: one score for each segment of the
+    answer. The run ends if over a tenth of a check's latest verdicts are faulty.
     """
 
     kind: str = "verifiers"
@@ -115,7 +115,7 @@ class Verifiers(WorkerEngineConfig):
         return [PluginQuestion(name, case) for name in self.checks]
 
     def answer_text_of_results(self, results: Sequence[PluginJobResult]) -> str:
-        scores: dict[str, float] = {}
+        scores: dict[str, float | list[float]] = {}
         reasons: dict[str, str] = {}
         faulty: list[str] = []
         for name, result in zip(self.checks, results, strict=True):

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from marl.core.config import choices_hint
-from marl.protocols import ToolConfig
+from marl.protocols import Tool, ToolConfig
 
 _DIE_WITH_PARENT = (
     "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL); os.execvp(sys.argv[1], sys.argv[1:])"
@@ -73,6 +73,16 @@ class McpTool(ToolConfig):
         if self.command and shutil.which(self.command[0]) is None:
             yield f"command: no program {self.command[0]!r}"
 
+    def describe(self, name: str) -> Tool:
+        # What is missing is reported by `unmet_requirements`, with all else that a scenario lacks.
+        if any(self.unmet_requirements()):
+            return super().describe(name)
+        server = _McpServer(self.command, self.url, self.timeout_s / _REQUESTS_OF_CALL)
+        try:
+            return server.describe(self.tool).model_copy(update={"name": name})
+        finally:
+            server.close()
+
     def __call__(self, arguments: Mapping[str, Any]) -> str:
         works = False
         try:
@@ -112,12 +122,24 @@ class _McpServer:
             client = sdk.Client(server, read_timeout_seconds=request_limit_s, message_handler=self._record_noise)
             self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
             listed = self._portal.call(self._client.list_tools)
-            self._schemas = {tool.name: tool.input_schema for tool in listed.tools}
+            self._tools = {tool.name: tool for tool in listed.tools}
             self._stack = stack.pop_all()
 
     async def _record_noise(self, message: Any) -> None:
         if isinstance(message, Exception):
             self._noise.append(str(message))
+
+    def describe(self, tool: str | None) -> Tool:
+        """Return name, description and schema of the server's tool `tool`, or of its only tool if `tool` is None.
+
+        Raises:
+            RuntimeError: if the server has no such tool.
+        """
+        name = tool or (next(iter(self._tools)) if len(self._tools) == 1 else "")
+        if name not in self._tools:
+            raise RuntimeError(f"the server has no tool {name!r}; {choices_hint(name, self._tools)}")
+        found = self._tools[name]
+        return Tool(name=name, description=found.description or "", parameters=found.input_schema)
 
     def call(self, tool: str | None, arguments: Mapping[str, Any]) -> str:
         """Return the text of a call's result.
@@ -128,14 +150,13 @@ class _McpServer:
         """
         from jsonschema import Draft202012Validator, SchemaError  # a slow import
 
-        name = tool or (next(iter(self._schemas)) if len(self._schemas) == 1 else "")
-        if name not in self._schemas:
-            raise RuntimeError(f"the server has no tool {name!r}; {choices_hint(name, self._schemas)}")
+        described = self.describe(tool)
+        name, schema = described.name, described.parameters
         try:
-            Draft202012Validator.check_schema(self._schemas[name])
+            Draft202012Validator.check_schema(schema)
         except SchemaError as error:
             raise RuntimeError(f"the schema of tool {name!r} is no JSON schema: {error.message}") from error
-        fault = next(Draft202012Validator(self._schemas[name]).iter_errors(dict(arguments)), None)
+        fault = next(Draft202012Validator(schema).iter_errors(dict(arguments)), None)
         if fault is not None:
             raise _ToolError(fault.message)
         result = self._portal.call(partial(self._client.call_tool, name, dict(arguments)))

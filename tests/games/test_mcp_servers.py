@@ -91,3 +91,6 @@ def test_the_official_server_of_the_time_converts_a_time(answers: dict[str, list
     assert json.loads(noon)["target"]["datetime"][11:16] in ("20:00", "19:00")
     assert atlantis.startswith("error: ")
     assert "Atlantis" in atlantis
+    name, description, *required = answers["description"]
+    assert (name, {*required}) == ("clock", {"source_timezone", "time", "target_timezone"})
+    assert "timezone" in description.lower()

@@ -74,6 +74,8 @@ def main() -> None:
     if sys.argv[1] == "serve":
         serve(sys.argv[2])
         return
+    from marl.games.mcp_tool import McpTool
+
     results: dict[str, list[str]] = {}
     numbers = [2, 3, 13, 5, 7]
     for kind in ("honest", "hang", "die", "print", "lie", "schema"):
@@ -86,6 +88,8 @@ def main() -> None:
     clock = {"kind": "mcp", "command": command, "timeout_s": 60, "tool": "convert_time"}
     noon = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     results["clock"] = ask({"clock": clock}, [("clock", noon), ("clock", noon | {"source_timezone": "Atlantis"})])
+    described = McpTool.model_validate(clock).describe("clock")
+    results["description"] = [described.name, described.description, *described.parameters["required"]]
     print(json.dumps(results))
 
 

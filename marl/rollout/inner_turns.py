@@ -374,8 +374,10 @@ class _PrefixDigests:
         digests: list[str] = []
         for index in reversed(range(len(self._recent))):
             known, known_digests = self._recent[index]
-            # Comparing the last messages first avoids comparing most of the full conversations.
-            if messages[len(known) - 1 : len(known)] == known[-1:] and messages[: len(known)] == known:
+            if len(known) > len(messages) or messages[len(known) - 1] != known[-1]:
+                # Comparing the last messages first avoids comparing most of the full conversations.
+                continue
+            if messages[: len(known)] == known:
                 # The list is extended in place, because the shorter conversation is no longer kept.
                 digests = known_digests
                 del self._recent[index]

@@ -5,16 +5,22 @@
 `calls`: milliseconds between the request of a program, once encoded, and its answer, with 1,000 words of history;
 everything from the socket to the recorded turn is in it, the program's client too. With one call at a time, and for
 calls per second with 64, the engine answers at once. For the milliseconds of 64 calls at once it answers after 100 to
-300 ms, which are subtracted: if it answered at once, each call would wait for the 63 others.
+300 ms, which are subtracted: if it answered at once, each call would wait for the 63 others. These milliseconds hold
+the wait for other calls, because server, router and client serve them one after the other. The 64 callers of this
+measurement begin evenly within the first 200 ms; `burst` has the milliseconds of 64 calls that begin in one moment, the
+last of which waits for all others. `service` is without any wait: CPU milliseconds of a call in the server's process
+(server, router and recorded turn) and in the client's.
 `dialogue`: median milliseconds of a call at turns 200 and 2,000 of one dialogue whose history the client sends whole.
-`memory`: growth of the resident set with 1,000 open calls. `step`: seconds of a training step of `team_arithmetic.yaml`
-as a loop with 64 workers and natively, with small models (`--step`, minutes).
+`memory`: growth of the resident set with 1,000 open calls. `step`: seconds, and CPU seconds of all processes, of a
+training step of `team_arithmetic.yaml` as a loop with 64 workers and natively, with small models (`--step`, minutes).
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import resource
 import statistics
 import tempfile
 import time
@@ -56,10 +62,11 @@ async def receive(reader):
     length = next(int(l.split(b":")[1]) for l in head.split(b"\\r\\n") if l.lower().startswith(b"content-length"))
     return json.loads(await reader.readexactly(length))["choices"][0]["message"]["content"]
 
-async def calls(count, at_once):
+async def calls(count, at_once, begin_within_ms=0):
     times = []
     async def client(number):
         reader, writer = await connect()
+        await asyncio.sleep(begin_within_ms / 1e3 * number / at_once)
         for call in range(count // at_once):
             chat = [{"role": ("user", "assistant")[turn % 2], "content": f"{number} {call} " + "word " * 50}
                     for turn in range(19)]
@@ -69,9 +76,9 @@ async def calls(count, at_once):
             answer = await receive(reader)
             engine_ms = float(answer.split()[-1])
             times.append(1e3 * (time.perf_counter() - begin) - engine_ms)
-    begin = time.perf_counter()
+    begin, begin_cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*map(client, range(at_once)))
-    return {"ms": times, "seconds": time.perf_counter() - begin}
+    return {"ms": times, "seconds": time.perf_counter() - begin, "cpu_s": time.process_time() - begin_cpu}
 
 async def dialogue(turns):
     reader, writer = await connect()
@@ -113,12 +120,15 @@ class FixedEngine(WeightlessEngine):
         self._count, self._delay_s = count, delay_s
         self._open: dict[Ticket, tuple[float, float]] = {}
         """Open request -> time at which it is due, and its delay [s]."""
+        self.cpu_s: list[float] = []
+        """CPU time of this process when each request arrived, in seconds."""
         self.resident = 0.0
         """Resident set of this process in MB when the last requests were answered."""
 
     def submit(self, ticket: Ticket, request: Request) -> None:
         delay_s = self._delay_s * (0.5 + 0.618034 * ticket % 1)
         self._open[ticket] = time.perf_counter() + delay_s, delay_s
+        self.cpu_s.append(time.process_time())
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         if len(self._open) < self._count:
@@ -156,21 +166,39 @@ def run_program(mode: str, engine: FixedEngine, history: str = "fresh") -> Mappi
         (Path(folder) / "bench_program.py").write_text(PROGRAM)
         program = Program(call="bench_program:main", folder=Path(folder), workers=1).build(None)
         simulator = RolloutSimulator(game, RoleRequestBuilder(roles, 0), {"program": program, "solver": engine})
+        # Training freezes the objects of its imports, too. Without it, each full collection stops all calls for 100 ms.
+        gc.collect()
+        gc.freeze()
         [trajectory] = simulator.play([Deal("e", "e", 0, game.default_role_of_agent())])
         program.close()  # type: ignore[attr-defined]
     return json.loads(json.loads(trajectory.turns[-1].completion.text)["answer"] or "{}")
 
 
-def step_seconds(scenario: str, folder: Path, *more_overrides: str) -> float:
-    """Return the median seconds of the steps of a short training run of `scenario`."""
-    overrides = ["schedule.steps=8", "evaluate.every=1000", "evaluate.held_out=1", "checkpoint.trajectories=0"]
-    overrides += more_overrides
+def step_cost(scenario: str, folder: Path, *more_overrides: str) -> dict[str, float]:
+    """Return the median seconds of a training step of `scenario`, and the CPU seconds of a step with all processes.
+
+    The CPU time is the difference between a run of ten steps and one of two, so start and warm-up are not in it.
+    """
+    overrides = ["evaluate.every=1000", "evaluate.held_out=1", "checkpoint.trajectories=0", *more_overrides]
     for policy in ("planner", "solver", "critic"):
         overrides += [f"policies.{policy}.model.warm_up.steps=100", f"policies.{policy}.model.warm_up.episodes=512"]
-    with silent():
-        marl.train(marl.load(ROOT / "scenarios" / scenario, overrides), folder)
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return statistics.median([row["time/step"] for row in rows if "time/step" in row][1:])
+    cpu_s: dict[int, float] = {}
+    # The first run fills the cache of the models that are warmed up.
+    for steps in (1, 2, 10):
+        before = cpu_seconds()
+        with silent():
+            scenario_of_run = marl.load(ROOT / "scenarios" / scenario, [*overrides, f"schedule.steps={steps}"])
+            marl.train(scenario_of_run, folder / str(steps))
+        cpu_s[steps] = cpu_seconds() - before
+    rows = map(json.loads, (folder / "10" / "metrics.jsonl").read_text().splitlines())
+    seconds = statistics.median([row["time/step"] for row in rows if "time/step" in row][1:])
+    return {"s": seconds, "CPU s": (cpu_s[10] - cpu_s[2]) / 8}
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its ended child processes, in seconds."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -186,13 +214,19 @@ def main() -> None:
     figures: dict[str, Any] = {}
     alone = run_program("calls 200 1", FixedEngine())
     figures["calls, one at a time"] = {"p50 ms": percentile(alone["ms"], 0.5), "p99 ms": percentile(alone["ms"], 0.99)}
-    measured = run_program(f"calls {arguments.calls} 64", FixedEngine(delay_s=_ENGINE_S))
-    beyond = measured["ms"]
-    measured = run_program(f"calls {arguments.calls} 64", FixedEngine())
+    spread = f"calls {arguments.calls} 64 {1e3 * _ENGINE_S:.0f}"
+    beyond = run_program(spread, FixedEngine(delay_s=_ENGINE_S))["ms"]
+    burst = run_program("calls 64 64", FixedEngine(delay_s=_ENGINE_S))["ms"]
+    engine = FixedEngine()
+    measured = run_program(f"calls {arguments.calls} 64", engine)
     figures["calls, 64 at once"] = {
         "p50 ms beyond the engine": percentile(beyond, 0.5),
         "p99 ms beyond the engine": percentile(beyond, 0.99),
+        "burst, p50 ms": percentile(burst, 0.5),
+        "burst, p99 ms": percentile(burst, 0.99),
         "calls/s": round(len(measured["ms"]) / measured["seconds"]),
+        "service, CPU ms of the server": round(1e3 * (engine.cpu_s[-1] - engine.cpu_s[0]) / (len(engine.cpu_s) - 1), 2),
+        "service, CPU ms of the client": round(1e3 * measured["cpu_s"] / len(measured["ms"]), 2),
     }
     for history in ("append", "fresh"):
         times = run_program("dialogue 2050", FixedEngine(), history)["ms"]
@@ -208,10 +242,16 @@ def main() -> None:
     figures["1,000 open calls, MB"] = round(engine.resident - before, 1)
     if arguments.step:
         with tempfile.TemporaryDirectory() as folder:
-            native = step_seconds("team_arithmetic.yaml", Path(folder) / "native")
+            native = step_cost("team_arithmetic.yaml", Path(folder) / "native")
             # An engine's batch holds the calls of the programs that run at once.
-            loop = step_seconds("programs/loop.yaml", Path(folder) / "loop", "policies.program.engine.workers=64")
-        figures["step s"] = {"native": round(native, 2), "loop": round(loop, 2), "ratio": round(loop / native, 2)}
+            loop = step_cost("programs/loop.yaml", Path(folder) / "loop", "policies.program.engine.workers=64")
+        for unit in ("s", "CPU s"):
+            ratio = loop[unit] / native[unit]
+            figures[f"step {unit}"] = {
+                "native": round(native[unit], 2),
+                "loop": round(loop[unit], 2),
+                "ratio": round(ratio, 2),
+            }
     report(figures, arguments.out, seeds=[0], calls=arguments.calls)
 
 

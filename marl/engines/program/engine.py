@@ -308,9 +308,14 @@ def _close_workers(
     workers: list[_ProgramWorker], job_queue: queue.SimpleQueue[_ProgramJob | None], gateway: Gateway
 ) -> None:
     """End all processes, the worker threads and the gateway."""
+    processes: list[ProgramProcess] = []
     for worker in workers:
         worker.closed = True
         if process := worker.process:
             process.kill()
+            processes.append(process)
         job_queue.put(None)
     gateway.close()
+    # Only after all are killed, because each wait takes a moment. Without a wait they would stay as zombies.
+    for process in processes:
+        process.close()

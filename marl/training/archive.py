@@ -45,4 +45,4 @@ class RunWeightArchive:
 
     def reset_to_initial_state(self, policy: str, version: int) -> None:
         self._run.learners[policy].load_state_dict(self._snapshots.read_initial_state(policy))
-        self._run.publish(policy, version)
+        self._run.schedule_publication(policy, version)

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from types import TracebackType
 
-from marl.core.errors import NonFiniteError, OutOfMemoryRunError, RunFolderError, is_out_of_memory
+from marl.core.errors import NonFiniteError, OutOfMemoryRunError, RunError, RunFolderError, is_out_of_memory
 from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Metrics, Sample, TokenLogprobsAndEntropies, Turn, TurnId
@@ -48,6 +48,8 @@ episode/unjudged | episodes | left out of this step because a verifier's or tool
 policy/POLICY/total_... | as above | the same five, of the whole run, evaluation included
 """
 
+PUBLISH_PAUSES_S = (0.5, 5.0)
+"""Pauses before further attempts to load new weights into an engine that failed, in seconds."""
 HELD_OUT_RECORDED = 32
 """Maximum number of episodes of one evaluation that are written to the run's folder."""
 
@@ -146,12 +148,13 @@ class TrainingLoop:
             tokens: dict[TurnId, TokenLogprobsAndEntropies] | None = {} if is_recorded else None
             with clock("learn"), self._stop.grace_period(UPDATE_S):
                 metrics |= self._update_policies(ready, tokens)
-            with clock("publish"):
                 for policy in ready:
-                    run.publish(policy, step + 1)
+                    run.schedule_publication(policy, step + 1)
                 if isinstance(run.experience, TracksPolicyUpdates):
                     run.experience.on_policies_updated(ready, step + 1)
         run.step += 1
+        # The step is complete: if an engine fails now, the step is recorded and saved all the same.
+        publication_error = self._publish_once(clock)
         with clock("record"):
             if tokens is not None:
                 self.folder.record_trajectories(run.step, trajectories)
@@ -161,12 +164,43 @@ class TrainingLoop:
         # The step's data is freed before the evaluation, which needs memory of its own.
         del readings, batches, ready, step_credit, tokens
         collapse_metrics, raised = self._alarms(metrics)
-        self._evaluate_and_log(metrics | collapse_metrics, clock, trajectories)
+        metrics |= collapse_metrics
+        if publication_error is not None:
+            self._save_and_publish_again(metrics, clock, publication_error)
+        self._evaluate_and_log(metrics, clock, trajectories)
         for monitor in self.monitors:
             monitor.log_episodes(run.step, trajectories)
         if run.step % run.scenario.checkpoint.every == 0 or run.step == self._best.step:
             self.save_checkpoint()
         self._report_alarms(raised, trajectories)
+
+    def _publish_once(self, clock: StageTimer) -> RunError | None:
+        """Load the new weights into the engines. Return the error if an engine fails."""
+        try:
+            with clock("step"), clock("publish"):
+                self.run.publish()
+        except RunError as error:
+            return error
+        return None
+
+    def _save_and_publish_again(self, metrics: Metrics, clock: StageTimer, error: RunError) -> None:
+        """Save the finished step, whose `metrics` are not written yet, and try again to load its weights.
+
+        Raises:
+            RunError: if the engine fails in each attempt; the error says from which checkpoint the run goes on.
+        """
+        self.save_checkpoint(self.folder.fsync_records(), metrics)
+        saved = f"checkpoint {self._saved_step:06d}"
+        failure: RunError | None = error
+        for pause_s in PUBLISH_PAUSES_S:
+            self._print(f"{failure}; the step is kept ({saved}), and its weights are sent again in {pause_s:g} s")
+            time.sleep(pause_s)
+            if (failure := self._publish_once(clock)) is None:
+                return
+        self._append_and_report_metrics_row(metrics, clock)
+        assert failure is not None
+        failure.add_note(f"The steps done are kept: {saved}; to go on from it: {self.folder.resume_command}")
+        raise failure
 
     def _update_policies(
         self, samples: Mapping[str, list[Sample]], token_figures: dict[TurnId, TokenLogprobsAndEntropies] | None
@@ -327,7 +361,7 @@ class TrainingLoop:
             if out_of_memory := is_out_of_memory(error):
                 # Local variables of the failed calls are freed: they hold tensors, and the checkpoint needs memory.
                 traceback.clear_frames(tb)
-            updating = clock.stage in ("learn", "publish")
+            updating = clock.stage == "learn"
             if updating and (change_counts is None or change_counts != self.run.learner_state_change_counts()):
                 newest = f"checkpoint {self._saved_step:06d}" if self._saved_step else "no checkpoint yet"
                 note = f"Step {self.run.step + 1} was broken off in the middle of its update; to go on from: {newest}"

@@ -47,6 +47,8 @@ class Run:
     update_schedule: UpdateSchedule = field(init=False)
     game_mix: GameMix = field(init=False)
     staleness: StalenessTracker = field(init=False)
+    _unpublished: set[str] = field(init=False, default_factory=set)
+    """Policies whose newest weights have not reached their engines."""
 
     def __post_init__(self) -> None:
         self.versions = dict.fromkeys(self.learners, 0)
@@ -150,14 +152,25 @@ class Run:
             metrics |= {f"policy/{policy}/{name}": value for name, value in figures.items()}
         return metrics
 
-    def publish(self, policy: str, version: int) -> None:
-        """Load the weights of `policy`'s learner into the policy's engine, if the learner publishes weights."""
+    def schedule_publication(self, policy: str, version: int) -> None:
+        """Let `publish` load the weights of `policy`'s learner into the policy's engine, if the learner publishes."""
         learner = self.scenario.policies[policy].learner
         if learner is None or not learner.publishes:
             return
         self.versions[policy] = version
-        self.staleness.record_published_version(policy, version)
-        self.simulator.load_weights(policy, self.learners[policy].publish(), version)
+        self._unpublished.add(policy)
+
+    def publish(self) -> None:
+        """Load the weights of all policies with a scheduled publication into their engines.
+
+        Raises:
+            EngineError: if an engine fails. Its policy and those after it stay scheduled, for another call.
+        """
+        for policy in sorted(self._unpublished):
+            version = self.versions[policy]
+            self.simulator.load_weights(policy, self.learners[policy].publish(), version)
+            self.staleness.record_published_version(policy, version)
+            self._unpublished.remove(policy)
 
     def save_policies(self, folder: Path) -> None:
         """Write one Hugging Face folder into `folder` for each policy with a learner."""
@@ -182,7 +195,8 @@ class Run:
         self.simulator.restore_usage({policy: RemoteUsage(**usage) for policy, usage in state["spent"].items()})
         for policy, learner in self.learners.items():
             learner.load_state_dict(state["learners"][policy])
-            self.publish(policy, state["versions"][policy])
+            self.schedule_publication(policy, state["versions"][policy])
+        self.publish()
 
     def make_state_restorer(self) -> Callable[[], None]:
         """Return a function that restores the current state of the run, except the learners' state."""

@@ -104,7 +104,8 @@ def step(run: Run) -> None:
     batches = collect_samples(trajectories, judgement, run.scenario.roles, readings)
     for name, learner in run.learners.items():
         learner.update(batches.get(name, []))
-        run.publish(name, run.step + 1)
+        run.schedule_publication(name, run.step + 1)
+    run.publish()
     run.step += 1
 
 

@@ -107,6 +107,32 @@ def test_an_evaluation_that_fails_keeps_its_steps_row_and_a_checkpoint(desk):
     assert steps(desk) == ["000003", "000005"]
 
 
+def refusing(desk: RunWorkspace, times: int) -> dict[str, Any]:
+    """Policies whose engine fails to load the weights of step 5, which is the time of no checkpoint."""
+    engine = {"kind": "tests.support.failing_engines:RefusingEngineConfig", "version": 5, "times": times}
+    return {"actor": desk.scenario["policies"]["actor"] | {"engine": engine}}
+
+
+def test_an_engine_that_fails_once_to_take_new_weights_gets_them_again_and_the_run_is_the_same(desk):
+    assert desk.train(policies=refusing(desk, 0)) == 0
+    undisturbed = metric_lines(desk.run), contents(desk.run, "trajectories", "credit")
+    assert desk.train("--overwrite", policies=refusing(desk, 1)) == 0
+    assert "the step is kept (checkpoint 000005), and its weights are sent again" in desk.take_output()
+    assert (metric_lines(desk.run), contents(desk.run, "trajectories", "credit")) == undisturbed
+
+
+def test_a_finished_update_whose_weights_no_engine_takes_is_saved_before_the_run_ends(desk):
+    assert desk.train(policies=refusing(desk, 0)) == 0
+    undisturbed = metric_lines(desk.run), contents(desk.run, "trajectories", "credit")
+    assert desk.train("--overwrite", policies=refusing(desk, 9)) == 1
+    said = desk.take_output()
+    assert "the engine of policy 'actor' has died" in said
+    assert "The steps done are kept: checkpoint 000005" in said
+    assert steps(desk) == ["000003", "000005"]
+    assert desk.train("--resume", "auto", "--force", policies=refusing(desk, 0)) == 0
+    assert (metric_lines(desk.run), contents(desk.run, "trajectories", "credit")) == undisturbed
+
+
 @pytest.mark.parametrize("std", [True, False])
 def test_an_infinite_reward_is_named_kept_and_repeated(std, desk):
     credit = {"baseline": {"kind": "group", "std": std}}

@@ -123,6 +123,11 @@ class EngineConfig(PluginConfig):
         return ()
 
     @property
+    def owns_weights(self) -> bool:
+        """Return True if new weights reach this engine alone. False: they change a server that others may use, too."""
+        return True
+
+    @property
     def can_sleep(self) -> bool:
         """Return True if the engine frees its device memory while learners train."""
         return False

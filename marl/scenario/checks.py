@@ -81,7 +81,7 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
 
 
 def _learner_placement_errors(scenario: Scenario) -> Iterator[str]:
-    """Yield an error if no policy has a learner, and for each learner that cannot run in separate processes."""
+    """Yield an error if no policy has a learner, and for each learner or engine that the cluster cannot hold."""
     learners = {name: policy.learner for name, policy in scenario.policies.items() if policy.learner}
     if not learners:
         yield f"policies: nothing to train: give one of {', '.join(scenario.policies)} a learner"
@@ -91,6 +91,15 @@ def _learner_placement_errors(scenario: Scenario) -> Iterator[str]:
             yield f"cluster.learners: {name!r} is no policy with a learner; {choices_hint(name, learners)}"
         elif cluster and (obstacle := learners[name].data_parallel_error(cluster.data_parallel)):
             yield f"cluster.learners.{name}: {obstacle}"
+    simulators = cluster.simulators if cluster else 1
+    for name, policy in scenario.policies.items():
+        if simulators > 1 and not policy.engine.owns_weights:
+            # Each simulator would replace the weights that another one has just sent.
+            yield (
+                f"cluster.simulators: {simulators}, but the server of policies.{name}.engine takes "
+                "new weights from one simulator only; choose 1, or engine.frozen: true for a policy that does not "
+                "learn, or kind: vllm"
+            )
 
 
 def _errors_of_each_game_with_field_prefix(find_errors: ErrorFinder) -> ErrorFinder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ import yaml
 
 import marl
 from marl.commands import cli
+from marl.scenario.load import ScenarioError, validate
+from marl.scenario.trust import external_accesses
 from tests.support.command_line import marl_output
 from tests.support.paths import KUHN, ROOT, SCENARIOS
+from tests.support.run_processes import kuhn_scenario
 
 EXAMPLES = ROOT / "marl" / "cluster" / "examples"
 README = ROOT / "marl" / "cluster" / "README.md"
@@ -96,3 +100,13 @@ def test_check_says_that_simulators_of_kind_local_take_turns(
         "  this process       deals, credit, checkpoints, learners of actor",
         "  2 simulators       in this process: games and engines of actor (transformers)",
     ]
+
+
+def test_a_server_of_vllm_that_takes_weights_is_refused_for_two_simulators_and_gets_no_key_unasked() -> None:
+    scenario, server = kuhn_scenario(), {"kind": "vllm_server", "base_url": "http://10.0.0.1:8000"}
+    scenario["policies"]["actor"] |= {"model": "of/hub", "engine": server}
+    scenario["cluster"] = {"kind": "local", "simulators": 2}
+    with pytest.raises(ScenarioError, match=r"cluster.simulators: 2, but the server of policies.actor.engine takes"):
+        validate(scenario)
+    [sent] = [each for each in external_accesses(scenario, Path()) if each.action == "sends"]
+    assert sent.target == "prompts to 10.0.0.1"

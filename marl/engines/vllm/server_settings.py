@@ -49,6 +49,10 @@ class VLLMServer(VLLMBackedConfig):
         pauses_s = self.backoff_s * sum(2**attempt - 1 for attempt in range(self.retries + 1))
         return self.timeout_s * (self.retries + 1) + pauses_s
 
+    @property
+    def owns_weights(self) -> bool:
+        return self.frozen
+
     def unmet_requirements(self) -> Iterable[str]:
         if message := vllm_installation_error():
             yield message

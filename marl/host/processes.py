@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -66,17 +66,17 @@ def _proc_stat_fields(pid: int) -> list[str]:
     return []
 
 
-def start_descendant_killer(program_folder: str) -> subprocess.Popen[bytes] | None:
-    """Start a watcher that kills the programs of `program_folder`, with their descendants, once this process has ended.
+def start_descendant_killer(*commands: str) -> subprocess.Popen[bytes] | None:
+    """Start a watcher that kills certain children of this process, with their descendants, once this process has ended.
 
-    Watched are the children of this process whose command line names a file in `program_folder`, and the descendants of
-    these children. The watcher ends by itself after this process, however this process ends. Return the watcher, or
-    None on systems other than Linux, which have no /proc.
+    Watched are the children whose command line contains one of the texts `commands`, such as the path of a folder with
+    programs, and the descendants of these children. The watcher ends by itself after this process, however this process
+    ends. Return the watcher, or None on systems other than Linux, which have no /proc.
     """
     if sys.platform != "linux":
         return None
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(os.getpid()), program_folder],
+        [sys.executable, "-I", "-S", __file__, str(os.getpid()), *commands],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -85,7 +85,7 @@ def start_descendant_killer(program_folder: str) -> subprocess.Popen[bytes] | No
     )
 
 
-def _kill_descendants_after_exit(root_pid: int, program_folder: str) -> None:
+def _kill_descendants_after_exit(root_pid: int, commands: Sequence[str]) -> None:
     """Wait for the end of process `root_pid`, then kill its descendants that `start_descendant_killer` describes.
 
     Descendants are held as file descriptors, because the number of an ended process may be given to another one.
@@ -94,9 +94,9 @@ def _kill_descendants_after_exit(root_pid: int, program_folder: str) -> None:
     with suppress(ProcessLookupError):
         watched = os.pidfd_open(root_pid)
         while not _process_has_ended(watched, _WATCH_S):
-            # The watcher is skipped, because its own command line also contains the folder.
-            children = [child for child in child_pids(root_pid) if child != os.getpid()]
-            for root in [child for child in children if program_folder in _command_line(child)]:
+            # Watchers are skipped, because their own command lines also contain the texts.
+            lines = {child: _command_line(child) for child in child_pids(root_pid)}
+            for root in [child for child, line in lines.items() if _is_watched(line, commands)]:
                 for found in (root, *descendant_pids(root)):
                     if found not in held:
                         with suppress(ProcessLookupError):
@@ -106,6 +106,11 @@ def _kill_descendants_after_exit(root_pid: int, program_folder: str) -> None:
     for descriptor in held.values():
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+
+
+def _is_watched(command_line: str, commands: Sequence[str]) -> bool:
+    """Return True if `command_line` contains one of the texts `commands` and is not that of a watcher."""
+    return __file__ not in command_line and any(command in command_line for command in commands)
 
 
 def _process_has_ended(process_descriptor: int, wait_s: float) -> bool:
@@ -121,4 +126,4 @@ def _command_line(pid: int) -> str:
 
 
 if __name__ == "__main__":
-    _kill_descendants_after_exit(int(sys.argv[1]), sys.argv[2])
+    _kill_descendants_after_exit(int(sys.argv[1]), sys.argv[2:])

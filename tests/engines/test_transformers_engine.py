@@ -268,10 +268,12 @@ def test_a_completion_says_which_tokens_of_its_prompt_were_marked(bytewise: Pret
         assert replace(after, mark_tokens=()) == before
 
 
-def test_weights_that_are_no_numbers_are_named(words: PretrainedSource) -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("forced", [None, "K"])
+def test_weights_that_are_no_numbers_are_named(words: PretrainedSource, temperature: float, forced: str | None) -> None:
     sampler = engine(words)
     sampler.network.model.get_input_embeddings().weight.fill_(torch.nan)
-    sampler.submit(0, ask("card K"))
+    sampler.submit(0, ask("card K", temperature=temperature, forced=forced))
     with pytest.raises(FloatingPointError, match="version 0"):
         sampler.step(0)
 

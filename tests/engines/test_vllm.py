@@ -257,10 +257,14 @@ def test_new_weights_replace_the_old_ones_in_place(speaker: VLLMEngine, source: 
     assert close_to(source.model(), back, long.sampling)
 
 
-def test_weights_that_are_no_numbers_are_named(speaker: VLLMEngine, source: PretrainedSource) -> None:
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.0}], ids=str)
+@pytest.mark.parametrize("forced", [None, "x"])
+def test_weights_that_are_no_numbers_are_named(
+    speaker: VLLMEngine, source: PretrainedSource, sampling: dict[str, Any], forced: str | None
+) -> None:
     broken = {name: tensor * torch.nan for name, tensor in source.model().state_dict().items()}
     speaker.load_weights("actor", broken.items(), 3)
-    speaker.submit(0, ask("card K", max_tokens=1))
+    speaker.submit(0, ask("card K", max_tokens=1, forced=forced, **sampling))
     with pytest.raises(FloatingPointError, match="version 3 of the weights of policy 'actor'"):
         speaker.step(0)
     speaker.cancel([0])

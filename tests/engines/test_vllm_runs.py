@@ -7,7 +7,10 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -178,6 +181,43 @@ def test_processes_that_hang_or_die_are_told_of_with_their_policies(tmp_path: Pa
     with pytest.raises(EngineError, match=r"engine 'vllm' of policies 'actor': .* has died"):
         asked(engine)
     engine.close()
+
+
+def test_a_process_that_dies_during_an_update_is_told_of_long_before_the_limit(tmp_path: Path) -> None:
+    source = wide_headed(tmp_path / "wide")
+    engine = vllm_engine(source, process=True, timeout_s=60)
+    core = next(each for each in psutil.Process().children() if CORE in "".join(each.cmdline()))
+    core.send_signal(signal.SIGSTOP)  # so that the update is still going on when the process dies
+    killer = threading.Timer(2.0, core.kill)
+    killer.start()
+    with pytest.raises(EngineError, match=r"engine 'vllm' of policies 'actor': .* has died"):
+        engine.load_weights("actor", source.model().named_parameters(), 1)
+    engine.close()
+
+
+OWNER = """
+import os, sys, time
+from tests.support.vllm_helpers import vllm_engine, wide_headed
+from pathlib import Path
+engine = vllm_engine(wide_headed(Path(sys.argv[1])), process=True)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_process_of_vllm_outlives_its_owner_after_sigkill(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path / "wide")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout
+        assert any("ready" in line for line in owner.stdout)
+        time.sleep(1.2)  # two looks of the watcher
+        family = psutil.Process(owner.pid).children(recursive=True)
+        assert any(CORE in "".join(each.cmdline()) for each in family)
+        owner.kill()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    for each in alive:
+        each.kill()
+    assert alive == []
 
 
 def asked(engine: VLLMEngine) -> list[Any]:

@@ -147,6 +147,8 @@ class TransformersEngine:
         if forced:
             scores = score_forced_texts(self.network, forced, texts)
             for job, ids, logprobs in zip(forced, texts, scores, strict=True):
+                if np.isnan(logprobs).any():
+                    raise nan_logits_error(job.request.policy, job.version)
                 completion = job.to_completion(job.request.forced or "", ids, logprobs, "stop", job.version)
                 answers.append((job.ticket, completion))
         if sampled or self._slots.jobs:

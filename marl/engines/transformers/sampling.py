@@ -88,7 +88,9 @@ def next_token_logprobs(logits_NV: Tensor, sampling: SamplingTensors) -> Tensor:
         scaled_NV[sampling.cut_C] = truncate_logits(scaled_NV[sampling.cut_C], sampling.top_k_C1, sampling.top_p_C1)
     if sampling.greedy_G is not None:
         greedy_GV = scaled_NV[sampling.greedy_G]
-        only_GV = torch.full_like(greedy_GV, -torch.inf).scatter_(1, greedy_GV.argmax(-1, keepdim=True), 0.0)
+        largest_G1, best_G1 = greedy_GV.max(-1, keepdim=True)
+        # The difference is 0, or NaN if a logit of the row is NaN, so that the caller notices NaN logits.
+        only_GV = torch.full_like(greedy_GV, -torch.inf).scatter_(1, best_G1, largest_G1 - largest_G1)
         scaled_NV[sampling.greedy_G] = only_GV
     return scaled_NV.log_softmax(-1)
 

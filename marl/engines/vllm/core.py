@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
+import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -23,6 +27,7 @@ from marl.core.errors import EngineError
 from marl.core.watchdog import CallWatchdog
 from marl.engines.vllm.limits import DEFAULT_CPU_CACHE_MIB, DEFAULT_GPU_MEMORY_SHARE
 from marl.engines.vllm.weight_folders import temporary_weights_folder, vllm_model_folder
+from marl.host.processes import start_descendant_killer
 from marl.models.pretrained import PretrainedSource
 
 if TYPE_CHECKING:
@@ -38,6 +43,13 @@ _CPU_CACHE_BLOCK_TOKENS = 32
 """Default block size of the cache on a CPU, in tokens. With vLLM's default, 128, shorter prompts are never shared."""
 _POLL_S = 0.0005
 """Pause between two polls for the answers of another process, in seconds."""
+_LIVENESS_S = 0.2
+"""Interval at which a wait for vLLM's process checks that the process is alive, in seconds."""
+
+
+_VLLM_COMMANDS = ("VLLM::", "--multiprocessing-fork")
+"""Texts in the command lines of vLLM's processes: the title that they give themselves, and, until then, the argument
+of processes that Python's multiprocessing has spawned."""
 
 
 class VLLMRequest(NamedTuple):
@@ -73,6 +85,8 @@ class LocalVLLM:
         self._eager = not torch.cuda.is_available() if settings.eager is None else settings.eager
         self._timeout_s = settings.timeout_s
         self._sleeps, self._asleep = settings.sleep, False
+        # vLLM's processes outlive this process if SIGKILL ends it: nothing of theirs watches their parent.
+        self._killer = None if self._in_process else start_descendant_killer(*_VLLM_COMMANDS)
         with _preserve_process_state():
             os.environ.update(_VLLM_ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not self._in_process)))
             if self._eager:
@@ -83,7 +97,8 @@ class LocalVLLM:
                     arguments = {"model": folder, "enforce_eager": self._eager, **adapters}
                     self._engine = _start_llm_engine(source, settings, context, arguments)
             except RuntimeError as error:
-                raise EngineError(f"vLLM did not start: {error}") from error
+                self._end_killer()
+                raise EngineError(f"vLLM did not start: {error}{_main_guard_advice()}") from error
         if self._in_process:
             _OPEN_IN_PROCESS_ENGINES.add(self)
         else:
@@ -162,12 +177,19 @@ class LocalVLLM:
         """End vLLM's processes and free their memory. In this process, memory is freed once all engines are closed."""
         if not self._in_process:
             self._engine.engine_core.shutdown()
+            self._end_killer()
             return
         # The first shutdown destroys the process group shared by all of vLLM's engines in this process.
         _OPEN_IN_PROCESS_ENGINES.discard(self)
         _CLOSED_VLLM_CORES.append(self._engine.engine_core)
         while _CLOSED_VLLM_CORES and not _OPEN_IN_PROCESS_ENGINES:
             _CLOSED_VLLM_CORES.pop().shutdown()
+
+    def _end_killer(self) -> None:
+        if self._killer is not None:
+            self._killer.kill()
+            self._killer.wait()
+            self._killer = None
 
     @contextmanager
     def _translate_dead_process_errors(self) -> Iterator[None]:
@@ -197,11 +219,42 @@ class LocalVLLM:
         if self._in_process:
             with self._preserve_torch_random_state():
                 return call()
+        # The watchdog of a game or a credit rule that samples is suspended.
         with (
             self._translate_dead_process_errors(),
-            CallWatchdog(lambda: "vLLM's process", self._timeout_s, "engine.timeout_s"),
+            CallWatchdog(lambda: "vLLM's process", math.inf),
+            self._end_waits_for_dead_process(),
         ):
             return call()
+
+    @contextmanager
+    def _end_waits_for_dead_process(self) -> Iterator[None]:
+        """Raise an error in calls of the body that wait for vLLM's process when it dies or `engine.timeout_s` is over.
+
+        vLLM itself waits for ever (`SyncMPClient.call_utility`), although it notices the death of its process.
+        """
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        core: Any = self._engine.engine_core
+        deadline, returned = time.monotonic() + self._timeout_s, threading.Event()
+        late = f"vLLM's process gave no answer within {self._timeout_s:g} s (engine.timeout_s)"
+
+        def watch() -> None:
+            while not returned.wait(_LIVENESS_S):
+                is_dead = core.resources.engine_dead
+                if is_dead or time.monotonic() >= deadline:
+                    while core.utility_results:
+                        # A future that is removed here belongs to no other thread, so it has no result yet.
+                        _, future = core.utility_results.popitem()
+                        future.set_exception(EngineDeadError() if is_dead else EngineError(late))
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            returned.set()
+            watcher.join()
 
 
 _OPEN_IN_PROCESS_ENGINES: WeakSet[LocalVLLM] = WeakSet()
@@ -249,6 +302,20 @@ def _start_llm_engine(
         **vllm_arguments,
     )
     return LLMEngine.from_engine_args(engine_arguments)
+
+
+def _main_guard_advice() -> str:
+    """Return advice if the running script has no `__main__` guard, or "" if it has one or there is no script.
+
+    A process of vLLM that is spawned imports the script, and so would start another engine.
+    """
+    path = vars(sys.modules["__main__"]).get("__file__")
+    if path is None or "__main__" in Path(path).read_text(errors="replace"):
+        return ""
+    return (
+        f"; engine.process: true starts processes that import {path} again: put what the script does under "
+        "`if __name__ == '__main__':`"
+    )
 
 
 @contextmanager

@@ -239,12 +239,16 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         if index is None:
             scores: Any = output.prompt_logprobs
             pending.logprobs = scores.logprobs[-len(pending.ids) :]
-        elif pending.request.sampling.temperature == 0:
-            # A greedy distribution is a point mass on the likeliest token.
-            pending.logprobs[index] = 0.0 if sampled.token_ids[0] == pending.ids[index] else -math.inf
         else:
             logprob_of = dict(zip(sampled.logprobs.token_ids, sampled.logprobs.logprobs, strict=True))
-            pending.logprobs[index] = logprob_of[pending.ids[index]]
+            logprob = logprob_of[pending.ids[index]]
+            if pending.request.sampling.temperature == 0:
+                # A greedy distribution is a point mass on the likeliest token.
+                [likeliest] = sampled.token_ids
+                logprob = _greedy_logprob(logprob_of[likeliest])
+                if likeliest != pending.ids[index] and not math.isnan(logprob):
+                    logprob = -math.inf
+            pending.logprobs[index] = logprob
         if pending.open_requests:
             return None
         finish = "stop" if is_forced else self._finish_reason(pending)
@@ -260,7 +264,9 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
             counts[1] += len(output.prompt_token_ids or ())
         sampled: Any = output.outputs[0]
         greedy = pending.request.sampling.temperature == 0
-        logprobs = [0.0] * len(sampled.token_ids) if greedy else sampled.logprobs.logprobs
+        logprobs = sampled.logprobs.logprobs
+        if greedy:
+            logprobs = list(map(_greedy_logprob, logprobs))
         if not pending.request.sampling.stop and pending.thinking is None:
             pending.ids += sampled.token_ids
             pending.logprobs += logprobs
@@ -305,3 +311,11 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
             policies = {policy} if policy else {pending.request.policy for pending in self._open.values()}
             names = ", ".join(map(repr, sorted(policies)))
             raise EngineError(f"engine 'vllm' of policies {names}: {error}") from error
+
+
+def _greedy_logprob(reported_logprob: float) -> float:
+    """Return the log-probability of the likeliest token at temperature 0: 0, or NaN if the logits were NaN.
+
+    `reported_logprob` is the token's log-probability at temperature 1. A server reports NaN as minus infinity.
+    """
+    return 0.0 if math.isfinite(reported_logprob) else math.nan

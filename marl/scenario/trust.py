@@ -377,7 +377,6 @@ def _host_accesses(entry: ScenarioValue) -> Iterator[ExternalAccess]:
             host = urlsplit(entry.value).hostname or entry.value
             is_loopback = host == "localhost"
             is_loopback = is_loopback or ip_address(host).is_loopback
-        # A server of vLLM gets no key by default, an endpoint does.
         variable = parent.get("key_env", None if parent.get("kind") == "vllm_server" else _DEFAULT_KEY)
         # Data leaves the machine with prompts, which may contain rows of a data set or other files.
         content = "prompts" if variable is None else f"prompts and the environment variable {variable}"

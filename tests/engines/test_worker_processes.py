@@ -352,3 +352,11 @@ def test_a_recorded_answer_that_is_to_be_scored_is_not_worked_out_again() -> Non
     rules = engine()
     rules.submit(0, replace(about("spin"), forced="what was said"))
     assert answers(rules, 1) == {0: "what was said"}
+
+
+def test_several_calls_of_one_answer_get_one_answer_with_the_results_in_order() -> None:
+    tools = WorkerPoolEngine(Tools(tools={"shout": UppercaseTool(timeout_s=60)}, workers=2))
+    calls = [{"name": "shout", "arguments": {"text": text}} for text in ("a", "b", "a")]
+    calls.insert(1, {"name": "whisper", "arguments": {}})
+    tools.submit(0, Request("tools", (), Sampling(), state=json.dumps(calls)))
+    assert json.loads(answers(tools, 1)[0]) == ["A", "error: no tool 'whisper'; choices: shout", "B", "A"]

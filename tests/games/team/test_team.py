@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from marl.core.graph import Trajectory
 from marl.core.types import Fork, Request
 from marl.games.team.settings import TeamConfig
 from marl.games.team.workflow import StageReward
+from marl.protocols.tasks import decode_verifier_case
 from marl.rollout.game_errors import GameError
 from tests.support.addition_task import grade_answer, team_config, team_deal, team_simulator
 from tests.support.small_games import FunctionEngine
@@ -227,6 +229,42 @@ def test_calls_beyond_the_limit_are_answers() -> None:
     trajectory = play(game, lambda request: "call {}" if not request.state.startswith("{") else "result")
     assert [turn.agent for turn in trajectory.turns] == ["solver", "toolbox"] * 2 + ["solver", "verifier"]
     assert trajectory.findings.measures == {"right": 0.0}
+
+
+def test_several_calls_in_an_answer_are_answered_in_one_turn_and_count_one_by_one() -> None:
+    game = team_config({"role": "solver", "tools": "toolbox", "calls": 3}, measures={"calls": "solver.calls"})
+    both = 'call [{"name":"a","arguments":{}},{"name":"b","arguments":{}}]'
+
+    def say(request: Request) -> str:
+        return '["1", "2"]' if request.state.startswith("[") else both
+
+    trajectory = play(game, say)
+    assert moves(trajectory) == [("solver", both), ("toolbox", '["1", "2"]'), ("solver", both)]
+    assert trajectory.findings.measures == {"calls": 2.0}
+
+
+def test_every_call_is_scored_and_paid_at_once() -> None:
+    calls = {"most": 2, "verifier": "verifier", "scores": ["correct"]}
+    game = team_config(
+        {"role": "solver", "tools": "toolbox", "calls": calls},
+        rewards={"solver": {"new": {"value": "own.correct / 2", "after": "call"}, "calls": "own.calls"}},
+    )
+    results = iter(["3", "4"])
+    cases: list[Any] = []
+
+    def say(request: Request) -> str:
+        if request.state.startswith("{") and "problem" in request.state:
+            cases.append(decode_verifier_case(request))
+            return json.dumps({"scores": {"correct": float(cases[-1].text == cases[-1].problem.answer)}})
+        return next(results) if request.state.startswith("{") else 'call {"name":"add","arguments":{}}'
+
+    trajectory = play(game, say)
+    assert [turn.agent for turn in trajectory.turns] == ["solver", "toolbox", "verifier"] * 2 + ["solver"]
+    assert [(case.answer, case.text, case.earlier) for case in cases] == [
+        ('{"name":"add","arguments":{}}', "3", ()),
+        ('{"name":"add","arguments":{}}', "4", ("3",)),
+    ]
+    assert payments(trajectory) == [("solver", "new", 0.5, 5), ("solver", "calls", 2.0, 6)]
 
 
 def test_an_unreadable_answer_is_asked_again_and_then_fails_without_ending_the_episode() -> None:

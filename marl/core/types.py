@@ -283,12 +283,12 @@ class Fork:
     keeps_unchanged_answers: bool = False
     """True to repeat an agent's recorded answer if its prompt is identical to the recorded prompt. The policy of an
     agent with another prompt is asked in any case."""
-    prefix: tuple[int, ...] = ()
-    """Token ids with which the answer of turn `index` begins; the turn's policy samples the rest of the answer."""
     n: int = 1
     """Number of continuations to play."""
     purpose: Purpose = "credit"
     """Purpose to which the tokens of the continuations are charged."""
+    prefix: tuple[int, ...] = ()
+    """Token ids with which the answer of turn `index` begins; the turn's policy samples the rest of the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ def encode_verifier_state(
     """
     # `dataclasses.asdict` would copy all facts, such as unit tests, for every answer.
     problem_data = {field: getattr(problem, field) for field in _PROBLEM_FIELDS}
-    state = {"problem": problem_data, "answer": answer}
+    state: dict[str, Any] = {"problem": problem_data, "answer": answer}
     if earlier:
         state["earlier"] = [*earlier]
     if text is not None:

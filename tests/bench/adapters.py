@@ -128,7 +128,8 @@ def step(run: Run) -> None:
     for name, learner in run.learners.items():
         learner.update(batches[name])
     for name in run.learners:
-        run.publish(name, run.step + 1)
+        run.schedule_publication(name, run.step + 1)
+    run.publish()
     run.step += 1
 
 

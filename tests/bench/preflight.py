@@ -124,7 +124,8 @@ def _played(settings: dict[str, Any]) -> tuple[dict[str, float], float]:
         with _peak(peaks, "learn"):
             run.update(samples)
         for name in samples:
-            run.publish(name, version + 1)
+            run.schedule_publication(name, version + 1)
+        run.publish()
     with _peak(peaks, "save"), tempfile.TemporaryDirectory() as folder:
         save_state(Path(folder), run.state_dict())
     answers = [

@@ -120,9 +120,9 @@ def main() -> None:
             # Slow imports count for the start of the process and not for the first job.
             for slow_module in plugin.imports:
                 importlib.import_module(slow_module)
-            plugins[name] = plugin.model_validate(settings)
-            if isinstance(plugins[name], ToolConfig):
-                plugins[name].prepare()
+            config = plugins[name] = plugin.model_validate(settings)
+            if isinstance(config, ToolConfig):
+                config.prepare()
     channel.send(json.dumps({"error": f"{recorder.name}: {recorder.detail}" if recorder.name else ""}).encode())
     while not recorder.name:
         try:

@@ -20,6 +20,7 @@ from marl.games.tasks.strings import StringsTask
 from marl.games.verifiers.countdown import CountdownVerifier
 from marl.games.verifiers.text_verifiers import ChoiceVerifier
 from marl.games.verifiers.unit_tests import parse_tests
+from marl.protocols.tasks import overall_score
 
 
 def every(settings: GeneratedTask) -> Iterator[Problem]:
@@ -136,7 +137,8 @@ def reachable(numbers: list[Fraction]) -> set[Fraction]:
 
 
 def verdict(problem: Problem, answer: str | None) -> float:
-    return CountdownVerifier()(VerifierCase(problem, answer or "", answer)).score
+    verdict = CountdownVerifier()(VerifierCase(problem, answer or "", answer))
+    return overall_score(verdict.score)
 
 
 def test_every_countdown_answer_is_right_and_no_wrong_one_is() -> None:

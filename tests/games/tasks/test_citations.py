@@ -12,6 +12,7 @@ from marl.core.types import Problem, VerifierCase
 from marl.games.tasks.citations import CitationsTask
 from marl.games.verifiers.paper_sets import NewPapersVerifier, PrecisionVerifier, RecallVerifier
 from marl.protocols import Split, VerifierConfig
+from marl.protocols.tasks import overall_score
 
 TASK = CitationsTask(papers=400, topic_papers=10, references=(1, 3), train=300, held_out=80)
 
@@ -84,7 +85,8 @@ def test_impossible_sizes_are_named() -> None:
 
 def grade(verifier: VerifierConfig, answer: str | None) -> float:
     problem = Problem("p", "Which?", '{"papers":["a-1","b-2","c-3","d-4"]}')
-    return verifier(VerifierCase(problem, answer or "", answer)).score
+    verdict = verifier(VerifierCase(problem, answer or "", answer))
+    return overall_score(verdict.score)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from marl.core.types import Problem, VerifierCase
 from marl.games.verifiers.text_verifiers import ChoiceVerifier
+from marl.protocols.tasks import overall_score
 
 PLANETS = ("Mercury", "Venus", "the Earth", "Mars")
 NUMBERS = {"1": "x", "2": "y", "3": "z"}
@@ -19,7 +20,8 @@ Choices = Sequence[str] | Mapping[str, str] | None
 
 def score(gold: str, answer: str, choices: Choices) -> float:
     facts = {} if choices is None else {"choices": choices}
-    return ChoiceVerifier()(VerifierCase(Problem("p", "", gold, facts=facts), answer, answer)).score
+    verdict = ChoiceVerifier()(VerifierCase(Problem("p", "", gold, facts=facts), answer, answer))
+    return overall_score(verdict.score)
 
 
 RIGHT: list[tuple[str, Choices, tuple[str, ...]]] = [

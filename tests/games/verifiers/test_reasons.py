@@ -11,6 +11,7 @@ import pytest
 from marl.core.plugins import find_plugin, known_kinds
 from marl.core.types import Problem, VerifierCase
 from marl.protocols import VerifierConfig
+from marl.protocols.tasks import overall_score
 
 WRONG = (
     *(
@@ -159,4 +160,4 @@ def test_a_reason_depends_on_no_more_than_the_kind_of_the_right_answer(grader: s
             verdicts = [
                 check(VerifierCase(Problem("p", "What is it?", gold, facts=CHOICES), text, text)) for gold in golds
             ]
-            assert len({verdict.why for verdict in verdicts if verdict.score <= 0}) <= 1, (golds, text)
+            assert len({verdict.why for verdict in verdicts if overall_score(verdict.score) <= 0}) <= 1, (golds, text)

@@ -8,6 +8,7 @@ from grading import accepted, rejected, verdict
 
 from marl.core.types import Problem, VerifierCase
 from marl.games.verifiers.text_verifiers import ChoiceVerifier
+from marl.protocols.tasks import overall_score
 
 BOTH = pytest.mark.parametrize("kind", ["numeric", "math"])
 
@@ -150,7 +151,8 @@ def test_an_option_may_be_named_in_another_notation() -> None:
 
 
 def _choose(answer: str, right: str, choices: list[str]) -> float:
-    return ChoiceVerifier()(VerifierCase(Problem("p", "", right, facts={"choices": choices}), answer, answer)).score
+    verdict = ChoiceVerifier()(VerifierCase(Problem("p", "", right, facts={"choices": choices}), answer, answer))
+    return overall_score(verdict.score)
 
 
 def test_unit_vectors_may_have_hats_and_no_dots() -> None:

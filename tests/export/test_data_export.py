@@ -62,7 +62,10 @@ def test_tables_hold_what_was_recorded_and_judged(run: Path, command: Marl, tmp_
         assert (row["agent"], row["role"], row["policy"], row["action"]) == (
             *(turn.agent, turn.role, "actor", turn.action),
         )
-        assert row["messages"] == [message._asdict() for message in turn.request.messages] == row["chat"]
+        without_calls = {"calls": None, "call_id": None, "name": None}
+        assert (
+            row["messages"] == [message.to_dict() | without_calls for message in turn.request.messages] == row["chat"]
+        )
         assert (row["completion"], row["finish"]) == (turn.completion.text, "stop")
         assert tuple(row["prompt_ids"]) == turn.completion.prompt_ids
         assert (tuple(row["token_ids"]), tuple(row["logprobs"])) == (
@@ -176,7 +179,7 @@ def test_chats_are_rows_that_trl_and_openai_take(run: Path, command: Marl, tmp_p
     for row, turn in zip(lines("openai/train.jsonl"), turns, strict=True):
         assert row == {
             "messages": [
-                *(message._asdict() for message in turn.request.messages),
+                *(message.to_dict() for message in turn.request.messages),
                 {"role": "assistant", "content": turn.completion.text},
             ]
         }

@@ -349,7 +349,7 @@ def test_a_verdict_that_cannot_be_read_fails_the_answer(verdict: str) -> None:
     assert game.episode_measures().measures == {"right": 0.0}
 
 
-@pytest.mark.parametrize("score", ["NaN", "1e999", '"1"', "null", "[1]"])
+@pytest.mark.parametrize("score", ["NaN", "1e999", '"1"', "null", "[null]", "[[1]]", "[1, 1e999]"])
 def test_a_verdict_whose_score_is_no_finite_number_is_named(score: str) -> None:
     game = team_config({"role": "solver"}, CHECK).build()
     game.reset(0, {"index": 7})

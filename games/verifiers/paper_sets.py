@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 
-from marl.core.types import Verdict, VerifierCase
+from marl.core.types import Problem, Verdict, VerifierCase
 from marl.games.verifiers.answer_verifier import reject
 from marl.protocols import VerifierConfig
 from marl.text.json_text import last_json_value
 
 _LISTED_ID = re.compile(r"^(\S+?)(?::|$)", re.M)
 """Id at the beginning of a line, in the results of the tools `search` and `expand`."""
+
+_NO_RIGHT_PAPER = "the right answer names no paper"
 
 
 def read_paper_ids(text: str) -> frozenset[str]:
@@ -28,12 +30,20 @@ def read_paper_ids(text: str) -> frozenset[str]:
     return frozenset(paper.strip() for paper in value)
 
 
+def read_right_paper_ids(problem: Problem) -> frozenset[str]:
+    """Return the ids in the right answer of `problem`, or an empty set if the right answer names no paper."""
+    try:
+        return read_paper_ids(problem.answer)
+    except ValueError:
+        return frozenset()
+
+
 class _PaperSetVerifier(VerifierConfig):
     """Base of verifiers that compare the set of papers in an answer with the right set."""
 
     @abstractmethod
     def score_papers(self, papers: frozenset[str], right_papers: frozenset[str]) -> float:
-        """Return the score of the set `papers`, which is not empty."""
+        """Return the score of the set `papers`. Neither set is empty."""
 
     def __call__(self, case: VerifierCase) -> Verdict:
         try:
@@ -42,8 +52,11 @@ class _PaperSetVerifier(VerifierConfig):
             return reject(f"no JSON of papers: {error}")
         if not papers:
             return reject("names no paper")
+        right_papers = read_right_paper_ids(case.problem)
+        if not right_papers:
+            return reject(_NO_RIGHT_PAPER)
         # A text that is the same for all scores tells no agent which of its papers are right.
-        return Verdict(self.score_papers(papers, read_paper_ids(case.problem.answer)), f"names {len(papers)} papers")
+        return Verdict(self.score_papers(papers, right_papers), f"names {len(papers)} papers")
 
 
 class RecallVerifier(_PaperSetVerifier):
@@ -75,7 +88,9 @@ class NewPapersVerifier(VerifierConfig):
     def __call__(self, case: VerifierCase) -> Verdict:
         listed = frozenset(_LISTED_ID.findall(case.text))
         known = frozenset(paper for text in case.earlier for paper in _LISTED_ID.findall(text))
-        right = read_paper_ids(case.problem.answer)
+        right = read_right_paper_ids(case.problem)
+        if not right:
+            return reject(_NO_RIGHT_PAPER)
         return Verdict(len((listed - known) & right) / len(right), f"lists {len(listed)} documents")
 
     def phrase(self, answer: str) -> str:

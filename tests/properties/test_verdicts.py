@@ -29,6 +29,7 @@ KINDS = [kind for kind in known_kinds("verifiers") if kind not in ("unit_tests",
 TIMEOUT = 5.0
 GOLDS: dict[str, st.SearchStrategy[str]] = {
     "json": st.sampled_from(['{"a": 918273}', '[918273, "zqv"]', "{}", "[]"]),
+    "new_papers": st.sampled_from(['{"papers": ["918273", "zqvx"]}', '{"papers": []}', "zqvx 918273"]),
     "choice": st.sampled_from(["A", "B", "C", "(B)", "A, C", "AC", "zqvx", r"\textbf{(B)}\ 918273"]),
     "numeric": st.sampled_from(
         ["918273", "-918.273", "918/273", "918273 km", "$918273", "91.8%", "1e918", "0.918273", "12:30"]

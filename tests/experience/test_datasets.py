@@ -67,7 +67,7 @@ def test_a_told_turn_is_token_for_token_the_one_that_was_played(tmp_path: Path) 
     played = [turn for episode in run.simulator.play(run.deals(0)) for turn in episode.turns]
     # What a model says in other tokens than its tokenizer would is told in the tokenizer's.
     turns = [turn for turn in played if turn.completion.text in (turn.request.options or {}).values()]
-    rows = [{"messages": [m._asdict() for m in t.request.messages] + [assistant(t.completion.text)]} for t in turns]
+    rows = [{"messages": [m.to_dict() for m in t.request.messages] + [assistant(t.completion.text)]} for t in turns]
     rows += [{"prompt": t.request.messages[-1].content, "completion": t.completion.text} for t in turns]
     file = Demonstrations(path=written(tmp_path / "a.jsonl", rows), shuffle=False)
     episodes = [episode.turns[0] for episode in file.build().gather(0, lambda _: groups(len(rows)), run.simulator)]
@@ -217,7 +217,7 @@ def preferences(run: Run, path: Path) -> Path:
     rows = []
     for messages, turn in turns.items():
         first, *rest = (turn.request.options or {}).values()
-        chat = [message._asdict() for message in messages]
+        chat = [message.to_dict() for message in messages]
         rows += [{"prompt": chat, "chosen": first, "rejected": other} for other in rest]
     return written(path, rows)
 

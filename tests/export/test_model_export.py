@@ -79,7 +79,7 @@ def worst(model: Any, tokenizer: Any, run: Path) -> float:
     """The greatest difference from a recorded log-probability; prompts are rendered by the chat template."""
     differences = []
     for turn in turns(run):
-        messages = [message._asdict() for message in turn.request.messages]
+        messages = [message.to_dict() for message in turn.request.messages]
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
         assert tuple(prompt) == turn.completion.prompt_ids
         ids = torch.tensor([[*prompt, *turn.completion.token_ids]])

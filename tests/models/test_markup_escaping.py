@@ -91,7 +91,7 @@ def test_a_harmless_content_is_tokenised_as_ever(name: str, kind: str) -> None:
     for content in (HARMLESS, "<think>hm</think> é 日本 <tool_call>{}</tool_call>\n\n<mask>", "a  b\n\nc"):
         messages = conversation(published, content)
         text = tokenizer.apply_chat_template(
-            [message._asdict() for message in messages], tokenize=False, add_generation_prompt=True
+            [message.to_dict() for message in messages], tokenize=False, add_generation_prompt=True
         )
         assert prompt(chat(tokenizer), *messages) == tuple(tokenizer(text, add_special_tokens=False).input_ids)
 

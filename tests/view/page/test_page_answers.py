@@ -53,7 +53,7 @@ def test_an_episode_is_told_turn_by_turn_as_it_was_recorded(data: PageApi, runs:
                     turn.action,
                     turn.agent,
                 )
-                assert shown["messages"] == [message._asdict() for message in turn.request.messages]
+                assert shown["messages"] == [message.to_dict() for message in turn.request.messages]
                 assert shown["tokens"]["logprobs"] == list(turn.completion.logprobs)
                 assert shown["tokens"]["ids"] == list(turn.completion.token_ids)
             edges = {(edge["source"], edge["reader"]): set(edge["kinds"]) for edge in told["edges"]}

@@ -211,7 +211,7 @@ ATTACKS = {
         "print('blocked', flush=True); pairs = []\n"
         "for _ in range(28): pairs.append(socket.socketpair()); fill()\n"
         "time.sleep(9)",
-        {"memory_mb": 64},
+        {"memory_mb": 64, "processes": 32},  # an ordinary user's processes outside the sandbox count, too
         ("memory",),
     ),
     "takes what the kernel has only so many of": Attack(
@@ -242,7 +242,7 @@ ATTACKS = {
     "fills the memory with several processes": Attack(
         "for _ in range(3): os.fork()\n"
         "print('blocked', flush=True); kept = bytearray(b'x') * (50 << 20); time.sleep(9)",
-        {"memory_mb": 100},
+        {"memory_mb": 100, "processes": 32},
         ("memory",),
     ),
     "fills the scratch folder": Attack(

@@ -57,6 +57,21 @@ def wilson_interval(success_count: float, trial_count: int) -> Interval:
     return centre - half, rate, centre + half
 
 
+def difference_interval(before: Interval, after: Interval) -> Interval:
+    """Return the interval of the difference `after - before` of two independent means, from the interval of each.
+
+    The bounds are combined by the method of variance estimates recovery (Zou and Donner 2008). For Wilson's intervals
+    of two shares it is method 10 of Newcombe (1998).
+    """
+    (low, mean, high), (new_low, new_mean, new_high) = before, after
+    difference = new_mean - mean
+    return (
+        difference - math.hypot(new_mean - new_low, high - mean),
+        difference,
+        difference + math.hypot(new_high - new_mean, mean - low),
+    )
+
+
 def paired_bootstrap_interval(
     baseline_values: Sequence[float], new_values: Sequence[float], *, seed: int = 0, resamples: int = 10_000
 ) -> Interval:

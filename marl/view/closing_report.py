@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import Any
@@ -42,7 +42,7 @@ def closing_report(
     Each metric is shown at the first step and at the end (mean over the last tenth of the steps).
     """
     rows = list(run_folder.rows())
-    titles = _title_by_evaluation_metric(rows)
+    titles = title_by_evaluation_metric(chain.from_iterable(rows))
     curves: dict[str, Curve] = {}
     for name in titles:
         curves[name] = [(row["step"], row[name]) for row in rows if name in row]
@@ -83,9 +83,9 @@ def closing_report(
     return "\n".join([*lines, ending])
 
 
-def _title_by_evaluation_metric(rows: Sequence[Row]) -> dict[str, str]:
+def title_by_evaluation_metric(metric_names: Iterable[str]) -> dict[str, str]:
     """Return metric -> title for the metrics of evaluations, in the order of the report."""
-    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name.startswith("eval/")]
+    names = [name for name in dict.fromkeys(metric_names) if name.startswith("eval/")]
     titles: dict[str, str] = {}
     for figure, title in _TITLES.items():
         for name in metric_names_in_all_games([figure], names):

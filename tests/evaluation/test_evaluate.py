@@ -9,6 +9,7 @@ import yaml
 from scipy import stats
 
 from marl.commands.eval.evaluate import format_metrics
+from marl.core.statistics import difference_interval, wilson_interval
 from marl.engines.scripted import Random, ScriptedConfig
 from marl.evaluation.evaluate import (
     Evaluator,
@@ -19,7 +20,6 @@ from marl.evaluation.evaluate import (
     optimal_move_metrics,
     play_match,
     positions_with_optimal_moves,
-    wilson_interval,
     win_draw_loss_metrics,
 )
 from marl.evaluation.game_tree import build_game_tree
@@ -59,6 +59,14 @@ def test_wilson_intervals_are_the_published_ones() -> None:
     for hits, n, low, high in table_1:
         found_low, _, found_high = wilson_interval(hits, n)
         assert (round(found_low, 4), round(found_high, 4)) == (low, high)
+
+
+def test_intervals_of_differences_are_the_published_ones() -> None:
+    # Newcombe 1998, "Interval estimation for the difference between independent proportions", table II, method 10.
+    table_2 = ((56, 70, 48, 80, 0.0524, 0.3339), (9, 10, 3, 10, 0.1705, 0.8090), (10, 10, 0, 20, 0.6791, 1.0000))
+    for hits, n, other_hits, other_n, low, high in table_2:
+        found = difference_interval(wilson_interval(other_hits, other_n), wilson_interval(hits, n))
+        assert found == pytest.approx((low, hits / n - other_hits / other_n, high), abs=5e-5)
 
 
 def test_a_score_has_the_mean_and_the_rates_of_wins_draws_and_losses() -> None:

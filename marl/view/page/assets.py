@@ -11,7 +11,7 @@ LIBRARIES = ("htm-preact.js", "uplot.js")
 MODULES = (
     *("words.js", "store.js", "text.js", "tokens.js", "graph.js", "chart.js", "board.js", "chain.js"),
     "credit_rules.js",
-    "run_state.js",
+    *("run_state.js", "cards.js"),
     *("episode.js", "episodes.js", "overview.js", "steps.js", "states.js", "held_out.js", "app.js"),
 )
 """Modules of the page, each after its imports."""

@@ -20,6 +20,7 @@ from marl.metrics.alarms import is_alarm_metric
 from marl.runs.liveness import determine_liveness
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
+from marl.scenario.schema import EvaluationSettings
 from marl.view.colours import colours_by_name, role_colours
 from marl.view.credit_chain import describe_whether_policy_was_updated
 from marl.view.curve_data import CurveSelection
@@ -168,10 +169,11 @@ class PageApi:
 
     def _summarize_run(self, run_name: str, metrics_key: str, folder_key: str) -> tuple[dict[str, Any], str]:
         """Return the summary of a run and its error. `metrics_key` and `folder_key` change with the files."""
-        home = self.runs[run_name].home
+        run = self.runs[run_name]
+        evaluation = run.serializer.scenario.evaluate if run.serializer.scenario else EvaluationSettings()
         try:
-            home.settings()
-            return run_json.summarize_run(home), ""
+            run.home.settings()
+            return run_json.summarize_run(run.home, evaluation), ""
         except (ScenarioError, RunFolderError) as error:
             return run_json.EMPTY_SUMMARY, str(error)
 

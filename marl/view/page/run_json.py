@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -13,39 +13,54 @@ from typing import Any
 
 from marl.core.errors import RunFolderError
 from marl.metrics.alarms import is_alarm_metric
+from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.run_folder import RunFolder
 from marl.runs.run_format import read_environment
+from marl.scenario.schema import EvaluationSettings
 from marl.view.colours import line_style_by_name
 from marl.view.credit_warnings import conservation_warning
 from marl.view.curve_data import CurveSelection, select_curves
+from marl.view.main_figure import HISTORY_PREFIXES, main_figure
 from marl.view.run_comparison import final_metric_of_group, is_cumulative_metric, select_summary_metrics
 from marl.view.run_groups import RunGroup, differing_settings, flatten_settings, metric_rows_of_all_runs
+from marl.view.throughput import WINDOW_STEPS, measure_throughput
 
 MAX_CURVE_POINTS = 2000
 """Maximum number of points of a drawn curve."""
 _SUMS = ("time/", "credit/tokens")
 """Prefixes of per-step metrics that are summed over a run."""
 Row = Mapping[str, Any]
-EMPTY_SUMMARY: dict[str, Any] = {"step": 0, "metrics": [], "ledger": {}, "alarms": [], "warnings": []}
+EMPTY_SUMMARY: dict[str, Any] = {
+    **{"step": 0, "metrics": [], "ledger": {}, "alarms": [], "warnings": []},
+    **{"figure": None, "best": None, "step_s": None},
+}
 """Summary of a run that cannot be read."""
 
 
-def summarize_run(run_folder: RunFolder) -> dict[str, Any]:
-    """Return the progress, alarms, token counts, times and costs of a run as JSON data."""
+def summarize_run(run_folder: RunFolder, evaluation: EvaluationSettings) -> dict[str, Any]:
+    """Return the progress, main figure, best checkpoint, alarms, token counts, times and costs of a run as JSON
+    data."""
     # The rows are read in a single pass, because the metrics file of a long run is large.
     last: Row = {}
     sums: dict[str, float] = defaultdict(float)
     alarm_steps_of: dict[str, list[int]] = defaultdict(list)
     names: dict[str, None] = {}
     conservation: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    history: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    newest: deque[Row] = deque(maxlen=WINDOW_STEPS)
+    best = BestEvaluationTracker(evaluation)
     for row in run_folder.rows():
         last = row
+        newest.append(row)
+        best.update(row["step"], row)
         names |= dict.fromkeys(row)
         for name, value in row.items():
             if name.startswith(_SUMS) and isfinite(value):
                 sums[name] += value
             elif name.endswith("/conservation"):
                 conservation[name].append((row["step"], value))
+            elif name.startswith(HISTORY_PREFIXES):
+                history[name].append((row["step"], value))
             elif value and is_alarm_metric(name):
                 alarm_steps_of[name].append(row["step"])
     names.pop("step", None)
@@ -53,24 +68,37 @@ def summarize_run(run_folder: RunFolder) -> dict[str, Any]:
     for name, value in last.items():
         if is_cumulative_metric(name):
             totals[name] = value
-    alarms: list[dict[str, Any]] = []
-    for name, steps in sorted(alarm_steps_of.items()):
-        *game, _, role, kind = name.removeprefix("game/").split("/")
-        # `ranges`: [first, last] step of each period in which the alarm was raised without a break.
-        ranges: list[list[int]] = []
-        for step in steps:
-            if ranges and step == ranges[-1][1] + 1:
-                ranges[-1][1] = step
-            else:
-                ranges.append([step, step])
-        alarms.append({"name": name, "game": game[0] if game else "", "role": role, "kind": kind, "ranges": ranges})
+    figure, speed = main_figure(history, evaluation), measure_throughput(list(newest))
     return {
         "step": last.get("step", 0),
         "metrics": list(names),
+        "figure": asdict(figure) if figure else None,
+        "best": _best_checkpoint_json(best, run_folder),
+        "step_s": speed.step_s if speed else None,
         "ledger": dict(sorted(sums.items())) | totals,
-        "alarms": alarms,
+        "alarms": [_alarm_json(name, steps) for name, steps in sorted(alarm_steps_of.items())],
         "warnings": list(_warnings_of_credit_unequal_to_reward(conservation, last.get("step", 0))),
     }
+
+
+def _alarm_json(metric: str, steps: Sequence[int]) -> dict[str, Any]:
+    """Return an alarm with `ranges`: [first, last] step of each period in which it was raised without a break."""
+    *game, _, role, kind = metric.removeprefix("game/").split("/")
+    ranges: list[list[int]] = []
+    for step in steps:
+        if ranges and step == ranges[-1][1] + 1:
+            ranges[-1][1] = step
+        else:
+            ranges.append([step, step])
+    return {"name": metric, "game": game[0] if game else "", "role": role, "kind": kind, "ranges": ranges}
+
+
+def _best_checkpoint_json(best: BestEvaluationTracker, run_folder: RunFolder) -> dict[str, Any] | None:
+    """Return the best evaluation, and whether its checkpoint is kept, or None if no metric chooses the best."""
+    if best.step is None:
+        return None
+    kept = (run_folder.checkpoints / f"{best.step:06d}").is_dir()
+    return {"metric": best.metric, "step": best.step, "value": best.value, "kept": kept}
 
 
 def _warnings_of_credit_unequal_to_reward(

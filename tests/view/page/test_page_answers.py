@@ -205,6 +205,16 @@ def test_a_state_that_its_game_cannot_draw_is_shown_as_text() -> None:
 def test_runs_are_described_with_alarms_costs_and_differences(data: PageApi) -> None:
     told = answer(data, "runs")["runs"][0]
     assert told["ledger"] == {"step/tokens": 300.0, "time/step": 1.5}
+    assert (told["step_s"], told["best"]) == (0.5, None)
+    figure, returns = (
+        told["figure"],
+        [row["episode/return/player_0"] for row in RunFolder(data.runs["a"].home.path).rows()],
+    )
+    assert (figure["metric"], figure["first"]["value"], figure["last"]["value"]) == (
+        "episode/return/player_0",
+        returns[0],
+        returns[-1],
+    )
     assert [(alarm["role"], alarm["kind"], alarm["ranges"]) for alarm in told["alarms"]] == [
         ("player", "constant", [[2, 2]])
     ]

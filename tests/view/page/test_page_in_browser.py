@@ -102,6 +102,18 @@ def test_two_runs_are_compared_and_their_curves_drawn(page: Page) -> None:
     expect(page.get_by_text("role/*/reward/outcome")).to_be_visible()
 
 
+def test_a_card_says_whether_a_run_goes_well(page: Page, runs: list[Path]) -> None:
+    card = page.locator(".run-card").first
+    expect(card.locator(".verdict")).to_contain_text("no clear change")
+    expect(card).to_contain_text("step 3 of 3")
+    returns = [row["episode/return/player_0"] for row in RunFolder(runs[0]).rows()]
+    shown = (card.locator(".figure").text_content() or "").replace("[", "").split("→")
+    assert [number(each) for each in shown] == pytest.approx([returns[0], returns[-1]], rel=1e-3)
+    assert card.locator(".spark polyline").count() == 1
+    card.get_by_role("link", name="worst of a").click()
+    expect(page).to_have_url(re.compile("episodes.*order=worst"))
+
+
 def test_a_run_has_one_colour_and_a_click_on_its_curve_opens_it(page: Page, runs: list[Path]) -> None:
     page.get_by_label("seeds").select_option("")
     chart = page.locator(".chart", has_text="episode/return/player_0").first

@@ -1,19 +1,9 @@
-// Overview of runs: curves, alarms, final metrics, differing settings and costs.
+// Overview of runs: cards, curves, final metrics, differing settings and costs.
 import { address, figure, go, html, useState } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { spelled } from "./text.js";
 import { Chart } from "./chart.js";
-import { State } from "./run_state.js";
-
-function Runs({ runs, status }) {
-  const progress = (run) => `${run.step}${run.planned ? ` of ${run.planned}` : ""} steps, ${run.index.episodes} episodes recorded`;
-  return html`<ul class="runs">${runs.map((run) => html`<li><i class="swatch" style=${{ backgroundColor: run.colour }}></i><b>${run.name}</b> <${State} status=${status[run.name]} whole=${true} /> ${progress(run)} ${" "}
-    <a href=${address("episodes", { run: run.name })} aria-label="episodes of ${run.name}">episodes</a>
-    ${run.problem ? html`<p class="warning">${spelled(run.problem)}</p>` : null}
-    ${run.warnings.map((warning) => html`<p class="warning">WARNING ${spelled(warning)}</p>`)}
-    ${run.alarms.map((alarm) => html`<p class="warning">ALARM ${alarm.game ? `${alarm.game}, ` : ""}${alarm.role}: ${alarm.kind}, steps ${alarm.ranges.map(([a, b]) => (a === b ? a : `${a}–${b}`)).join(", ")}
-      <a href=${address("episodes", { run: run.name, alarm: alarm.name })}>episodes of these steps</a></p>`)}</li>`)}</ul>`;
-}
+import { Cards } from "./cards.js";
 
 function Curves({ runs, query, change, version, theme }) {
   const several = runs.length > 1;
@@ -66,7 +56,7 @@ function Ledger({ runs }) {
 
 export function OverviewPage({ runs, status, query, change, version, theme }) {
   const { answer: compared, error } = useAnswer("settings", {}, version);
-  return html`<${Runs} runs=${runs} status=${status} /><${Curves} runs=${runs} query=${query} change=${change} version=${version} theme=${theme} />
+  return html`<${Cards} runs=${runs} status=${status} /><${Curves} runs=${runs} query=${query} change=${change} version=${version} theme=${theme} />
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
     ${compared ? html`<${Figures} compared=${compared} /><${Settings} compared=${compared} />` : null}<${Ledger} runs=${runs} />`;
 }

@@ -32,7 +32,7 @@ class RunThroughput:
 def measure_throughput(rows: Rows) -> RunThroughput | None:
     """Return the speed over the newest rows, or None if they contain no times."""
     recent = [row for row in rows[-WINDOW_STEPS:] if "time/step" in row]
-    elapsed_s = sum(map(_row_duration_s, recent))
+    elapsed_s = sum(map(row_duration_s, recent))
     if elapsed_s <= 0:
         return None
     shares: dict[str, float] = {}
@@ -41,11 +41,11 @@ def measure_throughput(rows: Rows) -> RunThroughput | None:
             shares[stage] = seconds / elapsed_s
     # `step/tokens` is cumulative, so the first row is only the reference for differences.
     counting_rows = [row for row in recent if "step/tokens" in row]
-    counting_s, tokens_per_s = sum(map(_row_duration_s, counting_rows[1:])), 0.0
+    counting_s, tokens_per_s = sum(map(row_duration_s, counting_rows[1:])), 0.0
     if counting_s > 0:
         tokens_per_s = max(0.0, counting_rows[-1]["step/tokens"] - counting_rows[0]["step/tokens"]) / counting_s
-    elif counting_rows and counting_rows[0]["step"] == 1 and _row_duration_s(counting_rows[0]) > 0:
-        tokens_per_s = counting_rows[0]["step/tokens"] / _row_duration_s(counting_rows[0])
+    elif counting_rows and counting_rows[0]["step"] == 1 and row_duration_s(counting_rows[0]) > 0:
+        tokens_per_s = counting_rows[0]["step/tokens"] / row_duration_s(counting_rows[0])
     return RunThroughput(
         elapsed_s / len(recent), tokens_per_s, _metric_sum(recent, "episode/count") / elapsed_s, shares
     )
@@ -56,6 +56,6 @@ def _metric_sum(rows: Rows, metric: str) -> float:
     return sum(row.get(metric, 0.0) for row in rows)
 
 
-def _row_duration_s(row: Mapping[str, Any]) -> float:
+def row_duration_s(row: Mapping[str, Any]) -> float:
     """Return the time between a row and the previous one [s]."""
     return sum(row.get(name, 0.0) for name in _WHOLE)

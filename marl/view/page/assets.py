@@ -9,8 +9,8 @@ from importlib.resources import files
 LIBRARIES = ("htm-preact.js", "uplot.js")
 """Vendored libraries: plain scripts that define `htmPreact` and `uPlot`."""
 MODULES = (
-    *("words.js", "store.js", "text.js", "tokens.js", "graph.js", "chart.js", "board.js", "chain.js"),
-    "credit_rules.js",
+    *("words.js", "store.js", "text.js", "tokens.js", "graph.js", "curves.js", "chart_files.js", "chart.js"),
+    *("board.js", "chain.js", "credit_rules.js"),
     *("run_state.js", "cards.js"),
     *("episode.js", "episodes.js", "overview.js", "steps.js", "states.js", "held_out.js", "app.js"),
 )

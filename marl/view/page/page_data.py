@@ -26,6 +26,7 @@ from marl.view.credit_chain import describe_whether_policy_was_updated
 from marl.view.curve_data import CurveSelection
 from marl.view.page import run_json
 from marl.view.page.credit_rules import CreditRecomputer, compare_credit_rules_by_role, names_only_registered_rules
+from marl.view.page.distributions import StepDistributions
 from marl.view.page.episode_filter import EpisodeFilter
 from marl.view.page.episode_index import EpisodeIndex
 from marl.view.page.episode_json import EpisodeSerializer
@@ -58,6 +59,8 @@ class ServedRun:
     """Serializer of episodes into JSON data."""
     strategies: StrategyTables
     """Tables of the recorded strategies."""
+    distributions: StepDistributions
+    """Distributions of advantages, lengths and entropies in the recorded steps."""
     problem: str
     """Error message if the run's scenario cannot be loaded, else ""."""
 
@@ -109,6 +112,7 @@ class PageApi:
             "strategies": lambda query: self._selected_run(query).strategies.strategy_table(
                 _optional_step_parameter(query, "step")
             ),
+            "distributions": lambda query: self._selected_run(query).distributions.panels(self._role_colours()),
             "held_out": lambda query: compare_held_out_episodes(
                 self._selected_run(query).home,
                 _optional_step_parameter(query, "before"),
@@ -187,6 +191,10 @@ class PageApi:
         planned = scenario.schedule.steps if scenario else None
         state = determine_liveness(run.home.path, self._run_summary_and_error(run)[0]["step"], planned, time.time())
         return {"state": state.state, "words": state.details, "row_age": state.row_age}
+
+    def _role_colours(self) -> dict[str, str]:
+        """Return role -> colour, of the roles of all runs."""
+        return role_colours(run.home.path for run in self.runs.values())
 
     def _answer_runs(self, query: Query) -> dict[str, Any]:
         """Return the summary of every run, and whether credit rules can be recomputed."""
@@ -269,7 +277,7 @@ class PageApi:
             "same_start": run.index.first_episode_per_step(trajectory.start),
             "metrics": policy_metrics,
             "updates": {name: describe_whether_policy_was_updated(name, step, step_metrics) for name in policies},
-            "role_colours": role_colours(run.home.path for run in self.runs.values()),
+            "role_colours": self._role_colours(),
         }
 
     def _read_credit_record(self, run_name: str, step: int, cache_key: str) -> CreditRecord | None:
@@ -402,4 +410,5 @@ def _open_run(name: str, path: Path) -> ServedRun:
         problem = str(error)
     games = {game: view.game for game, view in scenario.scenario_by_game().items()} if scenario else {}
     serializer = EpisodeSerializer(scenario, games, TokenDecoder(home))
-    return ServedRun(name, home, EpisodeIndex(path), serializer, StrategyTables(home, scenario), problem)
+    tables, distributions = StrategyTables(home, scenario), StepDistributions(home)
+    return ServedRun(name, home, EpisodeIndex(path), serializer, tables, distributions, problem)

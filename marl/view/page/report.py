@@ -88,6 +88,10 @@ def _request_keys_and_answers(page_api: PageApi, max_episodes: int) -> Iterator[
     for name, run in page_api.runs.items():
         query = {"run": name, "limit": str(MAX_ROWS)}
         yield _canonical_request_address("rows", {"run": name}), page_api.answer("rows", query)
+        yield (
+            _canonical_request_address("distributions", {"run": name}),
+            page_api.answer("distributions", {"run": name}),
+        )
         yield _canonical_request_address("held_out", {"run": name}), page_api.answer("held_out", {"run": name})
         strategies = page_api.answer("strategies", {"run": name})
         yield (

@@ -9,7 +9,7 @@ from itertools import chain
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from marl.core.errors import RunFolderError
 from marl.metrics.alarms import is_alarm_metric
@@ -21,18 +21,22 @@ from marl.view.colours import line_style_by_name
 from marl.view.credit_warnings import conservation_warning
 from marl.view.curve_data import CurveSelection, select_curves
 from marl.view.main_figure import HISTORY_PREFIXES, main_figure
+from marl.view.metric_units import metric_meaning
 from marl.view.run_comparison import final_metric_of_group, is_cumulative_metric, select_summary_metrics
 from marl.view.run_groups import RunGroup, differing_settings, flatten_settings, metric_rows_of_all_runs
-from marl.view.throughput import WINDOW_STEPS, measure_throughput
+from marl.view.throughput import WINDOW_STEPS, measure_throughput, row_duration_s
 
 MAX_CURVE_POINTS = 2000
 """Maximum number of points of a drawn curve."""
+_CLOCK_POINTS = 100
+"""Maximum number of points at which tokens and time are given; the page interpolates between them."""
 _SUMS = ("time/", "credit/tokens")
 """Prefixes of per-step metrics that are summed over a run."""
 Row = Mapping[str, Any]
+T = TypeVar("T")
 EMPTY_SUMMARY: dict[str, Any] = {
     **{"step": 0, "metrics": [], "ledger": {}, "alarms": [], "warnings": []},
-    **{"figure": None, "best": None, "step_s": None},
+    **{"figure": None, "best": None, "step_s": None, "clock": []},
 }
 """Summary of a run that cannot be read."""
 
@@ -49,7 +53,11 @@ def summarize_run(run_folder: RunFolder, evaluation: EvaluationSettings) -> dict
     history: dict[str, list[tuple[int, float]]] = defaultdict(list)
     newest: deque[Row] = deque(maxlen=WINDOW_STEPS)
     best = BestEvaluationTracker(evaluation)
+    # [step, tokens so far, seconds so far], for curves by tokens or by time.
+    clock: list[list[float]] = []
     for row in run_folder.rows():
+        tokens, seconds = clock[-1][1:] if clock else (0.0, 0.0)
+        clock.append([row["step"], row.get("step/tokens", tokens), seconds + row_duration_s(row)])
         last = row
         newest.append(row)
         best.update(row["step"], row)
@@ -64,10 +72,7 @@ def summarize_run(run_folder: RunFolder, evaluation: EvaluationSettings) -> dict
             elif value and is_alarm_metric(name):
                 alarm_steps_of[name].append(row["step"])
     names.pop("step", None)
-    totals: dict[str, float] = {}
-    for name, value in last.items():
-        if is_cumulative_metric(name):
-            totals[name] = value
+    totals = {name: value for name, value in last.items() if is_cumulative_metric(name)}
     figure, speed = main_figure(history, evaluation), measure_throughput(list(newest))
     return {
         "step": last.get("step", 0),
@@ -75,6 +80,7 @@ def summarize_run(run_folder: RunFolder, evaluation: EvaluationSettings) -> dict
         "figure": asdict(figure) if figure else None,
         "best": _best_checkpoint_json(best, run_folder),
         "step_s": speed.step_s if speed else None,
+        "clock": _thinned(clock, _CLOCK_POINTS),
         "ledger": dict(sorted(sums.items())) | totals,
         "alarms": [_alarm_json(name, steps) for name, steps in sorted(alarm_steps_of.items())],
         "warnings": list(_warnings_of_credit_unequal_to_reward(conservation, last.get("step", 0))),
@@ -132,17 +138,19 @@ def curve_panels(
     for metric, lines in selected.items():
         panel_lines: list[dict[str, Any]] = []
         for name, points in lines.items():
-            every = -(-len(points) // max_points) or 1
-            thinned = list(points[::every])
-            if points and (len(points) - 1) % every:
-                thinned.append(points[-1])
             numbers: list[list[float | None]] = []
-            for point in thinned:
+            for point in _thinned(points, max_points):
                 value = point.value if point.measured else None
                 numbers.append([point.step, value, point.low, point.high, int(point.valid)])
             panel_lines.append({"name": name, "points": numbers, **asdict(styles[name])})
-        panels.append({"metric": metric, "lines": panel_lines})
+        panels.append({"metric": metric, **metric_meaning(metric)._asdict(), "lines": panel_lines})
     return {"panels": panels, "left_out": left_out}
+
+
+def _thinned(points: Sequence[T], maximum: int) -> list[T]:
+    """Return every nth point and the last: about `maximum` of them."""
+    every = -(-len(points) // maximum) or 1
+    return [*points[::every], *(points[-1:] if (len(points) - 1) % every else ())]
 
 
 def compare_groups(groups: Sequence[RunGroup]) -> dict[str, Any]:

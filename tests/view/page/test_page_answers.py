@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,27 @@ def test_runs_are_described_with_alarms_costs_and_differences(data: PageApi) -> 
     assert [each["step"] for each in answer(data, "episodes", run="a", alarm="alarm/player/constant")["episodes"]] == [
         2
     ] * 8
+
+
+def test_curves_have_units_and_the_runs_say_how_many_tokens_and_seconds_a_step_took(data: PageApi) -> None:
+    panels = {panel["metric"]: panel for panel in answer(data, "curves")["panels"]}
+    assert panels["episode/return/player_0"]["unit"] == "reward"
+    assert answer(data, "runs")["runs"][0]["clock"] == [[1, 100.0, 0.5], [2, 200.0, 1.0], [3, 300.0, 1.5]]
+
+
+def test_distributions_are_quantiles_of_the_recorded_turns(data: PageApi, runs: tuple[Path, Path]) -> None:
+    told = answer(data, "distributions", run="a")
+    panels = {panel["metric"]: panel["lines"] for panel in told["panels"]}
+    assert (told["read"], told["recorded"], list(panels)) == (3, 3, ["advantage", "length", "entropy"])
+    advantages = sorted(turn.advantage for turn in RunFolder(runs[0]).read_credit_of_step(2).turns().values())
+    (line,) = panels["advantage"]
+    step, median, _, _, _, lower, upper = line["points"][1]
+    assert (line["name"], step) == ("player", 2)
+    assert median == pytest.approx(statistics.median(advantages))
+    assert [lower, upper] == pytest.approx(statistics.quantiles(advantages, n=4, method="inclusive")[::2])
+    # Every answer has four tokens; entropies were recorded for one episode, as 0, 0.25, 1 and 2.5 for each turn.
+    assert panels["length"][0]["points"][0] == [1, 4.0, 4.0, 4.0, 1, 4.0, 4.0]
+    assert panels["entropy"][0]["points"][0][1] == pytest.approx((0.25 + 1.0) / 2)
 
 
 def test_credit_far_from_the_reward_at_the_end_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

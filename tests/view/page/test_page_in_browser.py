@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -130,6 +132,60 @@ def test_a_run_has_one_colour_and_a_click_on_its_curve_opens_it(page: Page, runs
         page.go_back()
         expect(chart.locator(".u-over")).to_be_visible()
         chart.scroll_into_view_if_needed()
+
+
+def test_a_chart_shows_the_values_under_the_pointer_on_the_axis_of_choice(page: Page, runs: list[Path]) -> None:
+    page.get_by_label("seeds").select_option("")
+    page.get_by_label("x axis").select_option("tokens")
+    page.get_by_label("smoothing").select_option("0.5")
+    expect(page).to_have_url(re.compile("x=tokens&smooth=0.5"))
+    chart = page.locator(".chart", has_text="episode/return/player_0").first
+    chart.scroll_into_view_if_needed()
+    box = chart.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    expect(chart.locator(".legend span").first).to_have_text("200 tokens, step 2")
+    shown = [number(each) for each in chart.locator(".legend b").all_text_contents()]
+    second = [list(RunFolder(run).rows())[1]["episode/return/player_0"] for run in runs]
+    assert shown == pytest.approx(second, rel=1e-3)
+    page.mouse.move(5, 5)
+    expect(chart.locator(".legend span").first).to_have_text("last")
+
+
+def test_a_smoothed_curve_is_the_moving_average_without_the_bias_of_its_start(page: Page) -> None:
+    script = """import('/static/curves.js').then(({ axis, columns }) => columns(
+        [{ runs: ["a"], points: [[1, 1, null, null, 1], [2, 2, null, null, 1], [3, 3, null, null, 1]] }],
+        axis("", {}), 0.5, false).data[1])"""
+    # By hand: 0.5/0.5, (0.25 + 1)/0.75, (0.125 + 0.5 + 1.5)/0.875.
+    assert page.evaluate(script) == pytest.approx([1, 1.25 / 0.75, 2.125 / 0.875])
+
+
+def test_a_chart_is_saved_as_values_lines_and_pixels(page: Page, runs: list[Path]) -> None:
+    page.get_by_label("seeds").select_option("")
+    files = {}
+    for kind in ("CSV", "SVG", "PNG"):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=f"save episode/return/player_0 as {kind}").click()
+        assert download.value.suggested_filename == f"episode_return_player_0.{kind.lower()}"
+        files[kind] = Path(download.value.path()).read_bytes()
+    rows = list(csv.DictReader(files["CSV"].decode().splitlines()))
+    assert [(row["line"], int(row["step"])) for row in rows] == [(name, step) for name in "ab" for step in (1, 2, 3)][
+        :5
+    ]
+    assert float(rows[0]["value"]) == next(iter(RunFolder(runs[0]).rows()))["episode/return/player_0"]
+    assert files["PNG"].startswith(b"\x89PNG")
+    drawn = ElementTree.fromstring(files["SVG"])
+    texts = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"episode/return/player_0", "step", "reward", "a", "b"} <= texts
+
+
+def test_distributions_stand_above_the_steps(page: Page) -> None:
+    visit(page, "#/steps?run=a")
+    distributions = page.get_by_role("region", name="distributions")
+    expect(distributions.locator(".chart canvas")).to_have_count(3)
+    distributions.get_by_role("button", name="values").nth(1).click()
+    rows = page.get_by_role("region", name="values of length").locator("tbody tr")
+    assert rows.all_text_contents() == [f"player{step}44 to 4" for step in (1, 2, 3)]
 
 
 def test_the_chain_of_every_turn_that_is_clicked_is_the_one_on_disk(page: Page, runs: list[Path]) -> None:
@@ -379,9 +435,15 @@ def test_no_view_has_a_serious_finding_of_axe(page: Page) -> None:
 
 
 @pytest.mark.parametrize(
-    "context", [{"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True}], indirect=True
+    "context",
+    [
+        {"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True},
+        {"viewport": {"width": 768, "height": 1024}, "has_touch": True, "color_scheme": "dark"},
+    ],
+    indirect=True,
+    ids=["390", "768"],
 )
-def test_it_is_read_on_a_phone_without_scrolling_sideways(page: Page) -> None:
+def test_it_is_read_on_a_phone_and_a_tablet_without_scrolling_sideways(page: Page) -> None:
     for hash_ in VIEWS:
         visit(page, hash_)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), hash_

@@ -1,30 +1,13 @@
-// Learning curves: a line with an interval per run or role, alarms as shaded backgrounds, and an accessible table of values.
-import { figure, html, useEffect, useRef, useState, value } from "./words.js";
+// Charts: a line with intervals per run or role, the values under the pointer, alarms as shaded backgrounds, files, and
+// an accessible table of values.
+import { figure, html, useEffect, useMemo, useRef, useState } from "./words.js";
+import { COLUMNS, columns } from "./curves.js";
+import { saveCsv, savePng, saveSvg } from "./chart_files.js";
 
-const HEIGHT = 220;
+const HEIGHT = 236;
 const FEW = 40;
 
-const ink = () => getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
-const rule = () => getComputedStyle(document.documentElement).getPropertyValue("--rule").trim();
-
-// Return uPlot's columns: steps, then for each line its values, those that do not count, and its bounds. A step that a
-// line does not have is undefined, and the line goes on; null is a gap, as where a reward was not paid.
-function columns(lines) {
-  const steps = [...new Set(lines.flatMap((line) => line.points.map(([step]) => step)))].sort((a, b) => a - b);
-  const at = new Map(steps.map((step, i) => [step, i]));
-  const finite = (number) => (number !== null && Number.isFinite(value(number)) ? value(number) : null);
-  const data = [steps];
-  for (const line of lines) {
-    const made = [0, 1, 2, 3].map(() => Array(steps.length).fill(undefined));
-    for (const [step, size, low, high, counts] of line.points) {
-      made[counts ? 0 : 1][at.get(step)] = finite(size);
-      made[2][at.get(step)] = finite(low);
-      made[3][at.get(step)] = finite(high);
-    }
-    data.push(...made);
-  }
-  return data;
-}
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Points that are drawn as dots: all of a short line; of a long one those between two gaps, which would not be seen.
 function marked(all) {
@@ -35,41 +18,47 @@ function marked(all) {
   };
 }
 
-// The line that is drawn nearest to the pointer, at the step under it.
-function nearest(plot, lines) {
+// Value that a line shows at a position: the drawn one, or one that does not count.
+const shownAt = (data, line, index) => data[1 + COLUMNS * line]?.[index] ?? data[2 + COLUMNS * line]?.[index] ?? null;
+
+// Index of the line that is drawn nearest to the pointer, at the position under it, or null.
+function nearest(plot, count) {
   const { idx, top } = plot.cursor;
-  const distances = lines.map((line, i) => [plot.data[4 * i + 1][idx] ?? plot.data[4 * i + 2][idx], line]).filter(([size]) => size !== null && size !== undefined)
+  const distances = Array.from({ length: count }, (_, line) => [shownAt(plot.data, line, idx), line]).filter(([size]) => size !== null)
     .map(([size, line]) => [Math.abs(plot.valToPos(size, "y") - top), line]).sort(([a], [b]) => a - b);
   return distances.length ? distances[0][1] : null;
 }
 
-function options(panel, alarms, width, go) {
-  const series = [{}], bands = [];
-  panel.lines.forEach((line, i) => {
-    const stroke = line.colour;
-    series.push({ label: line.name, stroke, width: 1.6, dash: line.dash, points: { show: true, size: 5, filter: marked(line.points.length <= FEW) } });
-    series.push({ label: `${line.name}, does not count`, stroke, width: 0, points: { show: true, size: 5, fill: "transparent" } });
-    series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
-    bands.push({ series: [4 * i + 4, 4 * i + 3], fill: `${stroke}26` });
-  });
-  const axis = { stroke: ink(), grid: { stroke: rule(), width: 1 }, ticks: { stroke: rule(), width: 1 }, font: "11px system-ui" };
+function series(line, smoothing) {
+  const stroke = line.colour, hidden = { stroke: "transparent", points: { show: false } };
+  return [
+    { label: line.name, stroke, width: 1.6, dash: line.dash, points: { show: true, size: 5, filter: marked(!smoothing && line.points.length <= FEW) } },
+    { label: `${line.name}, does not count`, stroke, width: 0, points: { show: true, size: 5, fill: "transparent" } },
+    hidden, hidden, hidden, hidden,
+    { stroke: `${stroke}55`, width: 1, points: { show: false } },
+  ];
+}
+
+function options(panel, look, width, hooks) {
+  const bands = panel.lines.flatMap((line, i) => [3, 5].map((low) => ({ series: [COLUMNS * i + low + 1, COLUMNS * i + low], fill: `${line.colour}26` })));
+  const axis = { stroke: style("--ink"), grid: { stroke: style("--rule"), width: 1 }, ticks: { stroke: style("--rule"), width: 1 }, font: "11px system-ui", labelFont: "11px system-ui", labelSize: 16 };
+  const values = (_, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick)));
   return {
-    width, height: HEIGHT, series, bands, legend: { show: false }, cursor: { points: { show: false } },
-    scales: { x: { time: false } }, axes: [axis, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => figure(tick)) }],
-    hooks: { drawClear: [(plot) => grounds(plot, alarms)], ready: [(plot) => plot.over.addEventListener("click", () => {
-      const step = plot.cursor.idx === null || plot.cursor.idx === undefined ? null : plot.data[0][plot.cursor.idx];
-      const line = step ? nearest(plot, panel.lines) : null;
-      if (line) go(line, step);
-    })] },
+    width, height: HEIGHT, series: [{}, ...panel.lines.flatMap((line) => series(line, look.smoothing))], bands, legend: { show: false }, hooks,
+    cursor: { points: { show: false }, drag: { setScale: false, x: false, y: false }, sync: { key: "curves", scales: ["x", null] } },
+    scales: { x: { time: false }, y: { distr: look.logarithmic ? 3 : 1 } },
+    axes: [{ ...axis, label: look.x.label, size: 34, values }, { ...axis, size: 58, ...(panel.unit ? { label: panel.unit } : {}), values }],
   };
 }
 
-function grounds(plot, alarms) {
+function shadeAlarms(plot, alarms, x) {
   plot.ctx.fillStyle = "rgba(220, 60, 60, 0.16)";
-  for (const [first, last] of alarms.flatMap((alarm) => alarm.ranges)) {
-    const begin = plot.valToPos(first - 0.5, "x", true), end = plot.valToPos(last + 0.5, "x", true);
-    const left = Math.max(begin, plot.bbox.left), right = Math.min(end, plot.bbox.left + plot.bbox.width);
-    if (right > left) plot.ctx.fillRect(left, plot.bbox.top, right - left, plot.bbox.height);
+  for (const { run, ranges } of alarms) {
+    for (const [first, last] of ranges) {
+      const begin = plot.valToPos(x.at(first - 0.5, [run]), "x", true), end = plot.valToPos(x.at(last + 0.5, [run]), "x", true);
+      const left = Math.max(begin, plot.bbox.left), right = Math.min(end, plot.bbox.left + plot.bbox.width);
+      if (right > left) plot.ctx.fillRect(left, plot.bbox.top, right - left, plot.bbox.height);
+    }
   }
 }
 
@@ -80,24 +69,51 @@ const summary = (panel) => panel.lines.filter((line) => measured(line).length).m
   return `${line.name}: ${figure(first[1])} at step ${first[0]}, ${figure(last[1])} at step ${last[0]}`;
 }).join("; ");
 
-export function Chart({ panel, alarms, theme, open }) {
-  const holder = useRef(null);
-  const [table, setTable] = useState(false);
+function Values({ panel }) {
+  return html`<div class="wide short" tabindex="0" role="region" aria-label="values of ${panel.metric}"><table><thead><tr><th>line</th><th>step</th><th>value</th><th>interval</th></tr></thead>
+    <tbody>${panel.lines.flatMap((line) => line.points.map(([step, size, low, high, counts]) => html`<tr><td>${line.name}</td><td>${step}</td><td>${figure(size)}${counts ? "" : " (does not count)"}</td>
+      <td>${low === null ? "" : `${figure(low)} to ${figure(high)}`}</td></tr>`))}</tbody></table></div>`;
+}
+
+// Values under the pointer, or the last ones, as they were measured also where the line is smoothed.
+function Legend({ panel, drawn, x, at }) {
+  const entries = panel.lines.map((line, i) => {
+    const index = at === null ? drawn.data[0].findLastIndex((_, k) => shownAt(drawn.data, i, k) !== null) : at;
+    return { line, size: drawn.data[7 + COLUMNS * i][index] ?? shownAt(drawn.data, i, index), step: drawn.steps[i][index] };
+  });
+  const steps = [...new Set(entries.map((each) => each.step).filter((step) => step !== undefined))];
+  const where = at === null ? "last" : x.kind ? `${figure(Number(drawn.data[0][at]?.toPrecision(4)))} ${x.label}, step ${steps.join(", ")}` : `step ${drawn.data[0][at]}`;
+  return html`<p class="legend"><span>${where}</span>${entries.map(({ line, size }) => (at !== null || size !== null ? html`<span><i style=${{ backgroundColor: line.colour }}></i>${line.name} <b>${figure(size)}</b></span>` : null))}</p>`;
+}
+
+// `look`: {x, smoothing, logarithmic}; `alarms`: [{run, ranges}]; `open(line, step)`: what a click on a curve does.
+export function Chart({ panel, alarms = [], theme, open, look }) {
+  const holder = useRef(null), plot = useRef(null), [table, setTable] = useState(false), [at, setAt] = useState(null);
+  const drawn = useMemo(() => columns(panel.lines, look.x, look.smoothing, look.logarithmic), [panel, look]);
+  const label = useMemo(() => `${panel.metric}${panel.unit ? ` [${panel.unit}]` : ""}. ${summary(panel)}`, [panel]);
   useEffect(() => {
-    const draw = () => {
-      holder.current.replaceChildren();
-      return new globalThis.uPlot(options(panel, alarms, Math.max(240, holder.current.clientWidth), open), columns(panel.lines), holder.current);
+    const width = () => Math.max(240, holder.current.clientWidth);
+    const click = () => {
+      const { idx } = plot.current.cursor, line = idx === null || idx === undefined ? null : nearest(plot.current, panel.lines.length);
+      if (open && line !== null && drawn.steps[line][idx]) open(panel.lines[line], drawn.steps[line][idx]);
     };
-    let plot = draw();
-    const resized = new ResizeObserver(() => { const width = Math.max(240, holder.current.clientWidth); if (plot.width !== width) plot.setSize({ width, height: HEIGHT }); });
+    const hooks = {
+      drawClear: [(made) => shadeAlarms(made, alarms, look.x)], ready: [(made) => made.over.addEventListener("click", click)],
+      setCursor: [(made) => setAt(made.cursor.left < 0 ? null : made.cursor.idx ?? null)],
+    };
+    holder.current.replaceChildren();
+    setAt(null);
+    plot.current = new globalThis.uPlot(options(panel, look, width(), hooks), drawn.data, holder.current);
+    const resized = new ResizeObserver(() => { if (plot.current.width !== width()) plot.current.setSize({ width: width(), height: HEIGHT }); });
     resized.observe(holder.current);
-    return () => { resized.disconnect(); plot.destroy(); };
-  }, [panel, alarms, theme]);
-  return html`<figure class="chart"><figcaption>${panel.metric}</figcaption>
-    <div ref=${holder} role="img" aria-label="${panel.metric}. ${summary(panel)}"></div>
-    <p class="legend">${panel.lines.map((line) => (measured(line).length ? html`<span><i style=${{ backgroundColor: line.colour }}></i>${line.name} <b>${figure(measured(line).at(-1)[1])}</b></span>` : null))}</p>
-    <button type="button" class="quiet" aria-expanded=${table ? "true" : "false"} onClick=${() => setTable(!table)}>values</button>
-    ${table ? html`<div class="wide" tabindex="0" role="region" aria-label="values of ${panel.metric}"><table><thead><tr><th>line</th><th>step</th><th>value</th><th>interval</th></tr></thead>
-      <tbody>${panel.lines.flatMap((line) => line.points.map(([step, size, low, high, counts]) => html`<tr><td>${line.name}</td><td>${step}</td><td>${figure(size)}${counts ? "" : " (does not count)"}</td>
-      <td>${low === null ? "" : `${figure(low)} to ${figure(high)}`}</td></tr>`))}</tbody></table></div>` : null}</figure>`;
+    return () => { resized.disconnect(); plot.current.destroy(); };
+  }, [drawn, alarms, theme]);
+  const button = (words, press, more = {}) => html`<button type="button" class="quiet" onClick=${press} ...${more}>${words}</button>`;
+  return html`<figure class="chart"><figcaption title=${panel.meaning || null}>${panel.metric}</figcaption>
+    <div ref=${holder} role="img" aria-label=${label}></div>
+    <${Legend} panel=${panel} drawn=${drawn} x=${look.x} at=${at} />
+    <p class="tools files">${button("values", () => setTable(!table), { "aria-expanded": table ? "true" : "false" })}
+      ${button("PNG", () => savePng(panel, plot.current), { "aria-label": `save ${panel.metric} as PNG` })}${button("SVG", () => saveSvg(panel, plot.current, look.x, panel.unit, look.logarithmic), { "aria-label": `save ${panel.metric} as SVG` })}${button("CSV", () => saveCsv(panel, look.x), { "aria-label": `save ${panel.metric} as CSV` })}
+      ${panel.meaning ? html`<span class="meaning">${panel.meaning}</span>` : null}</p>
+    ${table ? html`<${Values} panel=${panel} />` : null}</figure>`;
 }

@@ -1,9 +1,15 @@
 // Overview of runs: cards, curves, final metrics, differing settings and costs.
-import { address, figure, go, html, useState } from "./words.js";
+import { figure, go, html, useMemo, useState } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { spelled } from "./text.js";
 import { Chart } from "./chart.js";
+import { AXES, axis, SMOOTHINGS } from "./curves.js";
 import { Cards } from "./cards.js";
+
+function Look({ query, change }) {
+  const choice = (name, label, choices) => html`<label>${label} <select value=${query[name] || ""} onChange=${(event) => change({ [name]: event.target.value })}>${choices.map(([kind, words]) => html`<option value=${kind}>${words}</option>`)}</select></label>`;
+  return html`${choice("x", "x axis", Object.entries(AXES))}${choice("smooth", "smoothing", SMOOTHINGS)}${choice("scale", "y axis", [["", "linear"], ["log", "logarithmic"]])}`;
+}
 
 function Curves({ runs, query, change, version, theme }) {
   const several = runs.length > 1;
@@ -11,17 +17,19 @@ function Curves({ runs, query, change, version, theme }) {
   const asked = { by, band, ...(query.metrics ? { metrics: query.metrics } : {}) };
   const { answer, error } = useAnswer("curves", asked, version);
   const metrics = [...new Set(runs.flatMap((run) => run.metrics))].sort();
-  const alarms = runs.flatMap((run) => run.alarms);
+  const alarms = useMemo(() => runs.flatMap((run) => run.alarms.map((alarm) => ({ run: run.name, ranges: alarm.ranges }))), [version]);
+  const look = useMemo(() => ({ x: axis(query.x || "", Object.fromEntries(runs.map((run) => [run.name, run.clock]))), smoothing: Number(query.smooth || 0), logarithmic: query.scale === "log" }), [version, query.x, query.smooth, query.scale]);
   const add = (event) => { if (metrics.includes(event.target.value)) { change({ metrics: [query.metrics, event.target.value].filter(Boolean).join(",") }); event.target.value = ""; } };
   // A mean over several runs belongs to none of them: its band is first taken apart into their lines.
   const open = (line, step) => (line.runs.length > 1 ? change({ band: "" }) : go("episodes", { run: line.runs[0], first: step, last: step }));
   return html`<section aria-label="curves"><h2>curves</h2><p class="tools">
     <label>panels <select value=${by} onChange=${(event) => change({ by: event.target.value })}><option value="">by metric</option><option value="role">by role</option></select></label>
     ${several ? html`<label>seeds <select value=${band} onChange=${(event) => change({ band: event.target.value })}><option value="seeds">as one band</option><option value="">each a line</option></select></label>` : null}
+    <${Look} query=${query} change=${change} />
     ${live ? html`<label>metric <input list="metrics" placeholder="Add a metric …" onChange=${add} /></label><datalist id="metrics">${metrics.map((name) => html`<option value=${name} />`)}</datalist>
     ${query.metrics ? html`<button type="button" onClick=${() => change({ metrics: "" })}>first look</button>` : null}` : null}</p>
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
-    ${answer ? html`<div class="charts">${answer.panels.map((panel) => html`<${Chart} key=${panel.metric} panel=${panel} alarms=${alarms} theme=${theme} open=${open} />`)}</div>
+    ${answer ? html`<div class="charts">${answer.panels.map((panel) => html`<${Chart} key=${panel.metric} panel=${panel} alarms=${alarms} theme=${theme} open=${open} look=${look} />`)}</div>
       ${answer.left_out.length ? html`<details><summary>more metrics of the first look: ${answer.left_out.length}</summary><p>${answer.left_out.join(", ")}</p></details>` : null}` : html`<p role="status">reading the curves…</p>`}</section>`;
 }
 

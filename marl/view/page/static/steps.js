@@ -1,7 +1,9 @@
 // Steps of a run: metric rows, newest first, with all metrics of one step on demand.
-import { address, figure, html, stay } from "./words.js";
+import { address, figure, go, html, stay } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { spelled } from "./text.js";
+import { Chart } from "./chart.js";
+import { axis } from "./curves.js";
 
 const PAGE = 100;
 
@@ -13,13 +15,27 @@ function Step({ run, step }) {
     ${answer ? html`<div class="wide short" tabindex="0" role="region" aria-label="all metrics of step ${step}"><table><tbody>${Object.entries(answer).map(([name, number]) => html`<tr><th scope="row">${name}</th><td>${figure(number)}</td></tr>`)}</tbody></table></div>` : null}</section>`;
 }
 
-export function StepsPage({ run, query, version }) {
+const LOOK = { x: axis("", {}), smoothing: 0, logarithmic: false };
+
+// Advantages, lengths and entropies in the recorded steps: median, the middle half and nine tenths of each role.
+function Distributions({ run, version, theme }) {
+  const { answer, error } = useAnswer("distributions", { run: run.name }, version, true);
+  if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
+  if (!answer) return html`<p role="status">reading the recorded steps…</p>`;
+  if (!answer.panels.length) return null;
+  const open = (_, step) => go("episodes", { run: run.name, first: step, last: step });
+  return html`<section aria-label="distributions"><h2>distributions by step</h2><p class="faint">Line: median; bands: the middle half and the middle nine tenths${answer.read < answer.recorded ? `; ${answer.read} of ${answer.recorded} recorded steps` : ""}. A click opens the step's episodes.</p>
+    <div class="charts">${answer.panels.map((panel) => html`<${Chart} key=${panel.metric} panel=${panel} theme=${theme} open=${open} look=${LOOK} />`)}</div></section>`;
+}
+
+export function StepsPage({ run, query, version, theme }) {
   const offset = Number(query.offset || 0);
   const { answer, error } = useAnswer("rows", { run: run.name, ...(live ? { offset, limit: PAGE } : {}) }, version);
   const turn = (to) => stay("steps", { ...query, run: run.name, offset: to });
   if (error) return html`<h2>steps of ${run.name}</h2><p class="warning" role="alert">${spelled(error)}</p>`;
   if (!answer) return html`<p role="status">reading the steps…</p>`;
   return html`<section aria-label="steps"><h2>steps of ${run.name}</h2>${query.step && live ? html`<${Step} run=${run} step=${query.step} />` : null}
+    <${Distributions} run=${run} version=${version} theme=${theme} />
     <div class="wide" tabindex="0" role="region" aria-label="steps"><table class="list"><thead><tr><th>step</th>${answer.columns.map((name) => html`<th>${name}</th>`)}</tr></thead>
     <tbody>${answer.rows.map((row) => html`<tr class=${String(row.step) === query.step ? "chosen" : null}><th scope="row">${live ? html`<a href=${address("steps", { ...query, run: run.name, step: row.step })}>${row.step}</a>` : row.step}</th>
       ${answer.columns.map((name) => html`<td>${figure(row[name])}</td>`)}</tr>`)}</tbody></table></div>

@@ -12,6 +12,7 @@ from functools import cached_property
 from statistics import fmean
 
 from marl.core.config import shorten
+from marl.core.errors import EngineError
 from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Completion, Deal, Problem, Request, Turn, VerifierCase
@@ -61,7 +62,7 @@ class RandomPlayRequestBuilder(RoleRequestBuilder):
         self.request_count = 0
         """Number of requests so far."""
         self.last_role = ""
-        """Role of the latest request."""
+        """Role of the latest request, other than model calls of programs."""
         self.deadline_s = math.inf
         """Deadline for new requests (`time.monotonic()`)."""
 
@@ -73,6 +74,7 @@ class RandomPlayRequestBuilder(RoleRequestBuilder):
         """
         self._check_deadline()
         request = super().build_request(role_name, context, seed)
+        self.last_role = role_name
         heard_agents = {*context.info["hears"]} - {context.agent}
         self.audible_roles |= {(role_name, turn.role) for turn in context.turns if turn.agent in heard_agents}
         return self._with_placeholder_answer(role_name, request)
@@ -89,7 +91,6 @@ class RandomPlayRequestBuilder(RoleRequestBuilder):
             raise TimeoutError(f"an episode took longer than {LIMIT_S:g} s")
 
     def _with_placeholder_answer(self, role_name: str, request: Request) -> Request:
-        self.last_role = role_name
         self.request_count += 1
         if verdict := self._verdicts.get(request.policy):
             return replace(request, examples=(verdict,))
@@ -113,7 +114,7 @@ class DryRun:
     unfinished_requests: int | None
     """Number of requests in the episode that exceeded the time limit, or None if all episodes ended."""
     last_role: str = ""
-    """Role of the last request. After a timeout, the role whose answer may have been missing."""
+    """Role of the last request, other than calls of programs. After a timeout, its answer may have been missing."""
     audible_roles: frozenset[tuple[str, str]] = frozenset()
     """Pairs (reading role, read role) of different agents, where the first may read turns of the second."""
     configs: ModelConfigFiles = field(default_factory=dict)
@@ -260,7 +261,7 @@ def play_dry_run(scenario: Scenario, config_files: ModelConfigFiles | None = Non
         except (TimeoutError, CallTimeoutError):
             unfinished = casting.request_count - before
             break
-        except (GameError, ValueError) as error:
+        except (GameError, EngineError, ValueError) as error:
             raise ValueError(f"a random episode failed: {error}") from error
         episodes += played
         for episode in played:

@@ -122,10 +122,7 @@ def scenario_warnings(dry_run: DryRun) -> Iterator[str]:
     """Yield a warning for each likely mistake in the scenario that does not prevent a run."""
     scenario = dry_run.scenario
     if dry_run.unfinished_requests is not None:
-        yield (
-            f"an episode had not ended after {dry_run_module.LIMIT_S:g} s and {dry_run.unfinished_requests:,} "
-            f"questions of random play; the last went to role {dry_run.last_role!r}"
-        )
+        yield _unfinished_episode_warning(dry_run, dry_run.unfinished_requests)
     for role in scenario.roles:
         if role not in dry_run.turns_by_role and dry_run.episodes:
             yield f"roles.{role}: did not speak in {len(dry_run.episodes)} random episodes"
@@ -164,6 +161,19 @@ def scenario_warnings(dry_run: DryRun) -> Iterator[str]:
                 f"roles.{role}: a prompt of {max(counts):,} tokens and an answer of up to "
                 f"{settings.sampling.max_tokens:,} are more than {limited_by} {context:,}"
             )
+
+
+def _unfinished_episode_warning(dry_run: DryRun, request_count: int) -> str:
+    """Return the warning about the episode that exceeded the time limit after `request_count` requests."""
+    role = dry_run.last_role
+    took = f"had not ended after {dry_run_module.LIMIT_S:g} s and {request_count:,} questions of random play"
+    policy = role and dry_run.scenario.roles[role].policy
+    if policy and dry_run.scenario.policies[policy].engine.runs_programs:
+        return (
+            f"roles.{role}: its program {took}; a program without end is stopped by "
+            f"policies.{policy}.engine.timeout_s, and an episode is left out after engine.attempts such programs"
+        )
+    return f"an episode {took}; the last went to role {role!r}"
 
 
 def _context_limit_and_origin(dry_run: DryRun, policy: str) -> tuple[int | None, str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import groupby
+from operator import attrgetter
 from statistics import fmean
 
 from marl.core.graph import Trajectory
-from marl.core.types import Metrics, Turn, TurnId
+from marl.core.types import Message, Metrics, Turn, TurnId
 from marl.core.usage import RemoteUsage
 from marl.host.untrusted_text import parse_json
 from marl.metrics.collapse import collapse_metrics, population_standard_deviation
+from marl.protocols import RoleConfig
 from marl.protocols.tasks import FAULTY, UNKNOWN
 from marl.scenario.games import HELD_OUT_SCOPES, SCOPES
 
@@ -38,6 +41,8 @@ role/ROLE/unknown, unknown/CHECK | share of verdicts | a check (this one) could 
 role/ROLE/spoof | share of turns | imitated the verdict of a critic or judge that read the turn; only of roles that a
     critic or judge reads
 role/ROLE/aborted | share of turns | given up by the engine
+role/ROLE/edited | share of turns | a program sent the history of the role's own turns with changes, so that the prompt
+    could not continue their tokens and is new; of callers with `history: append`
 role/ROLE/reward/COMPONENT | reward | sum of a named reward over the role's seats, mean over episodes
 role/ROLE/reward_std | reward | standard deviation (ddof 0) of the role's returns over seats and episodes
 policy/POLICY/prompt_tokens, completion_tokens | tokens | counted by an endpoint, for the step's turns
@@ -142,6 +147,38 @@ def role_metrics(trajectories: Iterable[Trajectory]) -> Metrics:
         for name, value in (figures | collapse_metrics(turns) | _undecided_verdict_shares(turns)).items():
             metrics[f"role/{role}/{name}"] = value
     return metrics
+
+
+def edited_history_metrics(trajectories: Iterable[Trajectory], roles: Mapping[str, RoleConfig]) -> Metrics:
+    """Return the share of turns whose prompt is new because its history was edited, by role.
+
+    Only the callers with `history: append` among `roles` (name -> settings) have such a share.
+    """
+    continued = {name for name, role in roles.items() if role.answers_programs and role.history == "append"}
+    turns, edited = Counter[str](), Counter[str]()
+    for trajectory in trajectories:
+        # A prompt continues only calls of the same run of a program, whose own turn follows those of its calls.
+        for is_inner, run in groupby(trajectory.turns, attrgetter("inner")):
+            calls = [turn for turn in run if is_inner and turn.role in continued]
+            prompts = {(turn.agent, turn.request.messages) for turn in calls}
+            for turn in calls:
+                turns[turn.role] += 1
+                edited[turn.role] += _is_edited_history(turn, prompts)
+    return {f"role/{role}/edited": edited[role] / count for role, count in sorted(turns.items())}
+
+
+def _is_edited_history(turn: Turn, prompts: Collection[tuple[str, tuple[Message, ...]]]) -> bool:
+    """Return True if the new prompt of `turn` is a changed history of its agent's calls.
+
+    Then an answer in the prompt is the agent's own, or the agent and the messages before the first answer are among
+    `prompts`, the program's calls. Examples that a program writes as answers are neither.
+    """
+    messages = turn.request.messages
+    answers = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    if turn.request.continues or not answers:
+        return False
+    shows_own_answer = any(mark.kind == "self" and mark.message in answers for mark in turn.request.marks)
+    return shows_own_answer or (turn.agent, messages[: answers[0]]) in prompts
 
 
 def _roles_of_turns_read_by(verdict_turn: Turn, trajectory: Trajectory) -> set[str]:

@@ -22,7 +22,7 @@ from marl.credit_stage.records import with_token_statistics
 from marl.evaluation.evaluate import Evaluator
 from marl.metrics.alarms import Alarm, AlarmMonitor, AlarmStopError
 from marl.metrics.collapse import most_common_move
-from marl.metrics.trajectory_metrics import summarize_trajectories, usage_metrics
+from marl.metrics.trajectory_metrics import edited_history_metrics, summarize_trajectories, usage_metrics
 from marl.protocols import TracksPolicyUpdates
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import BestEvaluationTracker
@@ -134,6 +134,7 @@ class TrainingLoop:
                     step_credit = run.assign_credit(trajectories, readings)
                     batches = run.samples(trajectories, step_credit, readings)
                 metrics = summarize_trajectories(trajectories)
+                metrics |= edited_history_metrics(trajectories, run.scenario.roles)
                 metrics["episode/dropped"] = float(run.simulator.drops.count - dropped)
                 metrics["episode/unjudged"] = float(run.simulator.unverified - unverified)
                 turns = chain.from_iterable(trajectory.turns for trajectory in trajectories)

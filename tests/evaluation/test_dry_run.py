@@ -403,4 +403,21 @@ def test_a_program_that_asks_without_end_is_told(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module, "LIMIT_S", 1.0)
     run = play_program(tmp_path, "def main(task):\n    while True: ask('again')\n")
     assert run.unfinished_requests
-    assert "an episode had not ended after 1 s" in next(scenario_warnings(run))
+    assert next(scenario_warnings(run)).startswith(
+        f"roles.crew: its program had not ended after 1 s and {run.unfinished_requests:,} questions of random play; "
+    )
+
+
+def test_a_program_that_never_returns_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIMIT_S", 0.5)
+    run = play_program(tmp_path, "import time\ndef main(task): time.sleep(3600)\n")
+    assert next(scenario_warnings(run)) == (
+        "roles.crew: its program had not ended after 0.5 s and 1 questions of random play; a program without end is "
+        "stopped by policies.program.engine.timeout_s, and an episode is left out after engine.attempts such programs"
+    )
+
+
+def test_a_program_whose_module_is_missing_is_refused_by_the_name_of_the_module(tmp_path: Path) -> None:
+    cause = "a random episode failed: policy 'program': engine.call: ModuleNotFoundError: No module named 'no_module'"
+    with pytest.raises(ValueError, match=cause):
+        play_program(tmp_path, "import no_module\n")

@@ -37,6 +37,7 @@ class _ProgramJob:
     """Request that a program answers, in up to `attempts` attempts."""
 
     ticket: Ticket
+    policy: str
     task: Any
     callers: Mapping[str, AnsweringAgent]
     """Model name in the program's calls -> agent that answers these calls."""
@@ -90,7 +91,7 @@ class ProgramEngine(ModelCallingEngine):
             callers = {name: AnsweringAgent(entry["agent"], entry["match"]) for name, entry in state["callers"].items()}
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"policy {request.policy!r} runs a program, but was given no task: {error!r}") from error
-        job = self._jobs[ticket] = _ProgramJob(ticket, task, callers)
+        job = self._jobs[ticket] = _ProgramJob(ticket, request.policy, task, callers)
         if self._gateway is None:
             self._start_workers()
         self._queued.put(job)
@@ -119,7 +120,7 @@ class ProgramEngine(ModelCallingEngine):
                 if isinstance(event, _JobFinished):
                     if self._jobs.pop(event.job.ticket, None):
                         if isinstance(event.answer, EngineError):
-                            raise event.answer
+                            raise EngineError(f"policy {event.job.policy!r}: {event.answer}")
                         answers.append((event.job.ticket, event.answer))
                 elif event.parent in self._jobs:
                     if isinstance(event, ProgramModelCall):

@@ -43,15 +43,19 @@ def colours_by_name(names: Iterable[str]) -> dict[str, str]:
 
 
 def role_colours(runs: Iterable[Path]) -> dict[str, str]:
-    """Return role -> colour, for the roles in the first rows of the runs' metrics.
+    """Return role -> colour, for the roles in each run's first row with metrics of roles.
 
-    First rows never change, so that a role keeps its colour while the runs go on and whatever metrics are drawn.
+    Such rows never change, so that a role keeps its colour while the runs go on and whatever metrics are drawn. The
+    first row of all may be that of an evaluation before training, which has no roles.
     """
-    metrics: list[str] = []
+    roles: set[str] = set()
     for run in runs:
         with suppress(RunFolderError):  # a run that cannot be read adds no roles
-            metrics += next(iter(RunFolder(run).rows()), {})
-    return colours_by_name(sorted({name.split("/")[1] for name in metrics if name.startswith("role/")}))
+            for row in RunFolder(run).rows():
+                if found := {name.split("/")[1] for name in row if name.startswith("role/")}:
+                    roles |= found
+                    break
+    return colours_by_name(sorted(roles))
 
 
 def line_style_by_name(line_names: Iterable[str], run_path_by_name: Mapping[str, Path]) -> dict[str, LineStyle]:

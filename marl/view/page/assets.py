@@ -6,10 +6,14 @@ import re
 from functools import cache
 from importlib.resources import files
 
-LIBRARIES = ("htm-preact.js", "uplot.js")
-"""Vendored libraries: plain scripts that define `htmPreact` and `uPlot`."""
+LIBRARIES = ("htm-preact.js", "uplot.js", "marked.js", "temml.js")
+"""Vendored libraries: plain scripts that define `htmPreact`, `uPlot`, `marked` and `temml`.
+
+A page of the server loads the last two when it first shows a text as Markdown.
+"""
 MODULES = (
     *("words.js", "store.js", "text.js", "tokens.js", "graph.js", "curves.js", "chart_files.js", "chart.js"),
+    *("markdown.js", "conversation.js", "comparison.js", "neighbours.js"),
     *("board.js", "chain.js", "credit_rules.js"),
     *("run_state.js", "cards.js"),
     *("episode.js", "episodes.js", "overview.js", "steps.js", "states.js", "held_out.js", "app.js"),

@@ -9,7 +9,7 @@ from pydantic import Field
 
 _Step = Annotated[int, Field(ge=0, lt=2**63)]
 """Number of a step; SQLite stores whole numbers in 64 bits."""
-Order = Literal["newest", "oldest", "best", "worst", "longest"]
+Order = Literal["newest", "oldest", "best", "worst", "longest", "shortest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class EpisodeFilter:
     high: float | None = None
     """Maximum of the metric `figure` (None: no limit)."""
     order: Order = "newest"
-    """Order of the episodes. `best` and `worst` are by the metric `figure`."""
+    """Order of the episodes. `best` and `worst` are by the metric `figure`; of equal ones, `worst` begins with those of
+    most unreadable and cut-off turns, then with the longest, and `best` with the opposite."""
 
     def where_clause_and_values(self) -> tuple[str, list[Any]]:
         """Return the SQL WHERE clause of the filter ("" without conditions), and the clause's parameters."""
@@ -89,9 +90,13 @@ class EpisodeFilter:
         """Return the SQL ORDER BY clause of `order`, and the clause's parameters."""
         if self.order in ("best", "worst"):
             metric, values = self._metric_sql_and_values()
-            direction = "DESC" if self.order == "best" else "ASC"
-            return f"ORDER BY {metric} {direction} NULLS LAST, step DESC, place", values
-        orders = {"newest": "step DESC, place", "oldest": "step, place", "longest": "turns DESC, step DESC, place"}
+            first, ties = ("DESC", "ASC") if self.order == "best" else ("ASC", "DESC")
+            failed = f"unreadable + cut_off {ties}, turns {ties}"
+            return f"ORDER BY {metric} {first} NULLS LAST, {failed}, step DESC, place", values
+        orders = {
+            **{"newest": "step DESC, place", "oldest": "step, place"},
+            **{"longest": "turns DESC, step DESC, place", "shortest": "turns, step DESC, place"},
+        }
         return f"ORDER BY {orders[self.order]}", []
 
     def _metric_sql_and_values(self) -> tuple[str, list[Any]]:

@@ -41,6 +41,7 @@ VIEWS = (
     BAD,
     "#/steps?run=a&step=2",
     f"{EPISODE}&shade=mismatch",
+    f"{EPISODE}&show=conversation&markdown=1",
     "#/states?run=a&step=1",
     "#/states?run=a&of=strategies",
     "#/held_out?run=a",
@@ -368,6 +369,121 @@ def test_two_siblings_stand_side_by_side(page: Page) -> None:
     expect(right.locator("#turn-title")).to_contain_text("turn 1")
 
 
+def test_episodes_of_two_runs_are_compared_by_two_clicks(page: Page) -> None:
+    visit(page, "#/episodes?run=a")
+    page.get_by_role("button", name="compare 000001.0.0 with another episode").click()
+    expect(page.get_by_text("to be compared: episode 000001.0.0 of a")).to_be_visible()
+    visit(page, "#/episodes?run=b")
+    page.get_by_role("link", name="compare 000002.1.3 of b with the chosen episode").click()
+    expect(page.locator(".pane")).to_have_count(2)
+    expect(page.get_by_role("heading", name="episode 000001.0.0 of a")).to_be_visible()
+    expect(page.get_by_role("heading", name="episode 000002.1.3 of b")).to_be_visible()
+
+
+def test_a_click_on_a_column_orders_the_list_and_the_way_goes_on_in_this_order(page: Page, runs: list[Path]) -> None:
+    visit(page, "#/episodes?run=b&first=1&last=1")
+    header = page.get_by_role("columnheader", name="chips")
+    header.get_by_role("button").click()
+    expect(header).to_have_attribute("aria-sort", "descending")
+    header.get_by_role("button").click()
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    hands = RunFolder(runs[1]).load_trajectories(1)
+    hands.sort(key=lambda hand: (hand.findings.measures["chips"], -len(hand.turns)))
+    links = page.locator("table.list tbody a[href*='#/episode?']")
+    expect(links).to_have_text([hand.id for hand in hands])
+    links.nth(1).click()
+    around = page.get_by_role("navigation", name="episodes around")
+    expect(around).to_contain_text("2 of 8 in the list")
+    page.keyboard.press("n")
+    expect(page.get_by_role("heading", name=f"episode {hands[2].id}")).to_be_visible()
+    around.get_by_role("link", name="previous").click()
+    expect(page.get_by_role("heading", name=f"episode {hands[1].id}")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page).to_have_url(re.compile("order=worst"))
+    visit(page, "#/episode?run=b&step=1&episode=000001.0.0")
+    expect(page.get_by_role("navigation", name="episodes around")).to_contain_text("1 of 8 in step 1")
+
+
+def test_an_episode_is_a_conversation_beside_its_graph(page: Page, runs: list[Path]) -> None:
+    visit(page, EPISODE)
+    page.get_by_role("button", name="conversation").click()
+    hand = RunFolder(runs[0]).load_trajectory(1, 0)
+    said = page.locator("article.said")
+    expect(said).to_have_count(len(hand.turns))
+    for turn, shown in zip(hand.turns, said.all(), strict=True):
+        expect(shown.get_by_label(f"answer of turn {turn.id[1]}")).to_have_text(turn.completion.text)
+        expect(shown).to_contain_text(turn.agent)
+    expect(said.last.locator(".outcome li")).to_have_count(len(hand.rewards))
+    page.locator('[data-turn="1"]').click()
+    expect(page.locator("article.said.chosen")).to_have_attribute("data-said", "1")
+    page.keyboard.press("k")
+    expect(page.locator('[data-turn="0"]')).to_have_attribute("aria-pressed", "true")
+    expect(page).to_have_url(re.compile("show=conversation"))
+
+
+def test_link_and_text_of_an_episode_are_copied(page: Page, context: BrowserContext, runs: list[Path]) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit(page, f"{EPISODE}&turn=1")
+    page.get_by_role("button", name="copy text").click()
+    expect(page.get_by_role("button", name="copied")).to_be_visible()
+    spoken = RunFolder(runs[0]).load_trajectory(1, 0).turns[1].completion.text
+    assert page.evaluate("navigator.clipboard.readText()") == spoken
+    page.get_by_role("button", name="copy link").click()
+    expect(page.get_by_role("button", name="copied")).to_have_count(1)
+    assert page.evaluate("navigator.clipboard.readText()").endswith(f"/{EPISODE}&turn=1")
+
+
+def test_held_out_starts_are_counted_by_what_changed(page: Page, runs: list[Path]) -> None:
+    before, after = (RunFolder(runs[0]).read_held_out_episodes(step)[0] for step in (0, 3))
+    returns = [sum(played.returns.values()) for played in (before, after)]
+    visit(page, "#/held_out?run=a&figure=sum+of+returns")
+    expect(page.get_by_text("of 1 starts played in both")).to_be_visible()
+    kinds = {"higher": returns[1] > returns[0], "lower": returns[1] < returns[0], "as before": returns[0] == returns[1]}
+    for words, holds in kinds.items():
+        expect(page.get_by_role("link", name=f"{int(holds)} {words}")).to_be_visible()
+    words = next(words for words, holds in kinds.items() if holds)
+    page.get_by_role("link", name=f"1 {words}").click()
+    expect(page.locator("article.turn")).to_have_count(1)
+
+
+MARKDOWN = r"""# Result
+Let $y = 0$. Then
+- **bold** and `code <b>`
+- $x^2 + \frac{1}{2}$
+
+\[ \sqrt{2} \]
+
+| a | b |
+|---|---|
+| 1 | <img src=x onerror="window.broken=1"> |
+
+[click](javascript:alert(1)) ![p](http://example.com/p.png) <script>window.broken=1</script>
+$\href{javascript:alert(1)}{x}$ costs $5 or $6"""
+
+
+def test_markdown_and_formulas_are_drawn_without_any_html_of_the_text(page: Page) -> None:
+    script = """async (text) => {
+        const { html, render } = await import('/static/words.js'), { Markdown } = await import('/static/markdown.js');
+        const holder = document.createElement("div"); holder.id = "sample"; document.body.append(holder);
+        render(html`<${Markdown} text=${text} label="sample" />`, holder); }"""
+    page.evaluate(script, MARKDOWN)
+    sample = page.locator("#sample")
+    expect(sample.locator("math")).to_have_count(3)
+    assert sample.locator("math mfrac").count() == sample.locator("math msqrt").count() == 1
+    assert sample.locator("strong").all_text_contents() == ["bold"]
+    assert sample.locator("code").all_text_contents() == ["code <b>"]
+    assert sample.locator("td").count() == 2
+    assert sample.locator("img, script, a, [href], [src], [style], [onerror]").count() == 0
+    for part in (
+        "[click](javascript:alert(1))",
+        "![p](http://example.com/p.png)",
+        "<script>",
+        "<img",
+        "costs $5 or $6",
+    ):
+        expect(sample).to_contain_text(part)
+
+
 def test_the_same_start_is_compared_between_two_checkpoints(page: Page) -> None:
     visit(page, EPISODE)
     page.get_by_text("the same start in 2 other steps").click()
@@ -511,6 +627,9 @@ def test_a_report_is_one_file_that_shows_the_same_and_loads_nothing(
     expect(page.locator("#turn-title")).to_contain_text("turn 0")
     page.get_by_role("button", name="chat template").click()
     expect(page.get_by_label("exact prompt")).to_have_text("check bet")
+    page.get_by_role("button", name="conversation").click()
+    page.get_by_label("Markdown and formulas").check()
+    expect(page.locator("article.said .markdown").first).to_be_visible()
     page.get_by_role("navigation", name="views").get_by_role("link", name="states").click()
     expect(page.get_by_role("heading", name=re.compile("information states"))).to_be_visible()
     page.get_by_label("show").select_option("strategies")

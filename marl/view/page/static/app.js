@@ -12,7 +12,7 @@ import { HeldOutPage } from "./held_out.js";
 
 const REFRESH_MS = 3000;
 const VIEWS = { overview: "runs", episodes: "episodes", steps: "steps", states: "states", held_out: "held-out" };
-const KEYS = [["j, ↓ / k, ↑", "next and previous turn or episode"], ["Enter", "open what is chosen"], ["/", "search episodes"],
+const KEYS = [["j, ↓ / k, ↑", "next and previous turn or episode"], ["n / p", "next and previous episode"], ["Enter", "open what is chosen"], ["/", "search episodes"],
   ["g r, g e, g s, g i, g h", "go to runs, episodes, steps, information states, held-out examples"], ["t", "light or dark"], ["Esc", "to the list above"], ["?", "this list"]];
 
 function Help({ close }) {
@@ -129,6 +129,7 @@ function App() {
   useEffect(() => { document.title = title(view, { ...query, run: query.run || run?.name }); });
   const list = useRef({});
   if (view === "episodes") list.current = query;  // Esc leads from an episode back to the list with its filters
+  if (view === "episode" && query.list !== undefined) list.current = Object.fromEntries(new URLSearchParams(query.list));  // also after a reload
   const to = (name) => () => run && go(name, name === "overview" ? {} : { run: run.name });
   const search = () => { if (view !== "episodes") to("episodes")(); setTimeout(() => document.getElementById("filter-text")?.focus(), 50); };
   useKeyboard({ "?": () => setHelp(true), "/": search, t: turnTheme, Escape: () => (view === "episode" ? go("episodes", { ...list.current, run: run?.name }) : to("overview")()), "g r": to("overview"), "g e": to("episodes"), "g s": to("steps"), "g i": to("states"), "g h": to("held_out") });

@@ -1,7 +1,11 @@
 // One episode: its graph, its turns, and every recorded detail of the selected turn.
 import { address, figure, greatestSize, html, KINDS, share, stay, typing, useEffect, useKeys, useMemo, useState, value } from "./words.js";
 import { ask, live, useAnswer } from "./store.js";
-import { cut, Prompt, spelled, Written } from "./text.js";
+import { Copy, cut, Prompt, spelled, Written } from "./text.js";
+import { Markdown } from "./markdown.js";
+import { Conversation, conversationText } from "./conversation.js";
+import { Chosen, Compare, useComparison } from "./comparison.js";
+import { Neighbours } from "./neighbours.js";
 import { advantages, greatestMismatch, SHADES, Tokens, TokenTable } from "./tokens.js";
 import { Graph } from "./graph.js";
 import { Board, Moves } from "./board.js";
@@ -40,7 +44,7 @@ function Answer({ turn, chain, learnt, shade, setShade, scale, mismatch }) {
     ${sampled ? html`<p class="tools"><label>shade by <select value=${shade} onChange=${(event) => setShade(event.target.value)}>
       ${Object.entries(SHADES).map(([name, words]) => html`<option value=${name}>${words}</option>`)}</select></label>
       <button type="button" aria-pressed=${table ? "true" : "false"} onClick=${() => setTable(!table)}>token table</button></p>` : null}
-    ${sampled && shade !== "plain" ? html`<${Tokens} turn=${turn} chain=${chain} learnt=${learnt} shade=${shade} scale=${scale} mismatch=${mismatch} />` : html`<${Written} text=${turn.text} label="completion" />`}
+    ${shade === "markdown" ? html`<${Markdown} text=${turn.text} label="completion" />` : sampled && shade !== "plain" ? html`<${Tokens} turn=${turn} chain=${chain} learnt=${learnt} shade=${shade} scale=${scale} mismatch=${mismatch} />` : html`<${Written} text=${turn.text} label="completion" />`}
     ${turn.reason ? html`<${Written} text=${turn.reason} label="reason" />` : null}
     ${sampled && table ? html`<${TokenTable} turn=${turn} chain=${chain} learnt=${learnt} />` : null}
     <p>read as ${turn.action === null ? html`<b class="warning">nothing: no legal move could be read</b>` : html`<b class="said">${spelled(cut(turn.action, 400))}</b>`}
@@ -120,11 +124,23 @@ function useTurnKeys(turns, chosen, change) {
   });
 }
 
+// What is shown beside the graph, and what can be done with the episode.
+function Tools({ query, change, episode, turn, comparison }) {
+  const talk = query.show === "conversation";
+  const link = () => new URL(address("episode", { run: query.run, step: query.step, episode: query.episode, turn: query.turn, show: query.show }), location.href).href;
+  const choice = (kind, words) => html`<button type="button" aria-pressed=${(query.show || "") === kind ? "true" : "false"} onClick=${() => change({ show: kind })}>${words}</button>`;
+  return html`<p class="tools">${choice("", "one turn")}${choice("conversation", "conversation")}
+    ${talk ? html`<label class="flag"><input type="checkbox" checked=${query.markdown === "1"} onChange=${(event) => change({ markdown: event.target.checked ? "1" : "" })} /> Markdown and formulas</label>` : null}
+    <${Copy} words="copy link" text=${link} /><${Copy} words="copy text" text=${() => (talk || !turn ? conversationText(episode) : turn.text)} />
+    ${comparison ? html`<${Compare} episode=${{ run: query.run, step: episode.step, episode: episode.episode }} comparison=${comparison} />` : null}</p>`;
+}
+
 export function EpisodePane({ query, change, rules, compare }) {
   const { answer: episode, error } = useAnswer("episode", { run: query.run, step: query.step, episode: query.episode });
   const other = useAnswer(query.rule ? "judgement" : null, { run: query.run, step: query.step, episode: query.episode, rule: query.rule });
   const chosen = episode ? Math.min(Number(query.turn || 0), episode.turns.length - 1) : 0;
   useTurnKeys(compare && episode ? episode.turns : null, chosen, change);
+  const comparison = useComparison();
   const judged = other.answer && other.answer.chains ? other.answer : null;
   const chains = judged ? judged.chains : episode?.chains;
   // A key changes only the turn: all that belongs to the episode is computed, and drawn, once.
@@ -134,15 +150,17 @@ export function EpisodePane({ query, change, rules, compare }) {
   const around = useMemo(() => episode && html`<${Rewards} episode=${episode} /><${Siblings} episode=${episode} run=${query.run} compare=${compare} />`, [episode]);
   if (error) return html`<section class="pane" aria-label="episode ${query.episode} of ${query.run}"><h2>episode ${spelled(String(query.episode))} of ${spelled(String(query.run))}</h2><p class="warning" role="alert">${spelled(error)}</p></section>`;
   if (!episode) return html`<p role="status">reading the episode…</p>`;
-  const turn = episode.turns[chosen];
+  const turn = episode.turns[chosen], choose = (index) => change({ turn: index });
   return html`<section class="pane" aria-label="episode ${episode.episode} of ${query.run}">
+    ${compare ? html`<${Neighbours} query=${query} />` : null}
     <h2>episode ${episode.episode} of ${query.run} <small>step ${episode.step}${episode.game ? `, ${episode.game}` : ""}, ${episode.end}</small></h2>
     ${facts}
+    <${Tools} query=${query} change=${change} episode=${episode} turn=${turn} comparison=${compare ? comparison : null} />${compare ? html`<${Chosen} comparison=${comparison} />` : null}
     ${live && rules ? html`<${RuleChoice} run=${query.run} rule=${query.rule || ""} change=${change} state=${other} />` : null}
     ${judged ? html`<${RuleComparison} step=${episode.step} judged=${judged} />` : null}
-    <div class="columns"><div><${Graph} episode=${episode} chains=${chains} scale=${scale} chosen=${chosen} choose=${(index) => change({ turn: index })} />
+    <div class="columns"><div><${Graph} episode=${episode} chains=${chains} scale=${scale} chosen=${chosen} choose=${choose} />
       ${around}</div>
-      ${turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} shaded=${chains && chains[chosen]} other=${judged}
+      ${turn && query.show === "conversation" ? html`<${Conversation} episode=${episode} chains=${chains} chosen=${chosen} choose=${choose} markdown=${query.markdown === "1"} />` : turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} shaded=${chains && chains[chosen]} other=${judged}
         shade=${query.shade || "advantage"} setShade=${(shade) => change({ shade })} scale=${scale} mismatch=${mismatch} />` : html`<p>no turns</p>`}</div></section>`;
 }
 
@@ -153,7 +171,7 @@ export function EpisodePage({ query, rules }) {
 
 // Two episodes side by side: siblings of a group, the same start at two checkpoints, or any other two.
 export function ComparePage({ query, rules }) {
-  const right = { run: query.run2, step: query.step2, episode: query.episode2, turn: query.turn2, shade: query.shade2, rule: query.rule2 };
+  const right = { run: query.run2, step: query.step2, episode: query.episode2, turn: query.turn2, shade: query.shade2, rule: query.rule2, show: query.show2, markdown: query.markdown2 };
   const spread = (changes) => Object.fromEntries(Object.entries(changes).map(([name, each]) => [`${name}2`, each]));
   return html`<div class="side-by-side">
     <${EpisodePane} query=${query} change=${(changes) => stay("compare", { ...query, ...changes })} rules=${rules} compare=${false} />

@@ -2,6 +2,7 @@
 import { address, figure, go, html, stay, typing, useKeys, useRef, useState } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { cut, spelled } from "./text.js";
+import { Chosen, Compare, useComparison } from "./comparison.js";
 
 const PAGE = 50;
 
@@ -34,7 +35,7 @@ function Filters({ run, query, change }) {
     <${Choice} name="figure" label="figure" query=${query} change=${change} choices=${[["", "sum of rewards"], ...run.figures.map((name) => [name, name.startsWith("return/") ? `${name}, sum of its seats` : name])]} />
     <${Entry} name="low" label="at least" query=${query} change=${change} /><${Entry} name="high" label="at most" query=${query} change=${change} />
     ${alarms.length ? html`<${Choice} name="alarm" label="while alarm" query=${query} change=${change} choices=${[["", "any step"], ...alarms]} />` : null}
-    <${Choice} name="order" label="order" query=${query} change=${change} choices=${[["", "newest first"], ["oldest", "oldest first"], ["best", "best first"], ["worst", "worst first"], ["longest", "longest first"]]} />
+    <${Choice} name="order" label="order" query=${query} change=${change} choices=${[["", "newest first"], ["oldest", "oldest first"], ["best", "best first"], ["worst", "worst first"], ["longest", "longest first"], ["shortest", "shortest first"]]} />
     <${Flag} name="unreadable" label="unreadable turns" query=${query} change=${change} /><${Flag} name="cut_off" label="cut-off turns" query=${query} change=${change} />
     <button type="button" onClick=${() => go("episodes", { run: run.name })}>clear</button></form>`;
 }
@@ -44,17 +45,40 @@ function Progress({ index }) {
   return html`${words}${index.problems.map((problem) => html`<p class="warning">${spelled(problem)}</p>`)}`;
 }
 
-function Row({ run, each, chosen }) {
-  const of = (prefix) => Object.entries(each.figures).filter(([name]) => name.startsWith(prefix)).map(([name, number]) => `${name.slice(prefix.length)} ${figure(number, prefix === "agent/")}`).join(", ");
-  return html`<tr class=${chosen ? "chosen" : null}><td>${each.step}</td>
-    <td><a href=${address("episode", { run, step: each.step, episode: each.episode })}>${each.episode}</a></td>
-    <td>${of("agent/") || figure(each.paid, true)}</td><td>${of("measure/")}</td><td>${each.turns}</td>
+const MOST_COLUMNS = 6;
+
+// Columns of figures: one for each agent's return and each measure, or one for all returns and all measures if there are many.
+function figureColumns(run) {
+  const names = run.figures.filter((name) => /^(agent|measure)\//.test(name));
+  if (names.length > MOST_COLUMNS) return ["agent/", "measure/"].map((prefix) => ({ name: prefix === "agent/" ? "returns" : "measures", prefix }));
+  return names.map((figureName) => ({ name: figureName.replace(/^agent\//, "return of ").replace(/^measure\//, ""), figure: figureName }));
+}
+
+function cellText(column, figures) {
+  if (column.figure) return column.figure in figures ? figure(figures[column.figure], column.figure.startsWith("agent/")) : "–";
+  return Object.entries(figures).filter(([name]) => name.startsWith(column.prefix)).map(([name, number]) => `${name.slice(column.prefix.length)} ${figure(number, column.prefix === "agent/")}`).join(", ");
+}
+
+// A column's header that orders the list; a second click turns the order around. `orders`: [first, second].
+function Sortable({ words, query, change, orders, figureName = null }) {
+  const here = figureName === null || (query.figure || "") === figureName;
+  const order = here ? orders.indexOf(query.order || "newest") : -1;
+  const press = () => change({ order: orders[order === 0 ? 1 : 0], ...(figureName === null ? {} : { figure: figureName }) });
+  const descending = ["newest", "best", "longest"].includes(query.order || "newest");
+  return html`<th aria-sort=${order < 0 ? null : descending ? "descending" : "ascending"}><button type="button" class="sort" onClick=${press}>${words}<span aria-hidden="true">${order < 0 ? "" : descending ? " ▾" : " ▴"}</span></button></th>`;
+}
+
+function Row({ run, each, chosen, columns, link, comparison }) {
+  const key = { run, step: each.step, episode: each.episode };
+  return html`<tr class=${chosen ? "chosen" : null}><td>${each.step}</td><td><a href=${address("episode", { ...key, ...link })}>${each.episode}</a></td>
+    <td>${figure(each.paid, true)}</td>${columns.map((column) => html`<td>${cellText(column, each.figures)}</td>`)}<td>${each.turns}</td>
     <td>${each.unreadable ? html`<span class="warning">${each.unreadable} unreadable</span>` : ""}${each.cut_off ? html` <span class="warning">${each.cut_off} cut off</span>` : ""}</td>
-    <td class="start">${spelled(cut(each.start.replace(/\s+/g, " "), 60))}</td></tr>`;
+    <td><${Compare} episode=${key} comparison=${comparison} /></td><td class="start">${spelled(cut(each.start.replace(/\s+/g, " "), 60))}</td></tr>`;
 }
 
 export function EpisodesPage({ run, query, version }) {
   const [chosen, choose] = useState(-1);
+  const comparison = useComparison(), columns = figureColumns(run);
   const body = useRef(null);
   const offset = Number(query.offset || 0);
   const { answer, error } = useAnswer("episodes", { ...query, run: run.name, offset, limit: PAGE }, version, true);
@@ -69,12 +93,16 @@ export function EpisodesPage({ run, query, version }) {
       body.current?.children[next]?.querySelector("a")?.focus();
     }
   });
-  return html`<section aria-label="episodes"><h2>episodes of ${run.name}</h2><${Filters} run=${run} query=${query} change=${change} />
+  const { run: _, offset: __, ...filters } = query;
+  const list = new URLSearchParams(Object.entries(filters).filter(([, each]) => each)).toString();
+  const by = (words, orders, figureName) => html`<${Sortable} words=${words} query=${query} change=${change} orders=${orders} figureName=${figureName} />`;
+  return html`<section aria-label="episodes"><h2>episodes of ${run.name}</h2><${Filters} run=${run} query=${query} change=${change} /><${Chosen} comparison=${comparison} />
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
     ${answer ? html`<p role="status">${answer.count} episodes${live ? "" : `, of ${answer.index.episodes} that the run recorded: this report holds a selection`}<${Progress} index=${answer.index} /></p>
       ${answer.index.recorded === 0 ? html`<p>Nothing was recorded yet; the setting <code>checkpoint.trajectories</code> is the share of steps that are.</p>` : null}
-      <div class="wide" tabindex="0" role="region" aria-label="list of episodes"><table class="list"><thead><tr><th>step</th><th>episode</th><th>returns</th><th>measures</th><th>turns</th><th>remarks</th><th>start</th></tr></thead>
-      <tbody ref=${body}>${answer.episodes.map((each, i) => html`<${Row} run=${run.name} each=${each} chosen=${i === chosen} />`)}</tbody></table></div>
+      <div class="wide" tabindex="0" role="region" aria-label="list of episodes"><table class="list"><thead><tr>${by("step", ["newest", "oldest"])}<th>episode</th>${by("sum of rewards", ["best", "worst"], "")}
+        ${columns.map((column) => (column.figure ? by(column.name, ["best", "worst"], column.figure) : html`<th>${column.name}</th>`))}${by("turns", ["longest", "shortest"])}<th>remarks</th><th>compare</th><th>start</th></tr></thead>
+      <tbody ref=${body}>${answer.episodes.map((each, i) => html`<${Row} run=${run.name} each=${each} chosen=${i === chosen} columns=${columns} link=${{ list, at: offset + i }} comparison=${comparison} />`)}</tbody></table></div>
       <nav class="tools" aria-label="pages">${offset > 0 ? html`<button type="button" onClick=${() => change({ offset: Math.max(0, offset - PAGE) })}>Previous 50</button>` : null}
       ${offset + PAGE < answer.count ? html`<button type="button" onClick=${() => change({ offset: offset + PAGE })}>Next 50</button>` : null}</nav>` : html`<p role="status">looking…</p>`}</section>`;
 }

@@ -1,5 +1,5 @@
 // Episodes from equal held-out starts before and after training, side by side.
-import { figure, html, stay } from "./words.js";
+import { address, figure, html, stay, value } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { spelled, Written } from "./text.js";
 
@@ -11,6 +11,34 @@ function Played({ title, played }) {
       ${turn.action === null ? html`<p class="warning">could not be read</p>` : null}</div></div>`)}</div>`;
 }
 
+const RETURNS = "sum of returns";
+
+// Number of a held-out episode that is compared: a measure, or the sum of its returns.
+function compared(played, name) {
+  if (!played) return null;
+  if (name === RETURNS) return Object.values(played.returns).reduce((sum, paid) => sum + value(paid), 0);
+  return name in played.measures ? value(played.measures[name]) : null;
+}
+
+const CHANGES = { better: (before, after) => after > before, worse: (before, after) => after < before, same: (before, after) => after === before };
+
+// Starts whose figure rose, fell or stayed, by the name of the change. A measure of only 0 and 1 is right or wrong.
+function changesOf(episodes, name) {
+  const pairs = episodes.map((each) => [each, compared(each.before, name), compared(each.after, name)]).filter(([, before, after]) => before !== null && after !== null);
+  const binary = name !== RETURNS && pairs.every(([, before, after]) => [0, 1].includes(before) && [0, 1].includes(after));
+  const groups = Object.fromEntries(Object.entries(CHANGES).map(([change, holds]) => [change, pairs.filter(([, before, after]) => holds(before, after)).map(([each]) => each)]));
+  const words = binary ? { better: "now right", worse: "now wrong", same: "as before" } : { better: "higher", worse: "lower", same: "as before" };
+  return { groups, words, count: pairs.length };
+}
+
+function Summary({ run, query, answer, names, name, change }) {
+  const { groups, words, count } = changesOf(answer.episodes, name);
+  const link = (kind) => html`<a href=${address("held_out", { ...query, run: run.name, change: query.change === kind ? "" : kind })} aria-current=${query.change === kind ? "true" : null}>${groups[kind].length} ${words[kind]}</a>`;
+  return html`<p class="tools"><label>by <select value=${name} onChange=${(event) => change({ figure: event.target.value, change: "" })}>${names.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>
+    <b>held-out, step ${answer.before} to ${answer.after}:</b> ${link("better")}${link("worse")}${link("same")}<span class="faint">of ${count} starts played in both</span>
+    ${query.change ? html`<a href=${address("held_out", { ...query, run: run.name, change: "" })}>all</a>` : null}</p>`;
+}
+
 export function HeldOutPage({ run, query, version }) {
   const asked = live ? { run: run.name, before: query.before || "", after: query.after || "" } : { run: run.name };
   const { answer, error } = useAnswer("held_out", asked, version);
@@ -19,8 +47,11 @@ export function HeldOutPage({ run, query, version }) {
   if (!answer) return html`<p role="status">reading the evaluations…</p>`;
   const choice = (name) => html`<label>${name} <select value=${String(answer[name])} disabled=${!live} onChange=${(event) => change({ [name]: event.target.value })}>
     ${answer.steps.map((step) => html`<option value=${String(step)}>step ${step}</option>`)}</select></label>`;
+  const measures = [...new Set(answer.episodes.flatMap((each) => Object.keys(each.after.measures)))].sort((a, b) => (b === "success") - (a === "success"));
+  const names = [...measures, RETURNS], name = names.includes(query.figure) ? query.figure : names[0];
+  const chosen = query.change in CHANGES ? new Set(changesOf(answer.episodes, name).groups[query.change]) : null;
   return html`<section aria-label="held-out examples"><h2>held-out examples of ${run.name}</h2>
-    ${answer.steps.length ? html`<p class="tools">${choice("before")}${choice("after")}</p>` : html`<p>No evaluation on held-out starts was recorded.</p>`}
-    ${answer.episodes.map((each) => html`<article class="turn" aria-label=${each.episode}><h3>${each.game ? `${each.game}, ` : ""}${each.episode}${each.answer ? html` <small>answer ${spelled(each.answer)}</small>` : null}</h3>
+    ${answer.steps.length ? html`<p class="tools">${choice("before")}${choice("after")}</p><${Summary} run=${run} query=${query} answer=${answer} names=${names} name=${name} change=${change} />` : html`<p>No evaluation on held-out starts was recorded.</p>`}
+    ${answer.episodes.filter((each) => !chosen || chosen.has(each)).map((each) => html`<article class="turn" aria-label=${each.episode}><h3>${each.game ? `${each.game}, ` : ""}${each.episode}${each.answer ? html` <small>answer ${spelled(each.answer)}</small>` : null}</h3>
       <${Written} text=${each.start} label="start" /><div class="side-by-side"><${Played} title="after step ${answer.before}" played=${each.before} /><${Played} title="after step ${answer.after}" played=${each.after} /></div></article>`)}</section>`;
 }

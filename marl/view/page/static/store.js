@@ -36,9 +36,12 @@ function filtered(query) {
   const steps = query.alarm ? alarmSteps(query) : null;
   const chosen = all.episodes.filter((each) => matches(each, query) && (!steps || steps.some(([a, b]) => a <= each.step && each.step <= b)));
   const size = (each) => measured(each, query) ?? -Infinity;
+  const newest = (a, b) => b.step - a.step || a.place - b.place, failed = (each) => each.unreadable + each.cut_off;
   const orders = {
-    newest: (a, b) => b.step - a.step || a.place - b.place, oldest: (a, b) => a.step - b.step || a.place - b.place,
-    best: (a, b) => size(b) - size(a), worst: (a, b) => size(a) - size(b), longest: (a, b) => b.turns - a.turns,
+    newest, oldest: (a, b) => a.step - b.step || a.place - b.place,
+    best: (a, b) => size(b) - size(a) || failed(a) - failed(b) || a.turns - b.turns || newest(a, b),
+    worst: (a, b) => size(a) - size(b) || failed(b) - failed(a) || b.turns - a.turns || newest(a, b),
+    longest: (a, b) => b.turns - a.turns || newest(a, b), shortest: (a, b) => a.turns - b.turns || newest(a, b),
   };
   chosen.sort(orders[query.order || "newest"]);
   const offset = Number(query.offset || 0);

@@ -1,5 +1,5 @@
 // Model text as plain text: never HTML, with invisible and direction-changing characters spelled out.
-import { html } from "./words.js";
+import { html, useState } from "./words.js";
 
 // Control characters except tab and line feed, direction marks, zero-width characters, tag characters.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
@@ -43,4 +43,11 @@ export function Prompt({ turn, message, colours }) {
   }
   parts.push(...visible(signs.slice(end).join("")));
   return html`<pre class="written" tabindex="0" aria-label="${turn.messages[message].role} message">${parts}</pre>`;
+}
+
+// Button that copies what `text()` returns, and says so.
+export function Copy({ words, text }) {
+  const [state, set] = useState("");
+  const copy = () => navigator.clipboard.writeText(text()).then(() => set("copied"), () => set("this browser does not let the page copy"));
+  return html`<button type="button" class="quiet" onClick=${copy} onBlur=${() => set("")}>${state || words}</button>`;
 }

@@ -2,7 +2,7 @@
 import { figure, greatestSize, html, useGrowing, useMemo, value } from "./words.js";
 import { spelled, visible } from "./text.js";
 
-export const SHADES = { plain: "plain text", advantage: "advantage", logprob: "log-probability", entropy: "entropy", mismatch: "sampler mismatch" };
+export const SHADES = { plain: "plain text", markdown: "Markdown", advantage: "advantage", logprob: "log-probability", entropy: "entropy", mismatch: "sampler mismatch" };
 const FULL_LOGPROB = 4;  // e^-4: two in a hundred
 const FULL_ENTROPY = 2;  // nats: as undecided as between seven tokens
 const LEAST_MISMATCH = 1e-3;  // nats: below that, differences are rounding

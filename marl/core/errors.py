@@ -29,6 +29,14 @@ class EpisodeWithoutOutcomeError(RunError):
     """An episode has no valid outcome, for a cause outside the policies' answers. It is left out and counted."""
 
 
+class ProgramDivergedError(EpisodeWithoutOutcomeError):
+    """The program of a fork, run by `policy`, has made other calls than its record, although it has read the same."""
+
+    def __init__(self, policy: str, message: str) -> None:
+        super().__init__(message)
+        self.policy = policy
+
+
 class EndpointError(RunError):
     """A remote endpoint does not answer, or would exceed the cost limit. The message names policy and URL."""
 

@@ -6,7 +6,8 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
@@ -50,6 +51,11 @@ class IneffectiveCallsNotice:
     """Identifiers of the calls, or None for all earlier calls of the program."""
 
 
+ProgramAttemptEnd = Literal["ended", "failed", "killed", "late", "cancelled"]
+"""End of an attempt: an answer, an error of the program, the death of its process, the time limit, or the end of its
+episode."""
+
+
 class ProgramAttemptCounts(NamedTuple):
     """Number of an engine's attempts to run programs so far, and the attempts in progress."""
 
@@ -61,6 +67,13 @@ class ProgramAttemptCounts(NamedTuple):
     """Number of attempts in progress."""
     since: float
     """Time at which the oldest attempt in progress began, or the present time if there is none, in s since 1970."""
+    ends: Mapping[ProgramAttemptEnd, int] = MappingProxyType({})
+    """End -> number of attempts that ended so."""
+
+    def describe(self, diverged: int) -> str:
+        """Return the counts in words. `diverged` is the number of forks whose program made other calls than before."""
+        counts: dict[str, int] = {"attempts started": self.attempts, **self.ends, "diverged": diverged}
+        return ", ".join([f"{count} {end}" for end, count in counts.items() if count or end == "attempts started"])
 
 
 class ModelCallingEngine(WeightlessEngine):

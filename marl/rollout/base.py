@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -47,11 +47,13 @@ class FinishedEpisode(NamedTuple):
 
 @dataclass(slots=True)
 class DroppedEpisodeCount:
-    """Number of a run's episodes that were dropped after errors of their games, and its maximum."""
+    """Number of a run's episodes that were dropped after errors of their games, and its maximum; diverged forks."""
 
     limit: int = 0
     """Maximum number of dropped episodes. One more error ends the run."""
     count: int = 0
+    diverged: Counter[str] = field(default_factory=Counter[str])
+    """Policy that runs programs -> number of forks left out because the program made other calls than recorded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from marl.core.errors import EpisodeWithoutOutcomeError
+from marl.core.errors import ProgramDivergedError
 from marl.core.graph import Trajectory
 from marl.core.seeds import episode_name_for_seeding, hash_to_seed
 from marl.core.types import Completion, CompletionFailure, Deal, EdgeKind, Fork, Info, Request, Reward, Turn, TurnId
@@ -237,7 +237,7 @@ class Episode:
         """Add the inner turns of a program that has ended, and return its answer with the results of its calls.
 
         Raises:
-            EpisodeWithoutOutcomeError: if the program of a fork did not repeat its calls before the fork.
+            ProgramDivergedError: if the program of a fork did not repeat its calls before the fork.
         """
         completion = program_turn.answer
         assert completion is not None
@@ -246,9 +246,8 @@ class Episode:
             turns = inner_turns.finish_turns(self.trajectory, counts, program_turn.info.get("problem", ""))
         self.call_notes |= inner_turns.notes
         if turns is None:
-            raise EpisodeWithoutOutcomeError(
-                f"the program of a fork has diverged from its record {self.description_for_replay}"
-            )
+            message = f"the program of a fork has diverged from its record {self.description_for_replay}"
+            raise ProgramDivergedError(program_turn.request.policy, message)
         answer = parse_program_answer(completion.text)
         results = dict(answer.callers) if answer else {}
         for turn, edges in turns:

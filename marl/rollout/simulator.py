@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
-from marl.core.errors import EpisodeWithoutOutcomeError
+from marl.core.errors import EpisodeWithoutOutcomeError, ProgramDivergedError
 from marl.core.graph import Trajectory
 from marl.core.types import (
     Completion,
@@ -232,7 +232,7 @@ class RolloutSimulator(BaseSimulator):
         for policy, engine in self.engines.items():
             if isinstance(engine, ModelCallingEngine):
                 attempts = engine.program_attempt_counts()
-                doing = f"{attempts.attempts} attempts begun, {attempts.running} running"
+                doing = f"{attempts.describe(self.drops.diverged[policy])}, {attempts.running} running"
                 name, open_requests = f"programs of {policy}", self.router.count_open_requests(engine)
                 activities.append(ProcessActivity(name, "", doing, attempts.since, open_requests, attempts.repeated))
         return activities
@@ -374,6 +374,8 @@ class RolloutSimulator(BaseSimulator):
     ) -> None:
         """End an episode that cannot be judged. `error` is the cause, or None if the cause was logged already."""
         self.unverified += 1
+        if isinstance(error, ProgramDivergedError):
+            self.drops.diverged[error.policy] += 1
         if error is not None:
             self.router.failures.messages.append(f"an episode is left out: {error}")
         self.cancel([ticket])

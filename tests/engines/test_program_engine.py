@@ -323,4 +323,28 @@ def test_attempts_are_counted_with_those_that_repeat_a_lost_one(tmp_path: Path) 
     assert running == [1]
     activity = engine.program_attempt_counts()
     assert (activity.attempts, activity.repeated) == (2, 1)
+    assert activity.ends == {"ended": 1, "killed": 1}
     engine.close()
+
+
+def test_attempts_are_listed_by_their_ends_in_the_status_of_a_run(tmp_path: Path) -> None:
+    source = """
+        import signal, time
+
+        def main(task):
+            if task["question"] == "raise":
+                raise ValueError("no")
+            if task["question"] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if task["question"] == "sleep":
+                time.sleep(600)
+            return "4"
+    """
+    settings = Program(folder=written(tmp_path, source), workers=1, call="agents_here:main", attempts=1, timeout_s=1.0)
+    engine: Any = settings.build(None)
+    for ticket, question in enumerate(["answer", "raise", "kill", "sleep", "answer"]):
+        engine.submit(ticket, request(question))
+    drive(engine, list(range(5)), lambda call: "4")
+    counts = engine.program_attempt_counts()
+    engine.close()
+    assert counts.describe(0) == "5 attempts started, 2 ended, 1 failed, 1 killed, 1 late"

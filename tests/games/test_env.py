@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -38,6 +39,15 @@ ADDITION_TEAM = {
     "stages": TEAM_STAGES,
     "rewards": {"solver": {"correct": "own.correct"}},
 }
+PROGRAM_TEAM = {
+    "task": {"kind": "tests.support.addition_task:AdditionTask"},
+    "stages": [
+        {"role": "crew", "n": 2, "callers": {"planner": {}, "helper": {}}},
+        {"role": "verifier", "verifies": "planner", "scores": ["correct"]},
+    ],
+    "rewards": {"planner": {"correct": "own.correct"}, "helper": {"team": "0.5 * planner_0.correct"}},
+}
+"""Team with a program, whose callers are agents that never move."""
 ILLEGAL = [
     {},
     {"retry": 1, "then": "penalty"},
@@ -93,6 +103,7 @@ FURTHER = [
     ("gymnasium", {"id": "Blackjack-v1"}),
     ("gymnasium", {"id": "FrozenLake-v1", "settings": {"render_mode": "ansi"}}),
     ("team", ADDITION_TEAM),
+    ("team", PROGRAM_TEAM),
     ("textarena", {"id": "TicTacToe-v0"}),
 ]
 
@@ -110,6 +121,27 @@ def test_every_game_is_an_ordinary_pettingzoo_environment(kind: str) -> None:
 def test_games_with_further_settings_are_ordinary_pettingzoo_environments(kind: str, settings: dict[str, Any]) -> None:
     api_test(marl.env(kind, **settings), num_cycles=60)
     seed_test(lambda: marl.env(kind, **settings), num_cycles=30)
+
+
+def test_agents_that_only_a_program_asks_are_seated_and_paid_but_never_to_move() -> None:
+    env: Any = marl.env("team", **PROGRAM_TEAM)
+    env.reset(seed=0)
+    moved: set[str] = set()
+    paid: set[str] = set()
+    callers = {agent for agent in env.possible_agents if agent.startswith(("planner", "helper"))}
+    assert len(callers) == 4
+    for agent in env.agent_iter():
+        is_over = env.terminations[agent] or env.truncations[agent]
+        paid |= {payee for payee, amount in env.rewards.items() if amount}
+        if is_over:
+            env.step(None)
+            continue
+        moved.add(agent)
+        results = {f"{role}_{agent[-1]}": {"text": "x", "move": "x", "calls": 1} for role in ("planner", "helper")}
+        program = json.dumps({"answer": "x", "callers": results})
+        env.step(program if agent.startswith("crew") else json.dumps({"scores": {"correct": 1.0}}))
+    assert moved.isdisjoint(callers)
+    assert paid == callers
 
 
 def test_pettingzoos_own_evaluation_plays_a_game_by_its_masks() -> None:

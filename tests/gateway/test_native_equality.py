@@ -177,6 +177,8 @@ def test_marl_play_prints_how_each_call_was_recognised_whether_it_continued_and_
     assert len(lines) == 3
     for line in lines:
         assert re.fullmatch(r"agent known by model; new prompt; [\d.]+ ms", line)
+    read = [line.split("reads")[1].strip() for line in played.output.splitlines() if line.startswith("    reads")]
+    assert read == ["planner's turn 0 (heard)", "solver's turn 1 (heard)", "critic's turn 2 (heard)"]
 
 
 def test_a_caller_whose_policy_does_not_learn_samples_as_the_program_asks() -> None:

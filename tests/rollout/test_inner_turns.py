@@ -270,6 +270,8 @@ def test_a_program_that_asks_something_else_in_a_fork_has_diverged_and_is_not_ju
     assert simulator.play_forks([Fork(past, 1)]) == [[]]
     assert simulator.unverified == 1
     assert "diverged" in simulator.take_failure_messages()[-1]
+    [activity] = simulator.process_activities()
+    assert activity.doing == "2 attempts started, 1 diverged, 0 running"
 
 
 @pytest.mark.parametrize("has_clock", [False, True])
@@ -335,7 +337,7 @@ def test_the_status_of_a_simulator_counts_the_attempts_of_programs() -> None:
     simulator.play([team_deal(game)])
     [activity] = simulator.process_activities()
     assert activity.name == "programs of program"
-    assert activity.doing == "1 attempts begun, 0 running"
+    assert activity.doing == "1 attempts started, 0 running"
     assert activity.open == 0
 
 

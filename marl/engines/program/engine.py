@@ -6,6 +6,7 @@ import json
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +20,7 @@ from marl.gateway.server import Gateway, new_session_key
 from marl.gateway.sessions import AnsweringAgent, ProgramSession
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import IneffectiveCallsNotice, ModelCallingEngine, ProgramAnswer, ProgramModelCall
-from marl.protocols.programs import ProgramAttemptCounts, ProgramCallerResult
+from marl.protocols.programs import ProgramAttemptCounts, ProgramAttemptEnd, ProgramCallerResult
 
 if TYPE_CHECKING:
     # Imported for type checkers only: `settings` imports this module, so a second import would be circular.
@@ -153,6 +154,7 @@ class ProgramEngine(ModelCallingEngine):
             repeated=sum(worker.repeated for worker in self._workers),
             running=len(begin_times),
             since=min(begin_times, default=time.time()),
+            ends=sum([worker.ends for worker in self._workers], Counter[ProgramAttemptEnd]()),
         )
 
     def take_model_calls_and_notices(self) -> list[ProgramModelCall | IneffectiveCallsNotice]:
@@ -185,6 +187,8 @@ class _ProgramWorker:
         self.closed = False
         self.attempts = self.repeated = 0
         """Numbers of attempts so far: all, and those after a lost attempt of the same job."""
+        self.ends: Counter[ProgramAttemptEnd] = Counter()
+        """End -> number of attempts that ended so."""
         self.begun: float | None = None
         """Time at which the present attempt began [s since 1970], or None between attempts."""
 
@@ -203,6 +207,8 @@ class _ProgramWorker:
                 return self._attempt_job(job)
             except ProgramAttemptError as error:
                 cause = str(error)
+                # A cancelled program is killed, too.
+                self.ends["cancelled" if job.cancelled or self.closed else error.end] += 1
                 self._end_process()
             except EngineError as error:
                 self._end_process()
@@ -241,7 +247,7 @@ class _ProgramWorker:
                 remaining_s = settings.timeout_s + session.total_open_call_s - (time.monotonic() - begin_s)
                 if remaining_s <= 0:
                     is_late = True
-                    raise ProgramAttemptError(f"it took longer than timeout_s: {settings.timeout_s:g}")
+                    raise ProgramAttemptError(f"it took longer than timeout_s: {settings.timeout_s:g}", "late")
                 reply = process.receive_reply(min(remaining_s, _POLL_S))
                 if reply is not None:
                     break
@@ -251,9 +257,11 @@ class _ProgramWorker:
             if settings.run:
                 self._end_process()
         if reply is None:
-            raise ProgramAttemptError("cancelled")
+            raise ProgramAttemptError("cancelled", "cancelled")
         if untaken:
             self._events.put(IneffectiveCallsNotice(job.ticket, tuple(untaken)))
+        end: ProgramAttemptEnd = "failed" if reply.get("failed") else "ended"
+        self.ends[end] += 1
         return _to_completion(reply, job, session, process.key)
 
     def _end_process(self) -> None:

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from marl.core.errors import EngineError
 from marl.gateway import attach
 from marl.host.untrusted_text import parse_json
+from marl.protocols.programs import ProgramAttemptEnd
 
 if TYPE_CHECKING:
     # Imported for type checkers only: `settings` imports this module, so a second import would be circular.
@@ -34,6 +35,10 @@ _REMOVED_VARIABLES = ("ANTHROPIC_AUTH_TOKEN", "OPENAI_ORG_ID", "OPENAI_PROJECT_I
 
 class ProgramAttemptError(Exception):
     """A program's process ended by a signal, without an answer or too late. Another attempt may succeed."""
+
+    def __init__(self, message: str, end: ProgramAttemptEnd = "killed") -> None:
+        super().__init__(message)
+        self.end: ProgramAttemptEnd = end
 
 
 class ProgramProcess:
@@ -86,7 +91,7 @@ class ProgramProcess:
         """
         reply = self.receive_reply(_START_S)
         if reply is None:
-            raise ProgramAttemptError(f"it did not import its module within {_START_S:g} s")
+            raise ProgramAttemptError(f"it did not import its module within {_START_S:g} s", "late")
         if message := reply.get("setup") or reply.get("failed"):
             raise EngineError(f"engine.call: {message}")
 

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from marl.core.config import Config, choices_hint
 from marl.core.types import EpisodeMeasuresAndNewStarts, Info, Observation
+from marl.games.disguise import Disguise, disguise_results_of_methods
 from marl.games.environments import RenderableGameConfig
 from marl.games.move_space import MoveSpace
 from marl.games.rendering import RenderedGame
@@ -80,6 +81,13 @@ class TextGameConfig(RenderableGameConfig):
 
     illegal: IllegalMoveHandling = IllegalMoveHandling()
     """Further attempts after an illegal move, and its consequence."""
+    disguise: int | None = Field(default=None, ge=0)
+    """Seed of a disguise of the game: invented words, other signs for numbers and other names and another order of
+    moves, with the same rules, states and values. Null: the game's own words."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        disguise_results_of_methods(cls)
 
     def build_parallel_environment(self, render_mode: str | None = None) -> ParallelEnv[str, Observation, str]:
         if self.illegal.retry and self.is_simultaneous():
@@ -123,6 +131,8 @@ class TextGame(RenderedGame):
     """Names of the options that `reset(options=...)` accepts, each of which fixes a part of the start."""
     enumerates_legal_moves: ClassVar[bool] = False
     """True if `legal_actions` always lists the legal moves, although `all_actions` is None."""
+    disguise: Disguise | None = None
+    """Words and names of moves that agents read and say instead of the game's own, or None for the game's own."""
     rules: str = ""
     """Rules of the game in words, so complete that a reader can play it and understand its observations."""
 
@@ -221,7 +231,7 @@ class TextGame(RenderedGame):
     def _observation_and_action_spaces_by_agent(self) -> dict[str, tuple[Space[Any], Space[str]]]:
         """Agent -> (observation space, action space). Spaces hold a random state, so no two agents share one."""
         spaces: dict[str, tuple[Space[Any], Space[str]]] = {}
-        moves = self.all_actions
+        moves = self._shown_moves(self.all_actions)
         for agent in self.seats:
             text = TextSpace(MAX_OBSERVATION_LENGTH)
             if moves is None:
@@ -237,10 +247,11 @@ class TextGame(RenderedGame):
         return self._observation_and_action_spaces_by_agent[agent][1]
 
     def observe(self, agent: str) -> Observation:
-        observation: Observation = {"text": self.describe_observation(agent)}
-        if self.all_actions is not None:
+        text, moves = self.describe_observation(agent), self._shown_moves(self.all_actions)
+        observation: Observation = {"text": self.disguise.text(text) if self.disguise else text}
+        if moves is not None:
             legal = self.infos[agent]["legal"] if self.infos.get(agent) else ()
-            observation["action_mask"] = _legal_move_mask(self.all_actions, legal or ()).copy()
+            observation["action_mask"] = _legal_move_mask(moves, legal or ()).copy()
         return observation
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> None:
@@ -280,6 +291,8 @@ class TextGame(RenderedGame):
             raise ValueError(f"{self.name}: step(None) for {agent}, who is alive; an illegal move is any other text")
         self.steps_taken += 1
         self._cumulative_rewards[agent] = 0.0
+        if self.disguise:
+            action = self.disguise.original_move(action, self._legal or ())
         legal_action = action if self.is_legal(action) else self._retry_or_replace_illegal_move(agent)
         if legal_action is not None:
             outcome = self.apply_action(legal_action)
@@ -336,7 +349,7 @@ class TextGame(RenderedGame):
         if self._attempt < self.illegal.retry or self.illegal.then == "forfeit":
             return IllegalMoveOutcome()
         payments = self._illegal_move_rewards(self.agent_selection) if self.illegal.then == "penalty" else {}
-        return IllegalMoveOutcome(payments, self._legal or ())
+        return IllegalMoveOutcome(payments, self._shown_moves(self._legal) or ())
 
     # --- methods for turns, the end of the game and illegal moves --------------------------------------------------
 
@@ -352,18 +365,22 @@ class TextGame(RenderedGame):
         together = self.agents_asked_together(agent)
         for member in together:
             self.infos[member] = Info(
-                legal=self._legal if member == agent else self.legal_actions(member),
+                legal=self._shown_moves(self._legal if member == agent else self.legal_actions(member)),
                 hears=self.heard_agents(member),
                 together=together,
                 state=self.information_state(member),
                 attempt=illegal_move_count,
                 problem=self.problem_key(),
-                examples=self.example_actions(member),
-                rules=self.rules,
+                examples=self._shown_moves(self.example_actions(member)) or (),
+                rules=self.disguise.rules if self.disguise else self.rules,
                 gates=self.step_indices_that_decided_turn(member),
             )
             if (callers := self.example_moves_by_program_caller(member)) is not None:
                 self.infos[member]["callers"] = callers
+
+    def _shown_moves(self, moves: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Return `moves` as agents see them: with other names and in another order if the game is disguised."""
+        return self.disguise.moves(moves) if self.disguise and moves else moves
 
     def _end_game(self) -> None:
         self._legal = ()

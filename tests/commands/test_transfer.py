@@ -34,6 +34,14 @@ def test_a_run_is_measured_in_other_scenarios_before_and_after_training(
     assert figures[str(other)]["before"]["eval/kuhn/nashconv"] == pytest.approx(rows[0]["eval/nashconv"])
 
 
+def test_overrides_change_the_scenarios_of_a_transfer(run: Any, whole: RunWorkspace, tmp_path: Path) -> None:
+    own, out = whole.path / "scenario.yaml", tmp_path / "figures.json"
+    status, _, complaint = run("eval", "transfer", whole.run, own, "game.disguise=1", "--out", out)
+    assert status == 0, complaint
+    assert json.loads(out.read_text())["transfer"][str(own)]["scenario"]["game"]["disguise"] == 1
+    assert "no scenario to measure in" in run("eval", "transfer", whole.run, "game.disguise=1")[2]
+
+
 def test_what_cannot_be_transferred_is_named(run: Any, whole: RunWorkspace, tmp_path: Path) -> None:
     own = whole.path / "scenario.yaml"
     assert f"transfer {own}: {own} is a scenario; give the folder of a run" in run("eval", "transfer", own, own)[2]

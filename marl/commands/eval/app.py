@@ -182,15 +182,29 @@ def evaluate_suite(
 @with_options(PolicyEvalOptions)
 def evaluate_transfer(
     run: RunPath,
-    scenarios: Annotated[list[Path], typer.Argument(help="Scenarios (YAML) to measure in.", show_default=False)],
+    scenarios: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SCENARIO... [dotted.path=value]...",
+            help="Scenarios (YAML) to measure in, and changes of all of them.",
+            show_default=False,
+        ),
+    ],
     options: PolicyEvalOptions,
 ) -> None:
-    """Measure a run's policies in other scenarios, before and after training."""
+    """Measure a run's policies in other scenarios, before and after training.
+
+    The run's own game in other words: marl eval transfer RUN RUN/scenario.yaml game.disguise=1.
+    """
+    files = [Path(argument) for argument in scenarios if "=" not in argument]
+    overrides = [argument for argument in scenarios if "=" in argument]
+    if not files:
+        raise ScenarioError(f"transfer {overrides[0]}: no scenario to measure in; give a scenario (YAML) before it")
     create_output_folder(options.out)
     search = parse_search(options.search) if options.search else None
     policies = options.evaluated_policies(run)
     measure = partial(evaluate_policies, opponent_or_run=options.against, episodes=options.episodes, search=search)
-    results = measure_transfers(policies, run, scenarios, measure)
+    results = measure_transfers(policies, run, files, overrides, measure)
     echo(render_transfers(results))
     if options.out is not None:
         write_transfers(options.out, run, policies, results)

@@ -65,13 +65,18 @@ class _RunPoliciesWithModelSources:
 
 
 def measure_transfers(
-    run_policies: EvaluatedPolicies, run: Path, scenario_files: Sequence[Path], measure_metrics: Measure
+    run_policies: EvaluatedPolicies,
+    run: Path,
+    scenario_files: Sequence[Path],
+    overrides: Sequence[str],
+    measure_metrics: Measure,
 ) -> list[TransferResult]:
     """Return the metrics of every scenario in `scenario_files` with a run's policies in the seats of its learning
     policies.
 
-    A learning policy of a scenario is replaced by the run's policy of the same name, or else by the only policy that
-    the run trained. All other policies stay the scenario's own.
+    `overrides` (`dotted.path=value`) change every scenario. A learning policy of a scenario is replaced by the run's
+    policy of the same name, or else by the only policy that the run trained. All other policies stay the scenario's
+    own.
 
     Raises:
         ScenarioError: if `run` is no run, a scenario is faulty, or a learning policy has no counterpart in the run.
@@ -80,7 +85,7 @@ def measure_transfers(
         raise ScenarioError(
             f"transfer {scenario_files[0]}: {run} is a scenario; give the folder of a run that was trained"
         )
-    scenarios = {target: load(target) for target in scenario_files}
+    scenarios = {target: load(target, overrides) for target in scenario_files}
     trained_names = []
     for name, policy in run_policies.scenario.policies.items():
         if policy.learner and policy.learner.publishes:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.command_line import run_marl
 
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """`run("check", file)`: (exit status, stdout, stderr) of the command in this process."""

@@ -54,6 +54,8 @@ cluster/publish_s | s | that this took the run itself
 _TURN_S = 0.5
 """Maximum duration of one call of `SimulatorProcess.execute_and_play`, in seconds; new commands wait for the call's
 end."""
+_LOADING = "loading weights"
+"""Activity of a process that builds its simulator."""
 _END_S = 10.0
 """Maximum time that `close` waits for the end of all tasks, in seconds."""
 
@@ -278,14 +280,14 @@ class RayShardGroup(ShardGroup):
             vacate.cancel()
         slot.location = f"{host}, process {process_id}"
         built = slot.process.build_and_list_gpu_uuids.remote(self._setup)
-        slot.gpus = await self._await_process_call(slot, "loading weights", built, self._settings.start_s)
-        # A new process gets the current weights and the added policies in place of the old queue of commands.
+        slot.gpus = await self._await_process_call(slot, _LOADING, built, self._settings.start_s)
         # Batches of jobs come last in the queue, because they need these weights and policies.
-        slot.commands = [*self._weights.values()]
+        commands: list[ShardCommand] = [*self._weights.values()]
         if self._restored:
-            slot.commands.append(self._restored)
-        slot.commands += self._added.values()
-        slot.commands += [opened.without_cancelled_jobs() for opened in slot.open]
+            commands.append(self._restored)
+        commands += self._added.values()
+        commands += [opened.without_cancelled_jobs() for opened in slot.open]
+        slot.process_started(commands)
         # A `step` that waits for a report of the lost process gets an empty report instead.
         slot.deliver_report(ShardStepReport())
         if slot.vacant or slot.losses:

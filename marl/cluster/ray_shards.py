@@ -347,6 +347,9 @@ class RayShardGroup(ShardGroup):
                 raise _SimulatorProcessLost(
                     f"lost its connection while {activity}: {_first_message_line(error.cause)}"
                 ) from None
+            # An engine in processes of its own has died. While it is built, its error is one of the settings.
+            if isinstance(error.cause, EngineError) and activity != _LOADING:
+                raise _SimulatorProcessLost(f"lost an engine while {activity}: {error.cause}") from None
             raise _SimulatorProcessRaised(error.cause) from None
         except TimeoutError:
             raise _SimulatorProcessLost(

@@ -22,7 +22,7 @@ from marl.cluster.gpu_weights import GpuBufferPool
 from marl.cluster.simulator_process import ExecuteAndPlayReply, SimulatorProcess, SimulatorProcessSettings
 from marl.cluster.simulator_slot import RestartableSimulator, UnfinishedJobBatch
 from marl.cluster.weight_transfer import PublishedWeights
-from marl.core.errors import EngineError
+from marl.core.errors import EngineError, EngineLostError
 from marl.core.types import Metrics, Ticket
 from marl.rollout.base import ProcessActivity
 from marl.rollout.shards import (
@@ -54,8 +54,6 @@ cluster/publish_s | s | that this took the run itself
 _TURN_S = 0.5
 """Maximum duration of one call of `SimulatorProcess.execute_and_play`, in seconds; new commands wait for the call's
 end."""
-_LOADING = "loading weights"
-"""Activity of a process that builds its simulator."""
 _END_S = 10.0
 """Maximum time that `close` waits for the end of all tasks, in seconds."""
 
@@ -280,7 +278,7 @@ class RayShardGroup(ShardGroup):
             vacate.cancel()
         slot.location = f"{host}, process {process_id}"
         built = slot.process.build_and_list_gpu_uuids.remote(self._setup)
-        slot.gpus = await self._await_process_call(slot, _LOADING, built, self._settings.start_s)
+        slot.gpus = await self._await_process_call(slot, "loading weights", built, self._settings.start_s)
         # Batches of jobs come last in the queue, because they need these weights and policies.
         commands: list[ShardCommand] = [*self._weights.values()]
         if self._restored:
@@ -347,8 +345,7 @@ class RayShardGroup(ShardGroup):
                 raise _SimulatorProcessLost(
                     f"lost its connection while {activity}: {_first_message_line(error.cause)}"
                 ) from None
-            # An engine in processes of its own has died. While it is built, its error is one of the settings.
-            if isinstance(error.cause, EngineError) and activity != _LOADING:
+            if isinstance(error.cause, EngineLostError):
                 raise _SimulatorProcessLost(f"lost an engine while {activity}: {error.cause}") from None
             raise _SimulatorProcessRaised(error.cause) from None
         except TimeoutError:

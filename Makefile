@@ -36,7 +36,7 @@ test-slow: $(VENV)/.dev
 
 # All learning runs at a tenth of their budgets; `make test-slow` has a fifth of them, chosen by the commit's hash.
 learning-smoke: $(VENV)/.dev
-	LEARNING_RUNS=all OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup -m slow tests/training/test_learning.py
+	ALL_LONG_RUNS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup -m slow tests/training/test_learning.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

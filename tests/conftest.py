@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,27 @@ def pytest_configure(config: pytest.Config) -> None:
     default_suite = "not slow" in config.option.markexpr
     hypothesis.settings.register_profile("marl", deadline=None, derandomize=default_suite, print_blob=True)
     hypothesis.settings.load_profile("marl")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one in N of the tests marked `one_in(N)`, chosen by the commit's hash: N commits cover them on average.
+
+    Without a Git repository, or with the environment variable ALL_LONG_RUNS, all are kept.
+    """
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=False)
+    if head.returncode or os.environ.get("ALL_LONG_RUNS"):
+        return
+    by_share: defaultdict[int, list[pytest.Item]] = defaultdict(list)
+    for item in sorted(items, key=lambda item: item.nodeid):
+        if mark := item.get_closest_marker("one_in"):
+            by_share[mark.args[0]].append(item)
+    left_out: set[pytest.Item] = set()
+    for share, long_runs in by_share.items():
+        turn = int(head.stdout[:8], 16) % share
+        left_out.update(item for index, item in enumerate(long_runs) if index % share != turn)
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

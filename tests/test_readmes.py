@@ -431,9 +431,6 @@ def test_no_metric_is_in_the_table_twice() -> None:
     assert len(patterns) == len(set(patterns)) > 80
 
 
-# --- measurements ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
 def test_results_hold_commands_that_anyone_can_run(file: Path) -> None:
     program, first, *words = shlex.split(json.loads(file.read_text())["command"])

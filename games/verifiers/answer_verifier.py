@@ -56,6 +56,8 @@ _WRAPPERS = (
     *(("$$", "$$"), ("$", "$"), ("*", "*"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("__", "__"), ("`", "`")),
     *(('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’")),
 )
+_PLAIN_NUMBER = re.compile(r"-?[0-9](?:[0-9.,/]*[0-9])?")
+"""Number without any decoration that `unwrap` could remove."""
 _TAGS = re.compile(r"</?(?:b|i|u|em|strong|code|p|span|mark)>", re.I)
 _LANGUAGE = re.compile(r"^[a-z0-9]{1,12}\n")
 """Label of a fenced block."""
@@ -128,11 +130,15 @@ class AnswerVerifier(VerifierConfig):
 def unwrap(text: str) -> str:
     r"""Return `text` without decoration: dollar signs, \boxed{}, bold face, "The answer is ...", a full stop."""
     text = _with_plain_characters(text).strip()
+    if _PLAIN_NUMBER.fullmatch(text):
+        return text
     while True:
         inner = text
         for opening, ending in _WRAPPERS:
+            if not text.startswith(opening):
+                continue
             wrapped = text[len(opening) : -len(ending)]
-            if len(text) > len(opening) + len(ending) and text == opening + wrapped + ending and opening not in wrapped:
+            if len(text) > len(opening) + len(ending) and text.endswith(ending) and opening not in wrapped:
                 inner = _LANGUAGE.sub("", wrapped).strip() if opening == "```" else wrapped.strip()
                 break
         else:
@@ -141,7 +147,8 @@ def unwrap(text: str) -> str:
                 inner = text[command.end() : -1].strip()
         inner = _BARE_COMMAND.sub("", _WORDS_BEFORE_ANSWER.sub("", inner, count=1)).strip()
         inner = _LEADING_MARKS.sub("", _TAGS.sub("", inner))
-        inner = _without_remark(_ENDINGS.sub("", inner))
+        # Every ending has a sign of another script or a backslash.
+        inner = _without_remark(inner if inner.isascii() and "\\" not in inner else _ENDINGS.sub("", inner))
         if inner.endswith((".", "。", "।")) and not inner.endswith(".."):
             inner = inner[:-1].rstrip()
         if inner == text:

@@ -58,7 +58,7 @@ _MIN_MARKERS = 2
 
 def read_foreign_number(word: str, question: str) -> int | None:
     """Return the value of a number word in the language of `question`, or None if it is none."""
-    return _numbers_of(language_of(question)).get(word.lower())
+    return _numbers_of(language_of(question)).get(word.lower()) if word[:1].isalpha() else None
 
 
 def is_number_word(word: str, question: str) -> bool:

@@ -118,6 +118,8 @@ def _interval(opening: str, match: re.Match[str]) -> str:
 
 _OTHER_SIGNS = ("",)
 """Search texts of a pattern of many non-ASCII signs: the pattern is tried on every text that is not pure ASCII."""
+_PLAIN = re.compile(r"[0-9.,:+()/= -]*")
+"""Text without any character that normalization changes."""
 _GROUP_START, _GROUP_END = r"(?:\\begingroup\s*)?", r"(?:\s*\\endgroup)?"
 _INTEGER_AFTER = (
     rf"[,;]?\s*\(?(?:\b(?:where|with|for)\s+|,\s*){_GROUP_START}([a-z]){_GROUP_END}\s+(?:is\s+|being\s+)?"
@@ -153,9 +155,9 @@ _REWRITES = tuple(
         (("nfinity",), r"(?i)\b(?:negative|minus) infinity\b", r"-\\infty "),
         (("nfinity",), r"(?i)\b(?:positive|plus) infinity\b", r"\\infty "),
         # dy/dx is the derivative y' and no quotient; d/dx without a function is an operator and no number.
-        (("d",), r"\\frac\s*\{\s*d\s*([a-zA-Z])\s*\}\s*\{\s*d\s*x\s*\}|\bd([a-zA-Z])\s*/\s*dx\b", r"\1\2'"),
+        (("/", "frac"), r"\\frac\s*\{\s*d\s*([a-zA-Z])\s*\}\s*\{\s*d\s*x\s*\}|\bd([a-zA-Z])\s*/\s*dx\b", r"\1\2'"),
         (("frac",), r"\\frac\s*\{\s*d\s*([a-zA-Z])\s*\}\s*\{\s*d\s*([a-zA-Z])\s*\}", r"\1_{d\2}'"),
-        (("d",), r"\bd([a-zA-Z])\s*/\s*d([a-zA-Z])\b", r"\1_{d\2}'"),
+        (("/",), r"\bd([a-zA-Z])\s*/\s*d([a-zA-Z])\b", r"\1_{d\2}'"),
         (("frac",), r"\\frac\s*\{\s*d\s*\}\s*\{\s*d\s*([a-zA-Z])\s*\}", r"\\derivative "),
         # French intervals: ]0;2[ is (0,2).
         (
@@ -181,7 +183,7 @@ _REWRITES = tuple(
         ),  # in A^TB^T, each exponent is a single T (transpose)
         (("text",), r"\^\s*\{?\s*\\text\{([TtH])\}\s*\}?", r"^{\1}"),
         (
-            ("st", "nd", "rd", "th"),
+            ("^", "\\textsuperscript"),
             r"(?<=\d)\s*(?:\^|\\textsuperscript)\s*\{?\s*(?:\\text\{)?(st|nd|rd|th)\}{0,2}",
             r"\1",
         ),
@@ -225,6 +227,7 @@ _REWRITES = tuple(
     )
 )
 """Texts of which one must occur, pattern, replacement."""
+_ASCII_REWRITES = tuple(rewrite for rewrite in _REWRITES if rewrite[0] != _OTHER_SIGNS)
 
 
 @lru_cache(2048)
@@ -235,24 +238,30 @@ def normalize_notation(text: str) -> str:
     `\text`, and grouping that only numbers have (`1{,}234`, `1\,234`) disappears. `$...$` becomes
     `\begingroup ... \endgroup`.
     """
+    if _PLAIN.fullmatch(text):
+        return text.strip()
     # Order matters: text commands are read before `_COMMAND` drops their names, and `_REWRITES` expect the result.
     text = _GROUPED.sub(lambda match: re.sub(r"\D", "", match[0]), text.translate(_UNICODE))
-    text = _TEXT.sub(_normalized_text_command, text)
-    text = _REPEATED_DIGITS_WITH_DOTS.sub(lambda match: rf"\overline{{{''.join(filter(None, match.groups()))}}}", text)
-    # `\(...\)` and `$...$` are groups of TeX. With an odd number of dollar signs, these are money.
-    text = re.sub(r"\\\\(?:\[[^\]]*\])?", r"\\cr ", text)
-    text = re.sub(r"\\[(\[]", r"\\begingroup ", re.sub(r"\\[)\]]", r"\\endgroup ", text))
-    pieces = re.split(r"(?<!\\)\${1,2}", text)
+    if "\\" in text:
+        text = _TEXT.sub(_normalized_text_command, text)
+        text = _REPEATED_DIGITS_WITH_DOTS.sub(
+            lambda match: rf"\overline{{{''.join(filter(None, match.groups()))}}}", text
+        )
+        # `\(...\)` and `$...$` are groups of TeX. With an odd number of dollar signs, these are money.
+        text = re.sub(r"\\\\(?:\[[^\]]*\])?", r"\\cr ", text)
+        text = re.sub(r"\\[(\[]", r"\\begingroup ", re.sub(r"\\[)\]]", r"\\endgroup ", text))
+    pieces = re.split(r"(?<!\\)\${1,2}", text) if "$" in text else [text]
     if len(pieces) % 2:
         # After the split at dollar signs, every second piece was between two of them.
         pieces[1::2] = [rf"\begingroup {piece}\endgroup " for piece in pieces[1::2]]
         text = "".join(pieces)
     text = _COMMAND.sub(lambda match: _COMMANDS.get(match[1], match[0]), text)
-    is_ascii = text.isascii()
-    for needles, pattern, replacement in _REWRITES:
-        # A cheap substring search skips most patterns, because a regular expression is much slower.
-        if any(needle in text for needle in needles) and not (is_ascii and needles == _OTHER_SIGNS):
-            text = pattern.sub(replacement, text)
+    for needles, pattern, replacement in _ASCII_REWRITES if text.isascii() else _REWRITES:
+        # A cheap substring search skips most patterns, because a regular expression is much slower, as is `any`.
+        for needle in needles:
+            if needle in text:
+                text = pattern.sub(replacement, text)
+                break
     return text.strip()
 
 

@@ -88,12 +88,15 @@ def is_close(
         relative_tolerance: tolerance as a share of `gold_number` (default: a millionth if `is_rounded`, else 0).
         is_rounded: True if the right number is a written decimal, or if a unit was converted into a decimal.
     """
+    difference = abs(gold_number - stated_number * scales.answer / scales.right)
+    if not difference:
+        return True
     share = (_ROUNDING if is_rounded else Fraction(0)) if relative_tolerance is None else Fraction(relative_tolerance)
     tolerance = share * abs(gold_number)
     if relative_tolerance is None and (unit := _last_digit(gold_number)):
         tolerance = min(tolerance, max(unit, _FLOAT * abs(gold_number)))  # 1234567.8 for 1234567 is wrong
     tolerance = max(Fraction(absolute_tolerance), tolerance)
-    return abs(gold_number - stated_number * scales.answer / scales.right) <= tolerance
+    return difference <= tolerance
 
 
 def _last_digit(number: Fraction) -> Fraction | None:
@@ -127,15 +130,17 @@ def unit_conversions(gold_unit: Unit, answer_unit: Unit, answer_unit_name: str, 
     unit of the dimension asked for, or a unit named in the question. If the question is empty, any unit is accepted
     except per cent: 5 % is not 5. If the question asks for per cent, a right answer without a unit is in per cent.
     """
+    as_written = Scales(Fraction(1), Fraction(1))
+    if gold_unit == PURE == answer_unit:
+        return [as_written]
     same_dimension = gold_unit.powers == answer_unit.powers
     conversions = [Scales(gold_unit.factor, answer_unit.factor)] if same_dimension else []
-    as_written = Scales(Fraction(1), Fraction(1))
     if gold_unit != PURE:
         return [*conversions, as_written] if answer_unit == PURE else conversions
     expected_units = units_asked(question)
-    if PERCENT in expected_units and gold_unit == PURE and answer_unit == PERCENT:
+    if PERCENT in expected_units and answer_unit == PERCENT:
         conversions = []  # if the question asks for per cent, the right answer 0.5 means 0.5 %, not 50 %
-    if answer_unit != PURE and expected_units:
+    if expected_units:
         for expected in expected_units:
             if expected.powers == answer_unit.powers:
                 conversions.append(Scales(expected.factor, answer_unit.factor))
@@ -143,7 +148,7 @@ def unit_conversions(gold_unit: Unit, answer_unit: Unit, answer_unit_name: str, 
     is_named = set(single_units(answer_unit_name)) <= units_named(question)
     if answer_unit == PERCENT and not _ASKS_FOR_PERCENTAGE.search(question):
         is_named = False  # 12 % is a wrong answer to "What is 15 % of 80?"
-    is_allowed = answer_unit == PURE or (is_named if question.strip() else answer_unit != PERCENT)
+    is_allowed = is_named if question.strip() else answer_unit != PERCENT
     return [*conversions, as_written] if is_allowed else conversions
 
 
@@ -154,7 +159,7 @@ def measure(text: str, problem: Problem) -> Measurement | None:
         words = set(re.findall(r"[a-z]+", text.lower())) - {"there", "is", "are", "no", "none", "any"}
         text = "0" if words <= set(re.findall(r"[a-z]+", f"{problem.question.lower()} solution")) else text
     whole = _number_with_unit(text, problem)
-    if whole and whole.unit.powers in {unit.powers for unit in units_asked(problem.question) if unit.powers}:
+    if whole and whole.unit.powers and whole.unit.powers in {unit.powers for unit in units_asked(problem.question)}:
         return whole
     number_text = _without_rate_or_ordinal(text, problem)
     if (number := read_foreign_number(number_text, problem.question)) is not None:
@@ -187,8 +192,8 @@ def _without_rate_or_ordinal(text: str, problem: Problem) -> str:
 
     The right answer itself must have no rate.
     """
-    place = re.sub(r"^the | (?:place|position|term)$", "", text.lower())
     if _ASKS_FOR_PLACE.search(problem.question) or _ORDINAL.fullmatch(unwrap(problem.answer)):
+        place = re.sub(r"^the | (?:place|position|term)$", "", text.lower())
         if ordinal := _ORDINAL.fullmatch(place):
             return ordinal[1]
         if (number := read_ordinal(place)) is not None:

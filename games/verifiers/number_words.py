@@ -41,8 +41,10 @@ class Quantity(NamedTuple):
 
 def read_words(text: str) -> Quantity | None:
     """Return the number in English words at the beginning of `text` with the text after the number, or None."""
+    if not text.lstrip()[:1].isalpha():
+        return None
     tokens = re.findall(r"[^\s-]+", text.lower())
-    if not tokens or len(tokens) > _MAX_WORDS or text.lstrip().startswith("-"):
+    if len(tokens) > _MAX_WORDS:
         return None
     sign = -1 if tokens[0] in ("minus", "negative") else 1
     reader = _WordReader(tokens[sign < 0 :])

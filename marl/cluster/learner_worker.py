@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from marl.cluster.actor_errors import SendableErrors
 from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
 from marl.protocols import DataParallel, Learner, LearnerBuildArguments, LearnerConfig, ReportsTokenStatistics
 from marl.training.placement import set_torch_threads
@@ -73,6 +74,7 @@ class LearnerWorker:
             listener.bind((host, 0))
             return f"tcp://{host}:{listener.getsockname()[1]}"
 
+    @SendableErrors()
     def join_group_and_list_needed_fields(
         self, process_settings: LearnerProcessSettings, rendezvous_address: str, rank: int
     ) -> frozenset[str]:
@@ -108,10 +110,12 @@ class LearnerWorker:
         assert self._learner is not None
         return self._learner
 
+    @SendableErrors()
     def read(self, turns: Sequence[Turn], reading_fields: frozenset[str]) -> list[Reading]:
         """Return the reading of each turn in the process of rank 0, and an empty list in others."""
         return self.learner.read(turns, reading_fields)
 
+    @SendableErrors()
     def update(
         self, samples: Sequence[Sample], return_state: bool, return_token_figures: bool
     ) -> WorkerUpdateResult | None:
@@ -124,6 +128,7 @@ class LearnerWorker:
         state = learner.state_dict() if return_state else {}
         return None if self._rank else WorkerUpdateResult(metrics, learner.needed_reading_fields, state, figures)
 
+    @SendableErrors()
     def publish(self) -> dict[str, Tensor]:
         """Return the weights by name in the process of rank 0, and an empty dict in others."""
         weights = self.learner.publish()
@@ -131,6 +136,7 @@ class LearnerWorker:
         # The run may see no GPU, so weights are sent from the CPU. Every rank iterates, because shards are gathered.
         return {name: tensor.cpu() for name, tensor in weights if not self._rank}
 
+    @SendableErrors()
     def save(self) -> dict[str, bytes]:
         """Return relative path -> content of the saved Hugging Face folder in the process of rank 0, else an empty
         dict."""
@@ -143,11 +149,13 @@ class LearnerWorker:
                     files[str(path.relative_to(home))] = path.read_bytes()
         return files
 
+    @SendableErrors()
     def state_dict(self) -> dict[str, Any]:
         """Return the learner's state in the process of rank 0, and an empty dict in others."""
         state = self.learner.state_dict()
         return {} if self._rank else state
 
+    @SendableErrors()
     def load_state_and_list_needed_fields(self, state: Mapping[str, Any]) -> frozenset[str]:
         """Restore the learner's state; return the learner's needs for the next update."""
         self.learner.load_state_dict(state)

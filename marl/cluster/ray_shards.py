@@ -22,7 +22,7 @@ from marl.cluster.gpu_weights import GpuBufferPool
 from marl.cluster.simulator_process import ExecuteAndPlayReply, SimulatorProcess, SimulatorProcessSettings
 from marl.cluster.simulator_slot import RestartableSimulator, UnfinishedJobBatch
 from marl.cluster.weight_transfer import PublishedWeights
-from marl.core.errors import EngineError
+from marl.core.errors import EngineError, EngineLostError
 from marl.core.types import Metrics, Ticket
 from marl.rollout.base import ProcessActivity
 from marl.rollout.shards import (
@@ -279,13 +279,13 @@ class RayShardGroup(ShardGroup):
         slot.location = f"{host}, process {process_id}"
         built = slot.process.build_and_list_gpu_uuids.remote(self._setup)
         slot.gpus = await self._await_process_call(slot, "loading weights", built, self._settings.start_s)
-        # A new process gets the current weights and the added policies in place of the old queue of commands.
         # Batches of jobs come last in the queue, because they need these weights and policies.
-        slot.commands = [*self._weights.values()]
+        commands: list[ShardCommand] = [*self._weights.values()]
         if self._restored:
-            slot.commands.append(self._restored)
-        slot.commands += self._added.values()
-        slot.commands += [opened.without_cancelled_jobs() for opened in slot.open]
+            commands.append(self._restored)
+        commands += self._added.values()
+        commands += [opened.without_cancelled_jobs() for opened in slot.open]
+        slot.process_started(commands)
         # A `step` that waits for a report of the lost process gets an empty report instead.
         slot.deliver_report(ShardStepReport())
         if slot.vacant or slot.losses:
@@ -345,6 +345,8 @@ class RayShardGroup(ShardGroup):
                 raise _SimulatorProcessLost(
                     f"lost its connection while {activity}: {_first_message_line(error.cause)}"
                 ) from None
+            if isinstance(error.cause, EngineLostError):
+                raise _SimulatorProcessLost(f"lost an engine while {activity}: {error.cause}") from None
             raise _SimulatorProcessRaised(error.cause) from None
         except TimeoutError:
             raise _SimulatorProcessLost(

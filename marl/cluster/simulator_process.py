@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from marl.cluster.actor_errors import SendableErrors
 from marl.core.types import Ticket
 from marl.rollout.shards import LoadWeightsCommand, ShardCommand, ShardJobResult, ShardStepReport, SimulatorShard
 from marl.scenario.schema import Scenario
@@ -48,6 +49,7 @@ class SimulatorProcess:
         """Return the process's host name and id."""
         return socket.gethostname(), os.getpid()
 
+    @SendableErrors()
     def build_and_list_gpu_uuids(self, settings: SimulatorProcessSettings) -> frozenset[str]:
         """Load the weights and build the simulator; return the UUIDs of the GPUs in use by this process."""
         # Torch is imported late: it takes seconds, which would count as waiting for room if it were imported above.
@@ -59,6 +61,7 @@ class SimulatorProcess:
         self._shard = SimulatorShard(build_simulator(settings.scenario, settings.sources))
         return used_gpu_uuids()
 
+    @SendableErrors()
     def execute_and_play(self, commands: Sequence[ShardCommand], limit_s: float) -> ExecuteAndPlayReply:
         """Execute commands, then play for up to `limit_s` seconds, or until no job is left."""
         shard, began, reply = self._shard, time.monotonic(), ExecuteAndPlayReply()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ import ray
 from ray.exceptions import RayError
 
 from marl.core.types import Ticket
-from marl.rollout.shards import ShardCommand, ShardStepReport, StartJobsCommand
+from marl.rollout.shards import LoadWeightsCommand, ShardCommand, ShardStepReport, StartJobsCommand
 
 
 @dataclass(slots=True)
@@ -47,6 +48,8 @@ class RestartableSimulator:
     """Activity of the process, for messages."""
     since: float = field(default_factory=time.time)
     """Start of the activity, in seconds since 1970."""
+    ready: bool = False
+    """True from the end of a process's start to the process's loss. Only then are commands queued."""
     vacant: bool = False
     """True while there is no room for a process, so that another simulator does the jobs."""
     commands: list[ShardCommand] = field(default_factory=list)
@@ -79,8 +82,24 @@ class RestartableSimulator:
             self.activity, self.since = activity, time.time()
 
     def queue_command(self, command: ShardCommand) -> None:
-        """Queue a command for the process."""
+        """Queue a command for the process, or ignore it if no process is ready: `process_started` gets it later.
+
+        New weights replace queued older weights of their policy, at the place of the older ones: jobs queued after the
+        older weights must not begin with weights from before them.
+        """
+        if not self.ready:
+            return
+        self.wake.set()
+        if isinstance(command, LoadWeightsCommand):
+            for index, queued in enumerate(self.commands):
+                if isinstance(queued, LoadWeightsCommand) and queued.policy == command.policy:
+                    self.commands[index] = command
+                    return
         self.commands.append(command)
+
+    def process_started(self, commands: Sequence[ShardCommand]) -> None:
+        """Begin the queue of a new process with `commands`: weights, policies and unfinished jobs up to now."""
+        self.ready, self.commands = True, list(commands)
         self.wake.set()
 
     def queue_job_batch(self, batch: UnfinishedJobBatch) -> None:
@@ -99,7 +118,8 @@ class RestartableSimulator:
         self.report = None
 
     def kill_process(self) -> None:
-        """Kill the current process, if there is one."""
+        """Kill the current process, if there is one, and drop the commands that it has not received."""
+        self.ready, self.commands = False, []
         if self.process is not None:
             with suppress(RayError, ValueError):
                 ray.kill(self.process, no_restart=True)

@@ -9,6 +9,7 @@ import typer
 
 from marl.commands.terminal import RunPath, echo
 from marl.view.credit_explanation import explain_advantage
+from marl.view.curve_data import PictureStyle
 from marl.view.curves import plot_curves
 from marl.view.run_comparison import compare_runs
 
@@ -35,10 +36,15 @@ def plot_metrics(
     band: Annotated[
         Literal["seeds"] | None, typer.Option(help="Draw runs that differ only in their seeds as one line with a band.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="PNG; default: curves.png in the first run.")] = None,
+    style: Annotated[
+        PictureStyle, typer.Option(help="paper: vectors as wide as one or two columns, in small Times.")
+    ] = "screen",
+    out: Annotated[
+        Path | None, typer.Option(help=".png, .svg, .pdf; default: curves.png (paper: curves.pdf) in the first run.")
+    ] = None,
 ) -> None:
     """Draw learning curves of one or more runs."""
-    echo(plot_curves(runs, metric or [], out, by, band))
+    echo(plot_curves(runs, metric or [], out, by, band, style))
 
 
 @app.command(name="compare")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from marl.commands.options import with_options
 from marl.commands.terminal import RunPath
+from marl.view.colours import role_colours
 from marl.view.dialogue import DialogueSelection, dialogue_lines, select_episodes
 
 app = typer.Typer()
@@ -30,7 +31,9 @@ class ShowOptions:
     whole: Annotated[bool, typer.Option("--whole", help="Full prompts and texts, and verifiers' turns.")] = False
     graph: Annotated[
         Path | None,
-        typer.Option(help="Draw the first of these episodes as a graph of its turns: .png, .svg, .pdf."),
+        typer.Option(
+            help="Draw the first of these episodes as a graph of its turns with their advantages: .png, .svg, .pdf."
+        ),
     ] = None
 
 
@@ -46,7 +49,8 @@ def show_recorded_episodes(run: RunPath, options: ShowOptions) -> None:
         from marl.view.graph_picture import check_picture_suffix, draw_graph  # The import loads matplotlib.
 
         check_picture_suffix(options.graph)
-        draw_graph(select_episodes(run, selection)[0], options.graph)
+        (episode, *_), advantages = select_episodes(run, selection)
+        draw_graph(episode, options.graph, advantages, role_colours([run]))
         typer.echo(options.graph)
         return
     # Long lines are not wrapped, so that a text can be copied from the terminal unchanged.

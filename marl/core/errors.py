@@ -45,6 +45,10 @@ class EngineError(RunError):
     """An engine in separate processes has died or hangs. The message names the engine's policies."""
 
 
+class EngineLostError(EngineError):
+    """Processes of an engine have died or hang, so that new processes may do the same work."""
+
+
 class RunFolderError(RunError):
     """A file in a run's folder cannot be written or read. The message names the file."""
 

@@ -22,6 +22,8 @@ EDGE_COLOURS: Mapping[EdgeKind, str] = {
     "self": "#a08c00",
 }
 """Kind of an edge -> its colour, as in `KINDS` of `page/static/words.js`."""
+POSITIVE_COLOUR, NEGATIVE_COLOUR = "#0072b2", "#e67800"
+"""Colours of positive and negative advantages, as in `page/static/graph.js`."""
 DASHES: Sequence[Sequence[int]] = ((), (6, 4), (2, 3), (8, 3, 2, 3))
 """Dash patterns of lines that share a colour: lengths of dashes and gaps [pixels]."""
 

@@ -22,6 +22,8 @@ MAX_PANELS = 12
 ROLE_FIGURES = ("illegal", "entropy", "tokens", "turns")
 """Metrics of a role that are drawn after its rewards."""
 Row = Mapping[str, Any]
+PictureStyle = Literal["screen", "paper"]
+"""Look of a picture: for a screen, or for a paper's column."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from marl.evaluation.evaluate import MIN_LEGAL_MASS
 from marl.runs.symlinks import path_without_symlinks
 from marl.scenario.load import ScenarioError
 from marl.view.colours import line_style_by_name
-from marl.view.curve_data import CurveSelection, select_curves
+from marl.view.curve_data import CurveSelection, PictureStyle, select_curves
 from marl.view.run_groups import runs_by_name
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -20,6 +20,8 @@ Curve = Sequence[tuple[int, float]]
 """Points (step, value) of a metric."""
 PICTURE_SUFFIXES = (".pdf", ".png", ".svg")
 """Supported suffixes of picture files."""
+_VECTOR_SUFFIXES = (".pdf", ".svg")
+"""Suffixes of vector formats, as publishers ask for them."""
 
 
 def plot_curves(
@@ -28,6 +30,7 @@ def plot_curves(
     picture_file: Path | None,
     by: Literal["role"] | None = None,
     band: Literal["seeds"] | None = None,
+    style: PictureStyle = "screen",
 ) -> str:
     """Write a picture with a panel for each metric and a line for each run; return the terminal output of `marl plot`.
 
@@ -36,25 +39,27 @@ def plot_curves(
     Args:
         runs: run folders.
         metrics: names of metrics (default: the main metrics of the runs).
-        picture_file: file of the picture (default: `curves.png` in the first run).
+        picture_file: file of the picture (default: `curves.png`, or `curves.pdf` for a paper, in the first run).
         by: "role" draws one panel per metric with a line for each role.
         band: "seeds" draws runs that differ only in their seeds as one line with a 95 % interval.
+        style: "paper" draws vectors that are one or two columns of a paper wide, in 7 and 8 point Times.
 
     Raises:
         ScenarioError: if a folder contains no run, no run has the metric, or the suffix is not supported.
         RunFolderError: if the picture cannot be written.
     """
-    if picture_file is not None and picture_file.suffix not in PICTURE_SUFFIXES:
-        raise ScenarioError(
-            f"--out {picture_file}: no such format {picture_file.suffix!r}; choices: {', '.join(PICTURE_SUFFIXES)}"
-        )
+    suffixes = _VECTOR_SUFFIXES if style == "paper" else PICTURE_SUFFIXES
+    if picture_file is not None and picture_file.suffix not in suffixes:
+        what = "format of --style paper" if picture_file.suffix in PICTURE_SUFFIXES else "such format"
+        raise ScenarioError(f"--out {picture_file}: no {what} {picture_file.suffix!r}; choices: {', '.join(suffixes)}")
     curves, left_out = select_curves(runs, CurveSelection(metrics, by, band))
     if not curves:
         raise ScenarioError(f"{runs[0]}: nothing to plot yet")
     from marl.view.pictures import save_curves  # imported late, because matplotlib takes long to import
 
-    file = picture_file or path_without_symlinks(runs[0], "curves.png")
-    save_curves(file, curves, line_style_by_name(chain.from_iterable(curves.values()), runs_by_name(runs)))
+    file = picture_file or path_without_symlinks(runs[0], "curves.pdf" if style == "paper" else "curves.png")
+    styles = line_style_by_name(chain.from_iterable(curves.values()), runs_by_name(runs))
+    save_curves(file, curves, styles, style)
     # As text, only the first evaluation's curve is shown, or the first curve if there is no evaluation.
     name = next((name for name in curves if name.startswith("eval/")), next(iter(curves)))
     points = next(filter(None, curves[name].values()))

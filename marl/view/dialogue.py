@@ -92,17 +92,20 @@ def dialogue_lines(run: Path, selection: DialogueSelection) -> Iterator[Text]:
         yield Text(escape_for_terminal(hint), "dim")
 
 
-def select_episodes(run: Path, selection: DialogueSelection) -> list[Trajectory]:
-    """Return the selected episodes of a recorded step.
+def select_episodes(run: Path, selection: DialogueSelection) -> tuple[list[Trajectory], dict[TurnId, float] | None]:
+    """Return the selected episodes of a recorded step, and turn -> advantage (None: no credit was recorded).
 
     Raises:
         ScenarioError: as `dialogue_lines`, or if no episode is selected.
     """
     home = RunFolder(run)
-    trajectories = home.load_trajectories(_recorded_step_or_newest(home, selection.step))
+    step = _recorded_step_or_newest(home, selection.step)
+    trajectories = home.load_trajectories(step)
     if not (chosen := _matching_episodes(trajectories, selection)[: selection.episodes]):
         raise ScenarioError(f"{run}: none of the {len(trajectories)} episodes of this step has such a turn")
-    return chosen
+    if not home.has_credit_record(step):
+        return chosen, None
+    return chosen, {turn: credit.advantage for turn, credit in home.read_credit_of_step(step).turns().items()}
 
 
 def _recorded_step_or_newest(run_folder: RunFolder, step: int | None) -> int:

@@ -14,6 +14,7 @@ COUNTS = {"simulators": 1, "learners": 1, "machines": 1, "stopped_simulators": 1
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.xdist_group("ray")
 def test_a_run_whose_processes_and_machine_are_lost_is_the_run_that_was_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ STEPS, FAULTS = 5, 10
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_a_run_whose_programs_and_connections_are_lost_is_the_run_that_was_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

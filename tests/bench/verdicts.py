@@ -25,6 +25,7 @@ from _math_verify import MathVerifyAlone
 from marl.core.statistics import wilson_interval
 from marl.engines.workers.pool import PluginJob, PluginJobResult, WorkerPool
 from marl.engines.workers.settings import verifier_case_to_json
+from marl.games.verifiers.answer_statements import find_statements
 from marl.protocols import VerifierConfig
 
 TABLES = ROOT / "tests" / "games" / "verifiers"
@@ -98,17 +99,32 @@ def summary(found: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def median_without_worker_ms(table: Sequence[Row]) -> float:
-    """Return the median time of a verdict in this process [ms]: without the way to a worker process and back.
+def times_without_worker(table: Sequence[Row]) -> dict[str, Any]:
+    """Return median processor times of a verdict in this process [ms], without the way to a worker process and back.
 
-    On an idle machine the way there takes longer than most verdicts, as both processes are woken up.
+    On an idle machine the way there takes longer than most verdicts, as both processes are woken up. Right answers
+    repeat in a table, as in a group of episodes, and verifiers cache what they read: `right_answers` counts the
+    different ones, and `cold` is the median with all caches of the verifiers emptied before every verdict.
     """
-    times: list[float] = []
+    times = [_processor_ms(row) for row in table]
+    modules = [vars(module) for name, module in sys.modules.items() if name.startswith("marl.games.verifiers.")]
+    caches = [value for names in modules for value in names.values() if isinstance(value, type(find_statements))]
+    cold_times: list[float] = []
     for row in table:
-        started = time.perf_counter()
-        row.check(row.case)
-        times.append(time.perf_counter() - started)
-    return round(statistics.median(times) * 1e3, 2)
+        for cached in caches:
+            cached.cache_clear()
+        cold_times.append(_processor_ms(row))
+    return {
+        "right_answers": len({(row.check.model_dump_json(), row.case.problem.answer) for row in table}),
+        "median_without_worker_ms": round(statistics.median(times), 2),
+        "median_without_worker_cold_ms": round(statistics.median(cold_times), 2),
+    }
+
+
+def _processor_ms(row: Row) -> float:
+    started = time.process_time()
+    row.check(row.case)
+    return (time.process_time() - started) * 1e3
 
 
 def by_class(found: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
@@ -128,7 +144,7 @@ def figures(table: Sequence[Row], *, list_wrong: bool) -> Mapping[str, Any]:
     shared = [outcome.row for outcome in both]
     theirs = outcomes(shared, [MathVerifyAlone(timeout_s=row.check.timeout_s) for row in shared])
     return {
-        "all": summary(ours) | {"median_without_worker_ms": median_without_worker_ms(table)},
+        "all": summary(ours) | times_without_worker(table),
         "classes": by_class(ours),
         "numeric_and_math": {"verifiers": summary(both), "math_verify": summary(theirs)},
         "math_verify_classes": by_class(theirs),

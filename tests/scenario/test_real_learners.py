@@ -31,6 +31,7 @@ BASE = {"kind": "pretrained", "path": str(MODEL), "dtype": "bfloat16", "device":
 ANSWERS = ("7 + 5 = 12.", "12", "The sum of 7 and 5 is twelve, which is more than ten.")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.one_in(3),
     pytest.mark.skipif(not MODEL.is_dir(), reason=f"no model in {MODEL}: `make real` prepares it"),
 ]
 

@@ -138,6 +138,7 @@ def weights(run: Path) -> dict[str, bytes]:
 
 @needs_model
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 def test_three_adapters_on_the_model_in_bfloat16_learn_and_go_on_exactly_after_a_kill(tmp_path: Path) -> None:
     scenario = team()
     scenario["policies"]["planner"]["model"]["base"]["dtype"] = "bfloat16"
@@ -157,6 +158,7 @@ def test_three_adapters_on_the_model_in_bfloat16_learn_and_go_on_exactly_after_a
 
 @needs_model
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.xdist_group("vllm")
 def test_one_more_line_samples_the_team_with_vllm(tmp_path: Path) -> None:
     assert ON_VLLM.strip() in (REAL / "README.md").read_text()

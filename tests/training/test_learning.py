@@ -16,7 +16,7 @@ from learning import follow, imitate, learn
 
 PROCESS = METHODS["process"]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.one_in(5)]
 
 
 @pytest.fixture(autouse=True)

@@ -141,6 +141,7 @@ SHORT = (
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["train_solver_only_adapters", "train_solver_only_shared"])
 def test_the_team_gets_better_although_only_the_solver_learns(name: str, tmp_path: Path) -> None:
     run = build(load(SCENARIOS / f"{name}.yaml", (FEW, *SHORT)))

@@ -133,6 +133,7 @@ def held_out_successes(printed: str) -> list[float]:
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda file: file.stem)
 def test_a_fresh_clone_does_what_a_transcript_shows(transcript: Path, tmp_path: Path) -> None:
     clone, desk = tmp_path / "clone", tmp_path / "desk"
@@ -147,6 +148,7 @@ def test_a_fresh_clone_does_what_a_transcript_shows(transcript: Path, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(not CLIENTS.is_dir(), reason="no .clients: `make clients` sets it up")
 def test_one_agent_of_a_langgraph_graph_learns_by_the_commands_of_its_page(tmp_path: Path) -> None:
     (tmp_path / "venv").symlink_to(CLIENTS)

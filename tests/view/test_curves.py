@@ -202,3 +202,36 @@ def test_a_run_and_a_role_keep_their_colour_whatever_is_drawn(tmp_path: Path) ->
 def test_an_edge_has_the_same_colour_on_the_page_and_in_a_picture() -> None:
     on_page = re.findall(r'^  (\w+): \["(#\w+)", "', read_page_asset("words.js").decode(), re.MULTILINE)
     assert dict(on_page) == EDGE_COLOURS
+
+
+def test_a_picture_for_a_paper_is_a_vector_as_wide_as_a_column_with_the_legend_beside_the_curves(
+    tmp_path: Path,
+) -> None:
+    rows = [{"step": i, "role/solver/tokens": float(i), "eval/nashconv": 1.0 / (i + 1)} for i in range(5)]
+    runs = [run(tmp_path / name, *rows) for name in ("first", "second")]
+    text = plot_curves(runs, ["role/solver/tokens"], None, style="paper")
+    assert text.endswith(str(runs[0] / "curves.pdf"))
+    # ICML: a column is 3.25 inches, both are 6.75; 72 points an inch.
+    pdf = (runs[0] / "curves.pdf").read_bytes()
+    assert re.findall(rb"/MediaBox \[ 0 0 (\d+)", pdf) == [b"234"]
+    assert b"/Type3" not in pdf
+    plot_curves(runs, ["role/solver/tokens", "eval/nashconv"], tmp_path / "two.svg", style="paper")
+    svg = (tmp_path / "two.svg").read_text()
+    assert 'width="486pt"' in svg
+    assert {"tokens", "step", "first", "second"} <= set(re.findall("<!-- (.*?) -->", svg))
+    with pytest.raises(ScenarioError, match=r"--out x\.png: no format of --style paper '\.png'; choices: \.pdf, \.svg"):
+        plot_curves(runs, [], Path("x.png"), style="paper")
+
+
+def test_no_legend_lies_over_a_curve_and_no_covered_line_is_hidden() -> None:
+    points = [CurvePoint(step, 1.0 / (1 + step)) for step in range(10)]
+    other = [CurvePoint(step, 1.0) for step in range(10)]
+    curves = {"loss": {"under": points, "over": points, "apart": other}}
+    for style in ("screen", "paper"):
+        figure: Any = curves_figure(curves, style=style)
+        figure.draw_without_rendering()
+        (legend,), (axis,) = figure.legends, figure.axes
+        assert legend.get_window_extent().y1 < axis.get_tightbbox().y0
+        under, over, apart = (line.get_linewidth() for line in axis.lines)
+        assert under > 2 * over
+        assert over == apart

@@ -23,7 +23,7 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
-from marl.core.errors import EngineError
+from marl.core.errors import EngineError, EngineLostError
 from marl.core.watchdog import CallWatchdog
 from marl.engines.vllm.limits import DEFAULT_CPU_CACHE_MIB, DEFAULT_GPU_MEMORY_SHARE
 from marl.engines.vllm.weight_folders import temporary_weights_folder, vllm_model_folder
@@ -193,14 +193,14 @@ class LocalVLLM:
 
     @contextmanager
     def _translate_dead_process_errors(self) -> Iterator[None]:
-        """Raise vLLM's error about a dead process in the body as an `EngineError` that names the likely cause."""
+        """Raise vLLM's error about a dead process in the body as an `EngineLostError` that names the likely cause."""
         # vLLM is imported late: see `_start_llm_engine`.
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
             yield
         except EngineDeadError as error:
-            raise EngineError("vLLM's process has died (out of memory, or killed)") from error
+            raise EngineLostError("vLLM's process has died (out of memory, or killed)") from error
 
     @contextmanager
     def _preserve_torch_random_state(self) -> Iterator[None]:
@@ -246,7 +246,7 @@ class LocalVLLM:
                     while core.utility_results:
                         # A future that is removed here belongs to no other thread, so it has no result yet.
                         _, future = core.utility_results.popitem()
-                        future.set_exception(EngineDeadError() if is_dead else EngineError(late))
+                        future.set_exception(EngineDeadError() if is_dead else EngineLostError(late))
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()

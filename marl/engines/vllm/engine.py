@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from marl.core.errors import EngineError
+from marl.core.errors import EngineError, EngineLostError
 from marl.core.types import Completion, CompletionFailure, Finish, MetricsByPolicy, Request, Ticket
 from marl.core.watchdog import CallTimeoutError
 from marl.engines.token_engine import (
@@ -310,7 +310,8 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         except (EngineError, CallTimeoutError) as error:
             policies = {policy} if policy else {pending.request.policy for pending in self._open.values()}
             names = ", ".join(map(repr, sorted(policies)))
-            raise EngineError(f"engine 'vllm' of policies {names}: {error}") from error
+            kind = EngineLostError if isinstance(error, EngineLostError | CallTimeoutError) else EngineError
+            raise kind(f"engine 'vllm' of policies {names}: {error}") from error
 
 
 def _greedy_logprob(reported_logprob: float) -> float:

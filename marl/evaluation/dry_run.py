@@ -29,6 +29,7 @@ from marl.rollout.game_errors import GameError
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.games import game_shares
 from marl.scenario.schema import Scenario
+from marl.text.tool_calls import with_tool_fields_as_text
 
 EPISODES = 8
 """Maximum number of episodes per game."""
@@ -152,7 +153,7 @@ class DryRun:
         for turns in self.turns_by_role.values():
             for turn in turns:
                 if turn.request.policy in names:
-                    texts.update(message.content for message in turn.request.messages)
+                    texts.update(with_tool_fields_as_text(message).content for message in turn.request.messages)
                     texts.update((turn.request.options or {}).values())
                     texts.update(turn.request.examples)
         return texts
@@ -181,7 +182,8 @@ class DryRun:
                     errors.append(f"roles.{role}: {error}")
             settings = self.scenario.roles[role]
             find_fault = facts and facts.tool_continuation_fault
-            appends_results = settings.history == "append" and settings.listed_tools
+            has_tools = settings.listed_tools or any(turn.request.tools for turn in turns)
+            appends_results = settings.history == "append" and has_tools
             if find_fault and appends_results and (fault := find_fault()):
                 errors.append(f"roles.{role}.history: append cannot continue after a tool call: {fault}")
         return counts, errors

@@ -7,19 +7,19 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from marl.core.types import ToolCall
 from marl.gateway.calls import (
     AnswerShownToProgram,
     ApiError,
     Conversation,
     JsonAnswerFormat,
     ModelCallFields,
-    assistant_message_text,
     function_schema_json,
     message_content_text,
     parse_request_fields,
 )
 from marl.host.untrusted_text import parse_json
-from marl.text.tool_calls import canonical_json
+from marl.text.tool_calls import canonical_json, to_tool_call
 
 
 class _AnthropicMessage(BaseModel):
@@ -90,11 +90,9 @@ class AnthropicRequest:
         blocks: list[dict[str, Any]] = []
         if answer.content or not answer.tool_calls:
             blocks.append({"type": "text", "text": answer.content, "citations": None})
-        for index, call in enumerate(answer.tool_calls):
-            identifier = answer.tool_call_id(index)
-            blocks.append(
-                {"type": "tool_use", "id": identifier, "name": call.name, "input": parse_json(call.arguments)}
-            )
+        for call in answer.tool_calls:
+            fields = {"type": "tool_use", "id": call.id, "name": call.name}
+            blocks.append(fields | {"input": parse_json(call.arguments)})
         return blocks
 
     def _response_fields(
@@ -125,21 +123,18 @@ def _add_message(conversation: Conversation, message: _AnthropicMessage, field_p
         conversation.add_message(message.role, message.content)
         return
     texts: list[Any] = []
-    calls: list[tuple[str, str]] = []
+    tool_calls: list[ToolCall] = []
     for index, block in enumerate(message.content):
         match block:
             case {"type": "tool_use", "name": str(name), "input": dict() as arguments}:
-                calls.append((name, canonical_json(arguments)))
+                tool_calls.append(to_tool_call(name, arguments, str(block.get("id", ""))))
             case {"type": "tool_result", "tool_use_id": str(identifier)}:
                 result = message_content_text(block.get("content"), f"{field_path}.{index}.content")
-                conversation.add_message("tool", result, tool_call_ids=[identifier])
+                conversation.add_message("tool", result, call_id=identifier)
             case {"type": "text", "text": str()}:
                 texts.append(block)
             case _:
                 place = f"{field_path}.{index}.type"
                 raise ApiError(400, f"{place}: {block.get('type')!r} is not supported", field=place)
-    if texts or calls:
-        text = message_content_text(texts, field_path)
-        conversation.add_message(
-            message.role, assistant_message_text(text, calls) if message.role == "assistant" else text
-        )
+    if texts or tool_calls:
+        conversation.add_message(message.role, message_content_text(texts, field_path), tool_calls=tool_calls)

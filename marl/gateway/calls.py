@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -16,7 +16,7 @@ from marl.core.config import Sampling
 from marl.core.types import Completion, Message, ToolCall
 from marl.host.untrusted_text import parse_json
 from marl.text.answers import remove_thoughts
-from marl.text.tool_calls import canonical_json, join_tool_calls, split_tool_calls, to_tool_call
+from marl.text.tool_calls import split_tool_calls, to_tool_call
 
 MAX_CHOICES = 8
 """Maximum number of answers to one request (`n`)."""
@@ -151,16 +151,21 @@ class AnswerShownToProgram(NamedTuple):
     content: str
     """Text without thoughts and tool calls."""
     tool_calls: tuple[ToolCall, ...]
+    """Parsed tool calls, with the ids that the program reads."""
     call_id: int
 
     @classmethod
-    def from_completion(cls, call_id: int, completion: Completion) -> AnswerShownToProgram:
-        """Return `completion`, the answer to call `call_id`, as the program reads it."""
-        return cls(completion, *split_tool_calls(remove_thoughts(completion.text)), call_id)
+    def from_completion(cls, call_id: int, completion: Completion, *, has_tools: bool) -> AnswerShownToProgram:
+        """Return `completion`, the answer to call `call_id`, as the program reads it.
 
-    def tool_call_id(self, tool_call_index: int) -> str:
-        """Return the id of tool call `tool_call_index`. It contains `call_id`, to recognise the tool's result."""
-        return f"call_{self.call_id:x}x{tool_call_index}"
+        Without tools in the call (`has_tools`), an answer that spells a tool call is a text.
+        """
+        content, tool_calls = remove_thoughts(completion.text).strip(), ()
+        if has_tools:
+            content, tool_calls = split_tool_calls(content)
+        # The id of a tool call contains `call_id`, to recognise the tool's result.
+        identified = [tool_call._replace(id=f"call_{call_id:x}x{index}") for index, tool_call in enumerate(tool_calls)]
+        return cls(completion, content, tuple(identified), call_id)
 
     @property
     def prompt_and_completion_token_counts(self) -> tuple[int, int]:
@@ -170,51 +175,69 @@ class AnswerShownToProgram(NamedTuple):
 
 @dataclass(slots=True)
 class Conversation:
-    """Builder of a model call's messages, which records the messages with tool results."""
+    """Builder of a model call's messages, which records the messages with tool results.
+
+    Tool calls get ids of their own in `messages`, as the ids that clients send depend on the order of parallel calls.
+    """
 
     messages: list[Message] = field(default_factory=list[Message])
     tool_sources: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     _hasher: blake2b = field(default_factory=lambda: blake2b(digest_size=16))
     """Hasher of the messages so far. One for the whole conversation costs half as much as a digest of each message."""
+    _tool_calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
+    """Client's id of a tool call -> the tool call with its id in `messages`."""
 
     def copy(self) -> Conversation:
         """Return an equal conversation, which can be extended on its own."""
-        return Conversation(self.messages.copy(), self.tool_sources.copy(), self._hasher.copy())
+        return Conversation(
+            self.messages.copy(), self.tool_sources.copy(), self._hasher.copy(), self._tool_calls.copy()
+        )
 
     @property
     def digest(self) -> str:
         """Hash of `messages`."""
         return self._hasher.hexdigest()
 
-    def add_message(self, role: str, text: str, *, tool_call_ids: Iterable[str] = ()) -> None:
-        """Append a message. `tool_call_ids` are ids of tool calls whose results the message holds."""
+    def add_message(self, role: str, text: str, *, tool_calls: Iterable[ToolCall] = (), call_id: str = "") -> None:
+        """Append a message.
+
+        Args:
+            role: author of the message.
+            text: content of the message.
+            tool_calls: tool calls of an assistant's message, with the client's ids.
+            call_id: client's id of the tool call whose result a tool's message holds.
+        """
         match role:
             case "system" | "developer":
                 message = Message("system", text)
             case "user" | "assistant":
                 message = Message(role, text)
             case "tool":
-                # Chat templates of Qwen and Hermes show a tool's result to the model in this form.
-                message = Message("user", f"<tool_response>\n{text}\n</tool_response>")
+                called = self._tool_calls.get(call_id) or ToolCall("", "")
+                message = Message("tool", text, call_id=called.id, name=called.name)
             case _:
                 index = len(self.messages)
                 raise ApiError(400, f"messages.{index}.role: {role!r} is no role", field=f"messages.{index}.role")
         self.messages.append(message)
-        self._add_to_digest(message.role, message.content)
+        self._add_to_digest(f"{message.role} {message.call_id}", message.content)
+        if role == "assistant":
+            for tool_call in tool_calls:
+                self.add_tool_call(tool_call)
         # A quick test for "call_" comes first, because few of a long dialogue's thousands of messages name a tool call.
-        named = " ".join((*tool_call_ids, text))
+        named = f"{call_id} {text}"
         if "call_" in named:
             callers = {int(number, 16) for number in _TOOL_CALL_ID.findall(named)}
             self.tool_sources += [(len(self.messages) - 1, caller) for caller in sorted(callers)]
 
-    def add_tool_call(self, text: str) -> None:
-        """Append a tool call to the assistant's last message, or as a new message."""
+    def add_tool_call(self, tool_call: ToolCall) -> None:
+        """Append `tool_call`, with the client's id, to the assistant's last message, or as a new message."""
         if not self.messages or self.messages[-1].role != "assistant":
-            self.add_message("assistant", text)
-            return
-        before = self.messages[-1].content
-        self.messages[-1] = Message("assistant", f"{before}\n{text}" if before else text)
-        self._add_to_digest("call", text)
+            self.add_message("assistant", "")
+        number = len(self._tool_calls)
+        own = self._tool_calls[tool_call.id or f"{number}"] = tool_call._replace(id=f"{number:09d}")
+        before = self.messages[-1]
+        self.messages[-1] = before._replace(content=before.content.strip(), calls=(*before.calls, own))
+        self._add_to_digest(f"call {own.id} {len(own.name)} {own.name}", own.arguments)
 
     def with_system_message(self, system_text: str | None) -> Conversation:
         """Return the conversation that begins with the system message `system_text`, if there is one."""
@@ -252,21 +275,28 @@ def message_content_text(content: Any, field_path: str) -> str:
     return "\n".join(texts)
 
 
-def assistant_message_text(content: str, tool_calls: Sequence[tuple[str, str]]) -> str:
-    """Return the text of an assistant message with `content` and tool `tool_calls`, each (name, arguments as JSON)."""
-    spelled: list[ToolCall] = []
-    for name, arguments in tool_calls:
-        try:
-            spelled.append(to_tool_call(name, parse_json(arguments)))
-        except ValueError:
-            spelled.append(to_tool_call(name, arguments))
-    return join_tool_calls(content.strip(), tuple(spelled)) if spelled else content
+def parse_sent_tool_call(call_id: str, name: str, arguments: str, field_path: str) -> ToolCall:
+    """Return the tool call that a client sends back in its history. `arguments` is JSON text; "" means no arguments.
+
+    Raises:
+        ApiError: naming the field `field_path` of the arguments, if they are no JSON object.
+    """
+    try:
+        parsed = parse_json(arguments or "{}")
+    except ValueError as error:
+        raise ApiError(400, f"{field_path}: not valid JSON: {error}", field=field_path) from error
+    if not isinstance(parsed, dict):
+        raise ApiError(400, f"{field_path}: must be a JSON object", field=field_path)
+    return to_tool_call(name, parsed, call_id)
 
 
 def function_schema_json(name: str, description: str | None, parameters: Any) -> str:
-    """Return the schema of a tool as JSON text, in the form of OpenAI's chat completions."""
+    """Return the schema of a tool as JSON text, in the form of OpenAI's chat completions.
+
+    The keys keep OpenAI's order and that of the client, because chat templates show the schema to the model as it is.
+    """
     function = {"name": name, "description": description or "", "parameters": parameters or {"type": "object"}}
-    return canonical_json({"type": "function", "function": function})
+    return json.dumps({"type": "function", "function": function}, ensure_ascii=False)
 
 
 def parse_request_fields(fields_class: type[Any], fields: Mapping[str, Any]) -> Any:

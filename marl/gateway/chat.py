@@ -8,16 +8,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from marl.core.types import ToolCall
 from marl.gateway.calls import (
     MAX_CHOICES,
     AnswerShownToProgram,
     Conversation,
     JsonAnswerFormat,
     ModelCallFields,
-    assistant_message_text,
     function_schema_json,
     message_content_text,
     parse_request_fields,
+    parse_sent_tool_call,
 )
 
 _FINISH_REASONS = {"stop": "stop", "length": "length"}
@@ -87,12 +88,11 @@ class ChatCompletionRequest:
         self._body: ChatCompletionBody = parse_request_fields(ChatCompletionBody, body)
         for index, message in enumerate(self._body.messages):
             text = message_content_text(message.content, f"messages.{index}.content")
-            if message.role == "assistant":
-                calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or []]
-                text = assistant_message_text(text, calls)
-                conversation.add_message(message.role, text)
-            else:
-                conversation.add_message(message.role, text, tool_call_ids=[message.tool_call_id])
+            tool_calls: list[ToolCall] = []
+            for number, call in enumerate(message.tool_calls or []):
+                place = f"messages.{index}.tool_calls.{number}.function.arguments"
+                tool_calls.append(parse_sent_tool_call(call.id, call.function.name, call.function.arguments, place))
+            conversation.add_message(message.role, text, tool_calls=tool_calls, call_id=message.tool_call_id)
         tools: list[str] = []
         for tool in self._body.tools or []:
             tools.append(function_schema_json(tool.function.name, tool.function.description, tool.function.parameters))
@@ -206,9 +206,9 @@ class TextCompletionRequest:
 
 def _tool_call_fields(answer: AnswerShownToProgram) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
-    for index, call in enumerate(answer.tool_calls):
+    for call in answer.tool_calls:
         function = {"name": call.name, "arguments": call.arguments}
-        calls.append({"id": answer.tool_call_id(index), "type": "function", "function": function})
+        calls.append({"id": call.id, "type": "function", "function": function})
     return calls
 
 

@@ -14,12 +14,11 @@ from marl.gateway.calls import (
     Conversation,
     JsonAnswerFormat,
     ModelCallFields,
-    assistant_message_text,
     function_schema_json,
     message_content_text,
     parse_request_fields,
+    parse_sent_tool_call,
 )
-from marl.text.tool_calls import join_tool_calls
 
 _IGNORED_ITEMS = ("reasoning",)
 
@@ -94,11 +93,11 @@ class ResponsesRequest:
                 conversation.add_message(item.role, message_content_text(item.content, f"{field_path}.content"))
             case "function_call":
                 # An answer's text and its tool calls are separate items in this API, but form a single message.
-                conversation.add_tool_call(assistant_message_text("", [(item.name, item.arguments)]))
+                place = f"{field_path}.arguments"
+                conversation.add_tool_call(parse_sent_tool_call(item.call_id, item.name, item.arguments, place))
             case "function_call_output":
-                conversation.add_message(
-                    "tool", message_content_text(item.output, f"{field_path}.output"), tool_call_ids=[item.call_id]
-                )
+                result = message_content_text(item.output, f"{field_path}.output")
+                conversation.add_message("tool", result, call_id=item.call_id)
             case kind if kind not in _IGNORED_ITEMS:
                 raise ApiError(400, f"{field_path}.type: {kind!r} is not supported", field=f"{field_path}.type")
 
@@ -109,7 +108,7 @@ class ResponsesRequest:
     def extended_conversation(self, answers: Sequence[AnswerShownToProgram]) -> Conversation:
         """Return the conversation including `answers[0]`, without instructions, for `previous_response_id`."""
         conversation = self._conversation.copy()
-        conversation.add_message("assistant", join_tool_calls(answers[0].content, answers[0].tool_calls))
+        conversation.add_message("assistant", answers[0].content, tool_calls=answers[0].tool_calls)
         return conversation
 
     def response_body(self, answers: Sequence[AnswerShownToProgram]) -> dict[str, Any]:
@@ -148,9 +147,8 @@ class ResponsesRequest:
             identifier = f"msg-{answer.call_id:x}"
             message = {"id": identifier, "type": "message", "role": "assistant", "status": "completed"}
             items.append(message | {"content": [part]})
-        for index, call in enumerate(answer.tool_calls):
-            identifier = answer.tool_call_id(index)
-            fields = {"id": f"fc-{identifier}", "type": "function_call", "status": "completed", "call_id": identifier}
+        for call in answer.tool_calls:
+            fields = {"id": f"fc-{call.id}", "type": "function_call", "status": "completed", "call_id": call.id}
             items.append(fields | {"name": call.name, "arguments": call.arguments})
         return items
 

@@ -303,7 +303,8 @@ async def _send_answers(
             await stream.write(b": waiting\n\n")
         await asyncio.wait([call.answer for call in calls])
         try:
-            answers = [_to_shown_answer(call.id, call.answer.result()) for call in calls]
+            has_tools = bool(api_request.call.tools)
+            answers = [_to_shown_answer(call.id, call.answer.result(), has_tools=has_tools) for call in calls]
         except ApiError as error:
             if stream is None:
                 raise
@@ -330,14 +331,14 @@ async def _send_answers(
         return stream or web.Response(status=499)
 
 
-def _to_shown_answer(call_id: int, answer: Answer) -> AnswerShownToProgram:
-    """Return `answer` to call `call_id` as the program reads it.
+def _to_shown_answer(call_id: int, answer: Answer, *, has_tools: bool) -> AnswerShownToProgram:
+    """Return `answer` to call `call_id`, which declared tools or not (`has_tools`), as the program reads it.
 
     Raises:
         ApiError: if the call failed.
     """
     if isinstance(answer, Completion) and answer.finish not in ("overflow", "aborted"):
-        return AnswerShownToProgram.from_completion(call_id, answer)
+        return AnswerShownToProgram.from_completion(call_id, answer, has_tools=has_tools)
     if answer.finish == "overflow":
         raise ApiError(400, answer.reason, field="messages", code="context_length_exceeded", may_retry=False)
     raise ApiError(400, answer.reason or "no answer", may_retry=False)

@@ -32,7 +32,7 @@ from marl.models.tool_call_formats import (
     render_answer,
 )
 from marl.text.answers import remove_thoughts
-from marl.text.tool_calls import join_tool_calls, split_tool_calls, to_tool_call, with_call_ids
+from marl.text.tool_calls import split_tool_calls, to_tool_call, with_call_ids, with_tool_fields_as_text
 
 _TOOL_CALL_INSTRUCTIONS = """\
 To call a function, answer with <tool_call>{"name": its name, "arguments": {its arguments}}</tool_call>. Functions:"""
@@ -394,13 +394,8 @@ class ChatTokenizer:
             return messages
         adapted: list[Message] = []
         for message in messages:
-            if message.calls:
-                adapted.append(Message("assistant", join_tool_calls(message.content, message.calls)))
-            elif message.role == "tool" and not self._renders_tool_results:
-                # Chat templates of Qwen and Hermes show a tool's result to the model in this form.
-                adapted.append(Message("user", f"<tool_response>\n{message.content}\n</tool_response>"))
-            else:
-                adapted.append(message)
+            is_rendered = message.role == "tool" and self._renders_tool_results
+            adapted.append(message if is_rendered else with_tool_fields_as_text(message))
         return adapted
 
     def _render(

@@ -394,7 +394,8 @@ def _extend_digest(prefix_digest: str, message: Message) -> str:
     content = message.content
     if message.role == "assistant":
         # Clients may drop thoughts, strip spaces and reformat the arguments of tool calls, so all three are normalised.
-        content = join_tool_calls(*split_tool_calls(remove_thoughts(content)))
+        text, tool_calls = remove_thoughts(content).strip(), message.calls
+        content = join_tool_calls(text, tool_calls) if tool_calls else join_tool_calls(*split_tool_calls(text))
     return blake2b(f"{prefix_digest}\0{message.role}\0{content}".encode(), digest_size=16).hexdigest()
 
 

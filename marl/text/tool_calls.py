@@ -70,6 +70,15 @@ def join_tool_calls(content: str, tool_calls: tuple[ToolCall, ...]) -> str:
     return "\n".join(lines)
 
 
+def with_tool_fields_as_text(message: Message) -> Message:
+    """Return `message` with its tool calls, or as the result of a call, in the spelling of Qwen and Hermes as text."""
+    if message.calls:
+        return Message("assistant", join_tool_calls(message.content, message.calls))
+    if message.role == "tool":
+        return Message("user", f"<tool_response>\n{message.content}\n</tool_response>")
+    return message
+
+
 def with_call_ids(messages: Sequence[Message]) -> Sequence[Message]:
     """Return `messages` with identifiers for calls and results that have none, as some templates demand them.
 

@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from marl.core.types import CompletionFailure, Message
+from marl.core.types import CompletionFailure, Message, ToolCall
 from tests.gateway.conftest import AnsweredGateway
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
@@ -69,7 +69,12 @@ def test_a_tool_call_is_parsed_and_its_result_names_the_turn_that_called(served:
     assert client.chat.completions.create(model="solver", messages=chat, tools=[TOOL]).choices[0].message.content
     second = served.calls[1]
     assert second.tool_sources == ((2, served.calls[0].id),)
-    assert [message.role for message in second.messages] == ["user", "assistant", "user"]
+    call = ToolCall("add", '{"a":1,"b":2}', "000000000")
+    assert second.messages == (
+        Message("user", "hello"),
+        Message("assistant", "", (call,)),
+        Message("tool", "3", call_id=call.id, name="add"),
+    )
     assert json.loads(second.tools[0])["function"]["name"] == "add"
 
 
@@ -78,6 +83,12 @@ def test_a_tool_call_that_does_not_parse_reaches_the_client_as_text(served: Answ
     choice = ask(served.clients(openai.OpenAI), tools=[TOOL]).choices[0]
     assert choice.message.content == "<tool_call>add 1 and 2</tool_call>"
     assert choice.finish_reason == "stop"
+
+
+def test_without_declared_tools_an_answer_that_spells_a_call_is_a_text(served: AnsweredGateway) -> None:
+    served.say = lambda call: CALL
+    choice = ask(served.clients(openai.OpenAI)).choices[0]
+    assert (choice.message.content, choice.message.tool_calls, choice.finish_reason) == (CALL, None, "stop")
 
 
 def test_a_caller_is_known_by_path_by_header_by_pattern_or_because_it_is_alone(served: AnsweredGateway) -> None:
@@ -119,7 +130,8 @@ def test_the_agents_sdk_hands_off_calls_tools_and_streams(served: AnsweredGatewa
     def say(call: Any) -> str:
         if call.agent == "planner":
             return '<tool_call>{"name": "transfer_to_solver", "arguments": {}}</tool_call>'
-        return CALL if "tool_response" not in call.messages[-1].content or "3" not in call.messages[-1].content else "3"
+        is_result = call.messages[-1].role == "tool" and "3" in call.messages[-1].content
+        return "3" if is_result else CALL
 
     served.say = say
     agents.set_tracing_disabled(True)

@@ -32,9 +32,9 @@ def tool_call(name: str, **arguments: Any) -> str:
 
 def say(request: Request) -> str:
     """A model that uses the tools that it is given, and else says who it is and how often it has been asked."""
-    last = request.messages[-1].content
+    last, is_result = request.messages[-1].content, request.messages[-1].role == "tool"
     tools = [json.loads(tool)["function"]["name"] for tool in request.tools]
-    if "<tool_response>" in last and "transfer" not in last and "Solver" not in last:
+    if is_result and "transfer" not in last and "Solver" not in last:
         return "the tool says " + "".join(filter(str.isdigit, last))
     match tools:
         case ["add"]:

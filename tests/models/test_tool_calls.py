@@ -5,28 +5,20 @@ from __future__ import annotations
 import json
 import random
 import re
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
-from transformers import AddedToken, PreTrainedTokenizerFast
 
 from marl.core.config import Sampling
 from marl.core.types import Message, Request, ToolCall
-from marl.models.chat_template import ChatTokenizer
 from marl.models.tool_call_formats import AnswerWithCalls, ToolCallFormat
 from marl.models.tool_continuation import tool_continuation_fault
 from marl.text.answers import remove_thoughts
 from marl.text.json_text import parse_strict_json
 from marl.text.tool_calls import split_tool_calls, to_tool_call
-from tests.support.chat_templates import byte_level_bpe
+from tests.support.trl_templates import TEMPLATES, chat
 
-_TRL = find_spec("trl")
-if _TRL is None or _TRL.origin is None:
+if not TEMPLATES:
     pytest.skip("TRL is not installed", allow_module_level=True)
-TEMPLATES = {file.stem: file for file in sorted((Path(_TRL.origin).parent / "chat_templates").glob("*.jinja"))}
 READ = (
     "llama3_1", "llama3_2", "qwen2_5", "qwen2_5_training", "qwen3", "qwen3_5_nothink", "qwen3_5_nothink_training",
     "qwen3_5_think", "qwen3_5_think_training", "qwen3_6", "qwen3_6_training", "qwen3_8", "qwen3_8_training",
@@ -54,22 +46,6 @@ SCHEMA = json.dumps(
 CALL = to_tool_call("search", {"query": 'le "mot" juste é 7 < 8', "count": 3})
 OTHER = to_tool_call("search", {"query": "12"})
 QUESTION = Message("user", "Which papers?")
-_SPECIAL = re.compile(r"<\|[^|<>\s]{1,40}\|>|<｜[^<>｜]{1,40}｜>|<(?:start|end)_of_turn>|<\|?turn\|?>|<eos>|</s>")  # noqa: RUF001
-_ENDS = ("<|im_end|>", "<|eot_id|>", "<turn|>", "<end_of_turn>", "<|call|>", "<|END_OF_TURN_TOKEN|>", "<|end|>", "</s>")
-
-
-@cache
-def chat(name: str) -> ChatTokenizer:
-    """Return a tokenizer of bytes with the template `name` and the control tokens in it."""
-    template = TEMPLATES[name].read_text(encoding="utf-8")
-    special = ["<s>", *dict.fromkeys(_SPECIAL.findall(template)), "<|endoftext|>"]
-    ends = [token for token in _ENDS if token in special] or ["<|endoftext|>"]
-    tokenizer: Any = PreTrainedTokenizerFast(
-        tokenizer_object=byte_level_bpe(tuple(special)), bos_token="<s>", eos_token=ends[0]
-    )
-    tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken(t, special=True) for t in special]})
-    tokenizer.chat_template = template
-    return ChatTokenizer(tokenizer, frozenset(tokenizer.convert_tokens_to_ids(ends)))
 
 
 def prompt_ids(name: str, *messages: Message) -> tuple[int, ...]:

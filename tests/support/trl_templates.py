@@ -1,0 +1,35 @@
+"""Chat templates that TRL ships, with tokenizers of bytes that have the templates' control tokens."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import AddedToken, PreTrainedTokenizerFast
+
+from marl.models.chat_template import ChatTokenizer
+from tests.support.chat_templates import byte_level_bpe
+
+_TRL = find_spec("trl")
+_FOLDER = Path(_TRL.origin).parent / "chat_templates" if _TRL and _TRL.origin else None
+TEMPLATES = {file.stem: file for file in sorted(_FOLDER.glob("*.jinja"))} if _FOLDER else {}
+"""Name -> file of a template; empty if TRL is not installed."""
+_SPECIAL = re.compile(r"<\|[^|<>\s]{1,40}\|>|<｜[^<>｜]{1,40}｜>|<(?:start|end)_of_turn>|<\|?turn\|?>|<eos>|</s>")  # noqa: RUF001
+_ENDS = ("<|im_end|>", "<|eot_id|>", "<turn|>", "<end_of_turn>", "<|call|>", "<|END_OF_TURN_TOKEN|>", "<|end|>", "</s>")
+
+
+@cache
+def chat(name: str) -> ChatTokenizer:
+    """Return a tokenizer of bytes with the template `name` and the control tokens in it."""
+    template = TEMPLATES[name].read_text(encoding="utf-8")
+    special = ["<s>", *dict.fromkeys(_SPECIAL.findall(template)), "<|endoftext|>"]
+    ends = [token for token in _ENDS if token in special] or ["<|endoftext|>"]
+    tokenizer: Any = PreTrainedTokenizerFast(
+        tokenizer_object=byte_level_bpe(tuple(special)), bos_token="<s>", eos_token=ends[0]
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken(t, special=True) for t in special]})
+    tokenizer.chat_template = template
+    return ChatTokenizer(tokenizer, frozenset(tokenizer.convert_tokens_to_ids(ends)))

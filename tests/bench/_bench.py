@@ -55,6 +55,7 @@ def report(figures: Mapping[str, Any], out: Path | None, *, seeds: Sequence[int]
     record = {
         "command": command(),
         "commit": commit(),
+        "changed": changed_files(),
         "seeds": list(seeds),
         "machine": machine(),
         "settings": settings,
@@ -85,8 +86,14 @@ def commit() -> str:
     head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
     if head.returncode:
         return "unknown"
-    changed = subprocess.run([*git, "status", "--porcelain", "--", "*.py", "*.yaml"], capture_output=True, check=True)
-    return head.stdout.strip() + "+" * bool(changed.stdout)
+    return head.stdout.strip() + "+" * bool(changed_files())
+
+
+def changed_files() -> list[str]:
+    """Return the uncommitted files that a figure may depend on. A result with such files may not be committed."""
+    git = ["git", "-C", str(ROOT), "status", "--porcelain", "--", "*.py", "*.yaml"]
+    lines = subprocess.run(git, capture_output=True, text=True, check=False).stdout.splitlines()
+    return [line[3:] for line in lines]
 
 
 def machine() -> dict[str, Any]:

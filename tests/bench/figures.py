@@ -42,10 +42,43 @@ _BUSY = 1.5
 """Load of two cores before a measurement from which other work is mentioned."""
 
 
-@cache
+NOT_MEASURED = "Example, not measured"
+"""Words in the first comment of a scenario without a result."""
+_read: set[str] = set()
+"""Names of the result files that the block being rendered has read."""
+
+
 def result(name: str) -> dict[str, Any]:
-    """Return the content of a result file."""
+    """Return the content of a result file, and record that the block being rendered reads it."""
+    _read.add(name)
+    return _content(name)
+
+
+@cache
+def _content(name: str) -> dict[str, Any]:
     return json.loads((BENCH / "results" / f"{name}.json").read_text())
+
+
+def result_names() -> list[str]:
+    """Return the names of all result files."""
+    return sorted(file.stem for file in (BENCH / "results").glob("*.json"))
+
+
+def changed_before_rule() -> list[str]:
+    """Return the results of checkouts with uncommitted changes that are older than the field `changed`."""
+    return [name for name in result_names() if "+" in _content(name)["commit"] and "changed" not in _content(name)]
+
+
+def unmeasured() -> list[str]:
+    """Return the scenarios whose first comment says that they have no result, as paths in `scenarios/`."""
+    files = sorted((ROOT / "scenarios").rglob("*.yaml"))
+    names = [str(file.relative_to(ROOT / "scenarios")) for file in files if says_not_measured(file)]
+    return [name for name in names if not name.startswith("suites/")]
+
+
+def says_not_measured(scenario: Path) -> bool:
+    """Return True if the first comment of the file `scenario` says that the scenario has no result."""
+    return NOT_MEASURED in scenario.read_text().partition("\ngame")[0]
 
 
 def figures(name: str) -> Any:
@@ -160,7 +193,7 @@ def quoted(text: str) -> str:
 
 HELPERS: tuple[Callable[..., Any], ...] = (
     *(figures, values, plain, seeds, mean, before_and_after, span, effort, percent, thousands, credit_rules, min, max),
-    *(with_interval, quoted, result, converged, metric_rows),
+    *(with_interval, quoted, result, converged, metric_rows, changed_before_rule, unmeasured),
 )
 
 
@@ -174,8 +207,23 @@ def rendered(name: str) -> str:
 
 
 def written(text: str) -> str:
-    """Return a README with its figures as they are in the result files."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{rendered(found[2])}\n{found[3]}", text)
+    """Return a README with its figures as they are in the result files, and the commits that they were measured at."""
+
+    def block(found: re.Match[str]) -> str:
+        _read.clear()
+        lines = rendered(found[2])
+        return f"{found[1]}{lines}\n{_commits(sorted(_read))}{found[3]}"
+
+    return _BLOCK.sub(block, text)
+
+
+def _commits(names: Sequence[str]) -> str:
+    """Return a paragraph that names the commit of each result file in `names`, or "" without names."""
+    by_commit: dict[str, list[str]] = {}
+    for name in names:
+        by_commit.setdefault(_content(name)["commit"], []).append(name)
+    groups = [f"{commit} ({', '.join(results)})" for commit, results in by_commit.items()]
+    return f"\nMeasured at commit {'; '.join(groups)}.\n" if groups else ""
 
 
 def main() -> None:

@@ -245,6 +245,23 @@ class Segments(Config):
         return self
 
 
+class ContextLimit(Config):
+    """Limit of a role's prompts, and the shorter prompt that replaces one above it.
+
+    Without a shorter prompt, or if the shortest is too long, the answer is empty (`role/ROLE/overflow` counts them).
+    """
+
+    example = "when_full: truncate"
+    limit: PositiveInt | None = None
+    """Maximum number of tokens of a prompt (default: the model's context)."""
+    when_full: Literal["overflow", "drop_tool_results", "truncate", "summarize"] = "overflow"
+    """Shorter prompt. `drop_tool_results`: `(dropped)` stands for the oldest results of tools. `truncate`: without the
+    agent's oldest answers and the messages that follow each. `summarize`: the agent writes a summary of the
+    conversation, which replaces it, and is learned from. `overflow`: none."""
+    ask: str = Field(default="Summarize this conversation. Keep all that is needed to go on.", min_length=1)
+    """Message with which `summarize` asks for a summary."""
+
+
 class Sampling(Config):
     """Settings of a role's token sampling: temperature, truncation, length limits and stop texts."""
 

@@ -136,6 +136,8 @@ class Request:
     answers as JSON; "" to allow any JSON object."""
     marks: FailFastTuple[SpanFromEarlierTurn] = ()
     """Spans of `messages` that were made from earlier turns, sorted by message and offset."""
+    max_prompt_tokens: int | None = None
+    """Maximum number of tokens of the prompt, above which the request is refused (`overflow`); None: the context."""
     purpose: Purpose = "train"
     """Purpose of the answer. ε-greedy engines explore for `train` and never for `eval`."""
 
@@ -222,8 +224,8 @@ class Turn:
     """Turns of other agents in the prompt that imitate a verdict of this turn's role, or None if the role does not
     judge."""
     inner: bool = False
-    """True if a program asked for the turn before its own turn. No step of the game plays an inner turn, so the index
-    of a turn is not the index of a step."""
+    """True if a program asked for the turn before its own turn, or if the turn is the agent's summary of its full
+    context. No step of the game plays an inner turn, so the index of a turn is not the index of a step."""
 
 
 def hashable_prompt(turn: Turn) -> Hashable:

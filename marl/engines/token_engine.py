@@ -108,8 +108,13 @@ def end_token_ids(model_end_ids: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset({*ids, tokenizer.eos_token_id} - {None})
 
 
-def context_overflow_failure(prompt_tokens: int, forced_tokens: int, context_length: int) -> CompletionFailure | None:
-    """Return the failure of a request with more tokens than `context_length`, or None if the request fits."""
+def context_overflow_failure(
+    request: Request, prompt_tokens: int, forced_tokens: int, context_length: int
+) -> CompletionFailure | None:
+    """Return the failure of a request with more tokens than `context_length` or its own limit, or None if it fits."""
+    limit = request.max_prompt_tokens
+    if limit is not None and prompt_tokens > limit:
+        return CompletionFailure("overflow", f"{prompt_tokens} tokens of prompt; the role's limit is {limit}")
     # The context must hold the forced text, or at least one sampled token.
     if context_length - prompt_tokens >= max(forced_tokens, 1):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
-from marl.core.config import PluginConfig, Sampling, Segments
+from marl.core.config import ContextLimit, PluginConfig, Sampling, Segments
 from marl.core.types import Completion, Info, Message, Observation, Request, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols.tasks import Tool
@@ -90,6 +90,8 @@ class RoleConfig(PluginConfig):
     history: Literal["fresh", "append"] = "fresh"
     """Construction of prompts. `fresh`: each prompt is built without the tokens of earlier turns. `append`: a prompt
     continues the tokens of the agent's last turn."""
+    context: ContextLimit | None = None
+    """Maximum length of a prompt, and what replaces a longer one. Default: the model's context, and an empty answer."""
     tools: tuple[Tool, ...] | Literal["auto"] = ()
     """Tools that the role may call, in a game with a seat that answers calls. `auto`: all tools of the engine at this
     seat."""

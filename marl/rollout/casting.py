@@ -176,6 +176,7 @@ class RoleRequestBuilder:
             tools=tuple(tools),
             answer_schema=role.answer_schema if role.sampling.structured == "json" else "",
             marks=tuple(marks),
+            max_prompt_tokens=role.context.limit if role.context else None,
         )
 
 

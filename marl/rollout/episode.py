@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import get_args
 
 from marl.core.errors import ProgramDivergedError
@@ -24,6 +24,7 @@ from marl.rollout.inner_turns import (
     RecordedCallAnswers,
     keyed_inner_turns,
 )
+from marl.rollout.pending_turns import OwnAndReadTurns, PendingTurn, empty_completion_if_failed
 from marl.rollout.verdict_imitation import imitation_penalties
 from marl.text.origins import origins_of
 
@@ -41,36 +42,6 @@ def step_done_agents_and_check_game_is_over(game: Game) -> bool:
     return not game.agents
 
 
-@dataclass(slots=True)
-class _PendingTurn:
-    """Turn before it is played: request, facts for the agent, edges and, once it has arrived, the answer."""
-
-    request: Request
-    info: Info
-    reads: Mapping[TurnId, frozenset[EdgeKind]]
-    """Id of an earlier turn -> kinds of its edge to this turn."""
-    sent: bool = False
-    """True after `Episode.take_new_requests` returned the request."""
-    answer: Completion | None = None
-    """Answer of the policy, or None before it arrives."""
-    inner: InnerTurns | None = None
-    """Model calls of the program that takes this turn, or None if no program takes it."""
-
-
-@dataclass(slots=True)
-class _OwnAndReadTurns:
-    """Turns of one agent in an episode, and turns of other agents that this agent has read."""
-
-    turns: list[Turn] = field(default_factory=list)
-    """Turns of the agent, in playing order."""
-    read_counts: dict[str, int] = field(default_factory=dict)
-    """Other agent -> number of the other agent's turns that this agent has read."""
-    read: list[Turn] = field(default_factory=list)
-    """Turns of other agents that this agent has read."""
-    marked: dict[TurnId, Turn] = field(default_factory=dict)
-    """Id of a turn of this agent -> cached copy with marks of its origin, for this agent's prompts."""
-
-
 class Episode:
     """Episode of one game in progress, with its trajectory so far."""
 
@@ -80,9 +51,9 @@ class Episode:
         self.game, self.casting, self.limits = game, casting, limits
         self.call_notes: dict[TurnId, CallRecognitionAndLatency] = {}
         """Id of an inner turn -> fact about its call."""
-        self._open: dict[str, _PendingTurn] = {}
+        self._open: dict[str, PendingTurn] = {}
         """Agent -> its turn that is not played yet."""
-        self._memory = {agent: _OwnAndReadTurns() for agent in deal.seats}
+        self._memory = {agent: OwnAndReadTurns() for agent in deal.seats}
         self._marked: dict[bool, dict[TurnId, Turn]] = {False: {}, True: {}}
         """True for agents that read hidden thoughts -> cache of turns with marks of their origin, for their prompts."""
         self._script: PrescribedForkAnswers | None = None
@@ -127,7 +98,7 @@ class Episode:
         for agent, memory in self._memory.items():
             # Containers are copied, but not the turns in them, which are frozen and can be shared.
             copies = list(memory.turns), dict(memory.read_counts), list(memory.read), dict(memory.marked)
-            other._memory[agent] = _OwnAndReadTurns(*copies)
+            other._memory[agent] = OwnAndReadTurns(*copies)
         other._marked = {has_thoughts: dict(turns) for has_thoughts, turns in self._marked.items()}
         return other
 
@@ -146,7 +117,7 @@ class Episode:
                 question.sent = True
             for agent, question in unsent:
                 # Programs have no turn number here, so they always run again: the answers to their calls may change.
-                nth = None if question.inner else len(self._memory[agent].turns)
+                nth = None if question.inner else len(self._memory[agent].turns) + question.has_summary
                 scripted = None
                 if self._script and agent in self._script.moves:
                     scripted = self._completion_that_parses_to_action(
@@ -162,7 +133,9 @@ class Episode:
 
     def play_agent_answer(self, agent: str, answer: Completion | CompletionFailure) -> None:
         """Store the answer of `agent`, and play stored answers as long as the agent to move has one."""
-        answer = _empty_completion_if_failed(answer)
+        if self._replace_full_prompt(agent, answer):
+            return
+        answer = empty_completion_if_failed(answer)
         if not answer.text.isascii():
             answer = replace(answer, text=replace_surrogates(answer.text))
         self._open[agent].answer = answer
@@ -175,6 +148,8 @@ class Episode:
             completion, info, role = question.answer, question.info, self.trajectory.deal.seats[agent]
             if question.inner:
                 completion = self._add_inner_turns(question, question.inner)
+            if question.full:
+                self._add_summary_and_edges_of_shorter_prompt(agent, question)
             move = None
             # A failed request has no text, so there is no move to parse.
             if completion.finish not in ("overflow", "aborted"):
@@ -199,6 +174,27 @@ class Episode:
             )
             self._add_turn_and_step_game(turn, question.reads)
 
+    def _replace_full_prompt(self, agent: str, answer: Completion | CompletionFailure) -> bool:
+        """Replace the request of `agent` if its prompt was refused as too long, or if `answer` is a summary for it.
+
+        Return False if `answer` is the agent's answer, an empty one if its role shortens the prompt no further.
+        """
+        question, deal, own_turns = self._open[agent], self.trajectory.deal, self._memory[agent].turns
+        if isinstance(answer, Completion):
+            return question.take_summary(answer, own_turns)
+        seeds = self.casting.seed, deal.purpose, episode_name_for_seeding(deal.episode), deal.branch
+        seed = hash_to_seed(*seeds, agent, len(own_turns), "summary")
+        return question.replace_refused_prompt(answer, self.casting.roles[deal.seats[agent]], own_turns, seed)
+
+    def _add_summary_and_edges_of_shorter_prompt(self, agent: str, question: PendingTurn) -> None:
+        """Add the summary in the prompt of `question`, if any, as an inner turn, and find the turns that it reads."""
+        memory, summary_id = self._memory[agent], (self.trajectory.id, len(self.trajectory.turns))
+        if summary := question.summary_turn(agent, self.trajectory.deal.seats[agent], summary_id, len(memory.turns)):
+            edges = {memory.turns[-1].id: _SINGLE_KINDS["self"]}
+            self.trajectory.add(summary, edges, edges)
+            memory.turns.append(summary)
+        question.reads = self._edge_kinds_by_source_turn(agent, question.request, question.info)
+
     def request_or_recorded_answer_of_model_call(self, agent: str, call: ProgramModelCall) -> Request | Completion:
         """Return the request for a model call of the program of `agent`, or its answer without a request.
 
@@ -216,7 +212,7 @@ class Episode:
         """Record `answer` to a model call of the program of `agent`."""
         question = self._open.get(agent)
         if question and question.inner:
-            question.inner.record_call_answer(call.id, _empty_completion_if_failed(answer))
+            question.inner.record_call_answer(call.id, empty_completion_if_failed(answer))
 
     def discard_ineffective_calls(self, agent: str, notice: IneffectiveCallsNotice) -> None:
         """Delete model calls of the program of `agent` that had no effect, as `notice` says."""
@@ -233,7 +229,7 @@ class Episode:
         read_turns = [self.trajectory.turns[index] for _, index in reads]
         return InnerTurns(self.casting, self.trajectory.deal, info["callers"], read_turns, self._recorded_calls)
 
-    def _add_inner_turns(self, program_turn: _PendingTurn, inner_turns: InnerTurns) -> Completion:
+    def _add_inner_turns(self, program_turn: PendingTurn, inner_turns: InnerTurns) -> Completion:
         """Add the inner turns of a program that has ended, and return its answer with the results of its calls.
 
         Raises:
@@ -288,7 +284,7 @@ class Episode:
         }
         recorded: dict[tuple[str, int], Turn] = {}
         if fork.keeps_unchanged_answers:
-            recorded = {(turn.agent, turn.nth): turn for turn in past.turns if turn.id != until.id and not turn.inner}
+            recorded = {(turn.agent, turn.nth): turn for turn in past.turns if turn.id != until.id}
         prefixes = {(until.agent, until.nth): fork.prefix}
         self._script = PrescribedForkAnswers(dict(fork.scripted_moves), recorded, prefixes)
         # Inner turns of a program precede the program's answer, and are collected until it follows.
@@ -301,12 +297,24 @@ class Episode:
             self._make_pending_turns()
             question = self._open.pop(turn.agent)
             self._add_recorded_turns(past, inner_turns)
-            reads = past.incoming_edge_kinds(turn.id) if inner_turns else question.reads
+            differs = inner_turns or turn.request.messages != question.request.messages
+            reads = past.incoming_edge_kinds(turn.id) if differs else question.reads
             self._add_turn_and_step_game(turn, reads)
             inner_turns = []
-        if not until.inner and (fork.action is not None or until.agent in answers):
-            # The forked turn's program does not run, so its recorded calls are kept.
+        if until.inner and until.agent == self.game.agent_selection:
+            # Turn `until` is a summary of a full prompt. If the fork prescribes none, the agent is asked for it again.
             self._make_pending_turns()
+            if fork.action is not None:
+                summary = self._completion_that_parses_to_action(until.agent, fork.action)
+                self._open[until.agent].prescribe_summary(summary, until.request, self._memory[until.agent].turns)
+            return
+        has_summary = any(turn.agent == until.agent for turn in inner_turns)
+        if not until.inner and (fork.action is not None or until.agent in answers or has_summary):
+            # The forked turn's program does not run, so its recorded calls are kept, as is the summary in its prompt.
+            self._make_pending_turns()
+            if has_summary:
+                reads = past.incoming_edge_kinds(until.id)
+                self._open[until.agent].use_recorded_prompt(until.request, reads, fork.prefix)
             self._add_recorded_turns(past, inner_turns)
             if fork.action is not None:
                 self.force_action(fork.action)
@@ -343,7 +351,7 @@ class Episode:
             if reader not in self._open:
                 self._open[reader] = self._make_pending_turn(reader)
 
-    def _make_pending_turn(self, agent: str) -> _PendingTurn:
+    def _make_pending_turn(self, agent: str) -> PendingTurn:
         """Return the pending turn of `agent` in the game's present state, and mark the turns in its prompt as read."""
         with self._game_error_guard():
             observation = self.game.observe(agent)
@@ -387,7 +395,7 @@ class Episode:
             request = replace(request, purpose=deal.purpose, prefix=prefix)
         memory.read += unread
         reads = self._edge_kinds_by_source_turn(agent, request, info)
-        return _PendingTurn(request, info, reads, inner=self._inner_turns_if_program(info, reads))
+        return PendingTurn(request, info, reads, inner=self._inner_turns_if_program(info, reads))
 
     def _edge_kinds_by_source_turn(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return (id of a source turn -> edge kinds) for the turn of `request`, with own turns last."""
@@ -435,14 +443,6 @@ class Episode:
         if not self.done and turns >= self.limits.max_turns:
             problem = f"is not over after {turns} turns (schedule.max_turns) {self.description_for_replay}"
             raise GameError(f"{game_name_for_messages(self.game)} {problem}")
-
-
-def _empty_completion_if_failed(answer: Completion | CompletionFailure) -> Completion:
-    """Return `answer`, with a failure replaced by an empty completion that states the reason."""
-    if isinstance(answer, Completion):
-        return answer
-    finish = "overflow" if answer.finish == "overflow" else "aborted"
-    return Completion("", (), (), (), finish, usage=answer.usage, reason=answer.reason)
 
 
 _SINGLE_KINDS: Mapping[EdgeKind, frozenset[EdgeKind]] = {kind: frozenset([kind]) for kind in get_args(EdgeKind)}

@@ -62,6 +62,7 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
         _policy_errors,
         _structured_sampling_errors,
         segment_errors,
+        _context_errors,
         _errors_of_each_game_with_field_prefix(_remote_engine_errors),
     )
     updates = (_learner_and_experience_errors, _update_schedule_errors)
@@ -308,6 +309,35 @@ def _remote_engine_errors(scenario: Scenario) -> Iterator[str]:
             yield (
                 f"roles.{name}.history: {role.history!r}, but engine {speaker.engine.kind!r} of "
                 f"policies.{role.policy} cannot continue token ids; use 'fresh'"
+            )
+
+
+def _context_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each `context` of a role that has no effect."""
+    for name, role in scenario.roles.items():
+        speaker, context = scenario.policies.get(role.policy), role.context
+        if context is None or speaker is None:
+            continue
+        field = f"roles.{name}.context"
+        if role.answers_programs:
+            yield f"{field}: a program makes the prompts of this role and decides what they hold; remove it"
+        elif not speaker.engine.token_level:
+            yield (
+                f"{field}: engine {speaker.engine.kind!r} of policies.{role.policy} counts no tokens of prompts; "
+                "remove it"
+            )
+        elif context.when_full == "overflow":
+            if context.limit is None:
+                yield f"{field}: without `limit` and `when_full` it changes nothing; give one of them, or remove it"
+        elif role.history != "append":
+            yield (
+                f"{field}.when_full: {context.when_full!r} shortens a conversation, but with history: {role.history} "
+                "every prompt is new; choose history: append, or when_full: overflow"
+            )
+        elif context.when_full == "drop_tool_results" and not role.listed_tools:
+            yield (
+                f"{field}.when_full: 'drop_tool_results', but the role has no `tools`; choices: truncate, summarize, "
+                "overflow"
             )
 
 

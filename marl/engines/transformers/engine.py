@@ -84,7 +84,7 @@ class TransformersEngine:
         prompt = chat.prompt_with_prefix(request, self.policy_weights.policy_index(request.policy))
         forced_tokens = 0 if request.forced is None else len(chat.forced_ids(request.forced))
         self._tickets.add(ticket)
-        if failure := context_overflow_failure(len(prompt.ids), forced_tokens, self.context):
+        if failure := context_overflow_failure(request, len(prompt.ids), forced_tokens, self.context):
             self._refused.append((ticket, failure))
             return
         max_tokens = max_completion_tokens(request, len(prompt.ids), self.context)

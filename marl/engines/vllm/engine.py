@@ -79,7 +79,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         prompt = chat.prompt(request)
         forced = None if request.forced is None else chat.forced_ids(request.forced)
         read_tokens = len(prompt.ids) + len(request.prefix)
-        if failure := context_overflow_failure(read_tokens, len(forced or ()), self.weights.context):
+        if failure := context_overflow_failure(request, read_tokens, len(forced or ()), self.weights.context):
             self._refused.append((ticket, failure))
             return
         max_tokens = max_completion_tokens(request, read_tokens, self.weights.context)

@@ -10,15 +10,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from marl.core.config import choices_hint
 from marl.games.base import MAX_REWARD, FinalRewards, NextAgent, TextGame, TextGameConfig
 from marl.games.wrappers.import_env import import_optional_package
 from marl.games.wrappers.text_adapter import strip_terminal_codes, to_move_name
 from marl.protocols import GameStart
+from marl.text.linear_patterns import check_linear_pattern, compile_pattern
 
 MAX_ENUMERATED_HISTORIES = 50_000
 """Maximum number of histories of a game whose start states are listed, so that evaluation can enumerate the game."""
@@ -44,6 +45,11 @@ class OpenSpielConfig(TextGameConfig):
     strings: TextKind | None = None
     """Text that a player reads: its information state (all that it knows) or its observation (default: the observation
     in games of perfect information, and the information state in others, if the game has this text)."""
+    rules: str = ""
+    """Rules of the game in words, for agents (default: none, because OpenSpiel has no rules in words)."""
+    move_names: dict[Annotated[str, AfterValidator(check_linear_pattern)], str] = Field(default_factory=dict)
+    """Regular expression -> its replacement in the names of moves: with `{'player=. move=': ''}`, `player=0 move=Call`
+    is called `Call`. Default: OpenSpiel's names."""
 
     @model_validator(mode="after")
     def _check_playable(self) -> Self:
@@ -125,7 +131,7 @@ class OpenSpielGame(TextGame):
     def __init__(self, settings: OpenSpielConfig) -> None:
         self._settings = settings
         self._game = game = settings.load_openspiel_game()
-        kinds, self.name = _import_pyspiel().GameType.Utility, settings.name
+        kinds, self.name, self.rules = _import_pyspiel().GameType.Utility, settings.name, settings.rules
         facts = game.get_type()
         self.zero_sum, self.common_reward = facts.utility == kinds.ZERO_SUM, facts.utility == kinds.IDENTICAL
         self._pays_on_the_way = facts.reward_model == _import_pyspiel().GameType.RewardModel.REWARDS
@@ -201,10 +207,16 @@ class OpenSpielGame(TextGame):
     def _action_number_by_name(self, player: int) -> dict[str, int]:
         """Return OpenSpiel's number of each legal action of `player`, by the name of the action."""
         numbers = self._state.legal_actions(player)
-        names = [to_move_name(self._state.action_to_string(player, number)) or str(number) for number in numbers]
+        names = [self._move_name(player, number) for number in numbers]
         if len({*names}) < len(names):
             names = [f"{name} ({number})" for name, number in zip(names, numbers, strict=True)]
         return dict(zip(names, numbers, strict=True))
+
+    def _move_name(self, player: int, number: int) -> str:
+        name = self._state.action_to_string(player, number)
+        for pattern, replacement in self._settings.move_names.items():
+            name = compile_pattern(pattern).sub(replacement, name)
+        return to_move_name(name) or str(number)
 
     def apply_action(self, action: str) -> NextAgent | FinalRewards:
         agent, state = self.agent_selection, self._state

@@ -41,6 +41,9 @@ class TextArenaConfig(TextGameConfig):
     """Regular expression that finds example moves in a player's observation, for random play and the warm-up of tiny
     models. Its first group, or else the full match, is the move (default: text in square brackets)."""
 
+    rules: str = ""
+    """Rules of the game in words, for agents (default: none but those that the game's own observations tell)."""
+
     @field_validator("id")
     @classmethod
     def _check_game_exists(cls, name: str) -> str:
@@ -60,7 +63,7 @@ class TextArenaGame(TextGame):
     """
 
     def __init__(self, settings: TextArenaConfig) -> None:
-        self._settings, self.name = settings, settings.id
+        self._settings, self.name, self.rules = settings, settings.id, settings.rules
         self._random = IsolatedGlobalRandom()
         self._pattern = compile_pattern(settings.examples)
         agents = tuple(f"player_{player}" for player in range(settings.players))

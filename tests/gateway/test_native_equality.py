@@ -13,7 +13,7 @@ from marl.commands.cli import app
 from marl.core.config import Sampling
 from marl.core.graph import Trajectory
 from marl.core.types import Deal, Message
-from marl.credit.assign.counterfactual import LeaveOneAgentOut
+from marl.credit.assign.counterfactual import DifferenceReward, LeaveOneAgentOut, Shapley
 from marl.credit.assign.reward_rules import RewardFlowAssign
 from marl.engines.program.settings import Program
 from marl.protocols import AssignConfig, Evidence
@@ -146,7 +146,10 @@ def credit_of(rule: AssignConfig, simulator: RolloutSimulator, episode: Trajecto
     return {key: value for key, value in named.items() if key[0] in TEAM}
 
 
-@pytest.mark.parametrize("rule", [RewardFlowAssign(teams=(TEAM,)), LeaveOneAgentOut()], ids=["flow", "leave_one_out"])
+RULES = [RewardFlowAssign(teams=(TEAM,)), LeaveOneAgentOut(), Shapley(teams=(TEAM,)), DifferenceReward()]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
 def test_credit_of_a_program_is_that_of_the_native_team(played: PlayedTwice, rule: AssignConfig) -> None:
     paid = [pair for pair in played.pairs if any(pair[0].returns.values())]
     credited_agents: set[str] = set()

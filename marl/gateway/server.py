@@ -7,7 +7,6 @@ nesting and numbers of connections are bounded, because programs may come from a
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 import socket
@@ -35,6 +34,7 @@ from marl.gateway.bodies import (
 from marl.gateway.calls import AnswerShownToProgram, ApiError, Conversation, parse_request_fields
 from marl.gateway.chat import ChatCompletionRequest, TextCompletionRequest
 from marl.gateway.responses import ResponsesRequest
+from marl.gateway.sending import ApiRequest, error_response, send_error, send_response, start_event_stream
 from marl.gateway.sessions import Answer, AnsweringAgent, ModelCallFuture, ProgramSession
 from marl.protocols import ProgramModelCall
 
@@ -53,7 +53,6 @@ _READ_BYTES = 1 << 20
 _MAX_ENDED_KEYS = 10_000
 """Number of ended attempts whose keys are remembered, so that late calls get another error than unknown keys."""
 _SESSION = web.RequestKey("session", ProgramSession)
-ApiRequest = ChatCompletionRequest | TextCompletionRequest | ResponsesRequest | AnthropicRequest
 
 
 class _RewardReport(BaseModel):
@@ -238,9 +237,9 @@ class Gateway:
             request[_SESSION] = session
             return await handler(request)
         except web.HTTPException as error:
-            return _error_response(request, ApiError(error.status, error.reason, may_retry=False))
+            return error_response(request, ApiError(error.status, error.reason, may_retry=False))
         except ApiError as error:
-            return _error_response(request, error)
+            return error_response(request, error)
 
     async def _list_models(self, request: web.Request) -> web.Response:
         session = request[_SESSION]
@@ -299,29 +298,19 @@ async def _send_answers(
             if not waiting:
                 break
             # The event stream starts here: the HTTP status is sent, so later errors are sent as events.
-            stream = stream or await _start_event_stream(request)
+            stream = stream or await start_event_stream(request)
             await stream.write(b": waiting\n\n")
         await asyncio.wait([call.answer for call in calls])
         try:
             has_tools = bool(api_request.call.tools)
             answers = [_to_shown_answer(call.id, call.answer.result(), has_tools=has_tools) for call in calls]
         except ApiError as error:
-            if stream is None:
-                raise
-            await stream.write(_encode_event("error", {"error": _error_fields(error)}))
-            await stream.write_eof()
-            return stream
-        if isinstance(api_request, ResponsesRequest):
-            session.responses[api_request.response_id(answers)] = api_request.extended_conversation(answers)
-        if api_request.call.stream:
-            stream = stream or await _start_event_stream(request)
-            await stream.write(b"".join(_encode_event(name, data) for name, data in api_request.stream_events(answers)))
-            await stream.write_eof()
-            response: web.StreamResponse = stream
+            # The error of a failed call is an answer, too: its turn is recorded, as an overflow for example.
+            response = await send_error(request, stream, error)
         else:
-            response = web.json_response(api_request.response_body(answers))
-            await response.prepare(request)
-            await response.write_eof()
+            if isinstance(api_request, ResponsesRequest):
+                session.responses[api_request.response_id(answers)] = api_request.extended_conversation(answers)
+            response = await send_response(request, stream, api_request, answers)
         if request.transport is not None and not request.transport.is_closing():
             for call in calls:
                 call.delivered = True
@@ -342,17 +331,6 @@ def _to_shown_answer(call_id: int, answer: Answer, *, has_tools: bool) -> Answer
     if answer.finish == "overflow":
         raise ApiError(400, answer.reason, field="messages", code="context_length_exceeded", may_retry=False)
     raise ApiError(400, answer.reason or "no answer", may_retry=False)
-
-
-async def _start_event_stream(request: web.Request) -> web.StreamResponse:
-    stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await stream.prepare(request)
-    return stream
-
-
-def _encode_event(event_name: str, data: Any) -> bytes:
-    line = data if isinstance(data, str) else json.dumps(data)
-    return f"event: {event_name}\ndata: {line}\n\n".encode() if event_name else f"data: {line}\n\n".encode()
 
 
 async def _read_body(request: web.Request) -> bytes:
@@ -418,21 +396,6 @@ def _build_api_request(
     if issubclass(request_class, ResponsesRequest):
         return request_class(body_fields, conversation, session.responses)
     return request_class(body_fields, conversation)
-
-
-def _error_fields(error: ApiError) -> dict[str, Any]:
-    kind = "invalid_request_error" if error.status < 500 else "server_error"
-    return {"message": error.message, "type": kind, "param": error.field or None, "code": error.code or None}
-
-
-def _error_response(request: web.Request, error: ApiError) -> web.Response:
-    headers = {} if error.may_retry else {"x-should-retry": "false"}
-    body = {"type": "error", "error": _error_fields(error)}
-    response = web.json_response(body, status=error.status, headers=headers)
-    if not request.content.is_eof():
-        # The rest of the body is left unread, so the connection cannot be used for another request.
-        response.force_close()
-    return response
 
 
 def new_session_key() -> str:

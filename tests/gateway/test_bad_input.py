@@ -32,6 +32,11 @@ def with_part(part: dict[str, Any]) -> dict[str, Any]:
     return {**HELLO, "messages": [{"role": "user", "content": [part]}]}
 
 
+def with_call_arguments(arguments: str) -> dict[str, Any]:
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return {**HELLO, "messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
+
+
 @pytest.mark.parametrize(
     ("body", "path", "status", "message"),
     [
@@ -44,6 +49,22 @@ def with_part(part: dict[str, Any]) -> dict[str, Any]:
             "messages.0.content.0.type: 'image_url'",
         ),
         ({**HELLO, "tools": [{"type": "web_search"}]}, CHAT, 400, "tools.0"),
+        (with_part({"type": "input_audio", "input_audio": {}}), CHAT, 400, "messages.0.content.0.type: 'input_audio'"),
+        (
+            {"model": "solver", "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "/v1/responses",
+            400,
+            "input.0.content.0.type: 'input_image'",
+        ),
+        (with_part({"type": "image", "source": {}}), "/v1/messages", 400, "messages.0.content.0.type: 'image'"),
+        (
+            {**HELLO, "tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+            "/v1/messages",
+            400,
+            "tools.0.input_schema: Field required",
+        ),
+        (with_call_arguments("[1]"), CHAT, 400, "messages.0.tool_calls.0.function.arguments: must be a JSON object"),
+        (with_call_arguments("{"), CHAT, 400, "messages.0.tool_calls.0.function.arguments: not valid JSON"),
         ({**HELLO, "n": 9}, CHAT, 400, "n: Input should be less than or equal to 8"),
         ({**HELLO, "messages": []}, CHAT, 400, "messages: List should have at least 1 item"),
         ({"model": "solver"}, CHAT, 400, "messages: Field required"),

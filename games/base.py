@@ -6,7 +6,7 @@ import copy
 import math
 import random
 import reprlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, Self, SupportsFloat
 
@@ -330,7 +330,7 @@ class TextGame(RenderedGame):
         `copy.deepcopy`. A subclass overrides this method if an attribute needs another way of copying.
         """
         other = type(self).__new__(type(self))
-        memo: dict[int, Any] = {}
+        memo = self.fast_copies()
         for name, attribute in vars(self).items():
             if name in _SHALLOW_COPIED:
                 vars(other)[name] = copy.copy(attribute)
@@ -343,6 +343,26 @@ class TextGame(RenderedGame):
             other._rng = random.Random()
             other._rng.setstate(self._rng.getstate())
         return other
+
+    def fast_copies(self) -> dict[int, Any]:
+        """Return id of an object of this game -> its copy, for objects with a faster way than a deep copy."""
+        return {}
+
+    def redeal(self, agent: str, rng: random.Random) -> bool:
+        """Draw all that `agent` cannot know anew, as the deal would given what `agent` knows, and return True.
+
+        Chances of the other agents' moves are ignored. Returns False, and changes nothing, if the game has no such
+        way: a search then deals at random until what `agent` knows is the same (default).
+        """
+        return False
+
+    def random_returns(self, random_number: Callable[[], float]) -> tuple[float, ...] | None:
+        """Return each agent's rewards from here to the end of one game of uniformly random legal moves.
+
+        `random_number` draws uniformly from [0, 1). The result is None if the game has no faster way than playing
+        (default). This game does not change.
+        """
+        return None
 
     def illegal_move_outcome(self) -> IllegalMoveOutcome:
         """Return the payments and replacement moves that would follow an illegal move now."""

@@ -8,7 +8,7 @@ fourth column.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -127,6 +127,15 @@ class ConnectFour(TextGame):
         if board.last_mover_won(self.position):
             return {player: 1.0, opponent: -1.0}
         return dict.fromkeys(AGENTS, 0.0) if self.position.moves == board.cells else opponent
+
+    def random_returns(self, random_number: Callable[[], float]) -> tuple[float, ...]:
+        board, position = self.config.board, self.position
+        while not board.is_over(position):
+            columns = board.open_columns(position)
+            position = board.drop_disc(position, COLUMNS.index(columns[int(random_number() * len(columns))]))
+        if not board.last_mover_won(position):
+            return 0.0, 0.0
+        return (1.0, -1.0) if position.moves % 2 else (-1.0, 1.0)
 
     def _unfinished_successors(self, position: BoardState) -> list[BoardState]:
         """Return the positions after one more move that does not end the game."""

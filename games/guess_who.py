@@ -204,6 +204,12 @@ class GuessWho(TextGame):
         theirs, mine = " ".join(self.possible[me]), " ".join(self.possible[1 - me])
         return f"you are {self.secrets[me]} . they may be {theirs} . you may be {mine}"
 
+    def redeal(self, agent: str, rng: random.Random) -> bool:
+        me = AGENTS.index(agent)
+        theirs = rng.choice(self.possible[me])
+        self.secrets = (theirs, self.secrets[1]) if me else (self.secrets[0], theirs)
+        return True
+
     def information_state(self, agent: str) -> str:
         """Return "own character / possible characters of the opponent / all moves with their answers"."""
         me = AGENTS.index(agent)

@@ -220,6 +220,25 @@ class Hanabi(TextGame):
         """Return the table as `agent` sees it, and all moves so far."""
         return observation_with_origins(agent, self._describe_visible_table(agent), self.events, f"now {agent}")
 
+    def redeal(self, agent: str, rng: random.Random) -> bool:
+        """Draw the hand of `agent` and the order of the deck anew, given all hints, as `TextGame.redeal` says."""
+        known, unseen = self.known[agent], [*self.hands[agent], *self.deck]
+        # Cards that are known fully are fixed first, so that few draws contradict the hints.
+        certain = [place for place, (colours, ranks) in enumerate(known) if len(colours) == len(ranks) == 1]
+        for place in certain:
+            unseen.remove("".join(known[place]))
+        places = [place for place in range(len(known)) if place not in certain]
+        while True:
+            rng.shuffle(unseen)
+            drawn = list(zip(unseen, places, strict=False))
+            if all(card[0] in known[place][0] and card[1] in known[place][1] for card, place in drawn):
+                break
+        hand = ["".join(facts) for facts in known]
+        for card, place in drawn:
+            hand[place] = card
+        self.hands[agent], self.deck = hand, unseen[len(places) :]
+        return True
+
     def apply_action(self, action: str) -> NextAgent | FinalRewards:
         agent = self.agent_selection
         self.last_moves -= not self.deck

@@ -189,6 +189,18 @@ class Holdem(TextGame):
 
     information_state = describe_observation
 
+    def redeal(self, agent: str, rng: random.Random) -> bool:
+        me, board = AGENTS.index(agent), self.board
+        seen = {*self.hands[me], *board}
+        hidden = [card for card in self.deck if card not in seen]
+        drawn = tuple(rng.sample(hidden, 2 + len(self.full_board) - len(board)))
+        hands = [self.hands[me], self.hands[me]]
+        hands[1 - me] = sort_cards(drawn[:2])
+        self.hands, later = (hands[0], hands[1]), drawn[2:]
+        # The flop is sorted, as at the deal.
+        self.full_board = (*board, *later) if board else (*sort_cards(later[:3]), *later[3:])
+        return True
+
     def apply_action(self, action: str) -> NextAgent | FinalRewards:
         agent = self.agent_selection
         me = AGENTS.index(agent)

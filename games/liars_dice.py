@@ -116,6 +116,12 @@ class LiarsDice(TextGame):
             bids.append(f"theirs_{bid}" if (index - player) % 2 else f"mine_{bid}")
         return " ".join([f"hand_{self.hands[player]}", *(bids or ["bids_none"])])
 
+    def redeal(self, agent: str, rng: random.Random) -> bool:
+        rolls = [_format_hand(rng.choices(self.faces, k=self.dice)) for _ in AGENTS]
+        rolls[AGENTS.index(agent)] = self.hands[AGENTS.index(agent)]
+        self.hands = tuple(rolls)
+        return True
+
     def information_state(self, agent: str) -> str:
         return " ".join([self.hands[AGENTS.index(agent)], *self.bid_history])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -183,3 +183,13 @@ class TicTacToe(TextGame):
         if has_three_in_a_row(self.board):
             return {player: 1.0, opponent: -1.0}
         return opponent if "." in self.board else dict.fromkeys(AGENTS, 0.0)
+
+    def random_returns(self, random_number: Callable[[], float]) -> tuple[float, ...]:
+        board = self.board
+        while not is_over(board):
+            cells = legal_cells(board)
+            board = put_mark(board, cells[int(random_number() * len(cells))])
+        if not has_three_in_a_row(board):
+            return 0.0, 0.0
+        # Only the last player to move can have three in a row.
+        return (-1.0, 1.0) if player_to_move(board) == 0 else (1.0, -1.0)

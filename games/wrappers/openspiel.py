@@ -7,10 +7,11 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import product
-from typing import Annotated, Any, Literal, Self
+from itertools import accumulate, product
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -127,6 +128,8 @@ class OpenSpielGame(TextGame):
     # The reset option `chance` holds the first outcomes of chance, as numbers of OpenSpiel's actions.
     reset_options = (CHANCE,)
     enumerates_legal_moves = True
+    _without_resampling: ClassVar[set[str]] = set()
+    """Names of games for which OpenSpiel cannot draw another history of an information state."""
 
     def __init__(self, settings: OpenSpielConfig) -> None:
         self._settings = settings
@@ -178,6 +181,42 @@ class OpenSpielGame(TextGame):
 
     def start_state_key(self) -> str:
         return f"{self.name}{self._start}"
+
+    def fast_copies(self) -> dict[int, Any]:
+        # A deep copy would write the state as text and read it again.
+        copies = {id(self._game): self._game}
+        if "_state" in vars(self):
+            copies[id(self._state)] = self._state.clone()
+        return copies
+
+    def redeal(self, agent: str, rng: random.Random) -> bool:
+        if not self._knows_states or self._joint or self.name in self._without_resampling:
+            return False
+        player = self.seats.index(agent)
+        try:
+            resampled = self._state.resample_from_infostate(player, rng.random)
+        except _import_pyspiel().SpielError:
+            # Most games of OpenSpiel do not implement this, and each attempt prints a message.
+            type(self)._without_resampling.add(self.name)
+            return False
+        if resampled.information_state_string(player) != self._state.information_state_string(player):
+            return False
+        self._state = resampled
+        return True
+
+    def random_returns(self, random_number: Callable[[], float]) -> tuple[float, ...] | None:
+        state = self._state.clone()
+        while not state.is_terminal():
+            if state.is_chance_node():
+                actions, chances = zip(*state.chance_outcomes(), strict=True)
+                bounds = list(accumulate(chances))
+                state.apply_action(actions[bisect(bounds, random_number() * bounds[-1], 0, len(bounds) - 1)])
+            elif state.is_simultaneous_node():
+                return None
+            else:
+                actions = state.legal_actions()
+                state.apply_action(actions[int(random_number() * len(actions))])
+        return tuple([after - before for after, before in zip(state.returns(), self._returns, strict=True)])
 
     def agents_asked_together(self, agent: str) -> tuple[str, ...]:
         if not self._state.is_simultaneous_node():

@@ -21,7 +21,6 @@ from marl.core.types import Deal
 from marl.engines.scripted import Human
 from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.protocols import GameConfig, RoleConfig
-from marl.roles.base import BaseRole, is_variable_in_template
 from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import RunFolder
@@ -82,13 +81,11 @@ def load_scenario_and_simulator(scenario: Scenario | Path, *, random: bool) -> t
     return restore_simulator(scenario) if isinstance(scenario, Path) else (scenario, untrained_simulator(scenario))
 
 
-def _print_rules_if_prompts_lack_them(config: GameConfig, person: RoleConfig, seat: str) -> None:
-    """Print the rules of the game for the person at `seat`, unless the prompts of `person` have them."""
-    if isinstance(person, BaseRole) and is_variable_in_template("rules", person.instructions):
-        return
+def _print_rules(config: GameConfig, seat: str) -> None:
+    """Print the rules of the game for the person at `seat`."""
     game = config.build()
     game.reset(seed=0)
-    # Games without a move of `seat` at the start tell the same rules to all their agents.
+    # An agent that does not move first reads the rules at its first turn; all agents of a game read the same rules.
     rules = game.infos.get(seat, {}).get("rules") or game.infos[game.agent_selection].get("rules", "")
     if rules:
         print_literally(Console(), f"{rules}\n")
@@ -130,7 +127,10 @@ def play_and_print_episodes(
         person: RoleConfig = view.roles[view.seats[seat]].model_copy(update={"policy": _PERSON})
         casting = RoleRequestBuilder({**simulator.casting.roles, _PERSON: person}, simulator.casting.seed)
         simulator = simulator.variant(casting, {_PERSON: Human().build(None)})
-        _print_rules_if_prompts_lack_them(view.game, person, seat)
+        model = view.policies[view.roles[view.seats[seat]].policy].model
+        # Prompts for tiny models have no rules, others have.
+        if model is None or not model.understands_instructions:
+            _print_rules(view.game, seat)
     deals = []
     for index, (game, view) in zip(range(episodes), cycle(views.items()), strict=False):
         seats = {agent: _PERSON if agent == seat else role for agent, role in view.seats.items()}

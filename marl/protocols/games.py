@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -51,6 +52,17 @@ class Game(Protocol):
 
         `seed` seeds the copy's random numbers. With None, the copy draws the same random numbers as this game.
         """
+        ...
+
+    def redeal(self, agent: str, rng: random.Random) -> bool:
+        """Draw all that `agent` cannot know anew, as the deal would given what `agent` knows, and return True.
+
+        Returns False, and changes nothing, if the game has no such way.
+        """
+        ...
+
+    def random_returns(self, random_number: Callable[[], float]) -> tuple[float, ...] | None:
+        """Return each agent's rewards until the end of a random continuation, or None if the game has no fast way."""
         ...
 
     def observe(self, agent: str) -> Observation: ...

@@ -29,13 +29,21 @@ def sample_determinizations(
         return [(1.0, episode.game.copy(rng.getrandbits(63)))]
     weights: list[float] = []
     games: list[Game] = []
-    for start in config.all_start_states() or ():
+    starts, agent = config.all_start_states(), episode.game.agent_selection
+    for start in starts or ():
         game = _replay_if_indistinguishable(config, episode, 0, start.options)
         if game is not None:
             weights.append(start.probability)
             games.append(game)
+    while starts is None and len(games) < max_states:
+        game = episode.game.copy(rng.getrandbits(63))
+        if not game.redeal(agent, rng):
+            break
+        weights.append(1.0)
+        games.append(game)
     if not games:
-        # A game that exports no deals is dealt at random, and the episode's reset options count as public information.
+        # A game that cannot draw what is hidden anew is dealt at random, and the episode's reset options count as
+        # public information.
         for _ in range(_TRIES * max_states):
             game = _replay_if_indistinguishable(config, episode, rng.getrandbits(63), episode.trajectory.deal.options)
             if game is not None:
@@ -46,8 +54,8 @@ def sample_determinizations(
     if not games:
         raise ValueError(
             f"search: none of {_TRIES * max_states} random deals of game {config.kind!r} leads to what "
-            f"{episode.game.agent_selection} knows now; a game that hides so much must export its deals "
-            "(`all_start_states`)"
+            f"{agent} knows now; a game that hides so much must export its deals (`all_start_states`) or have a method "
+            "`redeal`"
         )
     if len(games) > max_states:
         # States are drawn with replacement. A state drawn twice is searched twice, with other random numbers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -152,7 +153,9 @@ class RolloutOrCriticEvaluator:
             return list(map(LeafEvaluation, priors, self._critic(positions)))
 
         if self._prior and self._settings.rollouts == "policy":
-            rollouts_by_leaf = self._policy_rollouts(leaves, self._prior)
+            rollouts_by_leaf: list[list[tuple[float, ...]]] = []
+            for positions_at_end in self._policy_rollouts(leaves, self._prior):
+                rollouts_by_leaf.append([end.returns for end in positions_at_end])
         else:
             rollouts_by_leaf = list(map(self._random_rollouts, leaves))
         evaluations: list[LeafEvaluation] = []
@@ -160,22 +163,26 @@ class RolloutOrCriticEvaluator:
             means: list[float] = []
             # Rollout returns count from the root, so the returns up to the leaf are subtracted.
             for agent, before in enumerate(position.returns):
-                means.append(math.fsum(end.returns[agent] for end in rollouts) / len(rollouts) - before)
+                means.append(math.fsum(returns[agent] for returns in rollouts) / len(rollouts) - before)
             evaluations.append(LeafEvaluation(prior, means))
         return evaluations
 
-    def _random_rollouts(self, leaf: SearchLeaf) -> list[SearchPosition]:
-        """Return the final positions of rollouts from `leaf` with uniformly random moves."""
-        rollouts: list[SearchPosition] = []
+    def _random_rollouts(self, leaf: SearchLeaf) -> list[tuple[float, ...]]:
+        """Return each agent's return from the root in rollouts from `leaf` with uniformly random moves."""
+        rollouts: list[tuple[float, ...]] = []
         random_number = leaf.rng.random
         for _ in range(self._settings.repeats):
             with leaf.position.game_error_guard("then random moves"):
+                later = leaf.position.game.random_returns(random_number)
+                if later is not None:
+                    rollouts.append(tuple(map(operator.add, leaf.position.returns, later)))
+                    continue
                 rollout = leaf.position.copy()
                 while not rollout.over:
                     # The draw is as uniform as `rng.choice`, but five times as fast.
                     moves = rollout.moves
                     rollout.play(moves[int(random_number() * len(moves))])
-            rollouts.append(rollout)
+            rollouts.append(rollout.returns)
         return rollouts
 
     def _policy_rollouts(self, leaves: Sequence[SearchLeaf], prior: PolicyPrior) -> list[list[SearchPosition]]:

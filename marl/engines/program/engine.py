@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from weakref import finalize
 
 from marl.core.errors import EngineError
@@ -259,7 +259,8 @@ class _ProgramWorker:
         self.processes = processes
         self.attempts = self.repeated = 0
         """Numbers of attempts so far: all, and those after a lost attempt of the same job."""
-        self.ends: Counter[ProgramAttemptEnd] = Counter()
+        # All keys are there from the start, as another thread iterates over them while this one counts.
+        self.ends: Counter[ProgramAttemptEnd] = Counter(dict.fromkeys(get_args(ProgramAttemptEnd), 0))
         """End -> number of attempts that ended so."""
         self.begun: float | None = None
         """Time at which the present attempt began [s since 1970], or None between attempts."""

@@ -214,6 +214,10 @@ class TextGame(RenderedGame):
         """Return the key of the problem that the agents work on now, or "" in a game without problems."""
         return ""
 
+    def stage_name(self) -> str:
+        """Return the name of the workflow's current stage, or "" if the game has no stages."""
+        return ""
+
     def example_actions(self, agent: str) -> tuple[str, ...]:
         """Return example moves of `agent`, among which random play chooses if any text is a move."""
         return ()
@@ -395,6 +399,8 @@ class TextGame(RenderedGame):
                 rules=self.disguise.rules if self.disguise else self.rules,
                 gates=self.step_indices_that_decided_turn(member),
             )
+            if stage := self.stage_name():
+                self.infos[member]["stage"] = stage
             if (callers := self.example_moves_by_program_caller(member)) is not None:
                 self.infos[member]["callers"] = callers
 

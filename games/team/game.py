@@ -88,6 +88,9 @@ class TeamGame(TextGame):
     def problem_key(self) -> str:
         return self.current_problem.key
 
+    def stage_name(self) -> str:
+        return self.stage.name_in_expressions
+
     # --- observations: legal moves, heard turns and prompts of an agent --------------------------------------------
 
     def agents_asked_together(self, agent: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from marl.evaluation.evaluate import MIN_LEGAL_MASS, is_computed_from_move_probabilities
-from marl.metrics.alarms import is_alarm_metric
+from marl.metrics.alarms import alarm_subject, is_alarm_metric
 from marl.metrics.trajectory_metrics import held_out_metric_names, metric_names_in_all_games
 from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.checkpoint import intact_checkpoint_steps
@@ -193,4 +193,4 @@ def alarm_lines(rows: Sequence[Row]) -> Iterator[str]:
         steps = f"step {active_steps[0]}"
         if len(active_steps) > 1:
             steps = f"{len(active_steps)} steps from {active_steps[0]} to {active_steps[-1]}"
-        yield f"ALARM role {role}{f' in game {game[0]}' if game else ''}: {kind}, in {steps}{goes_on}"
+        yield f"ALARM {alarm_subject(kind)} {role}{f' in game {game[0]}' if game else ''}: {kind}, in {steps}{goes_on}"

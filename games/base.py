@@ -120,6 +120,8 @@ class TextGame(RenderedGame):
     `legal_actions`.
     """
 
+    stage_name: str = ""
+    """Name of the workflow's current stage, or "" if the game has no stages."""
     zero_sum: bool = False
     """True if the rewards of all agents add up to 0: the penalty of an illegal move then goes to the other agents."""
     common_reward: bool = False
@@ -212,10 +214,6 @@ class TextGame(RenderedGame):
 
     def problem_key(self) -> str:
         """Return the key of the problem that the agents work on now, or "" in a game without problems."""
-        return ""
-
-    def stage_name(self) -> str:
-        """Return the name of the workflow's current stage, or "" if the game has no stages."""
         return ""
 
     def example_actions(self, agent: str) -> tuple[str, ...]:
@@ -395,12 +393,11 @@ class TextGame(RenderedGame):
                 state=self.information_state(member),
                 attempt=illegal_move_count,
                 problem=self.problem_key(),
+                stage=self.stage_name,
                 examples=self._shown_moves(self.example_actions(member)) or (),
                 rules=self.disguise.rules if self.disguise else self.rules,
                 gates=self.step_indices_that_decided_turn(member),
             )
-            if stage := self.stage_name():
-                self.infos[member]["stage"] = stage
             if (callers := self.example_moves_by_program_caller(member)) is not None:
                 self.infos[member]["callers"] = callers
 

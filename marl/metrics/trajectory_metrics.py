@@ -228,7 +228,7 @@ def held_out_metric_names(metric_names: Iterable[str]) -> list[str]:
     for name in metric_names:
         scope, *path = name.split("/")
         # Bounds of confidence intervals and counts of episodes are not means.
-        is_mean = not name.endswith(("_low", "_high", "/episodes"))
+        is_mean = not name.endswith(("_low", "_high", "episodes"))
         if scope == "eval" and 1 <= len(path) < 4 and is_mean and name.split("/")[-2] in HELD_OUT_SCOPES:
             held_out.append(name)
     return held_out

@@ -37,10 +37,13 @@ def test_a_run_is_measured_in_other_scenarios_before_and_after_training(
 
 def test_overrides_change_the_scenarios_of_a_transfer(run: Any, whole: RunWorkspace, tmp_path: Path) -> None:
     own, out = whole.path / "scenario.yaml", tmp_path / "figures.json"
-    status, _, complaint = run("eval", "transfer", whole.run, own, "game.disguise=1", "--out", out)
+    status, _, complaint = run("eval", "transfer", whole.run, own, "evaluate.every=7", "--out", out)
     assert status == 0, complaint
-    assert json.loads(out.read_text())["transfer"][str(own)]["scenario"]["game"]["disguise"] == 1
+    assert json.loads(out.read_text())["transfer"][str(own)]["scenario"]["evaluate"]["every"] == 7
     assert "no scenario to measure in" in run("eval", "transfer", whole.run, "game.disguise=1")[2]
+    # The words of a disguised game are invented, so a vocabulary of words has none of them.
+    refusal = run("eval", "transfer", whole.run, own, "game.disguise=1")[2]
+    assert "has a vocabulary without words of" in refusal
 
 
 def test_a_model_without_the_words_of_another_game_is_not_measured_in_it(

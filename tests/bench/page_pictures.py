@@ -66,7 +66,8 @@ def take_comparison(browser: Browser, url: str, runs: list[ServedRun]) -> None:
     first, second = siblings(debate)
     where = f"run={debate.name}&step={first[0]}&episode={first[1]}&turn=4"
     other = f"run2={debate.name}&step2={second[0]}&episode2={second[1]}&turn2=4"
-    take(browser, url, "runs", "#/overview", ".chart canvas", (1200, 760))
+    metrics = "eval/nashconv,eval/held_out/success"
+    take(browser, url, "runs", f"#/overview?metrics={metrics}", ".chart canvas", (1200, 1010))
     take(browser, url, "episode", f"#/episode?{where}&rule=flow", "#turn-title", (1200, 1080))
     take(browser, url, "siblings", f"#/compare?{where}&{other}", ".pane + .pane #turn-title", (1200, 900))
     take(browser, url, "phone", f"#/states?run={runs[0].name}", ".state", (390, 800), dark=True)

@@ -30,7 +30,7 @@ function Curves({ runs, query, change, version, theme }) {
     ${query.metrics ? html`<button type="button" onClick=${() => change({ metrics: "" })}>Default metrics</button>` : null}` : null}</p>
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
     ${answer ? html`<div class="charts">${answer.panels.map((panel) => html`<${Chart} key=${panel.metric} panel=${panel} alarms=${alarms} theme=${theme} open=${open} look=${look} />`)}</div>
-      ${answer.left_out.length ? html`<details><summary>more metrics of the first look: ${answer.left_out.length}</summary><p>${answer.left_out.join(", ")}</p></details>` : null}` : html`<p role="status">reading the curves…</p>`}</section>`;
+      ${answer.left_out.length ? html`<details><summary>${answer.left_out.length} more metrics, not drawn by default</summary><p>${answer.left_out.join(", ")}</p></details>` : null}` : html`<p role="status">reading the curves…</p>`}</section>`;
 }
 
 function Figures({ compared }) {

@@ -12,6 +12,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from site_api import api_pages
+from site_commands import command_page
 from site_gallery import gallery_pages
 from site_links import PAGES, ROOT, as_page, linked_files, page_of, slug
 from site_settings import settings_pages
@@ -23,6 +24,12 @@ READMES = (
     *("scenarios/real/README.md", "tests/bench/README.md"),
 )
 """Documents that are pages where they stand."""
+
+
+UNSEARCHED = ("source/", "tests/")
+"""Beginnings of the pages that the search leaves out."""
+MEASUREMENTS = "tests/bench/index.md"
+"""Page among the tests that the search finds, because users read it."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -42,6 +49,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add READMEs, settings, the Python reference, the gallery, and every file that one of these links to."""
     made = settings_pages() | api_pages() | gallery_pages()
+    made["commands.md"], made["glossary.md"] = ("Commands", command_page()), ("Glossary", glossary_page())
     for page, (_, text) in made.items():
         files.append(File.generated(config, page, content=text))
     for name in READMES:
@@ -54,7 +62,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **context: Any) -> str:  # noqa: ARG001
-    """Rewrite the links of what is written by hand; generated pages are right as they are."""
+    """Rewrite the links of what is written by hand; generated pages are right as they are.
+
+    The search finds neither files of the source nor of the tests, which few readers look for.
+    """
+    if page.file.src_uri.startswith(UNSEARCHED) and page.file.src_uri != MEASUREMENTS:
+        page.meta["search"] = {"exclude": True}
     documents = {page_of(name): name for name, _ in written()}
     document = documents.get(page.file.src_uri)
     return as_page(document, markdown) if document else markdown
@@ -66,6 +79,13 @@ def written() -> Iterator[tuple[str, str]]:
     linked = ["tests/transcripts/adapter_of_another_run.md", "tests/transcripts/self_play_of_a_folder.md"]
     for name in (*READMES, *pages, *linked):
         yield name, (ROOT / name).read_text()
+
+
+def glossary_page() -> str:
+    """Return the page of the project's words, from CONTRIBUTING.md."""
+    _, _, remainder = (ROOT / "CONTRIBUTING.md").read_text().partition("## Glossary\n")
+    section, _, _ = remainder.partition("\n## ")
+    return as_page("CONTRIBUTING.md", f"# Glossary\n{section}")
 
 
 def _shown(file: str, config: MkDocsConfig) -> File:

@@ -19,11 +19,15 @@ _CELL_CODE = re.compile(r"`[^`\n]*`")
 def page_of(file: str) -> str:
     """Return the path on the site of a file of the checkout: `credit/README.md` is `credit/index.md`.
 
+    README.md itself is `overview.md`, because the site has a home page of its own.
+
     Scenarios have a page of the gallery, pictures and figures are copied, and other files are shown as they are.
     """
     if file.startswith(f"{PAGES}/"):
         return file.removeprefix(f"{PAGES}/")
     path = Path(file)
+    if file == "README.md":
+        return "overview.md"
     if path.name == "README.md":
         return str(path.with_name("index.md"))
     if path.suffix == ".md":

@@ -120,6 +120,8 @@ class TextGame(RenderedGame):
     `legal_actions`.
     """
 
+    stage_name: str = ""
+    """Name of the workflow's current stage, or "" if the game has no stages."""
     zero_sum: bool = False
     """True if the rewards of all agents add up to 0: the penalty of an illegal move then goes to the other agents."""
     common_reward: bool = False
@@ -391,6 +393,7 @@ class TextGame(RenderedGame):
                 state=self.information_state(member),
                 attempt=illegal_move_count,
                 problem=self.problem_key(),
+                stage=self.stage_name,
                 examples=self._shown_moves(self.example_actions(member)) or (),
                 rules=self.disguise.rules if self.disguise else self.rules,
                 gates=self.step_indices_that_decided_turn(member),

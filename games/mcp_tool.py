@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from ipaddress import ip_address
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -23,12 +24,14 @@ _DIE_WITH_PARENT = (
 )
 """Program that runs its arguments as a command, which the kernel kills if the worker process dies. The SDK starts
 servers in a session of their own, so that they would outlive a worker process that is killed."""
+_MAX_RUNNING_SERVERS = 16
+"""Maximum number of servers of episodes that a worker process keeps running. An ended episode is not reported to it."""
 _REQUESTS_OF_CALL = 4
 """Number of requests in the first call of a server, whose time limits together make up the limit of the call."""
 
 
 class McpTool(ToolConfig):
-    """Tool of a server that speaks the Model Context Protocol. Each worker process has a server of its own.
+    """Tool of a server that speaks the Model Context Protocol.
 
     A server that hangs, breaks the protocol or dies costs one call, whose result begins with `error: `. It is started
     anew for the next call. In this kind of tool, time limits are of wall time.
@@ -42,6 +45,10 @@ class McpTool(ToolConfig):
     """URL of a running server on this machine (streamable HTTP), instead of `command`."""
     tool: str | None = None
     """Name of the tool on the server (default: the server's only tool)."""
+    lifetime: Literal["worker", "episode"] = "worker"
+    """Server of a call. `worker`: each worker process has one for each tool, and keeps it. `episode`: a server has got
+    the calls of one episode alone, also those of other tools with the same `command`. If none is running, a fresh one
+    repeats them; so forks have servers of their own. Calls with an error as result are not repeated."""
 
     _server: list[_McpServer] = PrivateAttr(default_factory=list)
     """The running server, or empty before the first call and after a failure."""
@@ -58,6 +65,11 @@ class McpTool(ToolConfig):
     def _check_one_way_to_server(self) -> Self:
         if bool(self.command) == bool(self.url):
             raise ValueError("command: give either the command of a server or its `url`")
+        if self.url and self.lifetime == "episode":
+            raise ValueError(
+                "lifetime: 'episode' starts servers, and `url` joins a running one; choices: lifetime: worker, or "
+                "`command`"
+            )
         return self
 
     def unmet_requirements(self) -> Iterable[str]:
@@ -77,17 +89,50 @@ class McpTool(ToolConfig):
         # What is missing is reported by `unmet_requirements`, with all else that a scenario lacks.
         if any(self.unmet_requirements()):
             return super().describe(name)
-        server = _McpServer(self.command, self.url, self.timeout_s / _REQUESTS_OF_CALL)
+        server = self._start_server()
         try:
             return server.describe(self.tool).model_copy(update={"name": name})
         finally:
             server.close()
 
+    @property
+    def episode_state(self) -> str:
+        return " ".join(self.command) if self.lifetime == "episode" else ""
+
+    def call_record(self, arguments: Mapping[str, Any]) -> Any:
+        return [self.tool, arguments]
+
+    def call_after(self, earlier: Sequence[Any], arguments: Mapping[str, Any]) -> str:
+        running = _running_servers.pop(self._server_key(earlier), None)
+        server = running or self._start_server()
+        with ExitStack() as after_error:
+            # After an error the state of the server is unknown.
+            after_error.callback(server.close)
+            for tool, earlier_arguments in () if running else earlier:
+                server.call(tool, earlier_arguments)
+            text = server.call(self.tool, arguments)
+            after_error.pop_all()
+        key = self._server_key([*earlier, self.call_record(arguments)])
+        # Another episode with the same calls may have left a server.
+        replaced = _running_servers.pop(key, None)
+        if replaced:
+            replaced.close()
+        _running_servers[key] = server
+        while len(_running_servers) > _MAX_RUNNING_SERVERS:
+            _running_servers.pop(next(iter(_running_servers))).close()
+        return text
+
+    def _server_key(self, calls: Sequence[Any]) -> tuple[tuple[str, ...], str]:
+        return self.command, json.dumps(calls, sort_keys=True)
+
+    def _start_server(self) -> _McpServer:
+        return _McpServer(self.command, self.url, self.timeout_s / _REQUESTS_OF_CALL)
+
     def __call__(self, arguments: Mapping[str, Any]) -> str:
         works = False
         try:
             if not self._server:
-                self._server.append(_McpServer(self.command, self.url, self.timeout_s / _REQUESTS_OF_CALL))
+                self._server.append(self._start_server())
             text = self._server[0].call(self.tool, arguments)
             works = True
         except _ToolError:
@@ -98,6 +143,10 @@ class McpTool(ToolConfig):
             if not works and self._server:
                 self._server.pop().close()
         return text
+
+
+_running_servers: dict[tuple[tuple[str, ...], str], _McpServer] = {}
+"""(command, JSON of the calls that the server has got) -> server of an episode in this process, the oldest first."""
 
 
 class _ToolError(ValueError):

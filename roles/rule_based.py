@@ -73,9 +73,15 @@ class ToolboxRole(RuleBasedRole):
 
     answers_calls: ClassVar[bool] = True
     kind: str = "toolbox"
+    shows_earlier_calls: bool = False
+    """Show the engine the earlier calls of the episode and their results. The scenario sets it where a tool needs it.
+    """
 
     def messages(self, context: PromptContext) -> tuple[Message, ...]:
-        return (Message("user", context.info["state"] or _NOTHING),)
+        messages: list[Message] = []
+        for turn in context.own_turns if self.shows_earlier_calls else ():
+            messages += [Message("user", turn.request.state), Message("assistant", turn.action or "")]
+        return (*messages, Message("user", context.info["state"] or _NOTHING))
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
         # An empty output of a tool needs a placeholder as move, because the tool has been called.

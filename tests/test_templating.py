@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import TemplateError
 
+from marl.text.origins import TextOrigin, TextWithOrigins, origins_of
 from marl.text.templates import BoundedEnvironment, CompiledTemplate, TemplateLimitError
 
 ENVIRONMENT = BoundedEnvironment({"shout": lambda text: text.upper()}, trim_blocks=True)
@@ -145,6 +146,38 @@ def test_deep_blocks_are_compiled_or_refused_by_name(block: str, many: int) -> N
 def test_an_expression_is_one_expression(source: str) -> None:
     with pytest.raises(TemplateError):
         evaluate(source)
+
+
+MARKED = TextWithOrigins("5", ((0, 1, TextOrigin(("e", 0), "heard")),))
+"""What an earlier turn said."""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("question.count(said)", "question.startswith(said)", "question.endswith(said)", "question.find(said)"),
+        *("question.rfind(said)", "question.strip(said)", "question.partition(said)", "question.removeprefix(said)"),
+        *(
+            "'1,2'.split(said[0])",
+            "'1,2'.split(said)[0]",
+            "[said] | string",
+            "{'a': [said]} | string",
+            "said in question",
+        ),
+        *(
+            "said in question",
+            "question | replace(said, '')",
+            "'yes' if question.startswith(said) else 'no'",
+            "[[said]] | first | string",
+        ),
+    ],
+)
+def test_a_plain_text_that_is_asked_about_a_turn_keeps_the_edge_to_this_turn(source: str) -> None:
+    text = render("{{ " + source + " }}", question="2 + 5 is", said=MARKED)
+    assert [(origin.source, origin.kind) for origin in origins_of(text)] == [(("e", 0), "heard")]
+    plain = render("{{ " + source + " }}", question="2 + 5 is", said="5")
+    assert plain == text
+    assert not origins_of(plain)
 
 
 @pytest.mark.parametrize("name", ["lipsum", "cycler", "joiner", "namespace", "self.x", "[] | random"])

@@ -123,6 +123,8 @@ class GradientLearner:
             for minibatch in islice(self._minibatches(samples, random.Random(seed)), self._minibatch, None):
                 if rows := self.objective.rows(minibatch):
                     steps.append(self._optimizer_step(rows, lr))
+                    if steps[-1].ends_update:
+                        break
                 self.changes += 1
                 self._minibatch += 1
         self.changes += 1
@@ -251,8 +253,15 @@ class GradientLearner:
         metrics.loss, metrics.grad_norm, finite = torch.stack([loss, norm, (loss + norm).isfinite()]).tolist()
         if not finite:
             raise self._error_naming_non_finite_samples(rows, ordered, losses, totals)
+        if self.objective.step_limit is not None and self._minibatch:
+            name, limit = self.objective.step_limit
+            stat_sum, tokens = metrics.sums_S[[self.objective.token_stat_names.index(name), -1]].tolist()
+            metrics.ends_update = stat_sum > limit * tokens
         self.changes += 1
-        self._optimizer.step(lr)
+        if metrics.ends_update:
+            self._optimizer.zero_grad()
+        else:
+            self._optimizer.step(lr)
         return metrics
 
     def _float64_zeros_on_device(self, *shape: int) -> Tensor:

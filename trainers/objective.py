@@ -36,6 +36,9 @@ class Objective:
     """Names of the terms in `LossTerms.loss_terms`, reported as metrics."""
     token_stat_names: tuple[str, ...] = ()
     """Names of the per-token statistics in `LossTerms.token_stats`, whose means are reported as metrics."""
+    step_limit: tuple[str, float] | None = None
+    """Name in `token_stat_names` and limit: an update ends before an optimizer step, except the first, in whose
+    forward passes the mean of this statistic exceeds the limit. None: an update takes all its steps."""
     modules: Mapping[str, nn.Module] = {}
     """Further trained modules by name, such as a critic. The policy's optimizer steps them."""
     lr_scale: Mapping[str, float] = {}

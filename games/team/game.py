@@ -12,6 +12,7 @@ from marl.core.types import TOOL_CALL_PREFIX, EpisodeMeasuresAndNewStarts, Probl
 from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame
 from marl.games.tasks.base import deal_problem
 from marl.games.team.blackboard import ANSWER_NAMES, CALL, Blackboard
+from marl.games.team.corrections import correction_measures
 from marl.games.team.expressions import evaluate_as_number, evaluate_expression, fact_names_in, render_template
 from marl.games.team.stages import ModelCallAnswerer, Stage, iter_played_steps
 from marl.games.team.static_analysis import secret_fact_names_in_template
@@ -249,6 +250,7 @@ class TeamGame(TextGame):
         """Begin the next stage and return its first agent, or None at the end of the workflow."""
         for step, gates in self._steps:
             if isinstance(step, Stage):
+                self.stage_name = step.name_in_expressions
                 self.stage, self._speakers, self._stage_gates = step, self.team_seats.stage_agents(step), gates
                 self._caller, self._call, self._scored_call = "", "", ""
                 self._calls_made, self._stage_begins = 0, True
@@ -290,7 +292,7 @@ class TeamGame(TextGame):
                     self.add_rewards({payee: reward}, name, amount)
 
     def episode_measures(self) -> EpisodeMeasuresAndNewStarts:
-        measures: dict[str, float] = {}
+        measures = correction_measures(self.config.correction_pairs, self.team_seats, self.blackboard.latest)
         for name, expression in self.config.measures.items():
             measures[name] = self._evaluate_number(f"measures.{name}", expression)
         return EpisodeMeasuresAndNewStarts(

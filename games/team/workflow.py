@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from marl.core.config import Config
 from marl.games.tasks.base import TaskGameConfig
+from marl.games.team.corrections import CorrectionPair, correction_pairs
 from marl.games.team.stages import TeamSeats, WorkflowStep, stages_with_possible_predecessors
 
 
@@ -76,8 +77,16 @@ class WorkflowConfig(TaskGameConfig):
                 answering[agent] = self.team_seats.agent_answering_tool_calls(stage, agent)
         return answering
 
+    @cached_property
+    def correction_pairs(self) -> tuple[CorrectionPair, ...]:
+        """Pairs of verified roles, of which the later one may correct the earlier one."""
+        return correction_pairs(self.team_seats)
+
     def measure_names(self) -> Collection[str]:
-        return self.measures
+        names = dict.fromkeys(self.measures)
+        for pair in self.correction_pairs:
+            names |= {pair.fixes: None, pair.breaks: None}
+        return names
 
     def agents_working_on_posed_problems(self) -> Collection[str]:
         agents: set[str] = set()

@@ -51,7 +51,8 @@ def ray_connection(settings: ClusterConfig) -> Iterator[None]:
     try:
         if not already:
             _connect_to_ray(settings)
-        check_cluster_capacity(settings, [node for node in ray.nodes() if node["Alive"]])
+        if not settings.wait_s:
+            check_cluster_capacity(settings, [node for node in ray.nodes() if node["Alive"]])
         yield
     finally:
         if not already:
@@ -142,13 +143,14 @@ def check_cluster_capacity(settings: ClusterConfig, nodes: Sequence[Mapping[str,
     Raises:
         ScenarioError: if they do not fit; the message lists the resources of each machine.
     """
-    room, totals, machines = 0, {"CPU": 0.0, "GPU": 0.0}, list[str]()
+    room, totals, machines, holds_learner = 0, {"CPU": 0.0, "GPU": 0.0}, list[str](), False
     for node in nodes:
         resources: Mapping[str, float] = node["Resources"]
         cpus, gpus = resources.get("CPU", 0), resources.get("GPU", 0)
         # 1e-9 makes up for rounding, so that ten simulators of 0.1 CPU fit on one CPU.
         fitting = int(cpus / settings.cpus + 1e-9)
         room += min(fitting, int(gpus / settings.gpus + 1e-9)) if settings.gpus else fitting
+        holds_learner |= cpus >= settings.learner_cpus - 1e-9 and gpus >= settings.learner_gpus - 1e-9
         totals["CPU"] += cpus
         totals["GPU"] += gpus
         machines.append(f"{node['NodeManagerAddress']}: {format_cpus_and_gpus(cpus, gpus)}")
@@ -157,6 +159,12 @@ def check_cluster_capacity(settings: ClusterConfig, nodes: Sequence[Mapping[str,
             f"cluster.simulators: {settings.simulators} of {format_cpus_and_gpus(settings.cpus, settings.gpus)} each "
             f"do not fit: there is room for {room} ({'; '.join(machines)}); choose fewer, or a smaller cluster.cpus or "
             "cluster.gpus, or add machines"
+        )
+    if settings.learners and not holds_learner:
+        each = format_cpus_and_gpus(settings.learner_cpus, settings.learner_gpus)
+        raise ScenarioError(
+            f"cluster.learner_cpus: no machine has room for a process of {each} ({'; '.join(machines)}); choose a "
+            "smaller cluster.learner_cpus or cluster.learner_gpus, or add machines"
         )
     learners, (cpus, gpus) = sum(settings.learners.values()), settings.reserved_cpus_and_gpus
     if learners and (cpus > totals["CPU"] + 1e-9 or gpus > totals["GPU"] + 1e-9):

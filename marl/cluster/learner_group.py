@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from marl.cluster.learner_worker import LearnerProcessSettings, LearnerWorker, WorkerUpdateResult
+from marl.cluster.node_plan import start_on
 from marl.core.errors import RaiseRunFolderErrorOnFailedWrite, RunError, UserNotice
 from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
 from marl.rollout.base import ProcessActivity
@@ -55,6 +56,8 @@ class LearnerProcessResourcesAndDeadlines:
     alone, until there is room for all."""
     max_losses: int = 5
     """Maximum number of retries of a call after losses. 0: the first loss ends the run, and no state is kept."""
+    node_ids: tuple[str, ...] = ()
+    """Machine on which each process starts; after a loss, and by default, processes may start on any machine."""
 
 
 class MultiProcessLearner:
@@ -64,8 +67,13 @@ class MultiProcessLearner:
     group are restarted from this state and repeat the interrupted call, with bit-identical weights.
     """
 
-    def __init__(self, spec: LearnerProcessSettings, resources: LearnerProcessResourcesAndDeadlines) -> None:
-        """Start the processes and build the learner in them.
+    def __init__(
+        self,
+        spec: LearnerProcessSettings,
+        resources: LearnerProcessResourcesAndDeadlines,
+        starting: list[MultiProcessLearner] | None = None,
+    ) -> None:
+        """Start the processes and build the learner in them. Before that, this object is appended to `starting`.
 
         Raises:
             LearnerProcessLostError: if the processes do not start, or too many of them are lost.
@@ -86,6 +94,8 @@ class MultiProcessLearner:
         """Number of changes of the learner's state, and of restarts of its processes, so far."""
         self.token_figures: dict[TurnId, TokenLogprobsAndEntropies] | None = None
         """Turn -> its tokens' log-probabilities and entropies, filled by the next update. None: not recorded."""
+        if starting is not None:
+            starting.append(self)
         self._call_with_retries("ping")
 
     @property
@@ -152,9 +162,10 @@ class MultiProcessLearner:
     def process_activities(self) -> list[ProcessActivity]:
         """Return the activity of each process. May be called from any thread."""
         activity, since = self._activity
+        locations = list(self._locations) or [""] * self._spec.world_size
         return [
             ProcessActivity(f"{self._message_name}, process {rank}", location, activity, since, 0, self.restarts)
-            for rank, location in enumerate(list(self._locations))
+            for rank, location in enumerate(locations)
         ]
 
     @property
@@ -195,8 +206,10 @@ class MultiProcessLearner:
         options["concurrency_groups"] = {HEALTH: 1}
         actor: Any = ray.remote(**options)(LearnerWorker)
         starting = dict(self._waiting)
-        for _ in range(size - len(starting)):
-            worker = actor.remote()
+        node_ids = () if self.restarts else resources.node_ids
+        for index in range(size - len(starting)):
+            strategy = start_on(node_ids, index) if node_ids else "DEFAULT"
+            worker = actor.options(scheduling_strategy=strategy).remote()
             starting[worker.ping.remote()] = worker
         # With fsdp, the group keeps its size: in a smaller group each shard is larger, and may not fit into memory.
         may_shrink = self.restarts > 0 and self._spec.data_parallel == "ddp"

@@ -10,7 +10,7 @@ from typing import Any
 from marl.cluster.learner_group import LearnerProcessResourcesAndDeadlines, MultiProcessLearner
 from marl.cluster.learner_worker import LearnerProcessSettings
 from marl.core.types import MetricsByPolicy, Reading, Sample, Turn
-from marl.protocols import Learner, LearnerBuildArguments, LearnerConfig
+from marl.protocols import Learner
 from marl.rollout.base import ProcessActivity
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.schema import Scenario
@@ -76,15 +76,40 @@ class ClusterLearners(LocalLearners):
         return result
 
 
-def build_learners(scenario: Scenario, settings: ClusterConfig, sources: ModelSources) -> ClusterLearners:
-    """Build a learner for each trained policy: in Ray actors if `cluster.learners` names the policy, else here."""
+def build_learners(
+    scenario: Scenario,
+    settings: ClusterConfig,
+    sources: ModelSources,
+    node_ids: Mapping[str, tuple[str, ...]],
+    starting: list[MultiProcessLearner],
+) -> ClusterLearners:
+    """Build a learner for each trained policy: in Ray actors if `cluster.learners` names the policy, else here.
+
+    Args:
+        scenario: scenario with the learners' settings.
+        settings: resources and deadlines of processes.
+        sources: policy -> source of its weights.
+        node_ids: policy -> machine on which each process of its learner starts; empty if Ray chooses.
+        starting: list to which learners in Ray actors are appended before they start.
+    """
     contexts = learner_settings_and_contexts(scenario, sources)
     groups: dict[str, Any] = {}
     learners: dict[str, Learner] = {}
     # Learner groups start in threads: each may wait minutes for room while this process builds its own learners.
     with ThreadPoolExecutor(max(len(settings.learners), 1)) as threads:
         for policy in settings.learners:
-            groups[policy] = threads.submit(_start_multi_process_learner, *contexts[policy], scenario, settings)
+            learner, context = contexts[policy]
+            threads_per_process = scenario.schedule.threads or max(1, int(settings.learner_cpus))
+            spec = LearnerProcessSettings(
+                learner,
+                context,
+                settings.learners[policy],
+                settings.data_parallel,
+                threads_per_process,
+                settings.start_s,
+            )
+            resources = _resources_and_deadlines(settings, node_ids.get(policy, ()))
+            groups[policy] = threads.submit(MultiProcessLearner, spec, resources, starting)
         for policy, (learner, context) in contexts.items():
             if policy not in groups:
                 learners[policy] = learner.build(context)
@@ -93,19 +118,13 @@ def build_learners(scenario: Scenario, settings: ClusterConfig, sources: ModelSo
     )
 
 
-def _start_multi_process_learner(
-    learner: LearnerConfig, context: LearnerBuildArguments, scenario: Scenario, settings: ClusterConfig
-) -> MultiProcessLearner:
-    threads = scenario.schedule.threads or max(1, int(settings.learner_cpus))
-    size = settings.learners[context.policy]
-    resources = LearnerProcessResourcesAndDeadlines(
+def _resources_and_deadlines(settings: ClusterConfig, node_ids: tuple[str, ...]) -> LearnerProcessResourcesAndDeadlines:
+    return LearnerProcessResourcesAndDeadlines(
         settings.learner_cpus,
         settings.learner_gpus,
         settings.deadline_s,
         settings.start_s,
         settings.room_s,
         settings.tries if settings.keep_learners else 0,
-    )
-    return MultiProcessLearner(
-        LearnerProcessSettings(learner, context, size, settings.data_parallel, threads, settings.start_s), resources
+        node_ids,
     )

@@ -11,6 +11,7 @@ import concurrent.futures
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from marl.cluster.gpu_weights import GpuBufferPool
+from marl.cluster.node_plan import start_on
 from marl.cluster.simulator_process import ExecuteAndPlayReply, SimulatorProcess, SimulatorProcessSettings
 from marl.cluster.simulator_slot import RestartableSimulator, UnfinishedJobBatch
 from marl.cluster.weight_transfer import PublishedWeights
@@ -76,13 +78,13 @@ class RayShardGroup(ShardGroup):
     Public methods are called in the run's thread, private ones in the thread of the event loop.
     """
 
-    def __init__(self, settings: ClusterConfig, setup: SimulatorProcessSettings) -> None:
+    def __init__(self, settings: ClusterConfig, setup: SimulatorProcessSettings, node_ids: Sequence[str] = ()) -> None:
+        """`node_ids`: machine on which each simulator starts (default: chosen by Ray). Replacements may be anywhere."""
         super().__init__(settings.simulators)
+        self._node_ids = node_ids
         self._settings, self._setup = settings, ray.put(setup)
         self._sleeps = any(policy.engine.can_sleep for policy in setup.scenario.policies.values())
-        self._actor = ray.remote(SimulatorProcess).options(
-            num_cpus=settings.cpus, num_gpus=settings.gpus, scheduling_strategy="SPREAD", max_restarts=0
-        )
+        self._actor: Any = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus, max_restarts=0)(SimulatorProcess)
         # `queue.Queue` is used, because a SimpleQueue could wait for ever if a signal ends a timed wait.
         self._done: queue.Queue[tuple[Ticket, ShardJobResult] | None] = queue.Queue()
         self._failure: BaseException | None = None
@@ -267,7 +269,8 @@ class RayShardGroup(ShardGroup):
 
     async def _start_process(self, slot: RestartableSimulator) -> None:
         """Start a process, build its simulator, and queue commands for all unfinished batches."""
-        slot.process, slot.location = self._actor.remote(), ""
+        strategy = start_on(() if slot.restarts else self._node_ids, slot.number)
+        slot.process, slot.location = self._actor.options(scheduling_strategy=strategy).remote(), ""
         patience_s = self._settings.room_s if slot.restarts else self._settings.start_s
         vacate = self._loop.call_later(patience_s, self._reassign_jobs_until_process_starts, slot)
         try:

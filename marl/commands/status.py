@@ -38,7 +38,8 @@ def status_lines(status: RunStatus, state: RunLiveness) -> Iterator[str]:
     yield _state_line(state, activity.step, activity.steps)
     for worker in (*activity.simulators, *activity.learners):
         location = f" ({worker.place})" if worker.place else ""
-        line = f"  {worker.name}{location}: {worker.doing} for {status.written - worker.since:.0f} s"
+        # An activity may begin just after the time that the status says.
+        line = f"  {worker.name}{location}: {worker.doing} for {max(0.0, status.written - worker.since):.0f} s"
         if worker.open:
             line += f"; {worker.open} episodes open"
         if worker.restarts:

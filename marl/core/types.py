@@ -75,6 +75,8 @@ class Info(TypedDict):
     """Number of earlier answers to this observation that the game refused as illegal."""
     problem: NotRequired[str]
     """Key of the problem on which this agent works, if there is a problem."""
+    stage: NotRequired[str]
+    """Name of the stage of a workflow in which this agent moves, if there are stages."""
     examples: NotRequired[tuple[str, ...]]
     """Example moves for games without a list of legal moves. The player `random` draws from the examples."""
     rules: NotRequired[str]
@@ -223,6 +225,8 @@ class Turn:
     spoofs: tuple[TurnId, ...] | None = None
     """Turns of other agents in the prompt that imitate a verdict of this turn's role, or None if the role does not
     judge."""
+    stage: str = ""
+    """Name of the stage of a workflow in which the agent moved; "" if the game has no stages."""
     inner: bool = False
     """True if a program asked for the turn before its own turn, or if the turn is the agent's summary of its full
     context. No step of the game plays an inner turn, so the index of a turn is not the index of a step."""

@@ -130,6 +130,27 @@ def _draw_move(seed: int, moves: Sequence[str], probabilities: Mapping[str, floa
     return chosen
 
 
+class EchoEngine(WeightlessEngine):
+    """Engine that answers with the text of the last message, in place of a role that only passes on what it reads."""
+
+    reason = "passes on what it reads: it has no weights to load"
+
+    def __init__(self) -> None:
+        self._answers: dict[Ticket, Completion] = {}
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        text = request.messages[-1].content if request.messages else ""
+        self._answers[ticket] = Completion(text, (), (), (), "stop")
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
+        answers, self._answers = self._answers, {}
+        return [*answers.items()]
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self._answers.pop(ticket, None)
+
+
 class TerminalInputEndedError(RunError):
     """The person at the terminal closed the input."""
 

@@ -166,7 +166,8 @@ def scenario_warnings(dry_run: DryRun) -> Iterator[str]:
 def _unfinished_episode_warning(dry_run: DryRun, request_count: int) -> str:
     """Return the warning about the episode that exceeded the time limit after `request_count` requests."""
     role = dry_run.last_role
-    took = f"had not ended after {dry_run_module.LIMIT_S:g} s and {request_count:,} questions of random play"
+    questions = f"{request_count:,} question{'s' * (request_count != 1)}"
+    took = f"had not ended after {dry_run_module.LIMIT_S:g} s and {questions} of random play"
     policy = role and dry_run.scenario.roles[role].policy
     if policy and dry_run.scenario.policies[policy].engine.runs_programs:
         return (

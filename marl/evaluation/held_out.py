@@ -18,6 +18,9 @@ from marl.scenario.schema import Scenario
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
 eval/held_out/MEASURE | the game's | mean of a measure on starts that training never deals
+eval/held_out/MEASURE_episodes | episodes | number of episodes that have the measure; only if some lack it
+eval/held_out/ROLE_fixes | share | a team's role is right, in episodes in which the verified role before it was wrong
+eval/held_out/ROLE_breaks | share | a team's role is wrong, in episodes in which the verified role before it was right
 eval/held_out/return/AGENT | reward | mean return of a seat there
 eval/held_out/role/ROLE/... | as `role/ROLE/...` | turns and indicators of collapse there (rewards left out)
 eval/held_out/episodes | episodes | played there
@@ -68,6 +71,8 @@ def summarize_episodes(trajectories: Sequence[Trajectory]) -> Metrics:
     figures: Metrics = {"episodes": float(len(trajectories))}
     for name, values in measure_values_by_name(trajectories).items():
         figures |= metric_with_interval(name, confidence_interval(values))
+        if len(values) < len(trajectories):
+            figures[f"{name}_episodes"] = float(len(values))
     return figures | mean_return_metrics(trajectories, "return/") | role_metrics(trajectories)
 
 

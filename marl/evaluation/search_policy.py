@@ -27,14 +27,21 @@ def exact_search_metrics(scenario: Scenario, simulator: BaseSimulator, search: S
     if game.all_start_states() is not None:
         tree = build_game_tree(game, simulator.casting, scenario.seats)
         episodes: list[Episode] = []
-        for start, actions in tree.histories.values():
+        for situation, (start, actions) in tree.histories.items():
             deal = Deal("situation", "situation", 0, scenario.seats, "eval", options=start.options)
             episode = Episode(game.build(), deal, simulator.casting)
             for action in actions:
+                # An agent that moves at once with others decides before it could know their moves.
+                if (
+                    episode.game.infos.get(situation.agent, {}).get("state") == situation.state
+                    and not situation.attempt
+                ):
+                    break
                 episode.force_action(action)
             episodes.append(episode)
+        agents = [situation.agent for situation in tree.histories]
         strategy: dict[InformationState, dict[str, float]] = {}
-        for situation, result in zip(tree.histories, player.search_next_moves(episodes), strict=True):
+        for situation, result in zip(tree.histories, player.search_next_moves(episodes, agents), strict=True):
             strategy[situation] = _move_probabilities(result, search)
         metrics["eval/nashconv"] = nash_conv(tree, strategy)
         for agent, value in expected_returns(tree, strategy).items():
@@ -52,6 +59,6 @@ def exact_search_metrics(scenario: Scenario, simulator: BaseSimulator, search: S
 
 def _move_probabilities(result: SearchResult, settings: SearchSettings) -> dict[str, float]:
     """Return move -> probability of playing the move after a search with `result`."""
-    if settings.temperature == 0:
+    if settings.temperature == 0 and not result.is_mixed:
         return dict.fromkeys(result.moves, 0.0) | {result.chosen_move: 1.0}
     return dict(zip(result.moves, search_policy_target(result, settings), strict=True))

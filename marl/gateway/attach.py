@@ -2,7 +2,7 @@
 
 This source is run as `python -c SOURCE MODE PARENT ...`, so that the folder of this file is not on the import path.
 Mode `run` executes the following command. Mode `call` imports `MODULE:FUNCTION` from the working folder once, and calls
-the function with the task in each line of the input. The process ends with its parent, the process PARENT.
+the function with the task in each line of the input, in THREADS threads. The process ends with its parent PARENT.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 
 _PR_SET_PDEATHSIG = 1
@@ -57,36 +58,55 @@ def _import_function(function_path):
     return function
 
 
-def _answer_tasks_from_stdin(function_path):
-    """Call the function at `function_path` with each task of stdin, and write the answers to stdout."""
+def _answer_tasks_from_stdin(function_path, thread_count):
+    """Call the function at `function_path` with each task of stdin, in `thread_count` threads; answer on stdout.
+
+    Each line of stdin is `{"id": number, "task": ...}`. The answer is a line with the same `id`.
+    """
     tasks, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     # The program's own prints go to stderr and its stdin is empty, so it neither writes answers nor reads tasks.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
 
-    def write_reply(reply):
-        answers.write(json.dumps(reply) + "\n")
-        answers.flush()
+    reading, writing = threading.Lock(), threading.Lock()
 
-    # One loop serves all tasks, because the connections of an asynchronous client belong to an event loop.
-    function, loop = None, asyncio.new_event_loop()
+    def read_line():
+        with reading:
+            return tasks.readline()
+
+    def write_reply(number, reply):
+        with writing:
+            answers.write(json.dumps({"id": number, **reply}) + "\n")
+            answers.flush()
+
+    function = None
     with _ErrorRecorder() as recorded:
         function = _import_function(function_path)
     if function is None:
-        write_reply({"setup": recorded.message or "the module has ended the process"})
+        write_reply(0, {"setup": recorded.message or "the module has ended the process"})
         return
-    write_reply({"ready": True})
-    for line in tasks:
-        reply = {}
+    write_reply(0, {"ready": True})
+    for _ in range(thread_count - 1):
+        threading.Thread(target=_answer_tasks, args=(function, read_line, write_reply), daemon=True).start()
+    _answer_tasks(function, read_line, write_reply)
+
+
+def _answer_tasks(function, read_line, write_reply):
+    """Call `function` with the task of one line after the other until `read_line` returns ""."""
+    loop = None
+    for line in iter(read_line, ""):
+        entry, reply = json.loads(line), {}
         with _ErrorRecorder() as recorded:
-            result = function(json.loads(line))
+            result = function(entry["task"])
             if inspect.isawaitable(result):
+                # A thread's tasks share a loop, because the connections of an asynchronous client belong to a loop.
+                loop = loop or asyncio.new_event_loop()
                 result = loop.run_until_complete(_wait_for_awaitable(result))
             reply = {"result": result}
             json.dumps(reply)
         if recorded.message:
             reply = {"failed": recorded.message}
-        write_reply(reply or {"result": None})
+        write_reply(entry["id"], reply or {"result": None})
 
 
 async def _wait_for_awaitable(awaitable):
@@ -106,7 +126,7 @@ def main():
     _die_with_parent_process(int(parent))
     if mode == "run":
         os.execvp(rest[0], rest)
-    _answer_tasks_from_stdin(rest[0])
+    _answer_tasks_from_stdin(rest[0], int(rest[1]))
 
 
 if __name__ == "__main__":

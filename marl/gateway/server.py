@@ -94,6 +94,8 @@ class Gateway:
         """Key of an ended attempt -> error that later calls with this key get."""
         self.late_keys: set[str] = set()
         """Keys of ended attempts with which a call arrived after the end."""
+        self.shared_keys: set[str] = set()
+        """Keys of processes that work on several tasks: a call with such a key does not tell its task."""
         self._answers: deque[tuple[ProgramSession, int, Answer]] = deque()
         """Answers that the server's thread has not delivered: (session, id of the call, answer)."""
         self._ids = count(1)
@@ -231,6 +233,9 @@ class Gateway:
             key = key or request.headers.get("x-api-key", "")
             session = self._sessions.get(key)
             if session is None:
+                if key in self.shared_keys:
+                    message = "several tasks share this process: use task['api_key'] instead of the environment's key"
+                    raise ApiError(401, message, code="invalid_api_key", may_retry=False)
                 if key in self._ended:
                     self.late_keys.add(key)
                 raise self._ended.get(key) or ApiError(401, "unknown key", code="invalid_api_key", may_retry=False)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
 from marl.core.errors import RunError
 from marl.core.types import Metrics
-from marl.scenario.schema import AlarmKind, AlarmSettings, AlarmThresholds, Scenario
+from marl.scenario.alarms import AlarmKind, AlarmSettings, AlarmThresholds
+from marl.scenario.schema import Scenario
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
 alarm/ROLE/KIND, game/GAME/alarm/ROLE/KIND | 0 or 1 | 1 while an alarm (`constant`, `unreadable`, `repeated`,
-    `distinct`, `entropy`, `length`, `cut`, `reward`, `credit`, `faulty`; of a policy `samples`) holds, 0 in the step
-    in which it ends
+    `distinct`, `entropy`, `length`, `cut`, `return_fell`, `reward`, `credit`, `faulty`; of a policy `samples`, `kl`; of
+    a pair of metrics `proxy`) holds, 0 in the step in which it ends
 """
 
 _REFERENCE_STEPS = 10
@@ -92,6 +94,7 @@ _ALARM_DEFINITIONS: dict[AlarmKind, _AlarmDefinition] = {
         "its credit ({rule}) is 0 or missing in all of {turns} turns a step, though its returns differ",
         too_low=True,
     ),
+    "return_fell": _AlarmDefinition("return", "its mean return over ten steps is {value:.3g}, far below its best"),
     "faulty": _AlarmDefinition("faulty", "{value:.1%} of {turns} verdicts a step are faulty: a check's code failed"),
     "samples": _AlarmDefinition(
         "policy/{name}/samples",
@@ -100,6 +103,13 @@ _ALARM_DEFINITIONS: dict[AlarmKind, _AlarmDefinition] = {
         scope="policy",
         unit="updates",
     ),
+    "kl": _AlarmDefinition(
+        "policy/{name}/kl_update",
+        "an update moves it by {value:.3g} nats a token; set learner.stop_at_kl, or lower learner.lr",
+        scope="policy",
+        unit="updates",
+    ),
+    "proxy": _AlarmDefinition("", "{rule}", scope="proxy", unit="evaluations"),
 }
 
 
@@ -144,7 +154,7 @@ class _MetricLimitMonitor:
     def update(self, metrics: Mapping[str, float]) -> Alarm | None:
         """Process the metrics of one step and game; return the alarm that this step raises, or None."""
         turns, value = metrics.get(f"role/{self._name}/turns", 0.0), metrics.get(self._figure)
-        too_few = self._kind != "samples" and turns < self._thresholds.turns
+        too_few = self._indicator.scope == "role" and turns < self._thresholds.turns
         has_other_cause = False
         if self._kind == "reward":
             # A role without rewards of its own may still learn, if credit assigns other roles' rewards to it.
@@ -174,6 +184,81 @@ class _MetricLimitMonitor:
         return Alarm(self._name, self._kind, value, int(turns), limit, patience, self._rule, self._game)
 
 
+class _ReturnMonitor(_MetricLimitMonitor):
+    """Monitor of the fall of a role's mean return below its best, both over ten steps.
+
+    The unit is the standard deviation of the returns of episodes, now or at the best, whichever is greater.
+    """
+
+    def __init__(self, name: str, thresholds: AlarmThresholds, *, game: str = "") -> None:
+        super().__init__(name, "return_fell", thresholds, game=game)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=_REFERENCE_STEPS)
+        """Mean and standard deviation of the returns in each of the last steps."""
+        self._best, self._best_spread = -math.inf, 0.0
+
+    def update(self, metrics: Mapping[str, float]) -> Alarm | None:
+        turns, value = metrics.get(f"role/{self._name}/turns", 0.0), metrics.get(self._figure)
+        if value is None or turns < self._thresholds.turns:
+            return None
+        self._recent.append((value, metrics.get(f"role/{self._name}/reward_std", 0.0)))
+        if len(self._recent) < _REFERENCE_STEPS:
+            return None
+        mean, spread = map(fmean, zip(*self._recent, strict=True))
+        if mean >= self._best:
+            self._best, self._best_spread = mean, spread
+        limit = self._best - (self._thresholds.return_fell or 0.0) * max(spread, self._best_spread)
+        self._length = self._length + 1 if mean < limit else 0
+        patience = self._thresholds.patience
+        if self._length != patience:
+            return None
+        words = f"{self._thresholds.return_fell:g} standard deviations below {self._best:.3g}"
+        return Alarm(self._name, self._kind, mean, int(turns), words, patience, game=self._game)
+
+
+class ProxyMonitor:
+    """Monitor of pairs of evaluation metrics that move apart. Its state follows from the rows of metrics.jsonl."""
+
+    def __init__(self, settings: AlarmSettings | None) -> None:
+        self._pairs = settings.proxy if settings else ()
+        self._patience = settings.patience if settings else 1
+        self._evaluations: dict[str, deque[tuple[float, ...]]] = {}
+        """Name of a pair -> bounds of both metrics in the newest evaluations, and `patience` evaluations before."""
+        self._active: set[str] = set()
+
+    def __call__(self, metrics: Mapping[str, float]) -> tuple[Metrics, list[Alarm]]:
+        """Process the metrics of one evaluation; return the alarm metrics and the alarms raised by it."""
+        states: Metrics = {}
+        raised: list[Alarm] = []
+        for pair in self._pairs:
+            if pair.rises not in metrics or pair.falls not in metrics:
+                continue
+            bounds: list[float] = []
+            for name in (pair.rises, pair.falls):
+                # An exact metric has no interval, so its value is both bounds.
+                bounds += [metrics.get(f"{name}_{end}", metrics[name]) for end in ("low", "high")]
+            evaluations = self._evaluations.setdefault(pair.name, deque(maxlen=self._patience + 1))
+            evaluations.append(tuple(bounds))
+            (_, old_rises_high, old_falls_low, _), (rises_low, _, _, falls_high) = evaluations[0], evaluations[-1]
+            is_long_enough = len(evaluations) > self._patience
+            apart = is_long_enough and rises_low > old_rises_high and falls_high < old_falls_low
+            was_active = pair.name in self._active
+            if apart or was_active:
+                states[f"alarm/{pair.name}/proxy"] = float(apart)
+            if apart and not was_active:
+                words = (
+                    f"{pair.rises} rose to {metrics[pair.rises]:.3g} and {pair.falls} fell to {metrics[pair.falls]:.3g}"
+                )
+                limit = "beyond both intervals"
+                raised.append(Alarm(pair.name, "proxy", metrics[pair.falls], 0, limit, self._patience, words))
+            (self._active.add if apart else self._active.discard)(pair.name)
+        return states, raised
+
+
+def alarm_subject(kind: str) -> str:
+    """Return what an alarm of `kind` is about: `role`, `policy` or `proxy`."""
+    return next((definition.scope for name, definition in _ALARM_DEFINITIONS.items() if name == kind), "role")
+
+
 def is_alarm_metric(metric: str) -> bool:
     """Return True if `metric` is the name of a metric of `AlarmMonitor`: [game/GAME/]alarm/ROLE/KIND."""
     return metric.startswith("alarm/") or (metric.startswith("game/") and "/alarm/" in metric)
@@ -183,7 +268,7 @@ class AlarmMonitor:
     """Monitor of a run's alarms. Its state follows from the rows of metrics.jsonl alone, which a resumed run
     replays."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         settings: AlarmSettings | None,
         roles: Mapping[str, bool],
@@ -191,6 +276,7 @@ class AlarmMonitor:
         policies: Iterable[str] = (),
         games: Mapping[str, Iterable[str]] | None = None,
         exploration_share: Mapping[str, float] | None = None,
+        rivals: Collection[str] = (),
     ) -> None:
         """Watch the indicators of all roles and policies.
 
@@ -202,6 +288,7 @@ class AlarmMonitor:
             games: with several games, game -> its roles. Each game is watched separately, so that collapse in one game
                 does not hide behind the others.
             exploration_share: role -> share of the role's moves that exploration draws at random.
+            rivals: trained roles whose returns fall when another trained role gets better.
         """
         rules, exploration_share = rules or {}, exploration_share or {}
         self._stop = settings.stop if settings else ()
@@ -212,15 +299,20 @@ class AlarmMonitor:
             for role in seated_roles:
                 if not (limits := settings.alarm_thresholds_of_role(role)):
                     continue
-                for kind in _ALARM_DEFINITIONS:
+                if limits.return_fell is not None and roles[role] and role not in rivals:
+                    self._watches.append(_ReturnMonitor(role, limits, game=game))
+                for kind, definition in _ALARM_DEFINITIONS.items():
                     # The alarms `reward` and `credit` are not raised for roles that do not learn.
-                    watched = kind != "samples" and (roles[role] or kind not in ("reward", "credit"))
-                    if watched and limits.alarm_threshold(kind) is not None:
+                    watched = definition.scope == "role" and (roles[role] or kind not in ("reward", "credit"))
+                    if watched and kind != "return_fell" and limits.alarm_threshold(kind) is not None:
                         rule, share = rules.get(role, ""), exploration_share.get(role, 0.0)
                         self._watches.append(
                             _MetricLimitMonitor(role, kind, limits, rule=rule, game=game, exploration_share=share)
                         )
-        self._watches += [_MetricLimitMonitor(policy, "samples", settings) for policy in policies]
+        for policy in policies:
+            self._watches.append(_MetricLimitMonitor(policy, "samples", settings))
+            if settings.kl is not None:
+                self._watches.append(_MetricLimitMonitor(policy, "kl", settings))
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> AlarmMonitor:
@@ -232,13 +324,18 @@ class AlarmMonitor:
             rule = credit.roles.get(role, credit)
             roles[role], rules[role] = role in learning, f"{rule.assign.kind} / {rule.baseline.kind}"
         policies = [name for name, policy in scenario.policies.items() if policy.learner]
+        rivals: set[str] = set()
+        for view in scenario.scenario_by_game().values():
+            seated = {*view.seats.values()} & learning.keys()
+            if len(seated) > 1 and view.game.is_zero_sum():
+                rivals |= seated
         games = {name: view.roles for name, view in scenario.scenario_by_game().items()} if scenario.games else None
         exploration_share: dict[str, float] = {}
         for role, _, learner in scenario.learning_roles():
             # A policy that explores in at least half of its moves is not watched for constant answers.
             if learner.exploration_rate < 0.5:
                 exploration_share[role] = learner.exploration_rate
-        return cls(scenario.alarms, roles, rules, policies, games, exploration_share)
+        return cls(scenario.alarms, roles, rules, policies, games, exploration_share, rivals)
 
     def __call__(self, metrics: Mapping[str, float]) -> tuple[Metrics, list[Alarm]]:
         """Process the metrics of one step; return the alarm metrics and the alarms raised in this step.

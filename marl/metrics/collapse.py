@@ -18,8 +18,8 @@ METRICS = """
 role/ROLE/entropy | nats a token | mean of minus the log-probability of sampled tokens under the sampling
     distribution; greedy turns left out
 role/ROLE/constant | share | most common move among readable turns with a choice, of the kind of decision in which
-    it is most constant (answers in any words, or a list of moves; lists that share a move are one kind); only if
-    questions differ
+    it is most constant (answers in any words, or a list of moves, by stage of a workflow; lists that share a move are
+    one kind); only if questions differ
 role/ROLE/repeated | probability | two answers to different questions are the same text (turns without a list of
     moves)
 role/ROLE/distinct2 | share | different bigrams of tokens / bigrams (turns without a list of moves)
@@ -91,9 +91,14 @@ def group_turns_by_decision_kind(turns: Sequence[Turn]) -> list[list[Turn]]:
 def _decision_kind_with_highest_majority_share(turns: Sequence[Turn]) -> tuple[list[Turn], float | None]:
     """Return the turns of the kind of decision with the highest majority share, and that share.
 
-    Return ([], None) if no share is defined. Among several kinds, those with few turns are ignored.
+    A role that moves in several stages of a workflow has decisions of its own in each: a critic that gives every plan
+    the same score is constant, however its scores of problems vary. Return ([], None) if no share is defined. Among
+    several kinds, those with few turns are ignored.
     """
-    decisions = group_turns_by_decision_kind(turns)
+    by_stage: dict[str, list[Turn]] = {}
+    for turn in turns:
+        by_stage.setdefault(turn.stage, []).append(turn)
+    decisions = [decision for stage in by_stage.values() for decision in group_turns_by_decision_kind(stage)]
     most_constant: list[Turn] = []
     highest: float | None = None
     for decision in decisions:

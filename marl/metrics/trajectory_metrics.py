@@ -44,6 +44,7 @@ role/ROLE/aborted | share of turns | given up by the engine
 role/ROLE/edited | share of turns | a program sent the history of the role's own turns with changes, so that the prompt
     could not continue their tokens and is new; of callers with `history: append`
 role/ROLE/reward/COMPONENT | reward | sum of a named reward over the role's seats, mean over episodes
+role/ROLE/return | reward | mean of the role's returns over seats and episodes
 role/ROLE/reward_std | reward | standard deviation (ddof 0) of the role's returns over seats and episodes
 policy/POLICY/prompt_tokens, completion_tokens | tokens | counted by an endpoint, for the step's turns
 policy/POLICY/cost | currency of its prices | cost of the step's turns
@@ -100,6 +101,7 @@ def _metrics_of_one_game(trajectories: Sequence[Trajectory]) -> Metrics:
     for name, total in totals.items():
         metrics[name] = total / count
     for role, role_values in role_returns.items():
+        metrics[f"role/{role}/return"] = fmean(role_values)
         metrics[f"role/{role}/reward_std"] = population_standard_deviation(role_values)
     return metrics | role_metrics(trajectories) | usage_metrics(usage)
 
@@ -226,7 +228,7 @@ def held_out_metric_names(metric_names: Iterable[str]) -> list[str]:
     for name in metric_names:
         scope, *path = name.split("/")
         # Bounds of confidence intervals and counts of episodes are not means.
-        is_mean = not name.endswith(("_low", "_high", "/episodes"))
+        is_mean = not name.endswith(("_low", "_high", "episodes"))
         if scope == "eval" and 1 <= len(path) < 4 and is_mean and name.split("/")[-2] in HELD_OUT_SCOPES:
             held_out.append(name)
     return held_out

@@ -123,6 +123,11 @@ class EngineConfig(PluginConfig):
         return ()
 
     @property
+    def needs_earlier_calls(self) -> bool:
+        """True if the engine answers calls of tools whose results depend on the earlier calls of the episode."""
+        return False
+
+    @property
     def owns_weights(self) -> bool:
         """Return True if new weights reach this engine alone. False: they change a server that others may use, too."""
         return True

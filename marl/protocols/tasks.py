@@ -149,6 +149,25 @@ class ToolConfig(PluginConfig):
             ValueError: if the arguments are wrong. The caller gets the message as the result.
         """
 
+    @property
+    def episode_state(self) -> str:
+        """Name of the state that calls within an episode change, or "" for a tool without such a state.
+
+        Tools of an engine with equal names share one state.
+        """
+        return ""
+
+    def call_record(self, arguments: Mapping[str, Any]) -> Any:
+        """Return all that a tool with the same `episode_state` needs to repeat this call, as JSON."""
+        return dict(arguments)
+
+    def call_after(self, earlier: Sequence[Any], arguments: Mapping[str, Any]) -> str:
+        """Return the result of a call of a tool with `episode_state`, and raise as `__call__` does.
+
+        `earlier` are the records of the calls that led to the present state of the episode, in their order.
+        """
+        return self(arguments)
+
     def with_task(self, task: TaskConfig) -> Self:
         """Return these settings, completed by the task of the game in which the tool is called."""
         return self

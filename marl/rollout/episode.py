@@ -171,6 +171,7 @@ class Episode:
                 action=move if move is None else replace_surrogates(move),
                 problem=info.get("problem", ""),
                 spoofs=spoofs,
+                stage=info.get("stage", ""),
             )
             self._add_turn_and_step_game(turn, question.reads)
 

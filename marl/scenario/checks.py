@@ -16,6 +16,7 @@ from marl.scenario.evaluation_checks import (
     evaluation_metrics,
     held_out_errors,
     is_evaluation_metric,
+    proxy_errors,
 )
 from marl.scenario.games import MIN_GAME_SHARE, SCOPES, game_shares
 from marl.scenario.segment_checks import segment_errors
@@ -72,6 +73,7 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
         *map(_errors_of_each_game_with_field_prefix, (evaluation_errors, held_out_errors)),
         best_checkpoint_errors,
         _alarm_errors,
+        proxy_errors,
     )
     # `errors` is a dict used as an ordered set, because several games may cause the same message.
     errors: dict[str, None] = {}
@@ -422,6 +424,10 @@ def _alarm_errors(scenario: Scenario) -> Iterator[str]:
             yield _unknown_name_error(f"alarms.roles.{name}", name, "role", scenario.roles)
     thresholds = list(filter(None, map(alarms.alarm_thresholds_of_role, scenario.roles)))
     for kind in alarms.stop:
-        if all(limits.alarm_threshold(kind) is None for limits in thresholds):
+        if kind == "proxy" and not alarms.proxy:
+            yield "alarms.stop: 'proxy', but alarms.proxy names no metrics; give a pair such as {rises: A, falls: B}"
+        elif kind == "proxy" or (kind == "kl" and alarms.kl is not None):
+            continue
+        elif all(limits.alarm_threshold(kind) is None for limits in thresholds):
             field = "reward" if kind == "credit" else kind
             yield f"alarms.stop: {kind!r}, but this alarm is off for every role; give alarms.{field} a threshold"

@@ -55,6 +55,9 @@ class ClusterConfig(Config):
     room_s: PositiveFloat = 60.0
     """Maximum time in seconds in which the replacement of a lost process waits for free resources. After this time,
     other processes do its work until resources are free."""
+    wait_s: NonNegativeFloat = 0.0
+    """Maximum time in seconds to wait, at the start of a run, for machines with room for all processes. The cluster's
+    autoscaler is asked for them. With 0, a cluster that is too small is refused at once."""
     tries: PositiveInt = 5
     """Maximum number of processes lost in succession at the same work without a result. The next loss ends the run."""
 
@@ -78,6 +81,15 @@ class ClusterConfig(Config):
         learners = sum(self.learners.values())
         cpus = self.simulators * self.cpus + learners * self.learner_cpus
         return cpus, self.simulators * self.gpus + learners * self.learner_gpus
+
+    @property
+    def process_resources(self) -> list[dict[str, float]]:
+        """Return what each simulator and each learner process reserves, by Ray's names of resources."""
+        simulator, learner = (
+            {"CPU": self.cpus, "GPU": self.gpus},
+            {"CPU": self.learner_cpus, "GPU": self.learner_gpus},
+        )
+        return [simulator] * self.simulators + [learner] * sum(self.learners.values())
 
     def ray_requirement_errors(self) -> Iterator[str]:
         """Yield an error message if the placement needs Ray, but Ray is not installed or is too old."""

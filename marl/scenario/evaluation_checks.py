@@ -49,14 +49,43 @@ def best_checkpoint_errors(scenario: Scenario) -> Iterator[str]:
         if evaluate.patience:
             yield f"evaluate.patience: {evaluate.patience}, but nothing says what is best; give evaluate.keep_best"
         return
+    metrics = _metrics_of_all_games(scenario)
+    if not is_evaluation_metric(name, metrics):
+        yield f"evaluate.keep_best: nothing measures {name!r}; {_metric_choices(name, metrics)}"
+
+
+def proxy_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each metric of `alarms.proxy` that no evaluation measures with an interval or exactly."""
+    pairs = scenario.alarms.proxy if scenario.alarms else ()
+    metrics: list[str] = []
+    for metric in _metrics_of_all_games(scenario) if pairs else ():
+        # Returns and statistics of a role's turns have no interval, so chance could move them.
+        if "/role/" not in metric and "/return/" not in metric:
+            metrics.append(metric)
+    names: set[str] = set()
+    for index, pair in enumerate(pairs):
+        for field, name in (("rises", pair.rises), ("falls", pair.falls)):
+            if not is_evaluation_metric(name, metrics):
+                choices = _metric_choices(name, metrics)
+                yield f"alarms.proxy.{index}.{field}: no evaluation measures {name!r} with an interval; {choices}"
+        if pair.rises == pair.falls:
+            yield f"alarms.proxy.{index}: rises and falls are the same metric {pair.rises!r}; give two"
+        if pair.name in names:
+            yield f"alarms.proxy.{index}: an earlier pair has the short name {pair.name!r}, too; remove one of them"
+        names.add(pair.name)
+
+
+def _metrics_of_all_games(scenario: Scenario) -> list[str]:
     metrics: list[str] = []
     for game, view in scenario.scenario_by_game().items():
         for metric in evaluation_metrics(view):
             metrics.append(metric.replace("eval/", f"eval/{game}/", 1) if game else metric)
-    if not is_evaluation_metric(name, metrics):
-        shown = [f"{metric}..." if metric.endswith("/") else metric for metric in metrics]
-        choices = choices_hint(name, shown) if shown else "nothing is evaluated; give evaluate.held_out"
-        yield f"evaluate.keep_best: nothing measures {name!r}; {choices}"
+    return metrics
+
+
+def _metric_choices(name: str, metrics: Iterable[str]) -> str:
+    shown = [f"{metric}..." if metric.endswith("/") else metric for metric in metrics]
+    return choices_hint(name, shown) if shown else "nothing is evaluated; give evaluate.held_out"
 
 
 def is_evaluation_metric(name: str, metrics: Iterable[str]) -> bool:

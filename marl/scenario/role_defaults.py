@@ -38,6 +38,8 @@ def role_with_defaults(scenario: Scenario, name: str, role: RoleConfig) -> RoleC
 def complete_engines_and_tools(scenario: Scenario) -> None:
     """Complete the engines of `scenario` by the task of its only game, and replace `tools: auto` of its roles.
 
+    Roles that answer calls of tools with a state show the engine the earlier calls of the episode.
+
     Raises:
         ValueError: if agents that answer the calls of a role with `tools: auto` have different tools.
     """
@@ -47,6 +49,10 @@ def complete_engines_and_tools(scenario: Scenario) -> None:
             scenario.policies[name] = policy.model_copy(update={"engine": policy.engine.with_task(tasks[0])})
     for name, tools in _automatic_tools(scenario).items():
         scenario.roles[name] = scenario.roles[name].model_copy(update={"tools": tools})
+    for name, role in scenario.roles.items():
+        policy = scenario.policies.get(role.policy)
+        if role.answers_calls and policy and policy.engine.needs_earlier_calls:
+            scenario.roles[name] = role.model_copy(update={"shows_earlier_calls": True})
 
 
 def _automatic_tools(scenario: Scenario) -> dict[str, tuple[Tool, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -28,6 +28,7 @@ from marl.protocols import (
     ModelConfig,
     RoleConfig,
 )
+from marl.scenario.alarms import AlarmSettings, Share
 from marl.scenario.checks import check, check_game_or_games_given
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.games import (
@@ -43,10 +44,6 @@ from marl.scenario.role_defaults import complete_engines_and_tools, role_with_de
 
 HORIZON = 10_000
 """Default of `KlInReward.horizon`, in turns, as in verl."""
-AlarmKind = Literal["constant", "unreadable", "repeated", "distinct", "entropy", "length", "cut", "reward", "credit",
-                    "faulty", "samples"]  # fmt: skip
-"""Kind of an alarm. Every kind except `credit` and `samples` has its own threshold."""
-Share = Annotated[float, Field(ge=0, le=1)]
 _MAX_NAME_LENGTH = 100
 
 
@@ -265,74 +262,6 @@ class CheckpointSettings(Config):
     """Number of newest checkpoints that stay on disk, in addition to the best checkpoint (`evaluate.keep_best`)."""
     trajectories: Share = 1.0
     """Share of training steps whose trajectories are written to disk."""
-
-
-class AlarmThresholds(Config):
-    """Thresholds of the alarms that warn of a role's collapsing answers. Null switches an alarm off."""
-
-    patience: PositiveInt = 5
-    """Number of consecutive training steps beyond a threshold after which an alarm is raised."""
-    turns: PositiveInt = 16
-    """Minimum number of the role's turns in a training step. Alarms ignore steps with fewer turns."""
-    constant: Share | None = 0.98
-    """Maximum share of the role's choices with the same move in different situations, such as a critic that always says
-    yes. Choices that an exploring engine makes at random are not counted. Null: no alarm."""
-    unreadable: Share | None = 0.5
-    """Maximum share of the role's turns from which no legal move can be parsed. Null: no alarm."""
-    repeated: Share | None = 0.9
-    """Maximum probability that two answers to different questions have the same text. Null: no alarm."""
-    distinct: Share | None = 0.2
-    """Minimum of distinct-2 (different bigrams of tokens / bigrams), as a share of its value at the start of the run.
-    Null: no alarm."""
-    entropy: tuple[float, float] | None = (0.001, 4.0)
-    """Minimum and maximum of the entropy, in nats per sampled token. Null: no alarm."""
-    length: tuple[float, float] | None = (0.2, 5.0)
-    """Minimum and maximum length of a turn, as multiples of its mean length at the start of the run. Null: no alarm."""
-    cut: Share | None = 0.5
-    """Maximum share of the role's turns cut off at `sampling.max_tokens`. Null: no alarm."""
-    reward: float | None = Field(default=1e-6, ge=0)
-    """Minimum standard deviation of a trained role's returns; equal returns teach nothing. Null: no alarm."""
-    faulty: Share | None = 0.01
-    """Maximum share of a verifier's verdicts in which a check's code failed; above 0.1, the run ends. Null: off."""
-
-    def alarm_threshold(self, kind: AlarmKind) -> Any:
-        """Return the threshold of alarm `kind`, or None if it is off. Alarm `credit` is off if `reward` is off."""
-        if kind == "credit" and self.reward is None:
-            return None
-        return 0.0 if kind in ("credit", "samples") else dict(self)[kind]
-
-    @model_validator(mode="after")
-    def _check_threshold_ranges(self) -> Self:
-        for name, limits in (("entropy", self.entropy), ("length", self.length)):
-            if limits and not limits[0] < limits[1]:
-                raise ValueError(f"{name}: {list(limits)} is no range; give [low, high] with low < high")
-        return self
-
-
-class AlarmSettings(AlarmThresholds):
-    """Settings of alarms: thresholds for all roles, thresholds of single roles, and alarms that end the run."""
-
-    roles: dict[str, AlarmThresholds | None] = Field(default_factory=dict)
-    """Role -> thresholds of this role. Omitted thresholds are the general ones. Null: no alarms for this role."""
-    stop: tuple[AlarmKind, ...] = ()
-    """Kinds of alarms that end the run after a checkpoint."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _copy_general_alarm_thresholds_to_roles(cls, data: Any) -> Any:
-        """Add general thresholds that roles leave out, so that the resolved scenario states every threshold."""
-        if not isinstance(data, Mapping) or not isinstance(roles := data.get("roles"), Mapping):
-            return data
-        general = {name: data[name] for name in AlarmThresholds.model_fields if name in data}
-        merged = dict(roles)
-        for role, thresholds in roles.items():
-            if isinstance(thresholds, Mapping):
-                merged[role] = {**general, **thresholds}
-        return {**data, "roles": merged}
-
-    def alarm_thresholds_of_role(self, role: str) -> AlarmThresholds | None:
-        """Return the thresholds of `role`, or None if its alarms are off."""
-        return self.roles.get(role, self)
 
 
 class Scenario(Config):

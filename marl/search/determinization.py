@@ -14,10 +14,11 @@ _TRIES = 1000
 
 
 def sample_determinizations(
-    config: GameConfig, episode: Episode, max_states: int, rng: random.Random
+    config: GameConfig, episode: Episode, max_states: int, rng: random.Random, agent: str | None = None
 ) -> list[tuple[float, Game]]:
-    """Return (weight, game) for up to `max_states` states consistent with the information of the agent to move.
+    """Return (weight, game) for up to `max_states` states consistent with the information of `agent`.
 
+    `agent` is asked for a move now (default: the agent to move; another one if several move at once).
     Weights sum to 1. They follow the probabilities of the deal alone, and ignore how likely the other agents' moves are
     in each state: one reason why planning from such states is unsound. The other reason: plans use information hidden
     from every agent (Long et al. 2010, "Understanding the success of perfect information Monte Carlo sampling").
@@ -29,9 +30,9 @@ def sample_determinizations(
         return [(1.0, episode.game.copy(rng.getrandbits(63)))]
     weights: list[float] = []
     games: list[Game] = []
-    starts, agent = config.all_start_states(), episode.game.agent_selection
+    starts, agent = config.all_start_states(), agent or episode.game.agent_selection
     for start in starts or ():
-        game = _replay_if_indistinguishable(config, episode, 0, start.options)
+        game = _replay_if_indistinguishable(config, episode, agent, 0, start.options)
         if game is not None:
             weights.append(start.probability)
             games.append(game)
@@ -45,7 +46,8 @@ def sample_determinizations(
         # A game that cannot draw what is hidden anew is dealt at random, and the episode's reset options count as
         # public information.
         for _ in range(_TRIES * max_states):
-            game = _replay_if_indistinguishable(config, episode, rng.getrandbits(63), episode.trajectory.deal.options)
+            options, seed = episode.trajectory.deal.options, rng.getrandbits(63)
+            game = _replay_if_indistinguishable(config, episode, agent, seed, options)
             if game is not None:
                 weights.append(1.0)
                 games.append(game)
@@ -66,9 +68,9 @@ def sample_determinizations(
 
 
 def _replay_if_indistinguishable(
-    config: GameConfig, episode: Episode, seed: int, options: Mapping[str, Any] | None
+    config: GameConfig, episode: Episode, agent: str, seed: int, options: Mapping[str, Any] | None
 ) -> Game | None:
-    """Replay the episode's moves in another deal; return the game, or None if the agent to move sees a difference."""
+    """Replay the episode's moves in another deal; return the game, or None if `agent` sees a difference."""
     game, real_game = config.build(), episode.game
     game.reset(seed=seed, options=options)
     for turn in episode.trajectory.turns:
@@ -80,7 +82,8 @@ def _replay_if_indistinguishable(
         game.step(turn.action or "")
         if step_done_agents_and_check_game_is_over(game):
             return None
-    agent = real_game.agent_selection
-    if game.agent_selection != agent or game.infos[agent]["state"] != real_game.infos[agent]["state"]:
+    if game.agent_selection != real_game.agent_selection:
+        return None
+    if game.infos[agent]["state"] != real_game.infos[agent]["state"]:
         return None
     return game

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from marl.search import gumbel
 from marl.search.positions import SearchPosition, normalise_weights
+from marl.search.regret_matching import JointMove, JointNode
 from marl.search.settings import SearchSettings
-from marl.search.tree import TreeNode, TreePath, ValueRange, backpropagate, select_move_by_puct
+from marl.search.tree import TreeNode, ValueRange, backpropagate, select_move_by_puct
 
 
 class LeafEvaluation(NamedTuple):
@@ -48,8 +49,12 @@ class SearchResult:
     """The move to play."""
     prior: tuple[float, ...]
     """Prior probability of each move, including the noise at the root."""
+    is_mixed: bool = False
+    """True if the policy is the strategy to play, because several agents move at once: no temperature sharpens it."""
 
 
+SearchNode = TreeNode[SearchPosition] | JointNode
+"""Node at which one agent moves, or several at once."""
 SearchGenerator = Generator[SearchLeaf, LeafEvaluation, SearchResult]
 """Generator that yields new leaves, receives their evaluations and returns the result of the search."""
 
@@ -74,10 +79,20 @@ def run_searches_in_parallel(searches: Sequence[SearchGenerator], evaluate_leave
     return [results[number] for number in range(len(searches))]
 
 
-def search(root: SearchPosition, settings: SearchSettings, rng: random.Random) -> SearchGenerator:
-    """Search from `root`: yield each new leaf before the end of the game, and return the result."""
+def search(
+    root: SearchPosition, settings: SearchSettings, rng: random.Random, agent: str | None = None
+) -> SearchGenerator:
+    """Search from `root`: yield each new leaf before the end of the game, and return the result.
+
+    `agent` is the agent to choose a move for, if several agents move at once (default: the agent to move).
+    """
     tree = _SearchTree(settings, rng)
-    tree.root = yield from tree.evaluate_and_create_node(root)
+    created = yield from tree.evaluate_and_create_node(root)
+    if isinstance(created, JointNode):
+        for _ in range(settings.simulations):
+            yield from tree.run_simulation(created)
+        return _joint_result(created, agent or root.agents[root.mover], rng)
+    tree.root = created
     if noise := settings.noise:
         # A sample of the Dirichlet distribution is a list of gamma variates divided by their sum.
         concentration = noise.concentration / len(tree.root.prior)
@@ -87,18 +102,28 @@ def search(root: SearchPosition, settings: SearchSettings, rng: random.Random) -
     if settings.rule == "gumbel":
         halving = gumbel.SequentialHalving(tree.root, tree.bounds, settings, rng)
         for move in halving.scheduled_root_moves(settings.simulations):
-            yield from tree.run_simulation(move)
+            yield from tree.run_simulation(tree.root, move)
         policy = gumbel.improved_policy(gumbel.improved_policy_logits(tree.root, tree.bounds, settings))
         chosen = halving.chosen_move_index()
     else:
         for _ in range(settings.simulations):
-            yield from tree.run_simulation()
+            yield from tree.run_simulation(tree.root)
         policy = normalise_weights(tree.root.visits)
         chosen = draw_move_index(policy, settings.temperature, rng)
     node, moves = tree.root, root.moves
     return SearchResult(
         moves, tuple(policy), tuple(node.mean_values()), tuple(node.visits), moves[chosen], tuple(node.prior)
     )
+
+
+def _joint_result(root: JointNode, agent: str, rng: random.Random) -> SearchResult:
+    """Return the result for `agent` of a search whose root has several agents that move at once."""
+    players = [root.position.agents[index] for index, _ in root.position.joint]
+    player = players.index(agent)
+    moves, policy = root.position.joint[player][1], root.average_strategy(player)
+    visits, means = root.visits_and_mean_values(player)
+    chosen, uniform = draw_move_index(policy, 1.0, rng), (1 / len(moves),) * len(moves)
+    return SearchResult(moves, tuple(policy), tuple(means), tuple(visits), moves[chosen], uniform, is_mixed=True)
 
 
 def apply_temperature(move_probabilities: Sequence[float], temperature: float) -> list[float]:
@@ -126,29 +151,42 @@ class _SearchTree:
     def __init__(self, settings: SearchSettings, rng: random.Random) -> None:
         self._settings, self._rng, self.bounds = settings, rng, ValueRange()
 
-    def run_simulation(self, first_move: int | None = None) -> Generator[SearchLeaf, LeafEvaluation, None]:
+    def run_simulation(
+        self, root: SearchNode, first_move: int | None = None
+    ) -> Generator[SearchLeaf, LeafEvaluation, None]:
         """Run one simulation: descend to a new position or the end of the game, and back up the value of this position.
 
         `first_move` is the move at the root, or None to select this move like all others.
         """
-        path, node, move = TreePath[SearchPosition](), self.root, first_move
-        while node.prior:
-            if move is None and self._settings.rule == "gumbel":
-                move = gumbel.select_move_below_root(node, self.bounds, self._settings)
-            elif move is None:
-                move = select_move_by_puct(node, self.bounds, self._settings.exploration)
-            path.append((node, move))
-            child = node.children[move]
-            if child is None:
-                position = node.position.position_after(node.position.moves[move])
-                node.children[move] = node = yield from self.evaluate_and_create_node(position)
-                break
+        path, node, move = list[tuple[SearchNode, int | JointMove]](), root, first_move
+        is_new = False
+        while not (is_new or node.position.over):
+            if isinstance(node, JointNode):
+                choice: int | JointMove = node.draw_joint_move(self._rng)
+                child = node.children.get(choice)
+                position = None if child else node.child_after(choice)
+            else:
+                choice = self._select_move(node) if move is None else move
+                child = node.children[choice]
+                position = None if child else node.position.position_after(node.position.moves[choice])
+            path.append((node, choice))
+            if position is not None:
+                child, is_new = (yield from self.evaluate_and_create_node(position)), True
+                node.children[choice] = child  # type: ignore[index]  # both kinds of nodes are indexed by their choices
+            assert child
             node, move = child, None
-        backpropagate(path, node.values)
+        for visited, choice in path:
+            if isinstance(visited, JointNode):
+                visited.update(choice, node.values)  # type: ignore[arg-type]  # as above
+            else:
+                backpropagate([(visited, choice)], node.values)  # type: ignore[list-item]  # as above
 
-    def evaluate_and_create_node(
-        self, position: SearchPosition
-    ) -> Generator[SearchLeaf, LeafEvaluation, TreeNode[SearchPosition]]:
+    def _select_move(self, node: TreeNode[SearchPosition]) -> int:
+        if self._settings.rule == "gumbel":
+            return gumbel.select_move_below_root(node, self.bounds, self._settings)
+        return select_move_by_puct(node, self.bounds, self._settings.exploration)
+
+    def evaluate_and_create_node(self, position: SearchPosition) -> Generator[SearchLeaf, LeafEvaluation, SearchNode]:
         """Return a new node for `position`, which is first yielded for evaluation unless the game is over."""
         prior, values = (), position.returns
         if not position.over:
@@ -156,4 +194,4 @@ class _SearchTree:
             prior = evaluation.prior
             values = [earned + value for earned, value in zip(values, evaluation.values, strict=True)]
         self.bounds.extend_to_include(values)
-        return TreeNode(position, position.mover, prior, values)
+        return JointNode(position, values) if position.joint else TreeNode(position, position.mover, prior, values)

@@ -149,27 +149,38 @@ class SearchPlayer:
             self._simulator.count_dropped_episode(error)
             self._dropped.add(episode)
 
-    def search_next_moves(self, episodes: Sequence[Episode]) -> list[SearchResult]:
-        """Return the result of a search for the agent to move in each episode."""
+    def search_next_moves(self, episodes: Sequence[Episode], agents: Sequence[str] | None = None) -> list[SearchResult]:
+        """Return the result of a search in each episode, for the agent in `agents` (default: the agent to move).
+
+        Raises:
+            ValueError: if several agents move at once, and the settings ask policies or critics.
+        """
         settings, simulator = self._settings, self._simulator
+        agents = agents or [episode.game.agent_selection for episode in episodes]
         searches: list[SearchGenerator] = []
         decisions: list[tuple[list[float], random.Random]] = []
-        for episode in episodes:
+        for episode, agent in zip(episodes, agents, strict=True):
+            mover = episode.game.agent_selection
+            together = episode.game.infos[mover]["together"]
+            if len(together) > 1 and not settings.asks_nobody:
+                raise ValueError(MOVES_TOGETHER.format(agent=together[1]))
             deal, turn_count = episode.trajectory.deal, len(episode.trajectory.turns)
             name = episode_name_for_seeding(deal.episode)
             seed = hash_to_seed(simulator.casting.seed, "search", deal.purpose, name, deal.branch, turn_count)
-            rng = random.Random(seed)
+            # Agents that move at once draw independent random numbers.
+            rng = random.Random(seed if agent == mover else hash_to_seed(seed, agent))
             decision = DecisionRequestCache(
                 episode.copy(episode.game, {**deal.seats, **self._search_roles.assumed_roles})
             )
-            states = sample_determinizations(simulator.games[deal.game], episode, settings.determinizations, rng)
+            config = simulator.games[deal.game]
+            states = sample_determinizations(config, episode, settings.determinizations, rng, agent)
             # The decision's simulations are divided among its sampled states.
             share = settings.model_copy(update={"simulations": max(1, settings.simulations // len(states))})
             weights: list[float] = []
             for weight, game in states:
                 weights.append(weight)
                 root = SearchPosition(game, decision=decision)
-                searches.append(search(root, share, random.Random(rng.getrandbits(63))))
+                searches.append(search(root, share, random.Random(rng.getrandbits(63)), agent))
             decisions.append((weights, rng))
 
         remaining_results = iter(run_searches_in_parallel(searches, self._evaluate))
@@ -182,11 +193,9 @@ class SearchPlayer:
 
     def _choose_moves_by_search(self, questions: Sequence[Question]) -> None:
         """Choose a move by search for each of `questions`, and drop the episodes whose games raise."""
-        for episode, agent, _ in questions:
-            if agent != episode.game.agent_selection:
-                raise ValueError(MOVES_TOGETHER.format(agent=agent))
+        agents = [agent for _, agent, _ in questions]
         try:
-            results = self.search_next_moves([episode for episode, _, _ in questions])
+            results = self.search_next_moves([episode for episode, _, _ in questions], agents)
             decided = list(zip(questions, results, strict=True))
         except GameError:
             # The error of a joint search does not tell whose game failed, so each episode is searched again alone.
@@ -194,7 +203,7 @@ class SearchPlayer:
             decided: list[tuple[Question, SearchResult]] = []
             for question in questions:
                 with self._drop_episode_on_error(question[0]):
-                    decided.append((question, self.search_next_moves([question[0]])[0]))
+                    decided.append((question, self.search_next_moves([question[0]], [question[1]])[0]))
         scored = self._prior.score_legal_moves([request for (_, _, request), _ in decided])
         for ((episode, agent, request), result), by_move in zip(decided, scored, strict=True):
             text = (request.options or {})[result.chosen_move]
@@ -216,7 +225,7 @@ def reason_critics_cannot_value_positions(game: GameConfig) -> str | None:
 
 def search_policy_target(result: SearchResult, settings: SearchSettings) -> list[float]:
     """Return the training target of a policy: the probability of each of `result.moves` when the search drew a move."""
-    if settings.rule == "gumbel":
+    if settings.rule == "gumbel" or result.is_mixed:
         return list(result.policy)
     return apply_temperature(result.policy, settings.temperature)
 
@@ -287,8 +296,8 @@ def _average_search_results(
         visits.append(visit_count)
         total = math.fsum(visited_weights)
         values.append(math.fsum(products) / total if total else None)
-    chosen = first.moves[draw_move_index(policy, settings.temperature, rng)]
-    return SearchResult(first.moves, tuple(policy), tuple(values), tuple(visits), chosen, first.prior)
+    chosen = first.moves[draw_move_index(policy, 1.0 if first.is_mixed else settings.temperature, rng)]
+    return replace(first, policy=tuple(policy), values=tuple(values), visits=tuple(visits), chosen_move=chosen)
 
 
 def _entropy(move_probabilities: Sequence[float]) -> float:

@@ -11,7 +11,8 @@ from marl.rollout.episode import Episode, step_done_agents_and_check_game_is_ove
 from marl.rollout.game_errors import EpisodeLimits, GameErrorGuard
 
 MOVES_TOGETHER = (
-    "search: {agent} is asked together with another agent; a search needs a game in which agents move in turn"
+    "search: {agent} is asked together with another agent; a search of such moves needs prior: uniform, values: "
+    "rollouts and rollouts: random"
 )
 """Error message for a game in which several agents move at once."""
 RequestKey = tuple[str, int, str]
@@ -33,7 +34,19 @@ class DecisionRequestCache:
 class SearchPosition:
     """A state of a game at or below the root of a search. Only `play` changes it."""
 
-    __slots__ = ("_episode", "agents", "decision", "game", "move", "mover", "moves", "over", "parent", "returns")
+    __slots__ = (
+        "_episode",
+        "agents",
+        "decision",
+        "game",
+        "joint",
+        "move",
+        "mover",
+        "moves",
+        "over",
+        "parent",
+        "returns",
+    )
 
     def __init__(
         self,
@@ -60,10 +73,15 @@ class SearchPosition:
         self._update_mover_and_legal_moves()
 
     def _update_mover_and_legal_moves(self) -> None:
-        """Set `over`, `mover` (index of the agent to move) and `moves` (legal moves) to the game's present state."""
+        """Set facts of the position to the game's present state.
+
+        `over`: the game has ended; `mover`: index of the agent to move; `moves`: its legal moves; `joint`: index and
+        legal moves of each agent, if several move at once, else ().
+        """
         game = self.game
         self.over = step_done_agents_and_check_game_is_over(game)
         self.moves: tuple[str, ...] = ()
+        self.joint: tuple[tuple[int, tuple[str, ...]], ...] = ()
         self.mover = -1
         if not self.over:
             agent = game.agent_selection
@@ -71,6 +89,9 @@ class SearchPosition:
             if legal is None:
                 raise ValueError(f"search: {agent} may say any text; puct and gumbel need legal moves")
             self.mover, self.moves = self.agents.index(agent), legal
+            together = game.infos[agent]["together"]
+            if len(together) > 1:
+                self.joint = tuple([(self.agents.index(name), game.infos[name]["legal"] or ()) for name in together])
 
     def game_error_guard(self, *further_moves: str) -> GameErrorGuard:
         """Return a context whose errors name the moves that led here, and `further_moves`."""
@@ -85,16 +106,18 @@ class SearchPosition:
 
         return GameErrorGuard(self.game, describe_moves_since_root, limits.deadline_s)
 
-    def position_after(self, move: str) -> SearchPosition:
-        """Return the position after a legal move.
+    def position_after(self, *moves: str) -> SearchPosition:
+        """Return the position after a legal move, or after the moves of several agents that move at once.
 
         Raises:
             GameError: if the game raises.
         """
-        with self.game_error_guard(move):
-            game = self.game.copy()
-            game.step(move)
-        return SearchPosition(game, self._returns_after_step_of(game), parent=self, move=move, decision=self.decision)
+        with self.game_error_guard(*moves):
+            game, returns = self.game.copy(), self.returns
+            for move in moves:
+                game.step(move)
+                returns = self._add_rewards_of_last_step(returns, game)
+        return SearchPosition(game, returns, parent=self, move=" + ".join(moves), decision=self.decision)
 
     def copy(self) -> SearchPosition:
         """Return a copy that `play` may change. No policy can be asked at the copy."""
@@ -103,18 +126,18 @@ class SearchPosition:
     def play(self, move: str) -> None:
         """Play a legal move in this position's own game."""
         self.game.step(move)
-        self.returns = self._returns_after_step_of(self.game)
+        self.returns = self._add_rewards_of_last_step(self.returns, self.game)
         self._update_mover_and_legal_moves()
 
-    def _returns_after_step_of(self, game: Game) -> tuple[float, ...]:
-        """Return each agent's rewards since the root, including the rewards of the last step of `game`."""
+    def _add_rewards_of_last_step(self, returns: tuple[float, ...], game: Game) -> tuple[float, ...]:
+        """Return `returns` plus each agent's rewards in the last step of `game`."""
         components = game.reward_components
         if not components:
-            return self.returns
-        returns: list[float] = []
-        for agent, before in zip(self.agents, self.returns, strict=True):
-            returns.append(before + sum(components.get(agent, {}).values()))
-        return tuple(returns)
+            return returns
+        totals: list[float] = []
+        for agent, before in zip(self.agents, returns, strict=True):
+            totals.append(before + sum(components.get(agent, {}).values()))
+        return tuple(totals)
 
     @property
     def request_key(self) -> RequestKey:

@@ -58,6 +58,11 @@ class SearchSettings(Config):
     noise: RootNoise | None = None
     """`puct`: noise in the prior at the root, or None for no noise."""
 
+    @property
+    def asks_nobody(self) -> bool:
+        """True if no policy and no critic is asked, as searches of moves made at once require."""
+        return (self.prior, self.values, self.rollouts) == ("uniform", "rollouts", "random")
+
     @model_validator(mode="after")
     def _reject_rollout_settings_with_critic(self) -> Self:
         for name, setting, default in (("rollouts", self.rollouts, "random"), ("repeats", self.repeats, 1)):

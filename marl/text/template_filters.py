@@ -236,7 +236,10 @@ def mark_output_text_with_origins(value: Any) -> str:
 
 
 def metered_filter(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` as a template filter that keeps the origins of its arguments and counts their size."""
+    """Return `function` as a template filter that keeps the origins of its arguments and counts their size.
+
+    A text made from a list or dict (`| string`) is marked with the origins of all nested values.
+    """
 
     @wraps(function)
     def filter_with_budget_and_origins(*args: Any, **kwargs: Any) -> Any:
@@ -244,7 +247,7 @@ def metered_filter(function: Callable[..., Any]) -> Callable[..., Any]:
         result = function(*args, **kwargs)
         if type(result) is TextWithOrigins:
             return result
-        texts = tuple([value for value in args if type(value) is TextWithOrigins])
+        texts = tuple([value for value in args if type(value) is TextWithOrigins or isinstance(result, str)])
         return add_origins(result, origins_of(texts)) if texts else result
 
     return filter_with_budget_and_origins

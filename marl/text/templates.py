@@ -226,6 +226,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         charge_characters_to_rendering_budget(ITEM_COST + nested_size_in_characters((args, kwargs)))
         # The arguments' origins are kept for the call's result; a macro's first output must not get them.
         origins = take_recorded_origins()
+        if isinstance(__obj, BuiltinMethodType):
+            # A method of a plain text reads marked arguments without their methods: `question.count(turn.text)`.
+            origins |= origins_of((args, kwargs))
         return add_origins(charge_size_to_rendering_budget(super().call(__context, __obj, *args, **kwargs)), origins)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:

@@ -20,7 +20,7 @@ from marl.core.seeds import hash_to_seed
 from marl.core.types import Metrics, Sample, TokenLogprobsAndEntropies, Turn, TurnId
 from marl.credit_stage.records import with_token_statistics
 from marl.evaluation.evaluate import Evaluator
-from marl.metrics.alarms import Alarm, AlarmMonitor, AlarmStopError
+from marl.metrics.alarms import Alarm, AlarmMonitor, AlarmStopError, ProxyMonitor
 from marl.metrics.collapse import most_common_move
 from marl.metrics.trajectory_metrics import edited_history_metrics, summarize_trajectories, usage_metrics
 from marl.protocols import TracksPolicyUpdates
@@ -80,6 +80,7 @@ class TrainingLoop:
             BestEvaluationTracker(run.scenario.evaluate),
             AlarmMonitor.from_scenario(run.scenario),
         )
+        self._proxies = ProxyMonitor(run.scenario.alarms)
         self._stop, self._clock = StopRequest(), StageTimer()
         # A new run counts as saved at step 0, which needs no checkpoint: the scenario determines its state.
         self._saved_step = self._resumed_step = 0
@@ -101,7 +102,7 @@ class TrainingLoop:
         try:
             with stop.grace_period(math.inf):
                 if self._unevaluated is not None:
-                    self._evaluate_and_log(self._unevaluated, StageTimer())
+                    self._report_alarms(self._evaluate_and_log(self._unevaluated, StageTimer()), ())
                     # The checkpoint from which the run resumed must be marked as evaluated, too.
                     if self._saved_step:
                         metrics_bytes = self.folder.fsync_records()
@@ -168,7 +169,7 @@ class TrainingLoop:
         metrics |= collapse_metrics
         if publication_error is not None:
             self._save_and_publish_again(metrics, clock, publication_error)
-        self._evaluate_and_log(metrics, clock, trajectories)
+        raised += self._evaluate_and_log(metrics, clock, trajectories)
         for monitor in self.monitors:
             monitor.log_episodes(run.step, trajectories)
         if run.step % run.scenario.checkpoint.every == 0 or run.step == self._best.step:
@@ -224,8 +225,11 @@ class TrainingLoop:
             error.add_note(divergence_advice(error, batch, self.run.scenario.policies[policy].learner))
             raise
 
-    def _evaluate_and_log(self, metrics: Metrics, clock: StageTimer, trajectories: Sequence[Trajectory] = ()) -> None:
-        """Evaluate the run if an evaluation is due, and write the step's row of metrics.
+    def _evaluate_and_log(
+        self, metrics: Metrics, clock: StageTimer, trajectories: Sequence[Trajectory] = ()
+    ) -> list[Alarm]:
+        """Evaluate the run if an evaluation is due, and write the step's row of metrics. Return the alarms that the
+        evaluation raised.
 
         If the evaluation fails, the row is written without its metrics.
         """
@@ -248,6 +252,8 @@ class TrainingLoop:
                     self.folder.record_strategies(run.step, rows)
             self._best.require_compared_metric(figures)
             self._best.update(run.step, figures)
+        proxy_metrics, raised = self._proxies(figures)
+        figures |= proxy_metrics
         self._append_and_report_metrics_row(metrics | figures, clock)
         run.game_mix.update_from_step_metrics(metrics | figures)
         for failure in run.simulator.take_failure_messages():
@@ -258,6 +264,7 @@ class TrainingLoop:
                 self.folder.record_held_out_episodes(run.step, held_out[:HELD_OUT_RECORDED])
             for line in example_model_turn_lines(held_out or trajectories):
                 self._print(line)
+        return raised
 
     def _append_and_report_metrics_row(self, metrics: Metrics, clock: StageTimer) -> None:
         """Append the metrics of the newest step to metrics.jsonl as one row, and pass them to the monitors."""
@@ -339,6 +346,7 @@ class TrainingLoop:
         for row in self.folder.rows():
             self._best.update(row["step"], row)
             self._alarms(row)
+            self._proxies(row)
             self.run.game_mix.update_from_step_metrics(row)
         if self._unevaluated:
             self._alarms(self._unevaluated)

@@ -83,6 +83,13 @@ class Placement(Protocol):
         """Return the learners of the scenario, one for each policy with a learner."""
         ...
 
+    def process_activities(self) -> tuple[list[ProcessActivity], list[ProcessActivity]]:
+        """Return the activities of separate processes of simulators and of learners, also of those that are starting.
+
+        Any thread may call this method.
+        """
+        ...
+
 
 class LocalPlacement:
     """Placement that builds simulator and learners in this process."""
@@ -93,6 +100,9 @@ class LocalPlacement:
     def build_learners(self, scenario: Scenario, sources: ModelSources) -> LocalLearners:
         contexts = learner_settings_and_contexts(scenario, sources)
         return LocalLearners({policy: settings.build(context) for policy, (settings, context) in contexts.items()})
+
+    def process_activities(self) -> tuple[list[ProcessActivity], list[ProcessActivity]]:
+        return [], []
 
 
 def learner_settings_and_contexts(

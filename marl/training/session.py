@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from marl.metrics.alarms import AlarmStopError
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.run_folder import RunFolder, scenario_to_yaml
-from marl.runs.status import write_status_periodically
+from marl.runs.status import RunActivity, write_status_periodically
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
 from marl.scenario.trust import store_consent
@@ -60,20 +61,43 @@ def train_in_folder(
                 )
                 with _open_monitors(home, monitor, [*start.notes, f"complete at step {step}: nothing to do"]):
                     return True
-            # Weights are loaded before files are truncated, so that an error in loading changes nothing.
-            try:
-                run = build(scenario, placement)
-            except (RuntimeError, MemoryError, OSError) as error:
-                if is_out_of_memory(error):
-                    raise OutOfMemoryRunError(out_of_memory_advice(scenario, "load", error)) from error
-                raise
-            loop = TrainingLoop(run, home, [monitor])
-            loop.resume(step)
-            # Objects loaded so far stay until the end, so the garbage collector need not traverse them in every step.
-            gc.collect()
-            gc.freeze()
-        with _open_monitors(home, monitor, start.notes), write_status_periodically(home.path, loop.activity):
-            return loop(stop)
+        loop, began = None, time.time()
+
+        def current_activity() -> RunActivity:
+            if loop is not None:
+                return loop.activity()
+            simulators, learners = placement.process_activities() if placement else ([], [])
+            return RunActivity(step, scenario.schedule.steps, "", began, tuple(simulators), tuple(learners))
+
+        # The status says from the first second on what the start of processes waits for.
+        with write_status_periodically(home.path, current_activity):
+            with stop.grace_period(0.0):
+                loop = _load_run(scenario, home, monitor, step, placement)
+            with _open_monitors(home, monitor, start.notes):
+                return loop(stop)
+
+
+def _load_run(
+    scenario: Scenario, home: RunFolder, monitor: MonitorGroup, step: int, placement: Placement | None
+) -> TrainingLoop:
+    """Return the loop that trains `scenario` from `step` on, with all weights loaded.
+
+    Raises:
+        OutOfMemoryRunError: if the models do not fit into memory.
+    """
+    # Weights are loaded before files are truncated, so that an error in loading changes nothing.
+    try:
+        run = build(scenario, placement)
+    except (RuntimeError, MemoryError, OSError) as error:
+        if is_out_of_memory(error):
+            raise OutOfMemoryRunError(out_of_memory_advice(scenario, "load", error)) from error
+        raise
+    loop = TrainingLoop(run, home, [monitor])
+    loop.resume(step)
+    # Objects loaded so far stay until the end, so the garbage collector need not traverse them in every step.
+    gc.collect()
+    gc.freeze()
+    return loop
 
 
 @contextmanager

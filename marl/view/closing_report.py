@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from marl.evaluation.evaluate import MIN_LEGAL_MASS, is_computed_from_move_probabilities
-from marl.metrics.alarms import is_alarm_metric
+from marl.metrics.alarms import alarm_subject, is_alarm_metric
 from marl.metrics.trajectory_metrics import held_out_metric_names, metric_names_in_all_games
 from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.checkpoint import intact_checkpoint_steps
@@ -29,6 +29,8 @@ _TITLES = {
 _TO_THE_END = ", to the end"
 _ROLE_FIGURES = {"illegal": "illegal moves", "tokens": "tokens a turn", "entropy": "entropy"}
 """Metric of a role -> name in the report."""
+_CORRECTIONS = ("_fixes", "_breaks")
+"""Ends of the names of measures that say what a role changes in the answer of the role before it."""
 _BIASED_T = 4.0
 """Absolute t value of the stopping bias above which chance is an unlikely explanation."""
 Row = Mapping[str, Any]
@@ -60,6 +62,7 @@ def closing_report(
     if curves and len(main_curve := next(iter(curves.values()))) > 1:
         lines += ["", text_chart(main_curve), ""]
     lines += _evaluation_lines(rows, curves, titles)
+    lines += _correction_lines(rows)
     lines += _role_report_lines(rows)
     lines += _credit_diagnostic_lines(rows)
     best = BestEvaluationTracker.from_rows(evaluation_settings or EvaluationSettings(), rows)
@@ -103,6 +106,8 @@ def _evaluation_lines(
     """Yield a line for each metric of evaluations, at the first step and at the end."""
     last, is_legal_mass_low = _rows_of_last_tenth(rows), False
     for name, curve in curve_by_metric.items():
+        if name.endswith(_CORRECTIONS):
+            continue
         title = title_by_metric[name]
         masses: list[float] = []
         if is_computed_from_move_probabilities(name):
@@ -120,6 +125,23 @@ def _evaluation_lines(
         yield f"{title} {curve[0][1]:.3f} -> {end:.3f}{late}{note}"
     if is_legal_mass_low:
         yield f"the exact figure does not count: the legal mass fell below {MIN_LEGAL_MASS}"
+
+
+def _correction_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each role of a team that follows another verified role, from the newest held-out episodes."""
+    scopes: dict[str, None] = {}
+    for name in chain.from_iterable(rows):
+        if "/held_out/" in name and name.endswith(_CORRECTIONS):
+            scopes[name.rpartition("_")[0]] = None
+    for scope in scopes:
+        row = next(row for row in reversed(rows) if any(f"{scope}{end}" in row for end in _CORRECTIONS))
+        folder, _, role = scope.rpartition("/")
+        words: list[str] = []
+        for end, verb, kind in (("_fixes", "corrected", "wrong"), ("_breaks", "spoilt", "right")):
+            name = f"{scope}{end}"
+            count = row.get(f"{name}_episodes", row[f"{folder}/episodes"]) if name in row else 0
+            words.append(f"{verb} {row.get(name, 0.0) * count:.0f} of {count:.0f} {kind} answers")
+        yield f"role {role} {' and '.join(words)} of the role before it on held-out starts (step {row['step']})"
 
 
 def _role_report_lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -193,4 +215,4 @@ def alarm_lines(rows: Sequence[Row]) -> Iterator[str]:
         steps = f"step {active_steps[0]}"
         if len(active_steps) > 1:
             steps = f"{len(active_steps)} steps from {active_steps[0]} to {active_steps[-1]}"
-        yield f"ALARM role {role}{f' in game {game[0]}' if game else ''}: {kind}, in {steps}{goes_on}"
+        yield f"ALARM {alarm_subject(kind)} {role}{f' in game {game[0]}' if game else ''}: {kind}, in {steps}{goes_on}"

@@ -21,6 +21,7 @@ from marl.host.untrusted_text import escape_for_terminal
 from marl.rollout.inner_turns import CallRecognitionAndLatency
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
+from marl.text.tool_calls import join_tool_calls
 from marl.view.edge_text import describe_source_turns
 from marl.view.verifier_scores import question_and_right_answer, turns_of_other_agents_reading, verifier_scores_in_turn
 
@@ -209,7 +210,8 @@ def _turn_lines(
     messages = turn.request.messages if selection.full else turn.request.messages[-1:]
     for message in messages:
         label = message.role if selection.full else "asked"
-        yield _labelled_line(f"  {label}", _shorten_in_middle(message.content, selection), "dim")
+        text = join_tool_calls(message.content, message.calls)
+        yield _labelled_line(f"  {label}", _shorten_in_middle(text, selection), "dim")
     remark = _CUT.get(turn.completion.finish, "")
     text = _shorten_in_middle(turn.completion.text, selection)
     yield _labelled_line("  said", f"{text} [{remark}]" if remark else text, "cyan")

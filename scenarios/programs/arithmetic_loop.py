@@ -6,16 +6,16 @@ import os
 import threading
 from urllib.parse import urlsplit
 
-ADDRESS, KEY = urlsplit(os.environ["OPENAI_BASE_URL"]), os.environ["OPENAI_API_KEY"]
+ADDRESS = urlsplit(os.environ["OPENAI_BASE_URL"])
 connections = threading.local()
 
 
-def ask(agent, text):
-    """Return the answer of `agent` to a user's message."""
+def ask(key, agent, text):
+    """Return the answer of `agent` to a user's message. `key`: API key of the task."""
     if not hasattr(connections, "open"):
         connections.open = http.client.HTTPConnection(ADDRESS.hostname or "127.0.0.1", ADDRESS.port)
     body = json.dumps({"model": agent, "messages": [{"role": "user", "content": text}]})
-    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     connections.open.request("POST", f"{ADDRESS.path}/chat/completions", body, headers)
     response = connections.open.getresponse()
     answer = json.loads(response.read())
@@ -26,7 +26,8 @@ def ask(agent, text):
 
 def main(task):
     """Return the team's answer to a task."""
-    question = task["question"]
-    plan = ask("planner", f"{question} units")
-    solution = ask("solver", f"{question} units\n{plan}\nsum")
-    return ask("critic", f"{question} said\n{solution}\nsum")
+    # With `tasks_per_worker`, several tasks share the process and its environment, so each has a key of its own.
+    key, question = task.get("api_key") or os.environ["OPENAI_API_KEY"], task["question"]
+    plan = ask(key, "planner", f"{question} units")
+    solution = ask(key, "solver", f"{question} units\n{plan}\nsum")
+    return ask(key, "critic", f"{question} said\n{solution}\nsum")

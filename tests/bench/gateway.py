@@ -12,7 +12,7 @@ last of which waits for all others. `service` is without any wait: CPU milliseco
 (server, router and recorded turn) and in the client's.
 `dialogue`: median milliseconds of a call at turns 200 and 2,000 of one dialogue whose history the client sends whole.
 `memory`: growth of the resident set with 1,000 open calls. `step`: seconds, and CPU seconds of all processes, of a
-training step of `team_arithmetic.yaml` as a loop with 64 workers and natively, with small models (`--step`, minutes).
+training step of `team_arithmetic.yaml` as a loop (`programs/loop.yaml`) and natively, with small models (`--step`).
 """
 
 from __future__ import annotations
@@ -243,8 +243,7 @@ def main() -> None:
     if arguments.step:
         with tempfile.TemporaryDirectory() as folder:
             native = step_cost("team_arithmetic.yaml", Path(folder) / "native")
-            # An engine's batch holds the calls of the programs that run at once.
-            loop = step_cost("programs/loop.yaml", Path(folder) / "loop", "policies.program.engine.workers=64")
+            loop = step_cost("programs/loop.yaml", Path(folder) / "loop")
         for unit in ("s", "CPU s"):
             ratio = loop[unit] / native[unit]
             figures[f"step {unit}"] = {

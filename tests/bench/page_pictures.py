@@ -1,11 +1,16 @@
-"""Pictures of the page for the documents: runs compared, an episode with its credit, two siblings, a phone in the dark.
+"""Pictures of the page for the documents: runs compared, an episode with its credit, two siblings, a phone in the dark,
+a run with an alarm, a conversation.
 
-Needs two runs of Kuhn poker that differ in their seeds, and one of `debate`, each with recorded episodes:
+Needs two runs of Kuhn poker that differ in their seeds, one of `debate`, and one of `critic_verdict`, with recorded
+episodes:
 
-    marl train scenarios/kuhn_self_play.yaml --out runs/kuhn_0 checkpoint.trajectories=0.1
-    marl train scenarios/kuhn_self_play.yaml --out runs/kuhn_1 checkpoint.trajectories=0.1 schedule.seed=1
-    marl train scenarios/debate.yaml --out runs/debate checkpoint.trajectories=0.1
-    python tests/bench/page_pictures.py runs/kuhn_0 runs/kuhn_1 runs/debate
+    marl train scenarios/kuhn_self_play.yaml --out runs/kuhn_0 schedule.steps=200 checkpoint.trajectories=0.1
+    marl train scenarios/kuhn_self_play.yaml --out runs/kuhn_1 schedule.steps=200 checkpoint.trajectories=0.1 \\
+        schedule.seed=1
+    marl train scenarios/debate.yaml --out runs/debate schedule.steps=40 checkpoint.trajectories=0.2
+    marl train scenarios/critic_verdict.yaml --out runs/critic schedule.steps=60 evaluate.every=10 \\
+        checkpoint.trajectories=0.2
+    python tests/bench/page_pictures.py runs/kuhn_0 runs/kuhn_1 runs/debate runs/critic
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ from __future__ import annotations
 import argparse
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from _bench import ROOT
@@ -31,27 +38,47 @@ COLOURS = 64
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("runs", type=Path, nargs=3)
-    data = PageApi(options.parse_args().runs, OfflineCreditRecomputation())
+    options.add_argument("runs", type=Path, nargs=4)
+    *compared, critic = options.parse_args().runs
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        with served(compared) as (url, runs):
+            take_comparison(browser, url, runs)
+        with served([critic]) as (url, [run]):
+            take_alarm(browser, url, run)
+        browser.close()
+
+
+@contextmanager
+def served(paths: list[Path]) -> Iterator[tuple[str, list[ServedRun]]]:
+    """Serve the page of these runs; yield its address and the runs."""
+    data = PageApi(paths, OfflineCreditRecomputation())
     for run in data.runs.values():
         run.index.index_new_steps()
-    with PageServer(data) as server, sync_playwright() as playwright:
+    with PageServer(data) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        take_all(browser, server.url, list(data.runs.values()))
-        browser.close()
+        yield server.url, list(data.runs.values())
         server.shutdown()
 
 
-def take_all(browser: Browser, url: str, runs: list[ServedRun]) -> None:
+def take_comparison(browser: Browser, url: str, runs: list[ServedRun]) -> None:
     debate = runs[2]
     first, second = siblings(debate)
     where = f"run={debate.name}&step={first[0]}&episode={first[1]}&turn=4"
     other = f"run2={debate.name}&step2={second[0]}&episode2={second[1]}&turn2=4"
-    take(browser, url, "runs", "#/overview", ".chart canvas", (1200, 760))
+    metrics = "eval/nashconv,eval/held_out/success"
+    take(browser, url, "runs", f"#/overview?metrics={metrics}", ".chart canvas", (1200, 1010))
     take(browser, url, "episode", f"#/episode?{where}&rule=flow", "#turn-title", (1200, 1080))
     take(browser, url, "siblings", f"#/compare?{where}&{other}", ".pane + .pane #turn-title", (1200, 900))
     take(browser, url, "phone", f"#/states?run={runs[0].name}", ".state", (390, 800), dark=True)
+
+
+def take_alarm(browser: Browser, url: str, run: ServedRun) -> None:
+    take(browser, url, "alarm", "#/overview", ".chart canvas", (1200, 680))
+    _, episodes = run.index.query_episodes(EpisodeFilter(order="worst"), limit=200)
+    worst = next(episode for episode in episodes if not episode.unreadable)
+    where = f"run={run.name}&step={worst.step}&episode={worst.episode}&turn=1&show=conversation"
+    take(browser, url, "conversation", f"#/episode?{where}", "article.said", (1200, 760))
 
 
 def siblings(run: ServedRun) -> tuple[tuple[int, str], tuple[int, str]]:

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from marl.commands.status import status_lines
-from marl.rollout.base import ProcessActivity
+from marl.rollout.base import BaseSimulator, ProcessActivity
 from marl.runs.liveness import determine_liveness
 from marl.runs.status import STATUS_FILE, RunActivity, read_status, write_status_periodically
-from marl.scenario.load import ScenarioError
+from marl.scenario.load import ScenarioError, validate
+from marl.scenario.schema import Scenario
+from marl.training.placement import LocalPlacement, ModelSources
+from marl.training.session import NewOrResumedRunStart, train_in_folder
+from tests.support.run_processes import kuhn_scenario
 
 LEARNER = ProcessActivity("learner of policy 'actor', process 0", "node2, process 8", "idle", 80.0, 0)
 PLAYING = RunActivity(
@@ -53,3 +57,34 @@ def test_a_status_that_is_missing_or_damaged_is_an_error_that_says_so(tmp_path: 
     (tmp_path / STATUS_FILE).write_text("{")
     with pytest.raises(ScenarioError, match="damaged"):
         read_status(tmp_path)
+
+
+class Seen(Exception):  # noqa: N818 (ends the run)
+    """The status was read."""
+
+
+class ReadingPlacement(LocalPlacement):
+    """Reads the status of the run while the run waits for its simulators."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def process_activities(self) -> tuple[list[ProcessActivity], list[ProcessActivity]]:
+        return [ProcessActivity("cluster", "", "waiting for machines", 90.0, 0)], [LEARNER]
+
+    def build_simulator(self, scenario: Scenario, sources: ModelSources) -> BaseSimulator:
+        self.status = read_status(self.folder)
+        raise Seen
+
+
+def test_a_status_says_what_a_run_waits_for_before_its_first_step(
+    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(made))
+    scenario = validate(kuhn_scenario(schedule={"steps": 7, "groups": 2, "group_size": 2, "threads": 1}))
+    placement = ReadingPlacement(tmp_path)
+    with pytest.raises(Seen):
+        train_in_folder(scenario, tmp_path, NewOrResumedRunStart(), [], placement=placement)
+    activity = placement.status.activity
+    assert (activity.step, activity.steps, placement.status.ended) == (0, 7, False)
+    assert [each.doing for each in (*activity.simulators, *activity.learners)] == ["waiting for machines", "idle"]

@@ -197,6 +197,121 @@ def test_a_process_serves_many_tasks_and_all_end_with_the_engine(tmp_path: Path)
     assert not any(map(is_running, processes))
 
 
+ASK_WITH_KEY_OF_TASK = """
+def ask_as(task, text):
+    body = json.dumps({"model": "solver", "messages": [{"role": "user", "content": text}]}).encode()
+    headers = {"Authorization": "Bearer " + task["api_key"]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as response:
+        return json.load(response)["choices"][0]["message"]["content"]
+"""
+
+
+def shared_worker(folder: Path, source: str, tasks_per_worker: int) -> Any:
+    """Engine with one process for `tasks_per_worker` tasks at once."""
+    written(folder, ASK_WITH_KEY_OF_TASK + textwrap.dedent(source))
+    settings = {"call": "agents_here:main", "workers": 1, "tasks_per_worker": tasks_per_worker}
+    return Program.model_validate({"folder": folder, **settings}).build(None)
+
+
+def answered(answer: Any) -> str:
+    return parse_program_answer(answer.text).answer  # type: ignore[union-attr]
+
+
+def test_tasks_that_share_a_process_are_told_apart_by_their_keys(tmp_path: Path) -> None:
+    engine = shared_worker(tmp_path, "def main(task): return f\"{os.getpid()} {ask_as(task, task['question'])}\"", 6)
+    for ticket in range(6):
+        engine.submit(ticket, request(f"{ticket}"))
+    calls: list[ProgramModelCall] = []
+
+    def say(call: ProgramModelCall) -> None:
+        # No call is answered before all are open, so that all tasks run at once.
+        calls.append(call)
+        for opened in calls if len(calls) == 6 else []:
+            text = f"{opened.messages[0].content} of {opened.parent}"
+            engine.deliver_model_call_answer(opened.id, Completion(text, (1,), (2,), (-0.5,), "stop"))
+
+    answers, _ = drive(engine, list(range(6)), say)
+    engine.close()
+    texts = [answered(answers[ticket]).partition(" ") for ticket in range(6)]
+    assert [text for _, _, text in texts] == [f"{ticket} of {ticket}" for ticket in range(6)]
+    assert len({process for process, _, _ in texts}) == 1
+
+
+def test_the_key_in_the_environment_is_refused_if_tasks_share_a_process(tmp_path: Path) -> None:
+    source = """
+        import urllib.error
+        def main(task):
+            try:
+                return ask(task["question"])
+            except urllib.error.HTTPError as error:
+                return f"{error.code} {error.read().decode()}"
+    """
+    engine = shared_worker(tmp_path, source, 2)
+    engine.submit(0, request())
+    answers, events = drive(engine, [0], lambda call: "4")
+    engine.close()
+    assert events == []
+    assert answered(answers[0]).startswith("401 ")
+    assert "use task['api_key'] instead" in answered(answers[0])
+
+
+def test_a_cancelled_task_leaves_the_other_tasks_of_its_process_alone(tmp_path: Path) -> None:
+    engine = shared_worker(tmp_path, "def main(task): return f\"{os.getpid()} {ask_as(task, task['question'])}\"", 2)
+    opened: dict[int, ProgramModelCall] = {}
+
+    def leave_open(call: ProgramModelCall) -> None:
+        opened[call.parent] = call
+
+    for ticket in range(2):
+        engine.submit(ticket, request(f"{ticket}"))
+    end = time.monotonic() + 20
+    while len(opened) < 2 and time.monotonic() < end:
+        drive(engine, [0], leave_open, wait_s=0.1)
+    engine.cancel([0])
+    engine.submit(2, request("2"))
+    # Task 2 runs in a new process, because a thread of the first process may still work on task 0.
+    later, _ = drive(engine, [2], lambda call: "later")
+    engine.deliver_model_call_answer(opened[1].id, Completion("went on", (1,), (2,), (-0.5,), "stop"))
+    first, _ = drive(engine, [1], leave_open)
+    (old, _, text), (new, _, _) = answered(first[1]).partition(" "), answered(later[2]).partition(" ")
+    assert text == "went on"
+    assert old != new
+    engine.close()
+    assert not is_running(int(old))
+
+
+def test_tasks_start_again_if_one_of_them_ends_their_process(tmp_path: Path) -> None:
+    source = """
+        from pathlib import Path
+        def main(task):
+            if task["question"] == "ends" and not Path("ended").exists():
+                ask_as(task, "wait")
+                Path("ended").touch()
+                os._exit(3)
+            return ask_as(task, task["question"])
+    """
+    engine = shared_worker(tmp_path, source, 2)
+    engine.submit(0, request("ends"))
+    engine.submit(1, request("goes on"))
+    opened: dict[str, ProgramModelCall] = {}
+
+    def say(call: ProgramModelCall) -> str | None:
+        text = call.messages[0].content
+        if (tmp_path / "ended").exists():
+            return text
+        opened[text] = call
+        # The process ends while the other task's call is open.
+        if len(opened) == 2:
+            engine.deliver_model_call_answer(opened["wait"].id, Completion("", (1,), (2,), (-0.5,), "stop"))
+        return None
+
+    answers, events = drive(engine, [0, 1], say)
+    engine.close()
+    assert [answered(answers[ticket]) for ticket in range(2)] == ["ends", "goes on"]
+    assert IneffectiveCallsNotice(0) in events
+
+
 def test_coroutine_functions_share_an_event_loop_and_leave_no_task_behind(tmp_path: Path) -> None:
     # The connections of an asynchronous client belong to the loop in which they were opened.
     source = """
@@ -282,6 +397,8 @@ def test_a_program_gets_key_and_address_and_no_other_key_of_the_user(
         ({"run": ["python", "x.py"], "call": "a:b"}, "set exactly one"),
         ({"call": "agents.py"}, "must be module:function, such as my_agents:main"),
         ({"run": ["x"], "python": "/usr/bin/python3"}, "python: has no effect with run"),
+        ({"run": ["x"], "tasks_per_worker": 2}, "tasks_per_worker: 2 needs call"),
+        ({"call": "a:b", "workers": 16, "tasks_per_worker": 65}, "workers: 16 x tasks_per_worker: 65 are more than"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 
-from marl.core.errors import EngineError
+from marl.core.errors import EngineError, EngineLostError
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.settings import VLLM
 from marl.trainers.forward.fidelity_gate import FLOAT32_LIMITS
@@ -183,15 +183,26 @@ def test_processes_that_hang_or_die_are_told_of_with_their_policies(tmp_path: Pa
     engine.close()
 
 
-def test_a_process_that_dies_during_an_update_is_told_of_long_before_the_limit(tmp_path: Path) -> None:
+def test_a_process_that_dies_during_an_update_is_told_of_at_once_and_restarted_by_the_next_update(
+    tmp_path: Path,
+) -> None:
     source = wide_headed(tmp_path / "wide")
     engine = vllm_engine(source, process=True, timeout_s=60)
     core = next(each for each in psutil.Process().children() if CORE in "".join(each.cmdline()))
     core.send_signal(signal.SIGSTOP)  # so that the update is still going on when the process dies
     killer = threading.Timer(2.0, core.kill)
     killer.start()
-    with pytest.raises(EngineError, match=r"engine 'vllm' of policies 'actor': .* has died"):
-        engine.load_weights("actor", source.model().named_parameters(), 1)
+    model = source.model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 1.1
+    engine.submit(7, ask("hi", 1, max_tokens=9))
+    with pytest.raises(EngineLostError, match=r"engine 'vllm' of policies 'actor': .* has died"):
+        engine.load_weights("actor", model.named_parameters(), 1)
+    engine.load_weights("actor", model.named_parameters(), 1)
+    [again] = answered(engine)
+    assert again.versions == (1, 1)
+    assert again.logprobs == pytest.approx(plain_logprobs(model, again, ask("hi").sampling), abs=ROUNDING)
     engine.close()
 
 
@@ -222,6 +233,10 @@ def test_no_process_of_vllm_outlives_its_owner_after_sigkill(tmp_path: Path) -> 
 
 def asked(engine: VLLMEngine) -> list[Any]:
     engine.submit(7, ask("hi", 1, max_tokens=9))
+    return answered(engine)
+
+
+def answered(engine: VLLMEngine) -> list[Any]:
     said: list[Any] = []
     while not said:
         said = [answer for _, answer in engine.step(1.0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.support.addition_task import AdditionTask
 from tests.support.calling_programs import ASK
 from tests.support.paths import SCENARIOS
 from tests.support.solver_critic_game import quiz_scenario
+from tests.support.trl_templates import TEMPLATES
 
 SOLVE = {"role": "solver", "examples": ["{{ answer }}", "{{ wrong[0] }}"]}
 CRITIC = {"role": "critic", "hears": ["solver"], "legal": ["yes", "no"]}
@@ -166,9 +168,9 @@ def test_an_episode_without_end_is_broken_off_and_told(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "LIMIT_S", 0.2)
     run = walk(schedule={"steps": 1, "groups": 1, "group_size": 2, "max_turns": 10**6})
     assert run.unfinished_requests
-    assert next(scenario_warnings(run)) == (
-        f"an episode had not ended after 0.2 s and {run.unfinished_requests:,} questions of random play; the last went "
-        "to role 'walker'"
+    assert re.fullmatch(
+        r"an episode had not ended after 0\.2 s and [\d,]+ questions? of random play; the last went to role 'walker'",
+        next(scenario_warnings(run)),
     )
 
 
@@ -367,10 +369,10 @@ def test_a_prompt_that_shows_what_an_opponent_says_of_its_hidden_cards_is_told(
     assert [warning.split(":")[0] for warning in told] == ["roles.player.prompt"] * leaks
 
 
-def play_program(folder: Path, source: str) -> DryRun:
+def play_program(folder: Path, source: str, actor: Any = TINY, **role: Any) -> DryRun:
     """Random play of a program that may ask a planner and a solver."""
     (folder / "agents_here.py").write_text(ASK + source)
-    caller = {"kind": "caller", "policy": "actor"}
+    caller = {"kind": "caller", "policy": "actor", **role}
     scenario = {
         "game": {
             "kind": "team",
@@ -381,11 +383,28 @@ def play_program(folder: Path, source: str) -> DryRun:
         "roles": {"crew": {"kind": "program", "policy": "program"}, "planner": caller, "solver": caller},
         "policies": {
             "program": {"engine": {"kind": "program", "call": "agents_here:main", "folder": str(folder)}},
-            "actor": TINY,
+            "actor": actor,
         },
         "schedule": {"steps": 1, "groups": 1, "group_size": 2},
     }
     return play_dry_run(validate(scenario))
+
+
+@pytest.mark.skipif(not TEMPLATES, reason="TRL is not installed")
+@pytest.mark.parametrize(("template", "is_refused"), [("gemma4", True), (None, False)])
+def test_a_caller_whose_tokens_cannot_continue_after_a_call_of_the_programs_tool_is_refused(
+    template: str | None, is_refused: bool, tmp_path: Path
+) -> None:
+    build_tiny_model(Tiny(vocabulary="bytes", context=8192), tmp_path / "model", ())
+    if template:
+        (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATES[template].read_text(encoding="utf-8"))
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    source = f"json_dumps = json.dumps\njson.dumps = lambda body: json_dumps(body | {{'tools': [{tool}]}})\n"
+    source += "def main(task): return [ask('add', agent) for agent in ('planner', 'solver')][1]\n"
+    actor = {"model": str(tmp_path / "model"), "learner": "grpo"}
+    errors = list(scenario_errors(play_program(tmp_path, source, actor, history="append")))
+    refused = [error.split(": append")[0] for error in errors if "cannot continue after a tool call: " in error]
+    assert refused == ["roles.planner.history", "roles.solver.history"] * is_refused
 
 
 def test_a_caller_that_the_program_never_asks_is_told(tmp_path: Path) -> None:
@@ -404,7 +423,7 @@ def test_a_program_that_asks_without_end_is_told(tmp_path: Path, monkeypatch: py
     run = play_program(tmp_path, "def main(task):\n    while True: ask('again')\n")
     assert run.unfinished_requests
     assert next(scenario_warnings(run)).startswith(
-        f"roles.crew: its program had not ended after 1 s and {run.unfinished_requests:,} questions of random play; "
+        f"roles.crew: its program had not ended after 1 s and {run.unfinished_requests:,} question"
     )
 
 
@@ -412,7 +431,7 @@ def test_a_program_that_never_returns_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(module, "LIMIT_S", 0.5)
     run = play_program(tmp_path, "import time\ndef main(task): time.sleep(3600)\n")
     assert next(scenario_warnings(run)) == (
-        "roles.crew: its program had not ended after 0.5 s and 1 questions of random play; a program without end is "
+        "roles.crew: its program had not ended after 0.5 s and 1 question of random play; a program without end is "
         "stopped by policies.program.engine.timeout_s, and an episode is left out after engine.attempts such programs"
     )
 

@@ -67,6 +67,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "goofspiel": [{}, {"bids": "hidden", "pays": "points", "prizes": "ascending"}],
     "guess_who": [{}],
     "hanabi": [{}, {"players": 3, "lives": 3}],
+    "codenames": [{}, {"teams": 1, "counts": (4, 3, 2, 1), "max_turns": 3}],
     "hint": [{"symbols": 3}],
     "holdem": [{}, {"ranks": 5, "suits": 2, "streets": 3}],
     "kuhn_poker": [{}],
@@ -86,6 +87,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 }
 """Kind -> further settings, each tested with every item of `ILLEGAL`."""
 TEXT_SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "codenames": [{"clues": "text"}],
     "communication": [DOUBLES],
     "negotiation": [{"talk": True}],
     "taboo": [{}],

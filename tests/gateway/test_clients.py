@@ -183,6 +183,23 @@ def test_text_completions_and_models(served: AnsweredGateway) -> None:
     assert [model.id for model in client.models.list()] == ["planner", "solver"]
 
 
+def test_models_and_rewards_are_below_the_path_of_an_agent_too(served: AnsweredGateway) -> None:
+    client = openai.OpenAI(base_url=f"{served.gateway.address}/agents/planner/v1", api_key=served.key)
+    assert [model.id for model in client.models.list()] == ["planner", "solver"]
+    client.put("/marl/rewards", cast_to=object, body={"name": "brief", "value": 0.5, "key": "a"})
+    assert served.session.rewards == {"a": ("planner", "brief", 0.5)}
+
+
+def test_the_id_of_a_tool_call_anywhere_in_a_prompt_names_the_turn_that_called(served: AnsweredGateway) -> None:
+    served.say = lambda call: "it is 3" if len(served.calls) > 1 else CALL
+    client = served.clients(openai.OpenAI)
+    [call] = ask(client, tools=[TOOL]).choices[0].message.tool_calls
+    ask(client, text=f"Observation of {call.id}: 3", model="planner")
+    assert served.calls[1].tool_sources == ((0, served.calls[0].id),)
+    ask(client, text=f"Observation of x{call.id}: 3")
+    assert served.calls[2].tool_sources == ()
+
+
 def test_a_reward_is_counted_once_for_each_key(served: AnsweredGateway) -> None:
     client = served.clients(openai.OpenAI)
     turn = ask(client).id

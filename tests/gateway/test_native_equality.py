@@ -188,8 +188,11 @@ def test_a_caller_whose_policy_does_not_learn_samples_as_the_program_asks() -> N
     scenario = load(LOOP, ["policies.critic.learner=null"])
     assert {name: scenario.roles[name].trainable for name in TEAM} == {"planner": True, "solver": True, "critic": False}
     assert load(LOOP, ["policies.critic.learner=null", "roles.critic.trainable=true"]).roles["critic"].trainable
+    scenario = load(LOOP, ["policies.critic.learner=null", 'roles.solver.sampling.stop=["]"]'])
     casting = RoleRequestBuilder(scenario.roles, 0)
-    prompt = ProgramCallPrompt((Message("user", "add"),), (), (), (), Sampling(temperature=0.25, max_tokens=10_000))
+    asked = Sampling(temperature=0.25, max_tokens=10_000, stop=("END",))
+    prompt = ProgramCallPrompt((Message("user", "add"),), (), (), (), asked)
     sampled = {name: casting.build_call_request(name, prompt, (), 0).sampling for name in ("solver", "critic")}
     assert (sampled["solver"].temperature, sampled["solver"].max_tokens) == (1.0, 8)
     assert (sampled["critic"].temperature, sampled["critic"].max_tokens) == (0.25, 8)
+    assert (sampled["solver"].stop, sampled["critic"].stop) == (("]", "END"), ("END",))

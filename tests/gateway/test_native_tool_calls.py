@@ -17,6 +17,7 @@ from marl.engines.token_engine import decode_completion
 from marl.roles.programs import CallerRole, ProgramRole
 from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
+from marl.view.dialogue import DialogueSelection, episode_lines
 from tests.support.addition_task import team_config, team_deal
 from tests.support.small_games import FunctionEngine
 from tests.support.trl_templates import TEMPLATES, chat
@@ -119,6 +120,9 @@ def test_tools_of_a_program_are_in_the_format_of_the_models_template(
     assert decode(first.completion.prompt_ids) == rendered_by_transformers(template)
     result = {"role": "tool", "content": "the sum is 3"}
     assert decode(second.completion.prompt_ids) == rendered_by_transformers(template, CALLED, result)
+    if history == "fresh":
+        shown = "\n".join(line.plain for line in episode_lines(episode, DialogueSelection(full=True), {}))
+        assert '<tool_call>{"name": "add", "arguments": {"a":1,"b":2}}</tool_call>' in shown.partition(" 1 solver")[2]
     sampled = (*first.completion.prompt_ids, *first.completion.token_ids)
     assert second.request.continues == (sampled if history == "append" else ())
     assert episode.edge_kinds(first.id, second.id) == {"self", "tool"}

@@ -20,8 +20,9 @@ from marl.metrics.collapse import collapse_metrics, group_turns_by_decision_kind
 from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.protocols import AssignConfig, Evidence
 from marl.runs.run_folder import RunFolder
+from marl.scenario.alarms import AlarmSettings, AlarmThresholds
 from marl.scenario.load import ScenarioError, validate
-from marl.scenario.schema import AlarmSettings, AlarmThresholds, Scenario
+from marl.scenario.schema import Scenario
 from marl.view.closing_report import alarm_lines, closing_report
 from marl.view.console import LineMonitor
 from tests.support.handmade_episodes import make_episode
@@ -395,7 +396,8 @@ WRONG = {
     "{reward: null, stop: [credit]}": "alarms.stop: 'credit', but this alarm is off for every role; give "
     "alarms.reward a threshold",
     "stop: [constnt]": "alarms.stop.0: unknown; did you mean 'constant'? choices: constant, credit, "
-    "cut, distinct, entropy, faulty, length, repeated, reward, samples, unreadable (got 'constnt')",
+    "cut, distinct, entropy, faulty, kl, length, proxy, repeated, return_fell, reward, samples, unreadable (got "
+    "'constnt')",
     "constant: 98": "alarms.constant: must be at most 1.0 (got 98)",
     "constant: false": "alarms.constant: must be a number (got False)",
     "roles: {critic: {constnt: 0.9}}": "alarms.roles.critic.constnt: unknown field 'constnt'; did you mean 'constant'",

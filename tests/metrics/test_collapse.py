@@ -17,8 +17,8 @@ from marl.metrics.collapse import most_common_move
 from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.simulator import RolloutSimulator
+from marl.scenario.alarms import AlarmSettings
 from marl.scenario.load import load, validate
-from marl.scenario.schema import AlarmSettings
 from marl.training.session import NewOrResumedRunStart, train_in_folder
 from tests.support.addition_task import AdditionTask, team_config, team_deal, team_simulator
 from tests.support.paths import PLUG_IN, SCENARIOS

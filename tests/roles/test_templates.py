@@ -81,6 +81,18 @@ def test_a_prompt_holds_what_was_read_before_and_what_is_new() -> None:
     )
 
 
+def test_a_prompt_with_tools_shows_every_call_and_every_result_and_no_earlier_answer() -> None:
+    role = SolverRole(policy="a", tools=(Tool(name="python", description="runs code"),))
+    calls = [f'<tool_call>{{"name": "python", "arguments": {{"code": "{n}"}}}}</tool_call>' for n in (1, 2)]
+    own = [make_turn("player_0", text) for text in ("It is 40.", *calls)]
+    results = [make_turn("player_1", "one"), make_turn("player_2", "two")]
+    text = user(role, own_turns=own, read_turns=results[:1], new_turns=results[1:])
+    shown = [text.index(part) for part in ('"code": "1"', "one", '"code": "2"', "two")]
+    assert shown == sorted(shown)
+    assert "40" not in text
+    assert "code" not in user(SolverRole(policy="a"), own_turns=own[:2] + own[:1])
+
+
 def test_a_prompt_that_continues_holds_only_what_is_new() -> None:
     role = SolverRole(policy="a", history="append")
     mine = [make_turn("player_0", "It is 40.")]

@@ -70,6 +70,82 @@ def ask(tools: dict[str, dict[str, object]], calls: Sequence[tuple[str, Mapping[
     return answers
 
 
+def ask_in_episodes(tool: dict[str, object]) -> list[str]:
+    """Return the answers to calls of two tools of one server, each after the calls before it in its episode."""
+    from marl.core.types import Completion, Message, Request, Sampling
+    from marl.engines.workers.settings import Tools
+
+    engine = Tools.model_validate({"tools": {"add": tool, "plus": tool}, "workers": 1}).build(None)
+
+    def call(name: str, number: int) -> str:
+        return json.dumps({"name": name, "arguments": {"number": number}})
+
+    def answer(*earlier: tuple[str, str], state: str) -> str:
+        messages: list[Message] = []
+        for earlier_state, result in earlier:
+            messages += [Message("user", earlier_state), Message("assistant", result)]
+        engine.submit(0, Request("library", (*messages, Message("user", state)), Sampling(), state=state))
+        finished = []
+        while not finished:
+            finished = engine.step(1.0)
+        completion = finished[0][1]
+        assert isinstance(completion, Completion), completion
+        return completion.text
+
+    two, three, died = (call("add", 2), "2"), (call("plus", 3), "5"), (call("add", 13), "error: died")
+    both = f"[{call('add', 1)}, {call('plus', 4)}]"
+    return [
+        answer(state=call("add", 2)),
+        answer(two, state=call("plus", 3)),
+        answer(state=call("add", 7)),
+        answer(two, three, state=call("add", 4)),
+        answer(two, state=call("add", 10)),
+        answer(two, three, state=call("add", 13)),
+        answer(two, three, died, state=call("add", 1)),
+        answer(two, state=both),
+        answer(two, (both, '["3", "7"]'), state=call("add", 1)),
+    ]
+
+
+def leave_one_out(tool: dict[str, object]) -> list[str]:
+    """Return the credit of each turn of two agents, which add 3 and 5 on one server.
+
+    The second one is paid the sum that it reads.
+    """
+    from marl.core.types import Deal, Request
+    from marl.credit.assign.counterfactual import LeaveOneAgentOut
+    from marl.engines.workers.settings import Tools
+    from marl.games.team.settings import TeamConfig
+    from marl.protocols import Evidence, RoleConfig, Tool
+    from marl.roles.answering import SolverRole
+    from marl.roles.rule_based import ToolboxRole
+    from marl.rollout.casting import RoleRequestBuilder
+    from marl.rollout.simulator import RolloutSimulator
+    from tests.support.small_games import FunctionEngine
+
+    def adder(number: int) -> FunctionEngine:
+        def say(request: Request) -> str:
+            result = request.messages[-1].content
+            arguments = f'{{"name":"add","arguments":{{"number":{number}}}}}'
+            return result if result.isdigit() else f"<tool_call>{arguments}</tool_call>"
+
+        return FunctionEngine(say)
+
+    stages = [{"role": role, "tools": "box", "calls": 1} for role in ("first", "second")]
+    task = {"kind": "arithmetic", "digits": [1, 1], "train": 40, "held_out": 8}
+    rewards = {"second": {"sum": "own.readable * own.score"}}
+    game = TeamConfig.model_validate({"kind": "team", "task": task, "stages": stages, "rewards": rewards})
+    settings = {"answer": "last_line", "history": "append", "tools": (Tool(name="add"),)}
+    roles: dict[str, RoleConfig] = {name: SolverRole(policy=name, **settings) for name in ("first", "second")}
+    roles["box"] = ToolboxRole(policy="box", shows_earlier_calls=True)
+    engines = {"first": adder(3), "second": adder(5), "box": Tools.model_validate({"tools": {"add": tool}}).build(None)}
+    simulator = RolloutSimulator(game, RoleRequestBuilder(roles, 0), engines)
+    played = simulator.play([Deal("e", "e", 0, game.default_role_of_agent())])
+    evidence = Evidence(played, "first", simulator=simulator, rule_based_roles=frozenset({"box"}))
+    credit = LeaveOneAgentOut().build()(evidence)
+    return [f"{turn[1]}: {advantage.value:g}" for turn, advantage in credit.items()]
+
+
 def main() -> None:
     if sys.argv[1] == "serve":
         serve(sys.argv[2])
@@ -84,6 +160,10 @@ def main() -> None:
         results[kind] = ask({"add": tool}, [("add", {"number": number}) for number in numbers])
         if kind == "honest":
             results["wrong"] = ask({"add": tool}, [("add", {"number": "two"}), ("add", {"number": 2})])
+    command = [sys.executable, os.path.abspath(__file__), "serve", "die"]
+    kept = {"kind": "mcp", "command": command, "timeout_s": 20, "tool": "add", "lifetime": "episode"}
+    results["episodes"] = ask_in_episodes(kept)
+    results["credit"] = leave_one_out(kept)
     command = [sys.executable, "-m", "mcp_server_time"]
     clock = {"kind": "mcp", "command": command, "timeout_s": 60, "tool": "convert_time"}
     noon = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}

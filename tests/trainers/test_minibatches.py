@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from marl.trainers.learner import TooFewSamples
 from marl.trainers.optim.settings import GradientLearnerConfig
 from marl.trainers.policy_gradient.presets import Gspo
 from marl.trainers.policy_gradient.settings import Grpo
-from tests.support.learning_samples import SamplePlan, context, equal_weights, make_samples, weights
+from tests.support.learning_samples import SamplePlan, context, equal_weights, make_samples, turn, weights
 
 LEARNERS: dict[str, GradientLearnerConfig] = {
     "gspo": Gspo(minibatches=7),
@@ -62,6 +63,35 @@ def test_changes_are_counted_before_they_are_made() -> None:
     del learner._optimizer_step
     learner.update(samples)
     assert changes_of(learner) >= 4
+
+
+def test_an_update_ends_where_the_policy_has_moved_by_more_than_stop_at_kl() -> None:
+    samples = make_samples(SamplePlan(distinct=8, count=8, answer=(4, 5)))
+    free = Grpo(lr=2e-2, epochs=6, fidelity=None, old="read")
+    stopped = free.model_copy(update={"stop_at_kl": 1e-3})
+
+    def updated(settings: Grpo) -> dict[str, float]:
+        learner = settings.build(context())
+        turns = [turn(sample.prompt_ids, sample.token_ids) for sample in samples]
+        read = [
+            replace(sample, reading=r)
+            for sample, r in zip(samples, learner.read(turns, frozenset({"logprobs"})), strict=True)
+        ]
+        return dict(learner.update(read))
+
+    one_epoch = sum(len(sample.token_ids) for sample in samples)
+    whole, early = updated(free), updated(stopped)
+    assert whole["tokens"] == 6 * one_epoch
+    assert whole["kl_update"] > 1e-3
+    # The second epoch finds the policy too far from the one before the update, so it takes no step.
+    assert early["tokens"] == 2 * one_epoch
+    assert 1e-3 < early["kl_update"] < whole["kl_update"]
+    assert "kl_update" not in updated(free.model_copy(update={"epochs": 1}))
+
+
+def test_stop_at_kl_without_a_second_step_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"stop_at_kl=0.1 has no effect with epochs=1 and minibatches=1"):
+        Grpo(stop_at_kl=0.1)
 
 
 def broken(*_: object) -> None:

@@ -17,14 +17,18 @@ from tests.support.readme_blocks import DOCUMENTS
 
 pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
 
-import site_drawings  # from .site
+import site_commands  # from .site
+import site_drawings
 import site_gallery
 import site_hooks
 import site_links
 import site_settings
 
+from marl.commands.command_group import COMMANDS
 from marl.core.plugins import GROUPS, find_plugin, known_kinds
 from marl.scenario.schema import Scenario
+
+SEARCH_INDEX = "search/search_index.json"
 
 
 def test_links_lead_to_the_pages_of_their_files() -> None:
@@ -81,6 +85,17 @@ def test_every_scenario_is_in_the_gallery_with_its_figure_or_without() -> None:
     nim = next(line for line in gallery.splitlines() if "(nim_self_play.md)" in line)
     assert "probability of an optimal move:<br>.347 → **.992, .991, .992**" in nim
     assert 'aria-label="from 0.347, 0.347, 0.347 to 0.992, 0.991, 0.992, on a scale from 0 to 1"' in nim
+
+
+def test_the_reference_of_commands_has_every_option_of_every_command() -> None:
+    page = site_commands.command_page()
+    for name in COMMANDS:
+        assert f"\n## marl {name}\n" in page
+    plot = page.partition("\n## marl plot\n")[2].partition("\n## ")[0]
+    assert "| `--style`: `screen`, `paper` | " in plot
+    assert "| `screen` |" in plot, "a default"
+    assert "| `runs` | Runs to compare. |" in plot
+    assert "\n### marl eval cross-play\n" in page, "a command of a command"
 
 
 def gallery_rows() -> list[str]:
@@ -148,6 +163,16 @@ def test_no_link_of_the_site_is_dead(site: Path) -> None:
             if not aim.exists() or (anchor and aim in pages and anchor not in pages[aim].anchors):
                 dead.append(f"{file.relative_to(site)}: {target}")
     assert not dead
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_search_leads_to_documents_and_not_to_tests(site: Path) -> None:
+    found = {each["location"].partition("#")[0] for each in json.loads((site / SEARCH_INDEX).read_text())["docs"]}
+    assert not [page for page in found if page.startswith(("source/", "tests/")) and page != "tests/bench/index.html"]
+    assert {"index.html", "commands.html", "glossary.html", "tutorials/watch_a_run.html", "how_to.html"} <= found
+    glossary = (site / "glossary.html").read_text()
+    assert "turns credited samples into new weights" in glossary
 
 
 @pytest.mark.slow

@@ -20,8 +20,10 @@ policy/POLICY/tokens | tokens | completion tokens in the loss, summed over optim
 policy/POLICY/memory_gib | GiB | peak of GPU memory during the update; on a GPU only
 """
 
-FIRST_STEP_STATS = ("kl_sampler",)
+FIRST_STEP_STATS: tuple[str, ...] = ("kl_sampler",)
 """Statistics that are reported for the first optimizer step alone, before the update has moved the weights."""
+LAST_STEP_STATS: tuple[str, ...] = ("kl_update",)
+"""Statistics that are reported for the last optimizer step alone, when the update has moved the weights furthest."""
 SPARSE_COLUMNS = frozenset({"targets"})
 """Columns that are NaN at tokens without a value."""
 
@@ -35,6 +37,8 @@ class StepMetrics:
     """[S]: sums over tokens of the per-token statistics, then the terms of the loss, then the number of tokens."""
     loss: float = 0.0
     grad_norm: float = 0.0
+    ends_update: bool = False
+    """True if the step was not taken, because the policy had moved beyond the objective's limit."""
 
     @torch.no_grad()
     def add_forward_pass(self, terms: LossTerms, batch: Batch) -> None:
@@ -53,7 +57,8 @@ def mean_step_metrics(
     if not steps:
         return dict.fromkeys(("loss", "grad_norm", *loss_term_names, "tokens", "rows", *token_stat_names), 0.0)
     table = [step.sums_S.tolist() for step in steps]
-    sums, first_sums = [sum(column) for column in zip(*table, strict=True)], table[0]
+    sums = [sum(column) for column in zip(*table, strict=True)]
+    sums_by_name = dict.fromkeys(FIRST_STEP_STATS, table[0]) | dict.fromkeys(LAST_STEP_STATS, table[-1])
     metrics = {
         "loss": sum(step.loss for step in steps) / len(steps),
         "grad_norm": sum(step.grad_norm for step in steps) / len(steps),
@@ -63,7 +68,7 @@ def mean_step_metrics(
     metrics["tokens"] = sums[-1]
     metrics["rows"] = float(sum(step.rows for step in steps))
     for index, name in enumerate(token_stat_names):
-        stat_sums = first_sums if name in FIRST_STEP_STATS else sums
+        stat_sums = sums_by_name.get(name, sums)
         metrics[name] = stat_sums[index] / max(stat_sums[-1], 1)
     return metrics
 

@@ -33,6 +33,8 @@ policy/POLICY/entropy | nats a token | entropy of the policy at the sampling tem
 policy/POLICY/kl_sampler | nats a token | KL from the sampler to the learner on the sampled tokens, in the first
     optimizer step; not 0: sampler and learner disagree
 policy/POLICY/kl_reference, kl_magnet, kl_proximal | nats a token | KL to an anchor that is in the loss
+policy/POLICY/kl_update | nats a token | KL from the policy before the update to the policy before the update's last
+    optimizer step; only with several optimizer steps in an update
 policy/POLICY/weight | ratio | mean mismatch weight of a token (`mismatch`, `opsm`)
 policy/POLICY/rejected | share of tokens | mismatch weight is 0
 policy/POLICY/left_out | share of tokens | in no denominator either (`filter_cut`, `mismatch.denominator: kept`)
@@ -60,7 +62,9 @@ class PolicyGradientObjective(Objective):
         corrected = ("weight", "rejected") if settings.mismatch or settings.opsm is not None else ()
         kl = [f"kl_{name}" for name in self.anchors.loss_models]
         ratios = ("clip_fraction", "ratio_mean", "ratio_change")
-        self.token_stat_names = (*ratios, "entropy", "kl_sampler", *corrected, *kl)
+        moved = ("kl_update",) if settings.has_several_optimizer_steps else ()
+        self.step_limit = ("kl_update", settings.stop_at_kl) if settings.stop_at_kl is not None else None
+        self.token_stat_names = (*ratios, "entropy", "kl_sampler", *moved, *corrected, *kl)
         self.loss_term_names = ("policy_loss",)
         self.needed_reading_fields = frozenset({"logprobs"} if settings.old == "read" else ())
         if values:
@@ -138,9 +142,10 @@ class PolicyGradientObjective(Objective):
         # A row stands for `counts_B` equal samples: its advantage is their sum, so its penalty is multiplied.
         loss_B = policy_B + scale_B * batch.counts_B * penalty_B
         sampler_kl_BT = sampler_kl(batch.columns["sampled"], logprobs_BT, mask_BT)
+        moved = (sampler_kl(old_BT, logprobs_BT, mask_BT),) if self.settings.has_several_optimizer_steps else ()
         ratio_BT = (logprobs_BT.detach() - old_BT).exp()
         ratios = (ratio_BT, (ratio_BT - 1).abs())
-        stats = (clipped_BT.float(), *ratios, outputs.entropy_BT, sampler_kl_BT, *corrected, *kl.values())
+        stats = (clipped_BT.float(), *ratios, outputs.entropy_BT, sampler_kl_BT, *moved, *corrected, *kl.values())
         figures = logprobs_BT.detach(), outputs.entropy_BT.detach()
         terms = LossTerms(loss_B, {"policy_loss": policy_B.sum()}, stats, figures)
         return self._values.add_value_loss(terms, outputs, batch, totals) if self._values else terms

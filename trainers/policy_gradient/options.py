@@ -120,6 +120,10 @@ class PolicyGradientOptions(GradientLearnerConfig):
     opsm: PositiveFloat | None = None
     """Threshold (nats) of off-policy sequence masking (2512.02556; slime: 1e-4): the policy's loss leaves out rows of
     negative advantage with a greater mean of log μ - log π. None: no masking."""
+    stop_at_kl: PositiveFloat | None = None
+    """KL (nats a token) from the policy before an update to the current one at which the update ends: the optimizer
+    step that would follow and all later ones, also of later epochs, are left out (the k3 estimate on the step's tokens,
+    as `target_kl` of Stable-Baselines3). None: an update takes all its steps."""
     truncated: Literal["refuse", "recompute"] = "refuse"
     """Treatment of top-p and top-k in sampling. `refuse`: an error. `recompute`: the learner's distribution is
     truncated in the same way."""
@@ -137,6 +141,11 @@ class PolicyGradientOptions(GradientLearnerConfig):
         """KL anchors that are set, by name."""
         named = {"reference": self.reference, "magnet": self.magnet, "proximal": self.proximal}
         return {name: anchor for name, anchor in named.items() if anchor is not None}
+
+    @property
+    def has_several_optimizer_steps(self) -> bool:
+        """True if an update takes several optimizer steps, so that the policy moves within it."""
+        return self.epochs * self.minibatches > 1
 
     @property
     def computable_reading_fields(self) -> frozenset[str]:
@@ -174,6 +183,11 @@ class PolicyGradientOptions(GradientLearnerConfig):
             raise ValueError(
                 "mismatch.denominator='kept' needs old='read': with old='sampler' it is known only when the loss is "
                 "computed which tokens are kept"
+            )
+        if self.stop_at_kl is not None and not self.has_several_optimizer_steps:
+            raise ValueError(
+                f"stop_at_kl={self.stop_at_kl} has no effect with epochs=1 and minibatches=1: the first optimizer step "
+                "is always taken; give more, or remove it"
             )
         sampled = {n: a.estimator for n, a in self.anchors.items() if a.estimator != "exact" and a.adds_kl_loss_term}
         if self.truncated == "recompute" and sampled:

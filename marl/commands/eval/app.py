@@ -13,6 +13,7 @@ import typer
 from marl.commands.command_group import DefaultCommandGroup
 from marl.commands.eval.cross_play import CrossPlayTournament
 from marl.commands.eval.evaluate import (
+    AnySearch,
     EvaluatedPolicies,
     evaluate_policies,
     format_metrics,
@@ -25,8 +26,10 @@ from marl.commands.eval.output import create_output_folder, replace_nonfinite_by
 from marl.commands.eval.players import read_roster
 from marl.commands.eval.suite import read_suite, read_suite_scores, suite_player, write_suite_results
 from marl.commands.eval.transfer import measure_transfers, render_transfers, write_transfers
+from marl.commands.eval.without_role import measure_without_role
 from marl.commands.options import with_options
 from marl.commands.terminal import Overrides, RunPath, ScenarioOrRun, echo, is_run_folder
+from marl.core.types import Metrics
 from marl.evaluation.suite_play import paired_gain_metrics, suite_metrics
 from marl.runs.run_folder import describe_environment
 from marl.scenario.load import ScenarioError
@@ -102,9 +105,35 @@ class PolicyEvalOptions:
         return find_policies(target, overrides, self.step, best=self.best)
 
 
+@dataclass(frozen=True)
+class RunEvalOptions(PolicyEvalOptions):
+    """Options of `marl eval run`."""
+
+    without: Annotated[
+        str | None,
+        typer.Option(
+            help="Role of a team: also play the same held-out starts without it (its seats pass on what they read), "
+            "and print the differences with paired intervals."
+        ),
+    ] = None
+
+    def metrics_of(self, policies: EvaluatedPolicies, search: AnySearch | None) -> Metrics:
+        """Return the metrics of `policies` that the options ask for.
+
+        Raises:
+            ScenarioError: as `evaluate_policies` and `measure_without_role`, or if options exclude each other.
+        """
+        if self.without is None:
+            return evaluate_policies(policies, self.against, self.episodes, search)
+        for option, value in (("--against", self.against), ("--search", self.search)):
+            if value is not None:
+                raise ScenarioError(f"--without {self.without} and {option} {value} exclude each other; give one")
+        return measure_without_role(policies, self.without, self.episodes)
+
+
 @app.command(name="run")
-@with_options(PolicyEvalOptions)
-def evaluate_run_or_scenario(target: ScenarioOrRun, options: PolicyEvalOptions, overrides: Overrides = None) -> None:
+@with_options(RunEvalOptions)
+def evaluate_run_or_scenario(target: ScenarioOrRun, options: RunEvalOptions, overrides: Overrides = None) -> None:
     """Measure a run, or a scenario's untrained policies: on held-out starts, against opponents, exactly if possible.
 
     To measure a model's folder, name it in a scenario: marl eval run SCENARIO policies.NAME.model=FOLDER. This
@@ -113,7 +142,7 @@ def evaluate_run_or_scenario(target: ScenarioOrRun, options: PolicyEvalOptions, 
     create_output_folder(options.out)
     search = parse_search(options.search) if options.search else None
     policies = options.evaluated_policies(target, overrides or ())
-    metrics = evaluate_policies(policies, options.against, options.episodes, search)
+    metrics = options.metrics_of(policies, search)
     echo(format_metrics(metrics, policies.scenario.rule_based_roles))
     if options.out is not None:
         content = {

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+from tokenizers.models import WordLevel
 
 from marl.commands.eval.evaluate import EvaluatedPolicies
 from marl.commands.eval.output import replace_nonfinite_by_none, write_json_results
@@ -19,7 +22,10 @@ from marl.scenario.schema import PolicyConfig, Scenario
 from marl.training.build import prepare_models
 from marl.training.placement import ModelSources, build_engines, set_torch_threads, simulator_from_engines
 from marl.training.restore import policies_with_saved_weights
+from marl.training.warm_up import random_play
 
+_RANDOM_EPISODES = 32
+"""Number of random episodes of each game whose answers a transferred model must be able to write."""
 Measure = Callable[[EvaluatedPolicies], Metrics]
 """Function that plays episodes with policies, and returns the metrics of the policies."""
 
@@ -79,7 +85,8 @@ def measure_transfers(
     own.
 
     Raises:
-        ScenarioError: if `run` is no run, a scenario is faulty, or a learning policy has no counterpart in the run.
+        ScenarioError: if `run` is no run, a scenario is faulty, a learning policy has no counterpart in the run, or the
+            counterpart's vocabulary lacks the words of most answers.
     """
     if run_policies.checkpoint is None:
         raise ScenarioError(
@@ -108,6 +115,12 @@ def measure_transfers(
     trained = policies_with_saved_weights(run_policies.scenario, folder, keep_learners=False)
     initial_weights = _RunPoliciesWithModelSources(initial, prepare_models(run_policies.scenario, initial))
     trained_weights = _RunPoliciesWithModelSources(trained, prepare_models(run_policies.scenario, trained))
+    for target, scenario in scenarios.items():
+        for name, run_policy in replacements[target].items():
+            source = trained_weights.sources[run_policy]
+            problem = _unknown_words_problem(scenario, name, source.tokenizer()) if source else None
+            if problem:
+                raise ScenarioError(f"transfer {target}: policies.{name}: the run's policy {run_policy!r} {problem}")
     results = []
     for target in scenario_files:
         scenario = scenarios[target]
@@ -117,6 +130,29 @@ def measure_transfers(
             metrics.append(measure_metrics(EvaluatedPolicies(scenario, None, load_simulator)))
         results.append(TransferResult(target, scenario, *metrics))
     return results
+
+
+def _unknown_words_problem(scenario: Scenario, policy: str, tokenizer: Any) -> str | None:
+    """Return why a model with `tokenizer` cannot answer for `policy` of `scenario`, or None if it can.
+
+    The answers are those of random play. Only a vocabulary of whole words lacks any; others spell unknown words.
+    """
+    if not isinstance(tokenizer.backend_tokenizer.model, WordLevel):
+        return None
+    roles = {name for name, role in scenario.roles.items() if role.policy == policy}
+    answers: set[str] = set()
+    for trajectory in random_play(scenario, _RANDOM_EPISODES, scenario.schedule.seed):
+        answers |= {turn.completion.text for turn in trajectory.turns if turn.role in roles}
+    unknown = [
+        text for text in sorted(answers) if tokenizer.unk_token_id in tokenizer.encode(text, add_special_tokens=False)
+    ]
+    if 2 * len(unknown) <= len(answers):
+        return None
+    listed = ", ".join(shorten(repr(text), 30) for text in unknown[:3])
+    return (
+        f"has a vocabulary without words of {len(unknown)} of {len(answers)} answers there, such as {listed}, so its "
+        "figures would say nothing; train it with model.words: [all words of both scenarios], or vocabulary: bytes"
+    )
 
 
 def render_transfers(results: Sequence[TransferResult]) -> str:

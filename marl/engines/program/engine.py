@@ -7,10 +7,11 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from weakref import finalize
 
 from marl.core.errors import EngineError
@@ -45,8 +46,8 @@ class _ProgramJob:
     cancelled: bool = False
     session: ProgramSession | None = None
     """Session of the present attempt."""
-    process: ProgramProcess | None = None
-    """Process of the present attempt."""
+    stop: Callable[[], None] | None = None
+    """Function that ends the present attempt soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,11 @@ class ProgramEngine(ModelCallingEngine):
         gateway = self._gateway = Gateway(self._events.put)
         workers = self._workers
         for _ in range(self._settings.workers):
-            worker = _ProgramWorker(self._settings, gateway, self._events)
-            workers.append(worker)
-            threading.Thread(target=_run_jobs, args=(worker, self._queued), daemon=True).start()
+            processes = _ReplacedProcess(self._settings, gateway)
+            for _ in range(self._settings.tasks_per_worker):
+                worker = _ProgramWorker(self._settings, gateway, self._events, processes)
+                workers.append(worker)
+                threading.Thread(target=_run_jobs, args=(worker, self._queued), daemon=True).start()
         self.close = finalize(self, _close_workers, workers, self._queued, gateway)
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Answer]]:
@@ -144,7 +147,7 @@ class ProgramEngine(ModelCallingEngine):
     def is_computing(self) -> bool:
         waiting = set(self._parents.values())
         # Workers take the requests in the order of their submission.
-        running = islice(self._jobs, self._settings.workers)
+        running = islice(self._jobs, self._settings.workers * self._settings.tasks_per_worker)
         return any(ticket not in waiting for ticket in running)
 
     def program_attempt_counts(self) -> ProgramAttemptCounts:
@@ -172,22 +175,92 @@ class ProgramEngine(ModelCallingEngine):
         for ticket in cancelled & self._jobs.keys():
             job = self._jobs.pop(ticket)
             job.cancelled = True
-            # The worker's thread notices that the killed process has ended, and drops it.
-            if process := job.process:
-                process.kill()
+            if stop := job.stop:
+                stop()
         self._calls = [call for call in self._calls if call.parent not in cancelled]
 
 
-class _ProgramWorker:
-    """Worker that runs jobs one after the other. With `call`, the same process runs further jobs."""
+class _ReplacedProcess:
+    """Process for up to `tasks_per_worker` attempts at once, replaced after an attempt that it may still work on."""
 
-    def __init__(self, settings: Program, gateway: Gateway, events: queue.Queue[_Event]) -> None:
-        self._settings, self._gateway, self._events = settings, gateway, events
-        self.process: ProgramProcess | None = None
+    def __init__(self, settings: Program, gateway: Gateway) -> None:
+        self._settings, self._gateway = settings, gateway
+        self._lock = threading.Lock()
+        self._current: ProgramProcess | None = None
+        """Process for further attempts, or None before the first attempt and after one that was lost."""
+        self._attempts: dict[ProgramProcess, int] = {}
+        """Process that has not been closed -> number of its attempts in progress."""
         self.closed = False
+
+    def acquire(self) -> ProgramProcess:
+        """Return the process for a new attempt, which `release` must end.
+
+        Raises:
+            ProgramAttemptError: if a new process was killed, or has not imported its module in time.
+            EngineError: if the program cannot be started.
+        """
+        with self._lock:
+            process = self._current
+            # If a call arrives after its attempt has ended, a thread is still running in the process; it is replaced.
+            if process is not None and (process.has_ended or process.key in self._gateway.late_keys):
+                self._retire(process)
+            if self.closed:
+                raise ProgramAttemptError("cancelled", "cancelled")
+            process = self._current or self._start_process()
+            self._attempts[process] += 1
+            return process
+
+    def release(self, process: ProgramProcess, *, is_reusable: bool) -> None:
+        """End an attempt in `process`. The process takes no further ones unless `is_reusable`."""
+        with self._lock:
+            self._attempts[process] -= 1
+            if not is_reusable or process is not self._current:
+                self._retire(process)
+
+    def kill(self) -> list[ProgramProcess]:
+        """Kill and return all processes that have not been closed, and start no further ones."""
+        self.closed = True
+        processes = list(self._attempts)
+        for process in processes:
+            process.kill()
+        return processes
+
+    def _start_process(self) -> ProgramProcess:
+        process = ProgramProcess(self._settings, self._gateway.address, new_session_key())
+        self._current, self._attempts[process] = process, 0
+        if self._settings.tasks_per_worker > 1:
+            self._gateway.shared_keys.add(process.key)
+        if self._settings.call:
+            try:
+                process.wait_until_ready()
+            except (ProgramAttemptError, EngineError):
+                self._retire(process)
+                raise
+        return process
+
+    def _retire(self, process: ProgramProcess) -> None:
+        """Start no further attempts in `process`, and close it after its last attempt."""
+        if process is self._current:
+            self._current = None
+        if not self._attempts.get(process, 0):
+            self._attempts.pop(process, None)
+            process.close()
+            self._gateway.late_keys.discard(process.key)
+            self._gateway.shared_keys.discard(process.key)
+
+
+class _ProgramWorker:
+    """Worker that runs jobs one after the other, in processes that it shares with other workers."""
+
+    def __init__(
+        self, settings: Program, gateway: Gateway, events: queue.Queue[_Event], processes: _ReplacedProcess
+    ) -> None:
+        self._settings, self._gateway, self._events = settings, gateway, events
+        self.processes = processes
         self.attempts = self.repeated = 0
         """Numbers of attempts so far: all, and those after a lost attempt of the same job."""
-        self.ends: Counter[ProgramAttemptEnd] = Counter()
+        # All keys are there from the start, as another thread iterates over them while this one counts.
+        self.ends: Counter[ProgramAttemptEnd] = Counter(dict.fromkeys(get_args(ProgramAttemptEnd), 0))
         """End -> number of attempts that ended so."""
         self.begun: float | None = None
         """Time at which the present attempt began [s since 1970], or None between attempts."""
@@ -196,7 +269,7 @@ class _ProgramWorker:
         """Return the answer of a job's program, after up to `attempts` attempts."""
         cause = ""
         for attempt in range(self._settings.attempts):
-            if job.cancelled or self.closed:
+            if job.cancelled or self.processes.closed:
                 break
             self.attempts += 1
             if attempt:
@@ -208,10 +281,8 @@ class _ProgramWorker:
             except ProgramAttemptError as error:
                 cause = str(error)
                 # A cancelled program is killed, too.
-                self.ends["cancelled" if job.cancelled or self.closed else error.end] += 1
-                self._end_process()
+                self.ends["cancelled" if job.cancelled or self.processes.closed else error.end] += 1
             except EngineError as error:
-                self._end_process()
                 return error
             finally:
                 self.begun = None
@@ -228,47 +299,52 @@ class _ProgramWorker:
             ProgramAttemptError: if the process is killed or exceeds `timeout_s`.
             EngineError: if the program cannot be started, or reports rewards for an unknown agent.
         """
-        settings, process = self._settings, self.process
-        # If a call arrives after its attempt has ended, a thread is still running in the process; it is replaced.
-        if process is not None and (process.has_ended or process.key in self._gateway.late_keys):
-            self._end_process()
-            process = None
-        if process is None:
-            process = self.process = ProgramProcess(settings, self._gateway.address, new_session_key())
-            if settings.call:
-                process.wait_until_ready()
-        session = job.session = self._gateway.begin_session(process.key, job.ticket, job.callers)
-        job.process = process
-        is_late, reply = False, None
+        process, is_reusable = self.processes.acquire(), False
         try:
-            process.send_task(json.dumps(job.task))
-            begin_s = time.monotonic()
-            while not (job.cancelled or self.closed):
+            key, task = process.key, job.task
+            if self._settings.tasks_per_worker > 1:
+                key = new_session_key()
+                task = {**task, "api_key": key}
+            session = job.session = self._gateway.begin_session(key, job.ticket, job.callers)
+            reply, untaken = self._wait_for_reply(job, session, process, task, key)
+            if untaken:
+                self._events.put(IneffectiveCallsNotice(job.ticket, tuple(untaken)))
+            completion = _to_completion(reply, job, session, key)
+            is_reusable = not self._settings.run
+            return completion
+        finally:
+            self.processes.release(process, is_reusable=is_reusable)
+
+    def _wait_for_reply(
+        self, job: _ProgramJob, session: ProgramSession, process: ProgramProcess, task: Any, key: str
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Send `task` to `process`; return the reply and the ids of undelivered calls. End the session of `key`.
+
+        Raises:
+            ProgramAttemptError: if the process is killed, the attempt is cancelled or exceeds `timeout_s`.
+        """
+        is_late, reply = False, None
+        settings, begin_s = self._settings, time.monotonic()
+        try:
+            number = process.send_task(task)
+            # Other attempts in the process go on. The thread of this attempt has no valid key any more.
+            job.stop = process.kill if settings.tasks_per_worker == 1 else partial(process.abandon_task, number)
+            while not (job.cancelled or self.processes.closed):
                 remaining_s = settings.timeout_s + session.total_open_call_s - (time.monotonic() - begin_s)
                 if remaining_s <= 0:
                     is_late = True
                     raise ProgramAttemptError(f"it took longer than timeout_s: {settings.timeout_s:g}", "late")
-                reply = process.receive_reply(min(remaining_s, _POLL_S))
+                reply = process.receive_reply(number, min(remaining_s, _POLL_S))
                 if reply is not None:
                     break
         finally:
-            job.process = None
-            untaken = self._gateway.end_session_and_list_undelivered_calls(process.key, is_timed_out=is_late)
-            if settings.run:
-                self._end_process()
+            job.stop = None
+            untaken = self._gateway.end_session_and_list_undelivered_calls(key, is_timed_out=is_late)
         if reply is None:
             raise ProgramAttemptError("cancelled", "cancelled")
-        if untaken:
-            self._events.put(IneffectiveCallsNotice(job.ticket, tuple(untaken)))
         end: ProgramAttemptEnd = "failed" if reply.get("failed") else "ended"
         self.ends[end] += 1
-        return _to_completion(reply, job, session, process.key)
-
-    def _end_process(self) -> None:
-        process, self.process = self.process, None
-        if process is not None:
-            process.close()
-            self._gateway.late_keys.discard(process.key)
+        return reply, untaken
 
 
 def _to_completion(reply: Mapping[str, Any], job: _ProgramJob, session: ProgramSession, key: str) -> Completion:
@@ -308,7 +384,7 @@ def _to_completion(reply: Mapping[str, Any], job: _ProgramJob, session: ProgramS
 def _run_jobs(worker: _ProgramWorker, job_queue: queue.SimpleQueue[_ProgramJob | None]) -> None:
     """Run queued jobs in `worker` until the queue yields None."""
     # This is a function: a thread that runs a bound method would keep the engine from being garbage collected.
-    while not worker.closed and (job := job_queue.get()) is not None:
+    while not worker.processes.closed and (job := job_queue.get()) is not None:
         if not job.cancelled:
             worker.report_answer(job, worker.run(job))
 
@@ -317,12 +393,9 @@ def _close_workers(
     workers: list[_ProgramWorker], job_queue: queue.SimpleQueue[_ProgramJob | None], gateway: Gateway
 ) -> None:
     """End all processes, the worker threads and the gateway."""
-    processes: list[ProgramProcess] = []
+    processes: set[ProgramProcess] = set()
     for worker in workers:
-        worker.closed = True
-        if process := worker.process:
-            process.kill()
-            processes.append(process)
+        processes.update(worker.processes.kill())
         job_queue.put(None)
     gateway.close()
     # Only after all are killed, because each wait takes a moment. Without a wait they would stay as zombies.

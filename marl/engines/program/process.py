@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -42,13 +44,15 @@ class ProgramAttemptError(Exception):
 
 
 class ProgramProcess:
-    """Process that runs a program: one task and exit with `run`, one task after the other with `call`."""
+    """Process of a program, for one task with `run`, and for many in `tasks_per_worker` threads with `call`."""
 
     def __init__(self, settings: Program, address: str, key: str) -> None:
         """Start the process with the gateway's `address` and API `key` in its environment."""
         interpreter = str(settings.python or sys.executable)
         starter = Path(attach.__file__).read_text(encoding="utf-8")
-        mode, command = ("call", [settings.call]) if settings.call else ("run", list(settings.run))
+        mode, command = ("run", list(settings.run))
+        if settings.call:
+            mode, command = "call", [settings.call, str(settings.tasks_per_worker)]
         environment = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
         loopback = "127.0.0.1,localhost"
         for name in ("NO_PROXY", "no_proxy"):
@@ -75,10 +79,16 @@ class ProgramProcess:
             start_new_session=True,
         )
         self._errors = _StreamTail(self._popen.stderr)
-        self._lines: queue.Queue[bytes] = queue.Queue()
+        self._is_shared = settings.tasks_per_worker > 1
+        """True if several tasks share the process: the one that ended the process is not known."""
+        self._numbers = count(1)
+        self._writing = threading.Lock()
+        self._replies: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {0: queue.SimpleQueue()}
+        """Number of a task -> its reply, or None at the end of the process's output. Number 0: report of the import."""
+        self._has_closed_output = False
         self._output: _StreamTail | None = None
         if settings.call:
-            threading.Thread(target=_put_lines_in_queue, args=(self._popen.stdout, self._lines), daemon=True).start()
+            threading.Thread(target=self._read_replies, daemon=True).start()
         else:
             self._output = _StreamTail(self._popen.stdout)
 
@@ -89,45 +99,59 @@ class ProgramProcess:
             EngineError: if the function cannot be imported.
             ProgramAttemptError: if the process was killed, or has not imported its module within `_START_S`.
         """
-        reply = self.receive_reply(_START_S)
+        reply = self.receive_reply(0, _START_S)
         if reply is None:
             raise ProgramAttemptError(f"it did not import its module within {_START_S:g} s", "late")
         if message := reply.get("setup") or reply.get("failed"):
             raise EngineError(f"engine.call: {message}")
 
-    def send_task(self, task_json: str) -> None:
-        """Write `task_json`, one line of JSON, to the program's standard input.
+    def send_task(self, task: Any) -> int:
+        """Write `task` as a line of JSON to the program's standard input, and return the number of the task.
 
         Raises:
             ProgramAttemptError: if the process has ended.
         """
-        stream = self._popen.stdin
+        stream, number = self._popen.stdin, next(self._numbers)
         assert stream is not None
+        self._replies[number] = queue.SimpleQueue()
+        if self._has_closed_output:
+            self._replies[number].put(None)
+        line = json.dumps(task if self._output is not None else {"id": number, "task": task})
         try:
-            stream.write(f"{task_json}\n".encode())
-            stream.flush()
+            with self._writing:
+                stream.write(f"{line}\n".encode())
+                stream.flush()
             if self._output is not None:
                 stream.close()
         except OSError as error:
             # A command may end without reading its task. A Python function's process (`_output` is None) may not.
             if self._output is None:
                 raise ProgramAttemptError(f"the process ended before its task: {error}") from error
+        return number
 
-    def receive_reply(self, wait_s: float) -> dict[str, Any] | None:
-        """Return the reply `{"result": ...}` or `{"failed": message}`, or None if none arrives within `wait_s`.
+    def abandon_task(self, number: int) -> None:
+        """Let `receive_reply` return None at once for task `number`. The process goes on working on it."""
+        if replies := self._replies.get(number):
+            replies.put(None)
+
+    def receive_reply(self, number: int, wait_s: float) -> dict[str, Any] | None:
+        """Return the reply to task `number`: `{"result": ...}` or `{"failed": message}`.
+
+        Returns None if no reply arrives within `wait_s`, or the task is abandoned.
 
         Raises:
             ProgramAttemptError: if the process ended by a signal or without an answer.
         """
         if self._output is None:
             try:
-                line = self._lines.get(timeout=wait_s)
+                reply = self._replies[number].get(timeout=wait_s)
             except queue.Empty:
                 return None
-            with suppress(ValueError):
-                reply = parse_json(line.decode(errors="replace"))
-                if isinstance(reply, dict):
-                    return reply
+            if reply is not None:
+                del self._replies[number]
+                return reply
+            if not self._has_closed_output:
+                return None
             # The end of the output, or of a killed process's last line, comes just before the end of the process.
             wait_s = _EXIT_S
         try:
@@ -140,7 +164,7 @@ class ProgramProcess:
             raise ProgramAttemptError(
                 f"the process was killed by {signal.Signals(-code).name}; {self._errors.wait_for_end_and_decode_tail()}"
             )
-        if code > 0:
+        if code > 0 and not self._is_shared:
             return {"failed": f"exit code {code}; {self._errors.wait_for_end_and_decode_tail()}"}
         if self._output is None:
             raise ProgramAttemptError(
@@ -152,6 +176,18 @@ class ProgramProcess:
             parsed = parse_json(answer)
             answer = parsed if isinstance(parsed, dict) else answer
         return {"result": answer}
+
+    def _read_replies(self) -> None:
+        """Put each line of the output into the queue of its task. A line that is no reply ends the reading."""
+        stream = self._popen.stdout
+        assert stream is not None
+        with stream, suppress(ValueError, TypeError, KeyError):
+            while line := stream.readline(_MAX_LINE_BYTES):
+                reply: Any = parse_json(line.decode(errors="replace"))
+                self._replies[reply["id"]].put(reply)
+        self._has_closed_output = True
+        for replies in list(self._replies.values()):
+            replies.put(None)
 
     @property
     def has_ended(self) -> bool:
@@ -193,11 +229,3 @@ class _StreamTail:
         """Wait at most one second for the end of the stream, and return its last bytes as text."""
         self._thread.join(1.0)
         return bytes(self._bytes).decode(errors="replace")[-_MAX_TAIL_BYTES:].strip()
-
-
-def _put_lines_in_queue(stream: IO[bytes], line_queue: queue.Queue[bytes]) -> None:
-    """Put each line of `stream` into the queue `line_queue`, and b"" at the end of the stream."""
-    with stream:
-        while line := stream.readline(_MAX_LINE_BYTES):
-            line_queue.put(line)
-    line_queue.put(b"")

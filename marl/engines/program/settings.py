@@ -16,6 +16,9 @@ from marl.protocols import Engine, EngineConfig, ModelSource
 
 _FUNCTION_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
+_MAX_TASKS = 1024
+"""Maximum number of programs that run at the same time. Each has a thread and at least one connection."""
+
 
 def _check_function_path(path: str) -> str:
     """Return `path`, the import path of a function or "". Raise ValueError for any other text."""
@@ -46,7 +49,10 @@ class Program(EngineConfig):
     folder: Path | None = None
     """Working folder of the program, from which `call` imports (default: the folder of the scenario)."""
     workers: int = Field(4, ge=1, le=1024)
-    """Maximum number of programs that run at the same time, each in a process of its own."""
+    """Maximum number of processes that run programs at the same time."""
+    tasks_per_worker: int = Field(default=1, ge=1, le=128)
+    """Maximum number of tasks in a process of `call` at the same time, each in a thread. With more than 1, the program
+    must authenticate each task's calls by its own key, `task["api_key"]`: the environment's key is refused."""
     attempts: int = Field(default=2, ge=1, le=10)
     """Maximum number of attempts if a program dies or exceeds `timeout_s`. Then the episode is dropped."""
     timeout_s: PositiveFloat = 120.0
@@ -66,6 +72,11 @@ class Program(EngineConfig):
             raise ValueError(f"run: {list(self.run)} and call: {self.call!r}: set exactly one of them")
         if self.run and self.python:
             raise ValueError("python: has no effect with run; begin the command with the interpreter")
+        if self.run and self.tasks_per_worker > 1:
+            raise ValueError(f"tasks_per_worker: {self.tasks_per_worker} needs call; run starts a process per task")
+        if self.workers * self.tasks_per_worker > _MAX_TASKS:
+            product = f"workers: {self.workers} x tasks_per_worker: {self.tasks_per_worker}"
+            raise ValueError(f"{product} are more than {_MAX_TASKS} programs at the same time")
         return self
 
     @property

@@ -100,6 +100,11 @@ class VLLMAdapters:
         loaded.request = self._load_adapter(policy, loaded.source, loaded.tensors, loaded.request.lora_int_id)
         loaded.version = version
 
+    def reload_after_restart(self) -> None:
+        """Load all adapters into new processes of vLLM, from the folders of their newest versions."""
+        for loaded in self._adapters.values():
+            self.core.load_adapter(loaded.request)
+
     def add_policy(self, policy: str, source: ModelSource | None) -> None:
         """Add `policy`, which samples with the adapter in `source`, or without adapter if `source` is the base model.
 

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -87,23 +88,50 @@ class LocalVLLM:
         self._sleeps, self._asleep = settings.sleep, False
         # vLLM's processes outlive this process if SIGKILL ends it: nothing of theirs watches their parent.
         self._killer = None if self._in_process else start_descendant_killer(*_VLLM_COMMANDS)
+        self._start_engine = partial(_start_llm_engine, source, settings, context)
+        self._source, self._adapters = source, adapters
+        try:
+            self._start()
+        except EngineError:
+            self._end_killer()
+            raise
+        if self._in_process:
+            _OPEN_IN_PROCESS_ENGINES.add(self)
+
+    def _start(self) -> None:
+        """Start vLLM with the weights of the source.
+
+        Raises:
+            EngineError: if vLLM does not start.
+        """
         with _preserve_process_state():
             os.environ.update(_VLLM_ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not self._in_process)))
             if self._eager:
                 # TORCH_COMPILE_DISABLE also reaches vLLM's separate processes, which read it when they start.
                 os.environ["TORCH_COMPILE_DISABLE"] = "1"
             try:
-                with self._disable_torch_compile_if_eager(), vllm_model_folder(source) as folder:
-                    arguments = {"model": folder, "enforce_eager": self._eager, **adapters}
-                    self._engine = _start_llm_engine(source, settings, context, arguments)
+                with self._disable_torch_compile_if_eager(), vllm_model_folder(self._source) as folder:
+                    arguments = {"model": folder, "enforce_eager": self._eager, **self._adapters}
+                    self._engine = self._start_engine(arguments)
             except RuntimeError as error:
-                self._end_killer()
                 raise EngineError(f"vLLM did not start: {error}{_main_guard_advice()}") from error
-        if self._in_process:
-            _OPEN_IN_PROCESS_ENGINES.add(self)
-        else:
+        if not self._in_process:
             # vLLM's processes must end before multiprocessing waits for child processes at exit, hence the Finalize.
             Finalize(self, self._engine.engine_core.shutdown, exitpriority=0)
+            # The first request asks for the tasks, for which vLLM would wait for ever if its process were dead by then.
+            self._call_with_time_limit(self._engine.get_supported_tasks)
+
+    def restart_processes(self) -> bool:
+        """Replace vLLM's processes, of which one has died or hangs, by new ones with the weights of the source.
+
+        Requests, updates and adapters are lost. Return False if vLLM runs in this process, and so has not died.
+        """
+        if self._in_process:
+            return False
+        self._engine.engine_core.shutdown()
+        self._asleep = False
+        self._start()
+        return True
 
     def queue_request(self, request: VLLMRequest) -> None:
         """Queue `request` in vLLM."""

@@ -59,6 +59,8 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         """Name of an open request to vLLM -> the completion that the request belongs to."""
         self._refused: TicketedAnswers = []
         """Failures of requests that are longer than the context."""
+        self._has_lost_core = False
+        """True if vLLM's processes were lost in the last update of weights, so that the next one restarts them."""
         self._steps = 0
         """Number of finished training steps."""
         self._prompt_tokens: dict[str, list[int]] = {}
@@ -132,13 +134,32 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         """Replace weights in place; open completions continue with the new weights (see `Completion.versions`).
 
+        If vLLM's processes were lost in the last update, they are restarted first; open completions start again.
+
         Raises:
             ValueError: if names, shapes or version differ, or another policy uses the engine's only weights.
-            EngineError: if vLLM's processes have died, or take longer than `timeout_s`.
+            EngineLostError: if vLLM's processes have died, or take longer than `timeout_s`.
+            EngineError: if vLLM's processes cannot be restarted.
         """
         check_shared_weights_version(policy, weights, version)
-        with self._add_policy_names_to_errors(policy):
-            self.weights.load_weights(policy, weights, version)
+        try:
+            with self._add_policy_names_to_errors(policy):
+                restarted = self._has_lost_core and self.core.restart_processes()
+                if restarted:
+                    self.weights.reload_after_restart()
+                self.weights.load_weights(policy, weights, version)
+        except EngineError:
+            self._has_lost_core = True
+            raise
+        self._has_lost_core = False
+        if restarted:
+            self._resubmit_open_requests()
+
+    def _resubmit_open_requests(self) -> None:
+        """Submit all open requests again, because new processes of vLLM know none of them."""
+        unanswered, self._open, self._completion_of = self._open, {}, {}
+        for ticket, pending in unanswered.items():
+            self.submit(ticket, pending.request)
 
     def add_policy(self, policy: str, source: ModelSource | None) -> None:
         """Add `policy`, which samples with the adapter `source`, or with the engine's initial weights."""

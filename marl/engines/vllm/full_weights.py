@@ -50,6 +50,9 @@ class VLLMFullWeights(SinglePolicyWeights):
     def lora_request(self, policy: str) -> None:
         """Return None, because no policy has an adapter."""
 
+    def reload_after_restart(self) -> None:
+        """Do nothing, because the update that follows a restart replaces all weights."""
+
     def _overwrite_weights(self, weights: Weights, owner_in_errors: str) -> None:
         tensors = self._layout.expand_tied_names(load_weight_tensors(weights), owner_in_errors)
         self._loads += 1

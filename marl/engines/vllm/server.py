@@ -103,6 +103,10 @@ class VLLMServerConnection:
             shown = self._key.redacted_excerpt(logprobs_mode)
             raise ValueError(f"{server} reports {shown}; start it by {_SERVER_START_COMMAND}")
 
+    def restart_processes(self) -> bool:
+        """Return False, because only its owner can restart a server."""
+        return False
+
     def queue_request(self, request: VLLMRequest) -> None:
         """Send `request` to the server."""
         self._requests.submit(request.id, self._generate(request))

@@ -85,8 +85,10 @@ def run_plugin(plugin: VerifierConfig | ToolConfig, question_json: str) -> dict[
             if not (math.isfinite(number) and -1 <= number <= 1):
                 return {"error": f"gave a score of {number}; scores lie between -1 and 1"}
         return {"value": (numbers if is_list else numbers[0], replace_surrogates(str(verdict.why)[:_MAX_REASON]))}
+    question = json.loads(question_json)
     try:
-        return {"value": replace_surrogates(str(plugin(json.loads(question_json))))}
+        result = plugin.call_after(**question) if plugin.episode_state else plugin(question)
+        return {"value": replace_surrogates(str(result))}
     except ValueError as error:
         # The tool was called with wrong arguments, so its error message is the answer to the model.
         return {"value": f"error: {replace_surrogates(str(error))}"}

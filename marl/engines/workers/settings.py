@@ -6,7 +6,7 @@ import json
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat
@@ -46,6 +46,8 @@ class PluginQuestion(NamedTuple):
     """Name of the plug-in in its engine."""
     text: str
     """Question as JSON."""
+    call_count: int = 1
+    """Number of calls that the answer may take: more than one if a tool repeats earlier calls."""
 
 
 class WorkerEngineConfig(EngineConfig):
@@ -155,15 +157,43 @@ class Tools(WorkerEngineConfig):
     def describe_tools(self) -> tuple[Tool, ...]:
         return tuple([tool.describe(name) for name, tool in self.tools.items()])
 
-    def questions(self, request: Request) -> Sequence[PluginQuestion | PluginJobResult]:
-        try:
-            calls = parse_strict_json(request.state)
-        except ValueError:
-            calls = None
-        return list(map(self._question_of_call, calls if isinstance(calls, list) and calls else [calls]))
+    @property
+    def needs_earlier_calls(self) -> bool:
+        return any(tool.episode_state for tool in self.tools.values())
 
-    def _question_of_call(self, call: Any) -> PluginQuestion | PluginJobResult:
-        """Return the question to the tool that `call` names, or an error if `call` is no call of one of the tools."""
+    def questions(self, request: Request) -> Sequence[PluginQuestion | PluginJobResult]:
+        earlier = list(self._earlier_calls(request))
+        questions: list[PluginQuestion | PluginJobResult] = []
+        for call in _read_calls(request.state) or [None]:
+            question = self._question_of_call(call, earlier)
+            questions.append(question)
+            if isinstance(question, PluginQuestion):
+                earlier.append((call["name"], call["arguments"]))
+        return questions
+
+    def _earlier_calls(self, request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (name, arguments) of the earlier calls in the messages of `request`, whose results follow them.
+
+        Calls with an error as result are left out: they count as calls that changed nothing.
+        """
+        for calls_message, results_message in zip(request.messages[:-1:2], request.messages[1::2], strict=True):
+            calls, text = _read_calls(calls_message.content), results_message.content
+            results = [text] if len(calls) == 1 else _read_calls(text)
+            for call_and_result in zip(calls, results, strict=False):
+                match call_and_result:
+                    case ({"name": str(name), "arguments": dict(arguments)}, str(result)) if name in self.tools:
+                        if not result.startswith("error: "):
+                            yield name, arguments
+                    case _:
+                        pass
+
+    def _question_of_call(
+        self, call: Any, earlier: Sequence[tuple[str, dict[str, Any]]]
+    ) -> PluginQuestion | PluginJobResult:
+        """Return the question to the tool that `call` names, or an error if `call` is no call of one of the tools.
+
+        `earlier` are (name, arguments) of the calls before it in the episode.
+        """
         match call:
             case {"name": name, "arguments": arguments}:
                 pass
@@ -173,11 +203,28 @@ class Tools(WorkerEngineConfig):
             return PluginJobResult(error=f"no tool {shorten(repr(name))}; choices: {', '.join(sorted(self.tools))}")
         if not isinstance(arguments, dict):
             return PluginJobResult(error=f"the arguments of {name} must be an object")
-        return PluginQuestion(name, json.dumps(arguments, sort_keys=True))
+        state = self.tools[name].episode_state
+        if not state:
+            return PluginQuestion(name, json.dumps(arguments, sort_keys=True))
+        same_state = [
+            (self.tools[other], given) for other, given in earlier if self.tools[other].episode_state == state
+        ]
+        records = [tool.call_record(given) for tool, given in same_state]
+        text = json.dumps({"earlier": records, "arguments": arguments}, sort_keys=True)
+        return PluginQuestion(name, text, 1 + len(records))
 
     def answer_text_of_results(self, results: Sequence[PluginJobResult]) -> str:
         texts = [f"error: {result.error_message}" if result.error else result.value for result in results]
         return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
+
+
+def _read_calls(state: str) -> list[Any]:
+    """Return the calls in the JSON text `state`, or an empty list if it is no JSON."""
+    try:
+        calls = parse_strict_json(state)
+    except ValueError:
+        return []
+    return calls if isinstance(calls, list) else [calls]
 
 
 def verifier_case_to_json(case: VerifierCase) -> str:
@@ -199,8 +246,8 @@ class WorkerPoolEngine(WorkerProcessEngine):
         self._pool = rules.create_worker_pool()
         self._open: dict[Ticket, list[PluginJobResult | None]] = {}
         """Ticket -> results of its questions, in their order; None while a job is open."""
-        self._jobs: dict[PluginQuestion, PluginJob] = {}
-        """Question -> open job."""
+        self._jobs: dict[tuple[str, str], PluginJob] = {}
+        """(plug-in, question) -> open job."""
         self._waiting: dict[PluginJob, list[tuple[Ticket, int]]] = {}
         """Open job -> (ticket, index of the question) of the requests that wait for its result."""
         self._answers: list[tuple[Ticket, Completion | CompletionFailure]] = []
@@ -219,9 +266,11 @@ class WorkerPoolEngine(WorkerProcessEngine):
                 results.append(question)
                 continue
             results.append(None)
-            job = self._jobs.get(question)
+            job = self._jobs.get((question.plugin, question.text))
             if job is None:
-                job = self._jobs[question] = PluginJob(*question, self._rules.plugins[question.plugin].timeout_s)
+                timeout_s = question.call_count * self._rules.plugins[question.plugin].timeout_s
+                job = PluginJob(question.plugin, question.text, timeout_s)
+                self._jobs[question.plugin, question.text] = job
                 self._waiting[job] = []
                 self._pool.submit_job(job)
             self._waiting[job].append((ticket, index))
@@ -233,7 +282,7 @@ class WorkerPoolEngine(WorkerProcessEngine):
         if not done and self._jobs:
             self._report_slow_plugins()
         for job, result in done:
-            del self._jobs[PluginQuestion(job.plugin, job.question)]
+            del self._jobs[job.plugin, job.question]
             for ticket, index in self._waiting.pop(job):
                 # The error of a machine names its plug-in, because a request may have asked several plug-ins.
                 is_fault = result.blame == "machine"
@@ -255,7 +304,7 @@ class WorkerPoolEngine(WorkerProcessEngine):
         for job, waiting in list(self._waiting.items()):
             waiting[:] = [entry for entry in waiting if entry[0] not in cancelled]
             if not waiting:
-                del self._jobs[PluginQuestion(job.plugin, job.question)], self._waiting[job]
+                del self._jobs[job.plugin, job.question], self._waiting[job]
                 self._pool.cancel(job)
 
     def _answer_if_complete(self, ticket: Ticket) -> None:

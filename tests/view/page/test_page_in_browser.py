@@ -8,21 +8,17 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page, expect
 
 from marl.runs.run_folder import RunFolder
 from marl.runs.status import STATUS_FILE, RunActivity, RunStatus
-from marl.view.page.page_data import PageApi
-from marl.view.page.report import write_report
-from marl.view.page.server import PageServer
-from tests.support.recorded_runs import HOSTILE, OPPOSITE, kuhn_run
+from tests.support.browsed_page import BAD, EPISODE, visit
+from tests.support.recorded_runs import OPPOSITE
 from tests.support.served_page import CHROMIUM, LOOK_MS, serving
 from tests.view.test_run_comparison import NUMBERS
 
@@ -31,63 +27,6 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
     pytest.mark.xdist_group("browser"),
 ]
-SERIOUS = ("serious", "critical")
-EPISODE = "#/episode?run=a&step=1&episode=000001.0.0"
-BAD = "#/episode?run=a&step=3&episode=000003.0.0&turn=9"
-VIEWS = (
-    "#/overview",
-    "#/episodes?run=a",
-    EPISODE,
-    BAD,
-    "#/steps?run=a&step=2",
-    f"{EPISODE}&shade=mismatch",
-    f"{EPISODE}&show=conversation&markdown=1",
-    "#/states?run=a&step=1",
-    "#/states?run=a&of=strategies",
-    "#/held_out?run=a",
-)
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
-    folder = tmp_path_factory.mktemp("browsed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MARL_CACHE", str(folder / "cache"))
-        yield [
-            kuhn_run(folder / "a", steps=3, said=HOSTILE),
-            kuhn_run(folder / "b", "credit.scale=2", seed=1, said=OPPOSITE),
-        ]
-
-
-@pytest.fixture(scope="module")
-def server(runs: list[Path]) -> Iterator[PageServer]:
-    with serving(runs) as made:
-        yield made
-
-
-@pytest.fixture
-def page(context: BrowserContext, server: PageServer) -> Iterator[Page]:
-    """A page on the server, which must ask nobody else for anything, and report no error."""
-    made, problems = context.new_page(), []
-    made.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
-    made.on("pageerror", lambda error: problems.append(str(error)))
-    made.on("request", lambda asked: None if _is_here(asked.url, server) else problems.append(asked.url))
-    made.on("dialog", lambda dialog: problems.append(dialog.message))
-    made.goto(server.url)
-    expect(made.get_by_role("heading", name="curves")).to_be_visible()
-    yield made
-    assert made.evaluate("window.broken") is None
-    assert not problems
-
-
-def _is_here(url: str, server: PageServer) -> bool:
-    return url.startswith(f"http://127.0.0.1:{server.server_port}/")
-
-
-def visit(page: Page, hash_: str) -> None:
-    page.goto(page.url.partition("#")[0] + hash_)
-    expect(page.locator("main").get_by_role("heading").first).to_be_visible()
-    expect(page.get_by_role("status").filter(has_text=re.compile("…$"))).to_have_count(0)
 
 
 def number(text: str | None) -> float:
@@ -343,6 +282,7 @@ def test_the_page_writes_numbers_as_the_terminal_does(page: Page) -> None:
     script = "(numbers) => import('/static/words.js').then(({ figure }) => numbers.map((each) => figure(each)))"
     shown = page.evaluate(script, finite)
     assert [text.replace("\N{MINUS SIGN}", "-") for text in shown] == [NUMBERS[number] for number in finite]
+    assert page.evaluate(script, [-5.78e-18]) == ["\N{MINUS SIGN}5.78e\N{MINUS SIGN}18"]
 
 
 def test_episodes_are_filtered_and_a_link_leads_to_the_same_selection(page: Page, context: BrowserContext) -> None:
@@ -542,33 +482,6 @@ def test_what_models_wrote_is_text_and_hidden_signs_are_seen(page: Page) -> None
     expect(page.get_by_label("completion")).to_have_text(OPPOSITE)
 
 
-@pytest.mark.parametrize("context", [{"color_scheme": scheme} for scheme in ("light", "dark")], indirect=True)
-def test_no_view_has_a_serious_finding_of_axe(page: Page) -> None:
-    for hash_ in VIEWS:
-        visit(page, hash_)
-        findings = Axe().run(page).response["violations"]
-        assert [(hash_, each["id"], each["nodes"][0]["html"]) for each in findings if each["impact"] in SERIOUS] == []
-
-
-@pytest.mark.parametrize(
-    "context",
-    [
-        {"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True},
-        {"viewport": {"width": 768, "height": 1024}, "has_touch": True, "color_scheme": "dark"},
-    ],
-    indirect=True,
-    ids=["390", "768"],
-)
-def test_it_is_read_on_a_phone_and_a_tablet_without_scrolling_sideways(page: Page) -> None:
-    for hash_ in VIEWS:
-        visit(page, hash_)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), hash_
-    visit(page, EPISODE)
-    page.wait_for_load_state("networkidle")  # a tap on a box that moves meanwhile is lost
-    page.locator('[data-turn="1"]').tap()
-    expect(page.locator("#turn-title")).to_contain_text("turn 1")
-
-
 def test_escape_leads_from_an_episode_to_the_list_with_its_filters_and_never_off_the_page(page: Page) -> None:
     visit(page, EPISODE)
     page.keyboard.press("Escape")
@@ -607,33 +520,3 @@ def test_a_step_that_is_recorded_meanwhile_appears_by_itself(page: Page, runs: l
     home = RunFolder(runs[1])
     home.record_trajectories(9, home.load_trajectories(1))
     expect(page.get_by_text("24 episodes")).to_be_visible()
-
-
-def test_a_report_is_one_file_that_shows_the_same_and_loads_nothing(
-    context: BrowserContext, runs: list[Path], tmp_path: Path
-) -> None:
-    file = tmp_path / "report.html"
-    size = write_report(PageApi(runs), file, max_episodes=8)
-    assert size == file.stat().st_size < 5e6
-    page, asked, problems = context.new_page(), [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.goto(file.as_uri())
-    expect(page.locator(".chart canvas").first).to_be_visible()
-    page.keyboard.press("/")
-    page.keyboard.type("onerror")
-    page.get_by_role("link", name="000003.0.0").click()
-    expect(page.locator("#turn-title")).to_contain_text("turn 0")
-    page.get_by_role("button", name="chat template").click()
-    expect(page.get_by_label("exact prompt")).to_have_text("check bet")
-    page.get_by_role("button", name="conversation").click()
-    page.get_by_label("Markdown and formulas").check()
-    expect(page.locator("article.said .markdown").first).to_be_visible()
-    page.get_by_role("navigation", name="views").get_by_role("link", name="states").click()
-    expect(page.get_by_role("heading", name=re.compile("information states"))).to_be_visible()
-    page.get_by_label("show").select_option("strategies")
-    expect(page.locator(".state")).to_have_count(12)
-    assert page.evaluate("window.broken") is None
-    assert asked == [file.as_uri()]
-    assert not problems

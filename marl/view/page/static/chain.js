@@ -1,6 +1,7 @@
 // Derivation of a turn's advantage: rewards with causes, assigned credit, peers and baseline.
-import { address, figure, html, value } from "./words.js";
+import { figure, html, value } from "./words.js";
 import { spelled } from "./text.js";
+import { EpisodeLink } from "./run_state.js";
 
 const sign = (number) => (value(number) > 0 ? "plus" : value(number) < 0 ? "minus" : null);
 
@@ -22,9 +23,9 @@ function Assigned({ chain }) {
 
 function Peers({ chain, run, step }) {
   if (chain.peers === null) return null;
-  const link = (peer) => address("episode", { run, step, episode: peer.episode, turn: peer.turn });
+  const to = (peer) => ({ run, step, episode: peer.episode, turn: peer.turn });
   return html`<p>${chain.peer_count} ${chain.peer_count === 1 ? "peer" : "peers"}${chain.like ? ` with the same ${chain.like}` : ""}</p>
-    <ul class="peers">${chain.peers.map((peer) => html`<li><a href=${link(peer)}>${peer.episode}:${peer.turn}</a> ${figure(peer.earned, true)}</li>`)}</ul>
+    <ul class="peers">${chain.peers.map((peer) => html`<li><${EpisodeLink} to=${to(peer)}>${peer.episode}:${peer.turn}<//> ${figure(peer.earned, true)}</li>`)}</ul>
     ${chain.peer_count > chain.peers.length ? html`<p>and ${chain.peer_count - chain.peers.length} more</p>` : null}`;
 }
 

@@ -1,6 +1,6 @@
 // One episode: its graph, its turns, and every recorded detail of the selected turn.
 import { address, figure, greatestSize, html, KINDS, share, stay, typing, useEffect, useKeys, useMemo, useState, value } from "./words.js";
-import { ask, live, useAnswer } from "./store.js";
+import { ask, atHand, live, useAnswer } from "./store.js";
 import { Copy, cut, Prompt, spelled, Written } from "./text.js";
 import { Markdown } from "./markdown.js";
 import { Conversation, conversationText } from "./conversation.js";
@@ -10,6 +10,7 @@ import { advantages, greatestMismatch, SHADES, Tokens, TokenTable } from "./toke
 import { Graph } from "./graph.js";
 import { Board, Moves } from "./board.js";
 import { Chain } from "./chain.js";
+import { EpisodeLink } from "./run_state.js";
 import { RuleChoice, RuleComparison } from "./credit_rules.js";
 
 const CUT_OFF = { length: "cut off at max_tokens", overflow: "no answer: the prompt is too long", aborted: "no answer" };
@@ -86,7 +87,7 @@ function Facts({ episode, run }) {
     ...Object.entries(episode.measures).map(([name, measured]) => [name, figure(measured)])];
   return html`<dl class="facts">${figures.map(([name, text]) => html`<div><dt>${spelled(name)}</dt><dd>${text}</dd></div>`)}</dl>
     ${episode.question ? html`<details open><summary>problem${episode.answer ? html`, answer <b>${spelled(cut(episode.answer, 80))}</b>` : ""}</summary><${Written} text=${episode.question} label="problem" /></details>` : null}
-    ${episode.parent ? html`<p>branched from episode <a href=${address("episode", { run, step: episode.step, episode: episode.parent[0] })}>${episode.parent[0]}</a> before its turn ${episode.parent[1]}</p>` : null}`;
+    ${episode.parent ? html`<p>branched from episode <${EpisodeLink} to=${{ run, step: episode.step, episode: episode.parent[0] }}>${episode.parent[0]}<//> before its turn ${episode.parent[1]}</p>` : null}`;
 }
 
 function Rewards({ episode }) {
@@ -98,8 +99,8 @@ const FEW = 24;
 
 function Siblings({ episode, run, compare }) {
   const elsewhere = episode.same_start.filter(([step]) => step !== episode.step);
-  const row = (step, name, text, advantage) => html`<li><a href=${address("episode", { run, step, episode: name })} aria-current=${name === episode.episode ? "true" : null}>${name}</a> ${text} ${advantage}
-    ${compare && name !== episode.episode ? html` <a class="compare" href=${address("compare", { run, step: episode.step, episode: episode.episode, run2: run, step2: step, episode2: name })} aria-label="compare with ${name}">compare</a>` : null}</li>`;
+  const row = (step, name, text, advantage) => html`<li><${EpisodeLink} to=${{ run, step, episode: name }} current=${name === episode.episode}>${name}<//> ${text} ${advantage}
+    ${compare && name !== episode.episode && atHand({ run, step, episode: name }) ? html` <a class="compare" href=${address("compare", { run, step: episode.step, episode: episode.episode, run2: run, step2: step, episode2: name })} aria-label="compare with ${name}">compare</a>` : null}</li>`;
   const of = (name) => {
     const known = episode.advantages[name] || [];
     return `${known.slice(0, FEW).map((each) => figure(each, true)).join(" ")}${known.length > FEW ? ` and ${known.length - FEW} more` : ""}`;

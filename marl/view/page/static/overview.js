@@ -27,10 +27,10 @@ function Curves({ runs, query, change, version, theme }) {
     ${several ? html`<label>seeds <select value=${band} onChange=${(event) => change({ band: event.target.value })}><option value="seeds">as one band</option><option value="">each a line</option></select></label>` : null}
     <${Look} query=${query} change=${change} />
     ${live ? html`<label>metric <input list="metrics" placeholder="Add a metric …" onChange=${add} /></label><datalist id="metrics">${metrics.map((name) => html`<option value=${name} />`)}</datalist>
-    ${query.metrics ? html`<button type="button" onClick=${() => change({ metrics: "" })}>first look</button>` : null}` : null}</p>
+    ${query.metrics ? html`<button type="button" onClick=${() => change({ metrics: "" })}>Default metrics</button>` : null}` : null}</p>
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
     ${answer ? html`<div class="charts">${answer.panels.map((panel) => html`<${Chart} key=${panel.metric} panel=${panel} alarms=${alarms} theme=${theme} open=${open} look=${look} />`)}</div>
-      ${answer.left_out.length ? html`<details><summary>more metrics of the first look: ${answer.left_out.length}</summary><p>${answer.left_out.join(", ")}</p></details>` : null}` : html`<p role="status">reading the curves…</p>`}</section>`;
+      ${answer.left_out.length ? html`<details><summary>${answer.left_out.length} more metrics, not drawn by default</summary><p>${answer.left_out.join(", ")}</p></details>` : null}` : html`<p role="status">reading the curves…</p>`}</section>`;
 }
 
 function Figures({ compared }) {

@@ -1,6 +1,6 @@
 // State of a run, titles that name their run, and the sentence for a run that is not served.
 import { address, html } from "./words.js";
-import { live } from "./store.js";
+import { atHand, live } from "./store.js";
 import { spelled } from "./text.js";
 
 const WELL = ["training", "ended"];
@@ -12,6 +12,12 @@ export function State({ status, whole }) {
   const age = status.row_age ? `newest row ${status.row_age} old` : "no row yet";
   const details = whole ? `, ${age}${status.words ? ` (${status.words})` : ""}` : "";
   return html`<span class="state-of-run"><b class=${WELL.includes(status.state) ? null : "warning"} title="${spelled(status.words)}">${status.state}</b>${spelled(details)}${whole && !live ? ", when this report was written" : ""}</span>`;
+}
+
+// Link to an episode, or its name alone in a report without it.
+export function EpisodeLink({ to, current, children }) {
+  if (!atHand(to)) return html`<span class="faint" title="not in this report">${children}</span>`;
+  return html`<a href=${address("episode", to)} aria-current=${current ? "true" : null}>${children}</a>`;
 }
 
 export function Missing({ names, runs, view }) {

@@ -26,9 +26,18 @@ export async function ask(path, query = {}) {
 function fromReport(path, query) {
   if (path === "episodes") return filtered(query);
   const name = key(path, path === "rows" ? { run: query.run } : query);
-  if (!(name in embedded)) throw new Error("Not in this report; open the run with marl view");
+  if (!(name in embedded)) throw new Error(`Not in this report${selection(query.run)}; open the run with marl view`);
   return embedded[name];
 }
+
+// Returns how many of a run's episodes a report holds.
+function selection(run) {
+  const list = embedded[key("episodes", { run })];
+  return list ? ` (${list.episodes.length} of ${list.index.episodes} episodes)` : "";
+}
+
+// False for an episode {run, step, episode} that a report does not hold, so that no link leads to it.
+export const atHand = ({ run, step, episode }) => live || key("episode", { run, step: String(step), episode }) in embedded;
 
 // The filters of marl/view/page/episode_filter.py, applied to the few episodes in a report and their texts.
 function filtered(query) {

@@ -60,7 +60,7 @@ export function figure(number, signed = false) {
   let text = String(known);
   if (Number.isInteger(known) && size < 1e15) text = WHOLE.format(known);
   else if (Number.isFinite(known)) text = size >= 1e6 || size < 1e-4 ? known.toExponential(2) : String(Number(known.toPrecision(4)));
-  return (signed && known > 0 ? "+" : "") + text.replace("-", "−");
+  return (signed && known > 0 ? "+" : "") + text.replaceAll("-", "−");
 }
 
 export const share = (number) => (number === null || number === undefined ? "–" : `${(100 * value(number)).toFixed(1)} %`);

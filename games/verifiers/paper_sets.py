@@ -94,4 +94,8 @@ class NewPapersVerifier(VerifierConfig):
         return Verdict(len((listed - known) & right) / len(right), f"lists {len(listed)} documents")
 
     def phrase(self, answer: str) -> str:
-        return "\n".join(sorted(read_paper_ids(answer)))
+        try:
+            return "\n".join(sorted(read_paper_ids(answer)))
+        except ValueError:
+            # An answer that names no papers, such as gibberish, lists none.
+            return answer

@@ -18,6 +18,7 @@ from tests.support.small_games import FunctionEngine
 from tests.support.small_team_scenarios import SCENARIOS, TEAMS
 
 CANARIES = ("zarquonbleen", "918273645")
+CHECKS = ("correct", "brief", "passes", "reward", "recall", "precision", "new")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def test_the_right_answer_is_in_no_prompt(name: str, split: str) -> None:
     game: Any = scenario.game
     # Where `cached_property` keeps it.
     vars(game)["tasks"] = Canaries(game.task.build(), game.task.secret_fact_names)
-    verdict = json.dumps({"scores": dict.fromkeys(["correct", "brief", "passes", "reward"], 0.0)})
+    verdict = json.dumps({"scores": dict.fromkeys(CHECKS, 0.0)})
 
     def say(request: Request) -> str:
         if scenario.policies[request.policy].engine.is_rule_based:

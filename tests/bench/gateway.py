@@ -10,7 +10,8 @@ the wait for other calls, because server, router and client serve them one after
 measurement begin evenly within the first 200 ms; `burst` has the milliseconds of 64 calls that begin in one moment, the
 last of which waits for all others. `service` is without any wait: CPU milliseconds of a call in the server's process
 (server, router and recorded turn) and in the client's.
-`dialogue`: median milliseconds of a call at turns 200 and 2,000 of one dialogue whose history the client sends whole.
+`dialogue`: median milliseconds of a call at turns 200 and 2,000 of one dialogue whose history the client sends whole,
+and CPU milliseconds of the server's process, which other work on the machine changes less.
 `memory`: growth of the resident set with 1,000 open calls. `step`: seconds, and CPU seconds of all processes, of a
 training step of `team_arithmetic.yaml` as a loop (`programs/loop.yaml`) and natively, with small models (`--step`).
 """
@@ -25,6 +26,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +176,12 @@ def run_program(mode: str, engine: FixedEngine, history: str = "fresh") -> Mappi
     return json.loads(json.loads(trajectory.turns[-1].completion.text)["answer"] or "{}")
 
 
-def step_cost(scenario: str, folder: Path, *more_overrides: str) -> dict[str, float]:
+def step_cost(scenario: str, folder: Path) -> dict[str, float]:
     """Return the median seconds of a training step of `scenario`, and the CPU seconds of a step with all processes.
 
     The CPU time is the difference between a run of ten steps and one of two, so start and warm-up are not in it.
     """
-    overrides = ["evaluate.every=1000", "evaluate.held_out=1", "checkpoint.trajectories=0", *more_overrides]
+    overrides = ["evaluate.every=1000", "evaluate.held_out=1", "checkpoint.trajectories=0"]
     for policy in ("planner", "solver", "critic"):
         overrides += [f"policies.{policy}.model.warm_up.steps=100", f"policies.{policy}.model.warm_up.episodes=512"]
     cpu_s: dict[int, float] = {}
@@ -193,6 +195,13 @@ def step_cost(scenario: str, folder: Path, *more_overrides: str) -> dict[str, fl
     rows = map(json.loads, (folder / "10" / "metrics.jsonl").read_text().splitlines())
     seconds = statistics.median([row["time/step"] for row in rows if "time/step" in row][1:])
     return {"s": seconds, "CPU s": (cpu_s[10] - cpu_s[2]) / 8}
+
+
+def early_and_late_medians(times: list[float]) -> dict[str, float]:
+    """Return the medians of `times` [ms], of a dialogue's calls, around turns 200 and 2,000, and their ratio."""
+    at_200, at_2000 = statistics.median(times[150:250]), statistics.median(times[1950:2050])
+    figures = {"turn 200 ms": at_200, "turn 2,000 ms": at_2000, "ratio": at_2000 / at_200}
+    return {name: round(value, 2) for name, value in figures.items()}
 
 
 def cpu_seconds() -> float:
@@ -229,13 +238,11 @@ def main() -> None:
         "service, CPU ms of the client": round(1e3 * measured["cpu_s"] / len(measured["ms"]), 2),
     }
     for history in ("append", "fresh"):
-        times = run_program("dialogue 2050", FixedEngine(), history)["ms"]
-        at_200, at_2000 = statistics.median(times[150:250]), statistics.median(times[1950:2050])
-        figures[f"dialogue, {history}"] = {
-            "turn 200 ms": round(at_200, 2),
-            "turn 2,000 ms": round(at_2000, 2),
-            "ratio": round(at_2000 / at_200, 2),
-        }
+        engine = FixedEngine()
+        times = run_program("dialogue 2050", engine, history)["ms"]
+        cpu_times = [1e3 * (end - begin) for begin, end in pairwise(engine.cpu_s)]
+        figures[f"dialogue, {history}"] = early_and_late_medians(times)
+        figures[f"dialogue, {history}, CPU of the server"] = early_and_late_medians(cpu_times)
     before = resident_mb()
     engine = FixedEngine(count=1000)
     run_program("hold 1000", engine)

@@ -10,7 +10,7 @@ const WORDS = { overview: "runs", episodes: "episodes", episode: "episode", comp
 export function State({ status, whole }) {
   if (!status) return null;
   const age = status.row_age ? `newest row ${status.row_age} old` : "no row yet";
-  const details = whole ? `, ${age}${status.words ? ` (${status.words})` : ""}` : "";
+  const details = whole ? `, ${age}${status.words && status.state !== "ended" ? ` (${status.words})` : ""}` : "";
   return html`<span class="state-of-run"><b class=${WELL.includes(status.state) ? null : "warning"} title="${spelled(status.words)}">${status.state}</b>${spelled(details)}${whole && !live ? ", when this report was written" : ""}</span>`;
 }
 

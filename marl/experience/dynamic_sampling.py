@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, compress
 from math import fsum
-from statistics import fmean
+from statistics import fmean, pvariance
 from typing import Literal, Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
-from marl.core.config import choices_hint
+from marl.core.config import Config, choices_hint
 from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Deal
@@ -27,9 +27,47 @@ from marl.protocols import DealsOfStep, Experience, ExperienceConfig, Simulator
 METRICS = """
 dynamic/rounds | rounds | rounds of play in the step (`experience: dynamic`)
 dynamic/kept | groups | groups whose returns differ
-dynamic/dropped | groups | groups that were played and are not in the step
+dynamic/dropped | groups | groups that were played and are not in the step, those outside of `rank` included
 dynamic/first/MEASURE | the game's | mean of a measure over the first round, before anything was chosen
 """
+
+
+class GroupRanking(Config):
+    """Selection of the groups with the most varied returns, which carry most of the learning signal (RAGEN-2,
+    2604.06268)."""
+
+    example = "top_p: 0.9"
+    by: Literal["variance"] = "variance"
+    """Measure of a group: the sum over the compared agents of the variance (ddof 0) of their returns."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Share of the summed variance of all kept groups: the groups with the greatest variance are used, as few as reach
+    this share."""
+    top_k: PositiveInt | None = None
+    """Number of groups with the greatest variance that are used."""
+
+    @model_validator(mode="after")
+    def _check_one_limit(self) -> Self:
+        if (self.top_p is None) == (self.top_k is None):
+            raise ValueError(f"give either top_p or top_k, got top_p={self.top_p} and top_k={self.top_k}")
+        return self
+
+    def select(self, variances: Sequence[float]) -> list[bool]:
+        """Return whether each group is used, given the groups' variances. Of equal groups, earlier ones come first.
+
+        Without any variance all groups are used, because there is nothing to rank.
+        """
+        if not any(variances):
+            return [True] * len(variances)
+        order = sorted(range(len(variances)), key=lambda index: -variances[index])
+        count = self.top_k or 0
+        if self.top_p is not None:
+            # A rounding error must not demand a further group.
+            needed, reached = self.top_p * fsum(variances) * (1 - 1e-12), 0.0
+            while reached < needed:
+                reached += variances[order[count]]
+                count += 1
+        selected = {*order[:count]}
+        return [index in selected for index in range(len(variances))]
 
 
 class DynamicSampling(ExperienceConfig):
@@ -52,6 +90,8 @@ class DynamicSampling(ExperienceConfig):
     inside: tuple[float, float] | None = None
     """Bounds (low, high) between which the mean `success` of a kept group must lie, exclusively (default: no bounds).
     [0, 1] demands a right and a wrong answer, whatever else is rewarded; PRIME has [0.2, 0.8]."""
+    rank: GroupRanking | None = None
+    """Selection among the kept groups by the variance of their returns (default: all kept groups are used)."""
     constant: Literal["drop", "keep"] = "drop"
     """Treatment of groups that are still rejected after the last round. `drop`: they are left out, so that the step has
     fewer groups; `keep`: they stay as they were played last. If all groups are rejected, all of them stay."""
@@ -117,6 +157,8 @@ class GroupSampler(StatelessExperience):
             count, rounds = count + len(rejected), rounds + 1
         if any(kept) and self._settings.constant == "drop":
             played = list(compress(played, kept))
+        if self._settings.rank:
+            played = list(compress(played, self._settings.rank.select(list(map(self._variance, played)))))
         self._metrics = {
             "dynamic/rounds": float(rounds),
             "dynamic/kept": float(sum(kept)),
@@ -137,15 +179,22 @@ class GroupSampler(StatelessExperience):
         if not episodes:
             return False
         settings = self._settings
-        differs = False
-        for agent, role in episodes[0].deal.seats.items():
-            if not settings.roles or role in settings.roles:
-                returns: set[float] = set()
-                for episode in episodes:
-                    # `fsum` gives equal rewards the same sum in any order, so that equal returns compare equal.
-                    returns.add(fsum(reward.value for reward in episode.rewards if reward.agent == agent))
-                differs = differs or max(returns) > min(returns)
+        differs = any(max(returns) > min(returns) for returns in self._returns_by_agent(episodes))
         if not differs or settings.inside is None:
             return differs
         low, high = settings.inside
         return low < fmean(measure_of_episode(episode, settings.success) for episode in episodes) < high
+
+    def _variance(self, episodes: Sequence[Trajectory]) -> float:
+        """Return the sum over the compared agents of the variance of their returns, or 0.0 without episodes."""
+        return fsum(pvariance(returns) for returns in self._returns_by_agent(episodes)) if episodes else 0.0
+
+    def _returns_by_agent(self, episodes: Sequence[Trajectory]) -> Iterator[list[float]]:
+        """Yield the returns in all of `episodes`, for each agent whose role is compared."""
+        for agent, role in episodes[0].deal.seats.items():
+            if not self._settings.roles or role in self._settings.roles:
+                returns: list[float] = []
+                for episode in episodes:
+                    # `fsum` gives equal rewards the same sum in any order, so that equal returns compare equal.
+                    returns.append(fsum(reward.value for reward in episode.rewards if reward.agent == agent))
+                yield returns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from statistics import pvariance
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Deal, Reward
-from marl.experience.dynamic_sampling import DynamicSampling, GroupSampler
+from marl.experience.dynamic_sampling import DynamicSampling, GroupRanking, GroupSampler
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from tests.support.difficulty_game import DifficultyGameConfig, answer_by_difficulty
@@ -64,6 +65,39 @@ def test_groups_that_all_succeed_or_all_fail_give_way_to_fresh_ones() -> None:
     assert not {t.deal.seed for members in fresh for t in members} & {
         t.deal.seed for members in first.values() for t in members
     }
+
+
+@pytest.mark.parametrize(
+    ("limit", "used"),
+    [
+        # The sum is .6875: .9 of it needs three groups, .7 of it two, the earlier of equal ones first.
+        ({"top_p": 0.9}, [True, True, True, False]),
+        ({"top_p": 0.7}, [True, False, True, False]),
+        ({"top_p": 0.3}, [True, False, False, False]),
+        ({"top_p": 1.0}, [True, True, True, False]),
+        ({"top_k": 1}, [True, False, False, False]),
+        ({"top_k": 9}, [True] * 4),
+    ],
+)
+def test_groups_are_ranked_by_the_variance_of_their_returns(limit: dict[str, Any], used: list[bool]) -> None:
+    assert GroupRanking(**limit).select([0.25, 0.1875, 0.25, 0.0]) == used
+    assert GroupRanking(**limit).select([0.0, 0.0]) == [True, True]
+
+
+def test_a_step_has_the_groups_that_are_half_right_before_those_that_are_nearly_all_right() -> None:
+    everything = grouped(GroupSampler(DynamicSampling(rounds=1)).gather(0, lambda _: deals(), drill()))
+    variance = {group: pvariance([t.returns.get("solver", 0.0) for t in ts]) for group, ts in everything.items()}
+    assert {*variance.values()} == {0.1875, 0.25}, "one or three of four right; two of four right"
+    ranked = GroupSampler(DynamicSampling(rounds=1, rank=GroupRanking(top_k=[*variance.values()].count(0.25))))
+    chosen = grouped(ranked.gather(0, lambda _: deals(), drill()))
+    assert [*chosen] == [group for group in variance if variance[group] == 0.25]
+    assert ranked.metrics()["dynamic/dropped"] == 16 - len(chosen)
+
+
+def test_a_rank_needs_one_limit() -> None:
+    for limits in ({}, {"top_p": 0.5, "top_k": 2}):
+        with pytest.raises(ValueError, match="give either top_p or top_k"):
+            GroupRanking(**limits)
 
 
 def test_every_episode_has_a_name_of_its_own_and_says_something_of_its_own() -> None:

@@ -80,6 +80,24 @@ def always(request: Request) -> str:
     return "yes"
 
 
+def test_a_critic_that_is_constant_in_one_of_its_stages_does_not_hide_behind_the_other() -> None:
+    game = team_config({"role": "solver", "examples": ["{{ answer }}"]}, CRITIC, CRITIC | {"name": "second"})
+
+    def say(request: Request) -> str:
+        if not request.options:
+            return "4"
+        return "yes" if request.state.startswith("second") else ("yes", "no")[request.seed % 2]
+
+    deals = [team_deal(game, f"{index}", index=index % 15) for index in range(30)]
+    played = team_simulator(game, say).play(deals)
+    turns = [turn for trajectory in played for turn in trajectory.turns if turn.role == "critic"]
+    assert {turn.stage for turn in turns} == {"critic", "second"}
+    share = sum(turn.action == "yes" for turn in turns) / len(turns)
+    assert 0.6 < share < 0.9, "over both stages it looks varied"
+    assert summarize_trajectories(played)["role/critic/constant"] == 1.0
+    assert most_common_move(turns) == "yes"
+
+
 def almost_always(request: Request) -> str:
     return "no" if one_in(150, request) else "yes"
 

@@ -29,7 +29,7 @@ TYPOS = {
     "cluster, credit, evaluate, experience, game, games, policies, roles, schedule, seats, track",
     "schedule.stepz=5": "schedule.stepz: unknown field 'stepz'; did you mean 'steps'? choices: deadline_s, group_size, "
     "groups, max_drops, max_turns, mix, on_error, rotate_seats, seed, steps, threads, worker_delay",
-    "game.illega=1": "game.illega: unknown field 'illega'; did you mean 'illegal'? choices: illegal, kind",
+    "game.illega=1": "game.illega: unknown field 'illega'; did you mean 'illegal'? choices: disguise, illegal, kind",
     "game.illegal.thn=x": "game.illegal.thn: unknown field 'thn'; did you mean 'then'? choices: penalty, retry, then",
     "roles.player.sampling.temprature=1": "roles.player.sampling.temprature: unknown field 'temprature'; did you mean "
     "'temperature'? choices: max_tokens, stop, structured, temperature, thinking_tokens, top_k, top_p",

@@ -93,7 +93,7 @@ def _gallery(files: list[str]) -> Iterator[str]:
             learners = [policy.learner for policy in scenario.policies.values() if policy.learner]
             kinds = ", ".join(dict.fromkeys(_code(learner.kind) for learner in learners))
             rule = _rule(scenario.credit) if any(learner.trains_on_advantages for learner in learners) else DASH
-            rows.append((link, headline(file), kinds, rule, _first(file)))
+            rows.append((link, headline(file), kinds, rule, first_figure(file)))
         yield from table(("scenario", "what it is", "learners", "credit", "measured"), rows)
         yield "\n"
 
@@ -198,7 +198,7 @@ def headline(file: str) -> str:
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _first(file: str) -> str:
+def first_figure(file: str) -> str:
     """Return the most important figure of a scenario, or that it has none."""
     for each in measured(file):
         if "after" in each.heads[-1] and len(each.heads) > 2:

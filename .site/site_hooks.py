@@ -14,6 +14,8 @@ from mkdocs.structure.pages import Page
 from site_api import api_pages
 from site_commands import command_page
 from site_gallery import gallery_pages
+from site_games import PAGE as GAMES_PAGE
+from site_games import games_page
 from site_links import PAGES, ROOT, as_page, linked_files, page_of, slug
 from site_settings import settings_pages
 
@@ -49,6 +51,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add READMEs, settings, the Python reference, the gallery, and every file that one of these links to."""
     made = settings_pages() | api_pages() | gallery_pages()
+    made[GAMES_PAGE] = games_page()
     made["commands.md"], made["glossary.md"] = ("Commands", command_page()), ("Glossary", glossary_page())
     for page, (_, text) in made.items():
         files.append(File.generated(config, page, content=text))

@@ -20,6 +20,7 @@ pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
 import site_commands  # from .site
 import site_drawings
 import site_gallery
+import site_games
 import site_hooks
 import site_links
 import site_settings
@@ -71,6 +72,21 @@ def test_every_setting_of_every_part_is_in_the_reference() -> None:
     for place in ("schedule", "evaluate", "evaluate.average", "policies.NAME", "credit.kl", "games.NAME", "cluster"):
         assert f"\n## {place}\n" in scenario
     assert "| `keep_best` |" in scenario.partition("\n## evaluate\n")[2].partition("\n## ")[0]
+
+
+def test_every_game_of_ours_for_play_is_in_the_gallery_of_games() -> None:
+    _, text = site_games.games_page()
+    tests_of_credit = {"matrix", "two_step", "coalition", "hint", "layered_hint", "stopping"}
+    others = {"pettingzoo", "gymnasium", "openspiel", "textarena", "verifiers_environment", "trl_environment", "team"}
+    ours = {kind for kind in known_kinds("games") if find_plugin("games", kind).__module__.startswith("marl.games.")}
+    assert {*site_games.VALUES} == ours - tests_of_credit - others
+    for kind in site_games.VALUES:
+        section = text.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
+        assert len(section.split()) > 60
+        assert f"settings/games.md#{kind}" in section
+    row = next(line for line in text.splitlines() if line.startswith("| [nim]"))
+    assert "nim_self_play" in row
+    assert "<svg" in row
 
 
 def test_every_scenario_is_in_the_gallery_with_its_figure_or_without() -> None:

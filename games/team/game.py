@@ -292,9 +292,12 @@ class TeamGame(TextGame):
                     self.add_rewards({payee: reward}, name, amount)
 
     def episode_measures(self) -> EpisodeMeasuresAndNewStarts:
-        measures = correction_measures(self.config.correction_pairs, self.team_seats, self.blackboard.latest)
+        measures: dict[str, float] = {}
         for name, expression in self.config.measures.items():
             measures[name] = self._evaluate_number(f"measures.{name}", expression)
+        # The workflow's own measures come first, because the first one is a run's main figure.
+        corrections = correction_measures(self.config.correction_pairs, self.team_seats, self.blackboard.latest)
+        measures = measures | {name: value for name, value in corrections.items() if name not in measures}
         return EpisodeMeasuresAndNewStarts(
             measures, tuple({"problem": asdict(problem)} for problem in self.kept_problems)
         )

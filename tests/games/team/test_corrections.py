@@ -41,6 +41,7 @@ def test_a_reviser_is_measured_by_the_answers_that_it_turns_right_and_wrong() ->
     assert figures["reviser_breaks"] == 2 / 8
     assert figures["reviser_breaks_episodes"] == 8
     assert "success_episodes" not in figures
+    assert [*figures][1] == "success", "the main figure comes first"
     row = {"step": 5} | {f"eval/held_out/{name}": value for name, value in figures.items()}
     assert list(_correction_lines([{"step": 0}, row, {"step": 6}])) == [
         "role reviser corrected 1 of 4 wrong answers and spoilt 2 of 8 right answers of the role before it on held-out "

@@ -18,7 +18,7 @@ DOCUMENTS = (
     *(str(page.relative_to(ROOT)) for page in sorted((ROOT / ".site" / "pages").rglob("*.md"))),
 )
 
-TYPED = (".site/pages/tutorials/team_on_your_csv.md", ".site/pages/tutorials/langgraph.md")
+TYPED = tuple(f".site/pages/tutorials/{name}.md" for name in ("team_on_your_csv", "function_to_team", "langgraph"))
 """The tutorials whose blocks also write files: `tests/transcripts/` types them."""
 
 

@@ -138,8 +138,7 @@ class _MetricLimitMonitor:
             self._limits = threshold
         else:
             self._limits = (threshold, math.inf) if self._indicator.too_low else (-math.inf, threshold)
-        figure = self._indicator.metric
-        self._figure = figure.format(name=name) if "/" in figure else f"role/{name}/{figure}"
+        self._figure = watched_metric(name, kind)
         self.scope = f"game/{game}/" if game else ""
         """Beginning of the names of the game's metrics, empty in a scenario with one game."""
         self.metric = f"{self.scope}alarm/{name}/{kind}"
@@ -257,6 +256,13 @@ class ProxyMonitor:
 def alarm_subject(kind: str) -> str:
     """Return what an alarm of `kind` is about: `role`, `policy` or `proxy`."""
     return next((definition.scope for name, definition in _ALARM_DEFINITIONS.items() if name == kind), "role")
+
+
+def watched_metric(name: str, kind: str) -> str:
+    """Return the metric that an alarm of `kind` on the role or policy `name` watches, or "" if it is a pair or
+    unknown."""
+    metric = next((definition.metric for known, definition in _ALARM_DEFINITIONS.items() if known == kind), "")
+    return metric.format(name=name) if "/" in metric or not metric else f"role/{name}/{metric}"
 
 
 def is_alarm_metric(metric: str) -> bool:

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from marl.core.errors import RunFolderError
-from marl.metrics.alarms import is_alarm_metric
+from marl.metrics.alarms import alarm_subject, is_alarm_metric, watched_metric
 from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.run_folder import RunFolder
 from marl.runs.run_format import read_environment
@@ -96,7 +96,10 @@ def _alarm_json(metric: str, steps: Sequence[int]) -> dict[str, Any]:
             ranges[-1][1] = step
         else:
             ranges.append([step, step])
-    return {"name": metric, "game": game[0] if game else "", "role": role, "kind": kind, "ranges": ranges}
+    return {
+        **{"name": metric, "game": game[0] if game else "", "role": role, "kind": kind, "ranges": ranges},
+        **{"subject": alarm_subject(kind), "metric": watched_metric(role, kind)},
+    }
 
 
 def _best_checkpoint_json(best: BestEvaluationTracker, run_folder: RunFolder) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 // Cards of runs: whether each is going well, at a glance, with the figures behind that sentence.
 import { address, figure, html, value } from "./words.js";
 import { spelled } from "./text.js";
-import { State } from "./run_state.js";
+import { alarmName, alarmSubject, State, stepRanges } from "./run_state.js";
 
 const RUNNING = ["training", "silent"];
 const SPARK = { width: 150, height: 40 };
@@ -20,14 +20,13 @@ export function duration(seconds) {
 }
 
 const active = (run) => run.alarms.filter((alarm) => alarm.ranges.at(-1)[1] === run.step);
-const alarmName = (alarm) => `${alarm.game ? `${alarm.game}, ` : ""}${alarm.role}: ${alarm.kind}`;
 
 // The one sentence on a run: its state if that needs a person, else an alarm that holds, else its main figure.
 function headline(run, status) {
   const state = status?.state ?? "", running = RUNNING.includes(state);
   if (run.problem) return ["!", "cannot be read", "warning"];
   if (state && !["training", "ended", "not started"].includes(state)) return ["!", state, "warning"];
-  if (active(run).length) return ["!", `alarm: ${alarmName(active(run)[0])}`, "warning"];
+  if (active(run).length) return ["!", `alarm: ${alarmSubject(active(run)[0])}`, "warning"];
   if (!run.step) return ["·", "no step yet", ""];
   if (!run.figure) return ["?", "nothing tells whether it learns", ""];
   const [sign, during, after, look] = VERDICTS[run.figure.verdict];
@@ -79,7 +78,7 @@ function Card({ run, status }) {
     ${run.problem ? html`<p class="warning">${spelled(run.problem)}</p>` : html`<${MainFigure} main=${run.figure} colour=${run.colour} />`}
     <${Best} best=${run.best} />
     ${run.warnings.map((warning) => html`<p class="warning">WARNING ${spelled(warning)}</p>`)}
-    ${run.alarms.map((alarm) => html`<p class=${active(run).includes(alarm) ? "warning" : "faint"}>ALARM ${alarmName(alarm)}, steps ${alarm.ranges.map(([a, b]) => (a === b ? a : `${a}–${b}`)).join(", ")}${active(run).includes(alarm) ? ", still holds" : ""}
+    ${run.alarms.map((alarm) => html`<p class=${active(run).includes(alarm) ? "warning" : "faint"}>ALARM run ${run.name}, ${alarmName(alarm)}, ${stepRanges(alarm)}${active(run).includes(alarm) ? ", still holds" : ""}
       ${" "}<a href=${address("episodes", { run: run.name, alarm: alarm.name })}>episodes of these steps</a></p>`)}
     <${Links} run=${run} /></li>`;
 }

@@ -1,11 +1,13 @@
 // Charts: a line with intervals per run or role, the values under the pointer, alarms as shaded backgrounds, files, and
 // an accessible table of values.
+import { alarmName, stepRanges } from "./run_state.js";
 import { figure, html, useEffect, useMemo, useRef, useState } from "./words.js";
 import { COLUMNS, columns } from "./curves.js";
 import { saveCsv, savePng, saveSvg } from "./chart_files.js";
 
 const HEIGHT = 236;
 const FEW = 40;
+const NONE = [];
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -51,6 +53,11 @@ function options(panel, look, width, hooks) {
   };
 }
 
+// Alarms of the runs that have values in this chart: a line without any is not drawn, so its run's alarms are not either.
+export const alarmsOf = (panel, alarms) => alarms.filter(({ run }) => panel.lines.some((line) => line.runs.includes(run) && measured(line).length));
+
+const shadedWords = (alarm) => `shaded: alarm of run ${alarm.run}, ${alarmName(alarm)}, ${stepRanges(alarm)}`;
+
 function shadeAlarms(plot, alarms, x) {
   plot.ctx.fillStyle = "rgba(220, 60, 60, 0.16)";
   for (const { run, ranges } of alarms) {
@@ -76,21 +83,23 @@ function Values({ panel }) {
 }
 
 // Values under the pointer, or the last ones, as they were measured also where the line is smoothed.
-function Legend({ panel, drawn, x, at }) {
+function Legend({ panel, drawn, x, at, alarms }) {
   const entries = panel.lines.map((line, i) => {
     const index = at === null ? drawn.data[0].findLastIndex((_, k) => shownAt(drawn.data, i, k) !== null) : at;
     return { line, size: drawn.data[7 + COLUMNS * i][index] ?? shownAt(drawn.data, i, index), step: drawn.steps[i][index] };
   });
   const steps = [...new Set(entries.map((each) => each.step).filter((step) => step !== undefined))];
   const where = at === null ? "last" : x.kind ? `${figure(Number(drawn.data[0][at]?.toPrecision(4)))} ${x.label}, step ${steps.join(", ")}` : `step ${drawn.data[0][at]}`;
-  return html`<p class="legend"><span>${where}</span>${entries.map(({ line, size }) => (at !== null || size !== null ? html`<span><i style=${{ backgroundColor: line.colour }}></i>${line.name} <b>${figure(size)}</b></span>` : null))}</p>`;
+  return html`<p class="legend"><span>${where}</span>${entries.map(({ line, size }) => (at !== null || size !== null ? html`<span><i style=${{ backgroundColor: line.colour }}></i>${line.name} <b>${figure(size)}</b></span>` : null))}
+    ${alarms.map((alarm) => html`<span class="alarm-key"><i></i>${shadedWords(alarm)}</span>`)}</p>`;
 }
 
-// `look`: {x, smoothing, logarithmic}; `alarms`: [{run, ranges}]; `open(line, step)`: what a click on a curve does.
-export function Chart({ panel, alarms = [], theme, open, look }) {
+// `look`: {x, smoothing, logarithmic}; `alarms`: alarms of all runs, each with its `run`; `open(line, step)`: what a click on a curve does.
+export function Chart({ panel, alarms: all = NONE, theme, open, look }) {
   const holder = useRef(null), plot = useRef(null), [table, setTable] = useState(false), [at, setAt] = useState(null);
   const drawn = useMemo(() => columns(panel.lines, look.x, look.smoothing, look.logarithmic), [panel, look]);
-  const label = useMemo(() => `${panel.metric}${panel.unit ? ` [${panel.unit}]` : ""}. ${summary(panel)}`, [panel]);
+  const alarms = useMemo(() => alarmsOf(panel, all), [panel, all]);
+  const label = useMemo(() => [`${panel.metric}${panel.unit ? ` [${panel.unit}]` : ""}. ${summary(panel)}`, ...alarms.map(shadedWords)].join("; "), [panel, alarms]);
   useEffect(() => {
     const width = () => Math.max(240, holder.current.clientWidth);
     const click = () => {
@@ -111,7 +120,7 @@ export function Chart({ panel, alarms = [], theme, open, look }) {
   const button = (words, press, more = {}) => html`<button type="button" class="quiet" onClick=${press} ...${more}>${words}</button>`;
   return html`<figure class="chart"><figcaption title=${panel.meaning || null}>${panel.metric}</figcaption>
     <div ref=${holder} role="img" aria-label=${label}></div>
-    <${Legend} panel=${panel} drawn=${drawn} x=${look.x} at=${at} />
+    <${Legend} panel=${panel} drawn=${drawn} x=${look.x} at=${at} alarms=${alarms} />
     <p class="tools files">${button("values", () => setTable(!table), { "aria-expanded": table ? "true" : "false" })}
       ${button("PNG", () => savePng(panel, plot.current), { "aria-label": `save ${panel.metric} as PNG` })}${button("SVG", () => saveSvg(panel, plot.current, look.x, panel.unit, look.logarithmic), { "aria-label": `save ${panel.metric} as SVG` })}${button("CSV", () => saveCsv(panel, look.x), { "aria-label": `save ${panel.metric} as CSV` })}
       ${panel.meaning ? html`<span class="meaning">${panel.meaning}</span>` : null}</p>

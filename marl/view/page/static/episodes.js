@@ -2,6 +2,7 @@
 import { address, figure, go, html, stay, typing, useKeys, useRef, useState } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { cut, spelled } from "./text.js";
+import { alarmName } from "./run_state.js";
 import { Chosen, Compare, useComparison } from "./comparison.js";
 
 const PAGE = 50;
@@ -26,7 +27,7 @@ function Flag({ name, label, query, change }) {
 
 function Filters({ run, query, change }) {
   const plain = (list) => list.map((each) => [each, each]);
-  const alarms = run.alarms.map((alarm) => [alarm.name, `${alarm.role}: ${alarm.kind}`]);
+  const alarms = run.alarms.map((alarm) => [alarm.name, alarmName(alarm)]);
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
     <${Field} name="text" label="words (/)"><input id="filter-text" type="search" value=${query.text || ""} onInput=${(event) => change({ text: event.target.value })} /><//>
     <${Choice} name="role" label="role" query=${query} change=${change} choices=${[["", "any"], ...plain(run.roles)]} />

@@ -17,7 +17,7 @@ function Curves({ runs, query, change, version, theme }) {
   const asked = { by, band, ...(query.metrics ? { metrics: query.metrics } : {}) };
   const { answer, error } = useAnswer("curves", asked, version);
   const metrics = [...new Set(runs.flatMap((run) => run.metrics))].sort();
-  const alarms = useMemo(() => runs.flatMap((run) => run.alarms.map((alarm) => ({ run: run.name, ranges: alarm.ranges }))), [version]);
+  const alarms = useMemo(() => runs.flatMap((run) => run.alarms.map((alarm) => ({ ...alarm, run: run.name }))), [version]);
   const look = useMemo(() => ({ x: axis(query.x || "", Object.fromEntries(runs.map((run) => [run.name, run.clock]))), smoothing: Number(query.smooth || 0), logarithmic: query.scale === "log" }), [version, query.x, query.smooth, query.scale]);
   const add = (event) => { if (metrics.includes(event.target.value)) { change({ metrics: [query.metrics, event.target.value].filter(Boolean).join(",") }); event.target.value = ""; } };
   // A mean over several runs belongs to none of them: its band is first taken apart into their lines.

@@ -14,6 +14,12 @@ export function State({ status, whole }) {
   return html`<span class="state-of-run"><b class=${WELL.includes(status.state) ? null : "warning"} title="${spelled(status.words)}">${status.state}</b>${spelled(details)}${whole && !live ? ", when this report was written" : ""}</span>`;
 }
 
+// Subject and kind of an alarm, in the words of the closing report; with its watched metric as its whole name.
+export const alarmSubject = (alarm) => `${alarm.subject} ${alarm.role}${alarm.game ? ` in game ${alarm.game}` : ""}: ${alarm.kind}`;
+export const alarmName = (alarm) => spelled(`${alarmSubject(alarm)}${alarm.metric ? ` (${alarm.metric})` : ""}`);
+
+export const stepRanges = ({ ranges }) => `step${ranges.length === 1 && ranges[0][0] === ranges[0][1] ? "" : "s"} ${ranges.map(([a, b]) => (a === b ? a : `${a}–${b}`)).join(", ")}`;
+
 // Link to an episode, or its name alone in a report without it.
 export function EpisodeLink({ to, current, children }) {
   if (!atHand(to)) return html`<span class="faint" title="not in this report">${children}</span>`;

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from math import isfinite
 
+_ROUNDING = 1e-15
+"""Absolute value below which a number is a remainder of rounding."""
+
 
 def count_with_noun(count: int, singular: str, plural: str = "") -> str:
     """Return a number with its noun, such as `1 turn` or `2 turns` (default of `plural`: `singular` and an s)."""
@@ -11,9 +14,14 @@ def count_with_noun(count: int, singular: str, plural: str = "") -> str:
 
 
 def format_metric_value(value: float) -> str:
-    """Return a number as text: a whole number with separators of thousands, any other number with four digits."""
+    """Return a number as text: a whole number with separators of thousands, any other number with four digits.
+
+    A number below 1e-15 is a remainder of rounding, and is written as 0.
+    """
     if not isfinite(value):
         return str(float(value))
+    if abs(value) < _ROUNDING:
+        return "0"
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1e6 or abs(value) < 1e-4:

@@ -12,6 +12,7 @@ from marl.core.types import Reward, Turn
 from marl.credit_stage.records import CreditRecord, TurnCreditRecord
 from marl.protocols import GameConfig
 from marl.scenario.schema import Scenario
+from marl.view.baseline_description import BaselineDescription, describe_baseline
 from marl.view.credit_chain import reason_without_credit
 from marl.view.credit_explanation import format_plugin_settings
 from marl.view.edge_text import EDGE_KINDS, edge_prompt_token_indices
@@ -77,6 +78,7 @@ class EpisodeSerializer:
         rewards_of: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         peers_per_turn = min(_SHOWN_PEERS, max(1, _LISTED_PEERS // max(1, len(trajectory.turns))))
         described: list[dict[str, Any]] = []
+        baseline_of: dict[int, BaselineDescription] = {}
         for turn in trajectory.turns:
             credit = credit_of.get(turn.id)
             if credit is None:
@@ -88,10 +90,15 @@ class EpisodeSerializer:
             rule, pool = record.rules[credit.rule], credit.pool or (credit.agent,)
             if pool not in rewards_of:
                 rewards_of[pool] = _rewards_json([reward for reward in trajectory.rewards if reward.agent in pool])
+            if credit.group is not None and credit.group not in baseline_of:
+                like = record.groups[credit.group].like
+                baseline_of[credit.group] = describe_baseline(like, members_of[credit.group])
+            words = BaselineDescription() if credit.group is None else baseline_of[credit.group]
             described.append(
                 {
                     **{"field": rule.field, "assign": format_plugin_settings(rule.assign), "reward_scale": rule.scale},
                     "baseline_rule": format_plugin_settings(rule.baseline),
+                    "baseline_words": asdict(words),
                     **{"policy": credit.policy, "pool": credit.pool, "pool_reward": credit.pool_reward},
                     "rewards": rewards_of[pool],
                     **{"assigned": credit.assigned, "penalties": credit.penalties, "earned": credit.earned},

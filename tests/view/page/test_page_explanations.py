@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from playwright.sync_api import BrowserContext, expect
 
 from marl.runs.run_folder import RunFolder
+from tests.support.browsed_page import visit
+from tests.support.recorded_runs import kuhn_run
 from tests.support.served_page import CHROMIUM, serving
 
 pytestmark = [
@@ -20,7 +23,7 @@ pytestmark = [
 
 PINK = """(canvas) => { const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     const pixels = Array.from({ length: data.length / 4 }, (_, i) => data.subarray(4 * i, 4 * i + 4));
-    return pixels.filter(([red, green, blue, alpha]) => alpha && red - blue > 10 && Math.abs(green - blue) < 3).length; }"""
+    return pixels.filter(([red, green, blue, alpha]) => alpha && red > blue + 10 && green < blue + 3).length; }"""
 """Number of a canvas's pixels in the colour of an alarm's period."""
 
 
@@ -41,3 +44,41 @@ def test_an_alarm_shades_only_the_charts_that_show_its_run(
         expect(chart["other"].locator(".alarm-key")).to_have_count(0)
         assert chart["actor"].locator("canvas").evaluate(PINK) > 1000
         assert chart["other"].locator("canvas").evaluate(PINK) < 100  # letters have a few such pixels
+
+
+FORMULA = re.compile(
+    r"\(earned (\S+) \S mean of 4 episodes with this start, this one included: (\S+)\) "
+    r"÷ standard deviation (\S+) = (\S+)"
+)
+
+
+def number(text: str) -> float:
+    return float(text.replace("\N{MINUS SIGN}", "-"))
+
+
+def test_an_advantage_names_the_parts_of_its_formula_whose_numbers_are_those_on_disk(
+    context: BrowserContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    home = RunFolder(kuhn_run(tmp_path / "c", 'credit.baseline={"kind": "group", "std": true}', steps=1))
+    record = home.read_credit_of_step(1)
+    equal = {turn for turn, credit in record.turns().items() if credit.scale == 0}
+    with serving([home.path]) as server:
+        page = context.new_page()
+        page.goto(server.url)
+        for hand in record.episodes[::3]:
+            visit(page, f"#/episode?run=c&step=1&episode={hand.episode}")
+            for credit in hand.turns:
+                page.locator(f'[data-turn="{credit.turn[1]}"]').click()
+                expect(page.locator("#turn-title")).to_contain_text(f"turn {credit.turn[1]}:")
+                words = page.locator(".chain li").last.locator("p").first.text_content() or ""
+                if credit.turn in equal:
+                    assert words == "all 4 episodes with this start earned the same, so the advantage is 0"
+                    continue
+                found = FORMULA.fullmatch(words)
+                assert found, words
+                earned, mean, deviation, advantage = map(number, found.groups())
+                assert (earned, mean) == pytest.approx((credit.earned, credit.baseline), rel=1e-3)
+                assert advantage == pytest.approx(credit.advantage, rel=1e-3)
+                assert (earned - mean) / deviation == pytest.approx(advantage, rel=1e-2)
+                expect(page.locator(".chain")).to_contain_text("(the number subtracted below also counts this turn)")

@@ -24,21 +24,30 @@ function Assigned({ chain }) {
 function Peers({ chain, run, step }) {
   if (chain.peers === null) return null;
   const to = (peer) => ({ run, step, episode: peer.episode, turn: peer.turn });
-  return html`<p>${chain.peer_count} ${chain.peer_count === 1 ? "peer" : "peers"}${chain.like ? ` with the same ${chain.like}` : ""}</p>
+  const included = chain.baseline_words.centre.endsWith("included") ? " (the number subtracted below also counts this turn)" : "";
+  return html`<p>${chain.peer_count} ${chain.peer_count === 1 ? "peer" : "peers"}${chain.like ? ` with the same ${chain.like}` : ""}${included}</p>
     <ul class="peers">${chain.peers.map((peer) => html`<li><${EpisodeLink} to=${to(peer)}>${peer.episode}:${peer.turn}<//> ${figure(peer.earned, true)}</li>`)}</ul>
     ${chain.peer_count > chain.peers.length ? html`<p>and ${chain.peer_count - chain.peers.length} more</p>` : null}`;
+}
+
+// The formula of the advantage, up to its result, with the name of each part.
+function formula(chain) {
+  if (chain.baseline === null || chain.scale === null) return "";
+  const { centre, divisor, all_equal: allEqual } = chain.baseline_words;
+  if (value(chain.scale) === 0) return `${allEqual || "this turn is compared with no other"}, so the advantage is `;
+  const difference = `earned ${figure(chain.earned)} − ${centre ? `${centre}:` : "baseline"} ${figure(chain.baseline)}`;
+  if (value(chain.scale) === 1) return `${difference} = `;
+  return divisor ? `(${difference}) ÷ ${divisor} ${figure(1 / value(chain.scale))} = ` : `(${difference}) × scale ${figure(chain.scale)} = `;
 }
 
 // `update`: remark on the update of the turn's policy, for the credit record that training used.
 export function Chain({ chain, title, run, step, update }) {
   if (!chain) return html`<section class="chain"><h3>${title}</h3><p>The credit record of this step is missing.</p></section>`;
   if (chain.not_judged) return html`<section class="chain"><h3>${title}</h3><p>not judged: ${spelled(chain.not_judged)}</p></section>`;
-  const formula = chain.baseline === null || chain.scale === null ? ""
-    : `(${figure(chain.earned)} − ${figure(chain.baseline)}) × ${figure(chain.scale)} = `;
   return html`<section class="chain" aria-label=${title}><h3>${title} <small>${spelled(chain.field)}</small></h3><ol>
     <${Rewards} chain=${chain} /><${Assigned} chain=${chain} />
     <li><h4>baseline <code>${spelled(chain.baseline_rule)}</code></h4><${Peers} chain=${chain} run=${run} step=${step} /></li>
-    <li><h4>advantage</h4><p>${formula}<b class=${sign(chain.advantage)} data-figure="advantage">${figure(chain.advantage, true)}</b></p>
+    <li><h4>advantage</h4><p>${formula(chain)}<b class=${sign(chain.advantage)} data-figure="advantage">${figure(chain.advantage, true)}</b></p>
       <p class="faint">${chain.tokens.length ? "each token has its own, see the shading" : "every token gets this advantage"}${update ? `; ${spelled(update)}` : ""}</p></li>
   </ol></section>`;
 }

@@ -53,9 +53,11 @@ export const value = (number) => (number === null || number === undefined ? null
 const WHOLE = new Intl.NumberFormat("en");
 
 // The one format of numbers, also of the terminal (marl/view/number_format.py): whole numbers in full, others with four digits.
+// What is smaller than 1e-15 is a remainder of rounding, and is written as 0.
 export function figure(number, signed = false) {
-  const known = value(number);
-  if (known === null) return "–";
+  const exact = value(number);
+  if (exact === null) return "–";
+  const known = Math.abs(exact) < 1e-15 ? 0 : exact;
   const size = Math.abs(known);
   let text = String(known);
   if (Number.isInteger(known) && size < 1e15) text = WHOLE.format(known);

@@ -56,6 +56,9 @@ class CurveSelection:
     """"role" draws one panel per metric with a line for each role, instead of one panel per role and metric."""
     band: Literal["seeds"] | None = None
     """"seeds" draws runs that differ only in their seeds as one line: their mean with a 95 % interval."""
+    first: Sequence[str] = ()
+    """Metrics that stand before the others of the default, such as main figures of runs; unmeasured ones are left
+    out."""
 
 
 def select_curves(run_paths: Sequence[Path], selection: CurveSelection) -> tuple[Curves, list[str]]:
@@ -77,7 +80,7 @@ def select_curves(run_paths: Sequence[Path], selection: CurveSelection) -> tuple
     rows = list(chain.from_iterable(chain.from_iterable(lines.values())))
     names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name != "step"]
     chosen, left_out = (
-        (list(selection.metrics), []) if selection.metrics else _shown_and_omitted_metrics(rows, names, selection.by)
+        (list(selection.metrics), []) if selection.metrics else _shown_and_omitted_metrics(rows, names, selection)
     )
     for name in chosen:
         if name not in names:
@@ -95,14 +98,14 @@ def select_curves(run_paths: Sequence[Path], selection: CurveSelection) -> tuple
 
 
 def _shown_and_omitted_metrics(
-    rows: Sequence[Row], metrics: Sequence[str], by: str | None
+    rows: Sequence[Row], metrics: Sequence[str], selection: CurveSelection
 ) -> tuple[list[str], list[str]]:
     """Return (default metrics of one picture, further metrics beyond its limit of panels).
 
-    By default: success rates, returns, losses and exact metrics. With `by="role"`: rewards and answer statistics of
-    each role.
+    By default: `selection.first`, success rates, returns, losses and exact metrics. With `by="role"`: rewards and
+    answer statistics of each role.
     """
-    if by == "role":
+    if selection.by == "role":
         of_roles = [name for name in metrics if name.startswith("role/")]
         chosen = [name for name in of_roles if "/reward/" in name]
         for figure in ROLE_FIGURES:
@@ -127,6 +130,7 @@ def _shown_and_omitted_metrics(
     wins = wins or metric_names_in_all_games(("eval/random/win", "eval/minimax/draw"), metrics)
     exact = metric_names_in_all_games((*EXACT_METRICS, "eval/legal_mass"), metrics)
     chosen = [*held_out_metric_names(metrics), *wins, *returns, *losses, *exact] or list(metrics)[:4]
+    chosen = list(dict.fromkeys([*(name for name in selection.first if name in metrics), *chosen]))
     return chosen[:MAX_PANELS], chosen[MAX_PANELS:]
 
 

@@ -17,6 +17,8 @@ History = Mapping[str, Sequence[tuple[int, float]]]
 HISTORY_PREFIXES = ("eval/", "episode/measure/", "episode/return/")
 """Prefixes of the metrics that are read from a history."""
 Verdict = Literal["better", "worse", "rose", "fell", "no clear change", "measured once", "does not count"]
+Goal = Literal["max", "min"]
+"""Direction of improvement of a metric."""
 _HIGHER_IS_BETTER = ("/success", "/correct", "/optimal", "/win", "/draw", "/mean")
 _CURVE_POINTS = 80
 """Maximum number of points of the figure's small curve."""
@@ -55,6 +57,8 @@ class MainFigure:
     """What the intervals are over."""
     curve: Sequence[tuple[int, float]]
     """Points of a small curve."""
+    goal: Goal | None
+    """Direction of improvement, or None if it is unknown."""
 
 
 def main_figure(history: History, evaluation: EvaluationSettings) -> MainFigure | None:
@@ -78,7 +82,8 @@ def main_figure(history: History, evaluation: EvaluationSettings) -> MainFigure 
     is_exact = is_computed_from_move_probabilities(metric)
     first, last, basis = _ends(history, metric, points)
     low, difference, high = difference_interval(_interval(first, is_exact), _interval(last, is_exact))
-    verdict = _verdict(metric, (low, difference, high), evaluation.goal if metric == best else None)
+    goal = (evaluation.goal if metric == best else None) or better_direction(metric)
+    verdict = _verdict((low, difference, high), goal)
     masses = history.get(f"{metric.rpartition('/')[0]}/legal_mass", ()) if is_exact else ()
     if masses and masses[-1][1] < MIN_LEGAL_MASS:
         verdict, basis = "does not count", f"legal mass {masses[-1][1]:.2g}, below {MIN_LEGAL_MASS}"
@@ -87,7 +92,15 @@ def main_figure(history: History, evaluation: EvaluationSettings) -> MainFigure 
     has_interval = isfinite(low) and not is_exact
     every = -(-len(points) // _CURVE_POINTS)
     bounds = (low, high) if has_interval else (None, None)
-    return MainFigure(metric, title, first, last, difference, *bounds, verdict, basis, points[::every] + points[-1:])
+    curve = points[::every] + points[-1:]
+    return MainFigure(metric, title, first, last, difference, *bounds, verdict, basis, curve, goal)
+
+
+def better_direction(metric: str) -> Goal | None:
+    """Return the direction in which `metric` improves, or None if its name does not tell."""
+    if metric.endswith("nashconv"):
+        return "min"
+    return "max" if metric.endswith(_HIGHER_IS_BETTER) or metric.startswith("episode/return/") else None
 
 
 def _training_metrics(history: History) -> Iterator[str]:
@@ -134,16 +147,12 @@ def _interval(end: FigureValue, is_exact: bool) -> Interval:
     return end.low, end.value, end.high
 
 
-def _verdict(metric: str, difference: Interval, known_goal: Literal["max", "min"] | None) -> Verdict:
-    """Return what a difference with this interval says. `known_goal`: direction of improvement, if the user set it."""
+def _verdict(difference: Interval, goal: Goal | None) -> Verdict:
+    """Return what a difference with this interval says about a figure that improves in the direction `goal`."""
     low, _, high = difference
     if low <= 0 <= high:
         return "no clear change"
-    rises, goal = low > 0, known_goal
-    if goal is None and metric.endswith("nashconv"):
-        goal = "min"
-    elif goal is None and (metric.endswith(_HIGHER_IS_BETTER) or metric.startswith("episode/return/")):
-        goal = "max"
+    rises = low > 0
     if goal is None:
         return "rose" if rises else "fell"
     return "better" if rises == (goal == "max") else "worse"

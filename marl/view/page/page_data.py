@@ -222,7 +222,9 @@ class PageApi:
     def _answer_curves(self, query: Query) -> dict[str, Any]:
         metrics = tuple(filter(None, query.get("metrics", "").split(",")))
         by, band = query.get("by") == "role", query.get("band") == "seeds"
-        choice = CurveSelection(metrics, "role" if by else None, "seeds" if band else None)
+        figures = [self._run_summary_and_error(run)[0]["figure"] for run in self.runs.values()]
+        first = tuple(dict.fromkeys(figure["metric"] for figure in figures if figure))
+        choice = CurveSelection(metrics, "role" if by else None, "seeds" if band else None, first)
         max_points = _integer_parameter(query, "points") if "points" in query else run_json.MAX_CURVE_POINTS
         named_runs = {name: run.home.path for name, run in self.runs.items()}
         return run_json.curve_panels(self._readable_run_folders(), choice, max(1, max_points), named_runs)

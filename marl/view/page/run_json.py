@@ -20,7 +20,7 @@ from marl.scenario.schema import EvaluationSettings
 from marl.view.colours import line_style_by_name
 from marl.view.credit_warnings import conservation_warning
 from marl.view.curve_data import CurveSelection, select_curves
-from marl.view.main_figure import HISTORY_PREFIXES, main_figure
+from marl.view.main_figure import HISTORY_PREFIXES, better_direction, main_figure
 from marl.view.metric_units import metric_meaning
 from marl.view.run_comparison import final_metric_of_group, is_cumulative_metric, select_summary_metrics
 from marl.view.run_groups import RunGroup, differing_settings, flatten_settings, metric_rows_of_all_runs
@@ -146,7 +146,9 @@ def curve_panels(
                 value = point.value if point.measured else None
                 numbers.append([point.step, value, point.low, point.high, int(point.valid)])
             panel_lines.append({"name": name, "points": numbers, **asdict(styles[name])})
-        panels.append({"metric": metric, **metric_meaning(metric)._asdict(), "lines": panel_lines})
+        # A return's direction depends on whose it is: in a zero-sum game one side's gain is the other's loss.
+        goal = better_direction(metric) if "eval/" in metric else None
+        panels.append({"metric": metric, "goal": goal, **metric_meaning(metric)._asdict(), "lines": panel_lines})
     return {"panels": panels, "left_out": left_out}
 
 

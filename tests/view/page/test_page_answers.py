@@ -236,6 +236,23 @@ def test_curves_have_units_and_the_runs_say_how_many_tokens_and_seconds_a_step_t
     assert answer(data, "runs")["runs"][0]["clock"] == [[1, 100.0, 0.5], [2, 200.0, 1.0], [3, 300.0, 1.5]]
 
 
+def test_the_main_figure_of_a_run_is_the_first_curve_and_says_which_direction_is_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    home = RunFolder(kuhn_run(tmp_path / "run"))
+    rows = [dict(row) | {f"policy/p{i}/loss": 0.5 for i in range(12)} | {"eval/nashconv": 0.3} for row in home.rows()]
+    home.metrics_file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    made = PageApi([home.path])
+    assert answer(made, "runs")["runs"][0]["figure"]["metric"] == "eval/nashconv"
+    panels = answer(made, "curves")["panels"]
+    assert [(panel["metric"], panel["goal"]) for panel in panels][:2] == [
+        ("eval/nashconv", "min"),
+        ("episode/return/player_0", None),
+    ]
+    assert len(panels) == 12
+
+
 def test_distributions_are_quantiles_of_the_recorded_turns(data: PageApi, runs: tuple[Path, Path]) -> None:
     told = answer(data, "distributions", run="a")
     panels = {panel["metric"]: panel["lines"] for panel in told["panels"]}

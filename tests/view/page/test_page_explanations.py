@@ -82,3 +82,16 @@ def test_an_advantage_names_the_parts_of_its_formula_whose_numbers_are_those_on_
                 assert advantage == pytest.approx(credit.advantage, rel=1e-3)
                 assert (earned - mean) / deviation == pytest.approx(advantage, rel=1e-2)
                 expect(page.locator(".chain")).to_contain_text("(the number subtracted below also counts this turn)")
+
+
+def test_the_first_chart_is_the_main_figure_and_says_that_lower_is_better(
+    context: BrowserContext, runs: list[Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(runs[1], tmp_path / "n")
+    rows = [dict(row) | {"eval/nashconv": 1 / row["step"]} for row in RunFolder(run).rows()]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with serving([run]) as server:
+        page = context.new_page()
+        page.goto(server.url)
+        expect(page.locator(".charts .chart figcaption").first).to_have_text("eval/nashconv lower is better")
+        expect(page.locator(".run-card .main-figure h4")).to_contain_text("(lower is better)")

@@ -1,7 +1,7 @@
 // Cards of runs: whether each is going well, at a glance, with the figures behind that sentence.
 import { address, figure, html, value } from "./words.js";
 import { spelled } from "./text.js";
-import { alarmName, alarmSubject, State, stepRanges } from "./run_state.js";
+import { alarmName, alarmSubject, GOALS, State, stepRanges } from "./run_state.js";
 
 const RUNNING = ["training", "silent"];
 const SPARK = { width: 150, height: 40 };
@@ -49,7 +49,7 @@ const between = (low, high) => (low === null ? "" : ` [${figure(low)}, ${figure(
 function MainFigure({ main, colour }) {
   if (!main) return html`<p class="faint">No evaluation tells whether it learns; <code>evaluate</code> in the scenario adds one.</p>`;
   const once = main.first.step === main.last.step;
-  return html`<div class="main-figure"><div><h4>${spelled(main.title)}</h4>
+  return html`<div class="main-figure"><div><h4>${spelled(main.title)}${main.goal && !main.metric.startsWith("episode/return/") ? html` <small>(${GOALS[main.goal]})</small>` : null}</h4>
     <p class="figure">${once ? "" : html`<span class="faint">${figure(main.first.value)} → </span>`}<b>${figure(main.last.value)}</b> <small>${between(main.last.low, main.last.high)}</small></p></div><${Spark} curve=${main.curve} colour=${colour} /></div>
     <p class="faint">${once ? `step ${main.last.step}` : `step ${main.first.step} to ${main.last.step}: ${figure(main.difference, true)}${between(main.difference_low, main.difference_high)}`}${main.basis === "exact" ? ", exact" : main.basis.startsWith("no") ? `, ${main.basis}` : `; 95 % interval ${main.basis}`}</p>`;
 }

@@ -1,6 +1,6 @@
 // Charts: a line with intervals per run or role, the values under the pointer, alarms as shaded backgrounds, files, and
 // an accessible table of values.
-import { alarmName, stepRanges } from "./run_state.js";
+import { alarmName, GOALS, stepRanges } from "./run_state.js";
 import { figure, html, useEffect, useMemo, useRef, useState } from "./words.js";
 import { COLUMNS, columns } from "./curves.js";
 import { saveCsv, savePng, saveSvg } from "./chart_files.js";
@@ -118,7 +118,7 @@ export function Chart({ panel, alarms: all = NONE, theme, open, look }) {
     return () => { resized.disconnect(); plot.current.destroy(); };
   }, [drawn, alarms, theme]);
   const button = (words, press, more = {}) => html`<button type="button" class="quiet" onClick=${press} ...${more}>${words}</button>`;
-  return html`<figure class="chart"><figcaption title=${panel.meaning || null}>${panel.metric}</figcaption>
+  return html`<figure class="chart"><figcaption title=${panel.meaning || null}>${panel.metric}${panel.goal ? html` <small>${GOALS[panel.goal]}</small>` : null}</figcaption>
     <div ref=${holder} role="img" aria-label=${label}></div>
     <${Legend} panel=${panel} drawn=${drawn} x=${look.x} at=${at} alarms=${alarms} />
     <p class="tools files">${button("values", () => setTable(!table), { "aria-expanded": table ? "true" : "false" })}

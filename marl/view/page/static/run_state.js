@@ -14,6 +14,9 @@ export function State({ status, whole }) {
   return html`<span class="state-of-run"><b class=${WELL.includes(status.state) ? null : "warning"} title="${spelled(status.words)}">${status.state}</b>${spelled(details)}${whole && !live ? ", when this report was written" : ""}</span>`;
 }
 
+// Direction of improvement of a figure, in words.
+export const GOALS = { max: "higher is better", min: "lower is better" };
+
 // Subject and kind of an alarm, in the words of the closing report; with its watched metric as its whole name.
 export const alarmSubject = (alarm) => `${alarm.subject} ${alarm.role}${alarm.game ? ` in game ${alarm.game}` : ""}: ${alarm.kind}`;
 export const alarmName = (alarm) => spelled(`${alarmSubject(alarm)}${alarm.metric ? ` (${alarm.metric})` : ""}`);

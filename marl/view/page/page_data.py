@@ -98,7 +98,7 @@ class PageApi:
             "runs": self._answer_runs,
             "status": lambda _: {name: self._liveness_json(run) for name, run in self.runs.items()},
             "curves": self._answer_curves,
-            "settings": lambda _: run_json.compare_groups(group_runs(self._readable_run_folders())),
+            "settings": self._answer_comparison,
             "rows": lambda query: run_json.metric_rows(self._selected_run(query).home, *_offset_and_limit(query)),
             "row": lambda query: run_json.step_metrics(
                 self._selected_run(query).home, _integer_parameter(query, "step")
@@ -228,6 +228,14 @@ class PageApi:
         max_points = _integer_parameter(query, "points") if "points" in query else run_json.MAX_CURVE_POINTS
         named_runs = {name: run.home.path for name, run in self.runs.items()}
         return run_json.curve_panels(self._readable_run_folders(), choice, max(1, max_points), named_runs)
+
+    def _answer_comparison(self, query: Query) -> dict[str, Any]:
+        """Return the comparison of the runs `first` and `second`, or of all runs, where those of equal settings form a
+        group."""
+        if not query.get("first"):
+            return run_json.compare_groups(group_runs(self._readable_run_folders()))
+        pair = [self._selected_run({"run": query.get(name, "")}).home.path for name in ("first", "second")]
+        return run_json.compare_groups([group_runs([run])[0] for run in pair])
 
     # --- answers to requests about episodes ------------------------------------------------------------------------
 

@@ -75,9 +75,14 @@ def report_episodes(run: ServedRun, max_episodes: int) -> list[IndexedEpisode]:
 
 def _request_keys_and_answers(page_api: PageApi, max_episodes: int) -> Iterator[tuple[str, Any]]:
     """Yield (address, answer) of every request that the page in a report can make."""
-    yield _canonical_request_address("runs"), page_api.answer("runs", {})
+    runs = page_api.answer("runs", {})
+    yield _canonical_request_address("runs"), runs
     yield _canonical_request_address("status"), page_api.answer("status", {})
     yield _canonical_request_address("settings"), page_api.answer("settings", {})
+    names = [run["name"] for run in runs["runs"]]
+    if len(names) == 2 and not any(run["problem"] for run in runs["runs"]):
+        pair = {"first": names[0], "second": names[1]}
+        yield _canonical_request_address("settings", pair), page_api.answer("settings", pair)
     for by in ("", "role"):
         for band in ("", "seeds"):
             query = {"by": by, "band": band}

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from marl.core.errors import RunFolderError
+from marl.core.statistics import difference_interval
 from marl.metrics.alarms import alarm_subject, is_alarm_metric, watched_metric
 from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.run_folder import RunFolder
@@ -22,7 +23,12 @@ from marl.view.credit_warnings import conservation_warning
 from marl.view.curve_data import CurveSelection, select_curves
 from marl.view.main_figure import HISTORY_PREFIXES, better_direction, main_figure
 from marl.view.metric_units import metric_meaning
-from marl.view.run_comparison import final_metric_of_group, is_cumulative_metric, select_summary_metrics
+from marl.view.run_comparison import (
+    FinalMetricOfRunGroup,
+    final_metric_of_group,
+    is_cumulative_metric,
+    select_summary_metrics,
+)
 from marl.view.run_groups import RunGroup, differing_settings, flatten_settings, metric_rows_of_all_runs
 from marl.view.throughput import WINDOW_STEPS, measure_throughput, row_duration_s
 
@@ -159,7 +165,10 @@ def _thinned(points: Sequence[T], maximum: int) -> list[T]:
 
 
 def compare_groups(groups: Sequence[RunGroup]) -> dict[str, Any]:
-    """Return the settings of groups of runs, the differing settings, and final metrics with intervals."""
+    """Return the settings of groups of runs, the differing settings, and final metrics with intervals.
+
+    Of two groups, each metric has the `difference`: the value of the second minus that of the first.
+    """
     described_groups: list[dict[str, Any]] = []
     for group in groups:
         described_groups.append({"name": group.name, "runs": [run.name for run in group.runs]})
@@ -168,17 +177,31 @@ def compare_groups(groups: Sequence[RunGroup]) -> dict[str, Any]:
         settings.append({"name": path, "values": [group.setting_as_yaml_text(path) for group in groups]})
     figures: list[dict[str, Any]] = []
     for name in select_summary_metrics(list(dict.fromkeys(chain.from_iterable(metric_rows_of_all_runs(groups))))):
-        values: list[dict[str, Any] | None] = []
-        for group in groups:
-            final = final_metric_of_group(group, name)
-            values.append(asdict(final) if final else None)
-        figures.append({"name": name, "values": values})
+        finals = [final_metric_of_group(group, name) for group in groups]
+        values = [asdict(final) if final else None for final in finals]
+        difference = _difference(*finals) if len(finals) == 2 else None
+        goal = better_direction(name) if "eval/" in name else None
+        figures.append({"name": name, "values": values, "difference": difference, "goal": goal})
     return {
         "groups": described_groups,
         "settings": settings,
         "differing": differing_settings(groups),
         "figures": figures,
     }
+
+
+def _difference(
+    first: FinalMetricOfRunGroup | None, second: FinalMetricOfRunGroup | None
+) -> dict[str, float | None] | None:
+    """Return the second value minus the first as JSON data, with a 95 % interval if both have one."""
+    if first is None or second is None:
+        return None
+    low: float | None = None
+    high: float | None = None
+    if first.low is not None and first.high is not None and second.low is not None and second.high is not None:
+        bounds = (first.low, first.value, first.high), (second.low, second.value, second.high)
+        low, _, high = difference_interval(*bounds)
+    return {"value": second.value - first.value, "low": low, "high": high}
 
 
 def metric_rows(run_folder: RunFolder, offset: int, limit: int) -> dict[str, Any]:

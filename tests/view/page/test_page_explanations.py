@@ -95,3 +95,32 @@ def test_the_first_chart_is_the_main_figure_and_says_that_lower_is_better(
         page.goto(server.url)
         expect(page.locator(".charts .chart figcaption").first).to_have_text("eval/nashconv lower is better")
         expect(page.locator(".run-card .main-figure h4")).to_contain_text("(lower is better)")
+
+
+def test_two_runs_of_choice_are_compared_with_the_difference_of_each_figure(
+    context: BrowserContext, runs: list[Path], tmp_path: Path
+) -> None:
+    seed = shutil.copytree(runs[0], tmp_path / "seed")
+    scenario = (seed / "scenario.yaml").read_text()
+    (seed / "scenario.yaml").write_text(re.sub(r"^(  seed): 0$", r"\1: 5", scenario, flags=re.MULTILINE))
+    with serving([*runs, seed]) as server:
+        page = context.new_page()
+        page.goto(server.url)
+        figures = page.get_by_role("region", name="table of final figures")
+        settings = page.get_by_role("region", name="table of settings")
+        expect(figures.locator("thead th")).to_have_count(3)
+        page.get_by_label("compare run").select_option("b")
+        page.get_by_label("with run").select_option("a")
+        expect(figures.locator("thead th")).to_have_text(["figure", "b", "a", "a \N{MINUS SIGN} b"])
+        last = {run.name: list(RunFolder(run).rows())[-1]["episode/return/player_0"] for run in runs}
+        cells = figures.locator("tr", has_text="episode/return/player_0").locator("td").all_text_contents()
+        expected = [last["b"], last["a"], last["a"] - last["b"]]
+        assert list(map(number, cells)) == pytest.approx(expected, rel=2e-3)
+        page.get_by_label("compare run").select_option("seed")
+        expect(page.get_by_text("The runs differ only in their seed.")).to_be_visible()
+        expect(settings.locator("tbody tr")).to_have_count(1)
+        expect(settings.locator("tbody tr")).to_have_text("schedule.seed50")
+        page.get_by_role("button", name="all settings").click()
+        settings.evaluate("(box) => box.scrollTo(0, 400)")
+        top, head = settings.bounding_box(), settings.locator("thead th").first.bounding_box()
+        assert top and head and abs(top["y"] - head["y"]) < 3  # noqa: PT018

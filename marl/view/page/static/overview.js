@@ -5,6 +5,7 @@ import { spelled } from "./text.js";
 import { Chart } from "./chart.js";
 import { AXES, axis, SMOOTHINGS } from "./curves.js";
 import { Cards } from "./cards.js";
+import { GOALS } from "./run_state.js";
 
 function Look({ query, change }) {
   const choice = (name, label, choices) => html`<label>${label} <select value=${query[name] || ""} onChange=${(event) => change({ [name]: event.target.value })}>${choices.map(([kind, words]) => html`<option value=${kind}>${words}</option>`)}</select></label>`;
@@ -33,22 +34,58 @@ function Curves({ runs, query, change, version, theme }) {
       ${answer.left_out.length ? html`<details><summary>${answer.left_out.length} more metrics, not drawn by default</summary><p>${answer.left_out.join(", ")}</p></details>` : null}` : html`<p role="status">reading the curves…</p>`}</section>`;
 }
 
-function Figures({ compared }) {
-  const cell = (each) => (each === null ? "–" : `${figure(each.value)}${each.low === null ? "" : ` [${figure(each.low)}, ${figure(each.high)}]`}`);
-  return html`<section aria-label="final figures"><h2>final figures</h2><p class="faint">Mean of the last tenth of the steps, and of counters the total at the end; intervals are 95 %, over seeds where there are several.</p>
-    <div class="wide" tabindex="0" role="region" aria-label="table of final figures"><table><thead><tr><th>figure</th>${compared.groups.map((group) => html`<th>${group.name}</th>`)}</tr></thead>
-    <tbody>${compared.figures.map((row) => html`<tr><th scope="row">${row.name}</th>${row.values.map((each) => html`<td>${cell(each)}</td>`)}</tr>`)}</tbody></table></div></section>`;
+const ALL = "-";  // in the address: no two runs, but all
+
+// The two runs that are compared: those of the address, or the only two; null: all runs.
+function pairOf(runs, query) {
+  const names = runs.filter((run) => !run.problem).map((run) => run.name);
+  const [first, second] = [query.first, query.second].map((name) => (names.includes(name) ? name : null));
+  if (first && second && first !== second) return { first, second };
+  return names.length === 2 && runs.length === 2 && query.first !== ALL ? { first: names[0], second: names[1] } : null;
 }
 
-function Settings({ compared }) {
+function PairChoice({ runs, pair, query, change }) {
+  const names = runs.filter((run) => !run.problem).map((run) => run.name);
+  if (names.length < 2 || !live) return null;
+  const first = pair?.first ?? (names.includes(query.first) ? query.first : ALL);
+  const options = (list) => list.map((name) => html`<option value=${name}>${name}</option>`);
+  const others = names.filter((name) => name !== first);
+  const choose = (name) => change({ first: name, second: name === ALL ? "" : pair && pair.second !== name ? pair.second : names.find((each) => each !== name) });
+  return html`<p class="tools"><label>compare <select aria-label="compare run" value=${first} onChange=${(event) => choose(event.target.value)}><option value=${ALL}>all runs</option>${options(names)}</select></label>
+    ${pair ? html`<label>with <select aria-label="with run" value=${pair.second} onChange=${(event) => change({ first: pair.first, second: event.target.value })}>${options(others)}</select></label>` : null}</p>`;
+}
+
+const between = (each) => (each.low === null ? "" : ` [${figure(each.low)}, ${figure(each.high)}]`);
+
+function Figures({ compared, names, pair }) {
+  const cell = (each, signed = false) => (each === null ? "–" : `${figure(each.value, signed)}${between(each)}`);
+  return html`<section aria-label="final figures"><h2>final figures</h2><p class="faint">Mean of the last tenth of the steps, and of counters the total at the end; intervals are 95 %, over seeds where there are several.</p>
+    <div class="wide" tabindex="0" role="region" aria-label="table of final figures"><table><thead><tr><th>figure</th>${names.map((name) => html`<th>${name}</th>`)}${pair ? html`<th>${pair.second} − ${pair.first}</th>` : null}</tr></thead>
+    <tbody>${compared.figures.map((row) => html`<tr><th scope="row">${row.name}${row.goal ? html` <small>${GOALS[row.goal]}</small>` : null}</th>${row.values.map((each) => html`<td>${cell(each)}</td>`)}${pair ? html`<td>${cell(row.difference, true)}</td>` : null}</tr>`)}</tbody></table></div></section>`;
+}
+
+const SEED = "schedule.seed";
+
+function Settings({ compared, names, pair }) {
   const [all, setAll] = useState(false);
-  const differing = new Set(compared.differing);
+  const seeds = compared.settings.filter((row) => pair && row.name === SEED && row.values[0] !== row.values[1]).map((row) => row.name);
+  const differing = new Set([...compared.differing, ...seeds]);
   const several = compared.groups.length > 1;
   const rows = compared.settings.filter((row) => all || !several || differing.has(row.name));
+  const words = !pair ? `${differing.size} differ, seeds left out` : compared.differing.length ? `${differing.size} differ` : seeds.length ? "The runs differ only in their seed." : "No setting differs, not even the seed.";
   return html`<section aria-label="settings"><h2>settings</h2>${several ? html`<p class="tools"><button type="button" aria-pressed=${all ? "true" : "false"} onClick=${() => setAll(!all)}>all settings</button>
-    <span>${differing.size} differ, seeds left out</span></p>` : null}
-    <div class="wide short" tabindex="0" role="region" aria-label="table of settings"><table><thead><tr><th>setting</th>${compared.groups.map((group) => html`<th>${group.name}</th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr class=${several && differing.has(row.name) ? "differs" : null}><th scope="row">${row.name}</th>${row.values.map((each) => html`<td class="text">${each === null ? "–" : spelled(each)}</td>`)}</tr>`)}</tbody></table></div></section>`;
+    <span>${words}</span></p>` : null}
+    ${rows.length ? html`<div class="wide short" tabindex="0" role="region" aria-label="table of settings"><table><thead><tr><th>setting</th>${names.map((name) => html`<th>${name}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr class=${several && differing.has(row.name) ? "differs" : null}><th scope="row">${row.name}</th>${row.values.map((each) => html`<td class="text">${each === null ? "–" : spelled(each)}</td>`)}</tr>`)}</tbody></table></div>` : null}</section>`;
+}
+
+function Comparison({ runs, query, change, version }) {
+  const pair = pairOf(runs, query);
+  const { answer: compared, error } = useAnswer("settings", pair || {}, version);
+  const names = pair ? [pair.first, pair.second] : compared?.groups.map((group) => group.name);
+  return html`${runs.length > 1 ? html`<h2>comparison</h2>` : null}<${PairChoice} runs=${runs} pair=${pair} query=${query} change=${change} />
+    ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
+    ${compared ? html`<${Figures} compared=${compared} names=${names} pair=${pair} /><${Settings} compared=${compared} names=${names} pair=${pair} />` : null}`;
 }
 
 function Ledger({ runs }) {
@@ -63,8 +100,6 @@ function Ledger({ runs }) {
 }
 
 export function OverviewPage({ runs, status, query, change, version, theme }) {
-  const { answer: compared, error } = useAnswer("settings", {}, version);
   return html`<${Cards} runs=${runs} status=${status} /><${Curves} runs=${runs} query=${query} change=${change} version=${version} theme=${theme} />
-    ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
-    ${compared ? html`<${Figures} compared=${compared} /><${Settings} compared=${compared} />` : null}<${Ledger} runs=${runs} />`;
+    <${Comparison} runs=${runs} query=${query} change=${change} version=${version} /><${Ledger} runs=${runs} />`;
 }

@@ -106,13 +106,21 @@ def better_direction(metric: str) -> Goal | None:
 def _training_metrics(history: History) -> Iterator[str]:
     """Yield the metrics of training episodes that can tell whether a run learns."""
     yield from sorted((name for name in history if name.startswith("episode/measure/")), key=_is_no_success)
-    returns = [name for name in history if name.startswith("episode/return/") and any(v for _, v in history[name])]
+    if not is_zero_sum(history):
+        yield from _nonzero_returns(history)
+
+
+def is_zero_sum(history: History) -> bool:
+    """Return True if the returns of all agents add up to 0 in every step, and are not all 0."""
     totals: dict[int, float] = {}
-    for name in returns:
+    for name in _nonzero_returns(history):
         for step, value in history[name]:
             totals[step] = totals.get(step, 0.0) + value
-    if any(not isclose(total, 0.0, abs_tol=1e-9) for total in totals.values()):
-        yield from returns
+    return bool(totals) and all(isclose(total, 0.0, abs_tol=1e-9) for total in totals.values())
+
+
+def _nonzero_returns(history: History) -> list[str]:
+    return [name for name in history if name.startswith("episode/return/") and any(v for _, v in history[name])]
 
 
 def _is_no_success(name: str) -> bool:

@@ -21,7 +21,7 @@ from marl.host.paths import cache_folder
 from marl.runs.run_folder import RunFolder
 from marl.view.page.episode_filter import EpisodeFilter
 
-_VERSION = 1
+_VERSION = 2
 """Schema version. An index with another version is rebuilt."""
 _TABLES = """
 CREATE TABLE steps (step INTEGER PRIMARY KEY, stamp TEXT NOT NULL, problem TEXT NOT NULL);
@@ -261,7 +261,9 @@ def _episode_metrics(trajectory: Trajectory) -> dict[str, float]:
         figures[f"return/{role}"] = 0.0
     for reward in trajectory.rewards:
         figures[f"return/{seats.get(reward.agent, reward.agent)}"] += reward.value
-    for agent, value in trajectory.returns.items():
+    # An agent that sampled an answer and got no reward has the return 0; a verifier without rewards has none.
+    sampling_agents = {turn.agent for turn in trajectory.turns if turn.completion.token_ids}
+    for agent, value in (dict.fromkeys(sampling_agents, 0.0) | trajectory.returns).items():
         figures[f"agent/{agent}"] = value
     for turn in trajectory.turns:
         figures[f"turns/{turn.role}"] += 1.0

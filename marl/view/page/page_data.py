@@ -20,7 +20,7 @@ from marl.metrics.alarms import is_alarm_metric
 from marl.runs.liveness import determine_liveness
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
-from marl.scenario.schema import EvaluationSettings
+from marl.scenario.schema import EvaluationSettings, Scenario
 from marl.view.colours import colours_by_name, role_colours
 from marl.view.credit_chain import describe_whether_policy_was_updated
 from marl.view.curve_data import CurveSelection
@@ -212,7 +212,8 @@ class PageApi:
                     "roles": list(scenario.roles) if scenario else [],
                     "games": list(filter(None, run.serializer.games)),
                     "index": run.index.index_counts_and_unreadable_steps(),
-                    "figures": run.index.metric_names(),
+                    "figures": (names := run.index.metric_names()),
+                    "ordering_figure": _ordering_figure(scenario, names) if summary["zero_sum"] else "",
                     "environment": {} if problem else run_json.recorded_environment(run.home),
                     "stamp": cache_key,
                 }
@@ -348,6 +349,20 @@ class PageApi:
     def _build_information_state_rows(self, run_name: str, step: int, cache_key: str) -> list[dict[str, Any]]:
         run = self.runs[run_name]
         return information_state_rows(run.serializer.games, run.home.load_trajectories(step))
+
+
+def _ordering_figure(scenario: Scenario | None, names: Sequence[str]) -> str:
+    """Return the metric that orders the episodes of a zero-sum game, whose sum of rewards is always 0, or "".
+
+    It is the return of the first role that learns or, if this role plays both sides, of the first agent.
+    """
+    roles = scenario.roles if scenario else {}
+    for role, settings in roles.items():
+        policy = scenario.policies.get(settings.policy) if scenario else None
+        is_learning = settings.trainable and policy and policy.learner
+        if is_learning and len(roles) > 1 and f"return/{role}" in names:
+            return f"return/{role}"
+    return next((name for name in names if name.startswith("agent/")), "")
 
 
 def parse_episode_filter(query: Query) -> EpisodeFilter:

@@ -21,7 +21,7 @@ from marl.scenario.schema import EvaluationSettings
 from marl.view.colours import line_style_by_name
 from marl.view.credit_warnings import conservation_warning
 from marl.view.curve_data import CurveSelection, select_curves
-from marl.view.main_figure import HISTORY_PREFIXES, better_direction, main_figure
+from marl.view.main_figure import HISTORY_PREFIXES, better_direction, is_zero_sum, main_figure
 from marl.view.metric_units import metric_meaning
 from marl.view.run_comparison import (
     FinalMetricOfRunGroup,
@@ -42,7 +42,7 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 EMPTY_SUMMARY: dict[str, Any] = {
     **{"step": 0, "metrics": [], "ledger": {}, "alarms": [], "warnings": []},
-    **{"figure": None, "best": None, "step_s": None, "clock": []},
+    **{"zero_sum": False, "figure": None, "best": None, "step_s": None, "clock": []},
 }
 """Summary of a run that cannot be read."""
 
@@ -83,6 +83,7 @@ def summarize_run(run_folder: RunFolder, evaluation: EvaluationSettings) -> dict
     return {
         "step": last.get("step", 0),
         "metrics": list(names),
+        "zero_sum": is_zero_sum(history),
         "figure": asdict(figure) if figure else None,
         "best": _best_checkpoint_json(best, run_folder),
         "step_s": speed.step_s if speed else None,

@@ -126,3 +126,14 @@ def test_figures_can_be_listed_without_reading_every_row(index: EpisodeIndex) ->
     names = ["agent/player_0", "agent/player_1", "measure/chips", "return/player", "turns/player", "unreadable/player"]
     assert index.metric_names() == names
     assert index.first_episode_per_step("KQ") == [(1, "000001.0.0"), (2, "000002.0.0"), (3, "000003.0.0")]
+
+
+def test_an_agent_that_was_paid_nothing_for_its_answers_has_the_return_0(tmp_path: Path, run: Path) -> None:
+    hand = kuhn_episode("000004.0.0", "QJ", random.Random(5))
+    hand.rewards = [reward for reward in hand.rewards if reward.agent == "player_0"]
+    RunFolder(run).record_trajectories(4, [hand])
+    index = EpisodeIndex(run)
+    index.index_new_steps()
+    entry = index.find_episode(4, hand.id)
+    assert entry
+    assert entry.figures["agent/player_1"] == 0

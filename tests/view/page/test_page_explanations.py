@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from marl.runs.run_folder import RunFolder
 from tests.support.browsed_page import visit
@@ -124,3 +124,35 @@ def test_two_runs_of_choice_are_compared_with_the_difference_of_each_figure(
         settings.evaluate("(box) => box.scrollTo(0, 400)")
         top, head = settings.bounding_box(), settings.locator("thead th").first.bounding_box()
         assert top and head and abs(top["y"] - head["y"]) < 3  # noqa: PT018
+
+
+def test_the_worst_hands_of_a_zero_sum_game_are_those_of_the_learner(
+    context: BrowserContext, runs: list[Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(runs[1], tmp_path / "z")
+    rows = [dict(row) | {"episode/return/player_1": -row["episode/return/player_0"]} for row in RunFolder(run).rows()]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    returns = sorted(hand.returns["player_0"] for step in (1, 2) for hand in RunFolder(run).load_trajectories(step))
+    with serving([run]) as server:
+        page = context.new_page()
+        page.goto(server.url)
+        page.get_by_role("link", name="worst of z").click()
+        shown = page.locator("table.list tbody td:nth-child(4)")
+        expect(shown).to_have_count(16)
+        assert list(map(number, shown.all_text_contents())) == returns
+        visit(page, "#/episodes?run=z")
+        page.locator("#filter-order").select_option("best")
+        expect(page).to_have_url(re.compile("order=best&figure=agent%2Fplayer_0"))
+        expect(shown.first).to_have_text(f"+{returns[-1]:g}")
+
+
+def test_a_row_of_the_steps_opens_its_detail_in_sight_which_leads_to_the_credit_rules(page: Page) -> None:
+    page.set_viewport_size({"width": 900, "height": 500})
+    visit(page, "#/steps?run=a")
+    page.locator("table.list tbody tr").nth(1).locator("td").first.click()
+    expect(page).to_have_url(re.compile("step=2"))
+    detail = page.get_by_role("region", name="step 2", exact=True)
+    expect(detail.get_by_role("heading")).to_be_in_viewport()
+    detail.get_by_role("link", name="compare credit rules").click()
+    expect(page.get_by_role("heading", name="episode 000002.0.0 of a")).to_be_visible()
+    expect(page.get_by_label("assign", exact=True)).to_be_visible()

@@ -109,7 +109,7 @@ function View({ state, view, query, run, theme }) {
   if (view === "episodes") return html`<${EpisodesPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
   if (view === "episode") return html`<${EpisodePage} query=${{ ...query, run: run.name }} rules=${state.rules} />`;
   if (view === "compare") return html`<${ComparePage} query=${query} rules=${state.rules} />`;
-  if (view === "steps") return html`<${StepsPage} key=${run.name} run=${run} query=${query} version=${state.version} theme=${theme} />`;
+  if (view === "steps") return html`<${StepsPage} key=${run.name} run=${run} query=${query} version=${state.version} theme=${theme} rules=${state.rules} />`;
   if (view === "states") return html`<${StatesPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
   if (view === "held_out") return html`<${HeldOutPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
   return html`<${OverviewPage} runs=${state.runs} status=${state.status} query=${query} change=${(changes) => stay("overview", { ...query, ...changes })} version=${state.version} theme=${theme} />`;

@@ -67,7 +67,7 @@ function Best({ best }) {
 
 function Links({ run }) {
   const link = (words, view, query = {}) => html`<a href=${address(view, { run: run.name, ...query })} aria-label="${words} of ${run.name}">${words}</a>`;
-  return html`<p class="tools">${link("episodes", "episodes")}${link("worst", "episodes", { order: "worst" })}${link("steps", "steps")}${link("held-out", "held_out")}<span class="faint">${figure(run.index.episodes)} episodes recorded</span></p>`;
+  return html`<p class="tools">${link("episodes", "episodes")}${link("worst", "episodes", { order: "worst", figure: run.ordering_figure })}${link("steps", "steps")}${link("held-out", "held_out")}<span class="faint">${figure(run.index.episodes)} episodes recorded</span></p>`;
 }
 
 function Card({ run, status }) {

@@ -91,7 +91,7 @@ function Legend({ panel, drawn, x, at, alarms }) {
   const steps = [...new Set(entries.map((each) => each.step).filter((step) => step !== undefined))];
   const where = at === null ? "last" : x.kind ? `${figure(Number(drawn.data[0][at]?.toPrecision(4)))} ${x.label}, step ${steps.join(", ")}` : `step ${drawn.data[0][at]}`;
   return html`<p class="legend"><span>${where}</span>${entries.map(({ line, size }) => (at !== null || size !== null ? html`<span><i style=${{ backgroundColor: line.colour }}></i>${line.name} <b>${figure(size)}</b></span>` : null))}
-    ${alarms.map((alarm) => html`<span class="alarm-key"><i></i>${shadedWords(alarm)}</span>`)}</p>`;
+    ${alarms.map((alarm) => html`<span class="alarm-key"><span class="swatch"></span>${shadedWords(alarm)}</span>`)}</p>`;
 }
 
 // `look`: {x, smoothing, logarithmic}; `alarms`: alarms of all runs, each with its `run`; `open(line, step)`: what a click on a curve does.

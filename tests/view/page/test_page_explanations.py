@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
+from marl.core.types import EpisodeMeasuresAndNewStarts
 from marl.runs.run_folder import RunFolder
 from tests.support.browsed_page import visit
-from tests.support.recorded_runs import kuhn_run
+from tests.support.recorded_runs import kuhn_episode, kuhn_run
 from tests.support.served_page import CHROMIUM, serving
 
 pytestmark = [
@@ -156,3 +158,24 @@ def test_a_row_of_the_steps_opens_its_detail_in_sight_which_leads_to_the_credit_
     detail.get_by_role("link", name="compare credit rules").click()
     expect(page.get_by_role("heading", name="episode 000002.0.0 of a")).to_be_visible()
     expect(page.get_by_label("assign", exact=True)).to_be_visible()
+
+
+def test_held_out_answers_are_marked_right_or_wrong_and_the_wrong_ones_come_first(
+    context: BrowserContext, runs: list[Path], tmp_path: Path
+) -> None:
+    home = RunFolder(shutil.copytree(runs[1], tmp_path / "h"))
+    rng = random.Random(0)
+    hands = [kuhn_episode(f"held_out.{i}", "QJ", rng) for i in range(4)]
+    for hand, success in zip(hands, (1.0, 0.0, 1.0, 0.0), strict=True):
+        hand.findings = EpisodeMeasuresAndNewStarts({"success": success})
+    home.record_held_out_episodes(2, hands)
+    with serving([home.path]) as server:
+        page = context.new_page()
+        page.goto(server.url)
+        visit(page, "#/held_out?run=h&before=2&after=2")
+        page.get_by_role("main").get_by_label("order").select_option("worst")
+        expect(page).to_have_url(re.compile("order=worst"))
+        articles = page.locator("article.turn h3")
+        expect(articles).to_have_text(["held_out.1", "held_out.3", "held_out.0", "held_out.2"])
+        marks = page.locator("article.turn .side-by-side > div:nth-child(2) h4 b")
+        expect(marks).to_have_text(["✗ wrong", "✗ wrong", "✓ right", "✓ right"])

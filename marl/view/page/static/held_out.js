@@ -3,10 +3,19 @@ import { address, figure, html, stay, value } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { spelled, Written } from "./text.js";
 
-function Played({ title, played }) {
+const RIGHT = ["success", "correct"];
+
+// Mark by a measure of only 0 and 1: right or wrong, or the name of a measure of which 1 need not be good.
+function Mark({ name, holds }) {
+  if (RIGHT.includes(name)) return html` <b class=${holds ? "good" : "warning"}>${holds ? "✓ right" : "✗ wrong"}</b>`;
+  return html` <b>${holds ? "✓" : "✗ not"} ${spelled(name)}</b>`;
+}
+
+// `judged`: name of a measure of only 0 and 1 by which the answers are marked, or null.
+function Played({ title, played, judged }) {
   if (!played) return html`<div><h4>${title}</h4><p class="faint">not recorded</p></div>`;
   const figures = [...Object.entries(played.measures), ...Object.entries(played.returns).map(([agent, paid]) => [`return of ${agent}`, paid])];
-  return html`<div><h4>${title}</h4><p>${figures.map(([name, number]) => `${spelled(name)} ${figure(number)}`).join(", ")}</p>
+  return html`<div><h4>${title}${judged === null || compared(played, judged) === null ? null : html`<${Mark} name=${judged} holds=${compared(played, judged) === 1} />`}</h4><p>${figures.map(([name, number]) => `${spelled(name)} ${figure(number)}`).join(", ")}</p>
     ${played.turns.map((turn) => html`<div class="message"><span class="speaker">${spelled(turn.agent)}</span><div><${Written} text=${turn.text} label="completion of ${turn.agent}, ${title}" />
       ${turn.action === null ? html`<p class="warning">could not be read</p>` : null}</div></div>`)}</div>`;
 }
@@ -22,10 +31,19 @@ function compared(played, name) {
 
 const CHANGES = { better: (before, after) => after > before, worse: (before, after) => after < before, same: (before, after) => after === before };
 
+// True for a measure of only 0 and 1, which tells right from wrong.
+const isBinary = (episodes, name) => name !== RETURNS && episodes.every((each) => [each.before, each.after].every((played) => [0, 1, null].includes(compared(played, name))));
+
+// The episodes from the lowest figure after training to the highest; those without one stand last.
+function worstFirst(episodes, name) {
+  const size = (each) => compared(each.after, name) ?? Infinity;
+  return [...episodes].sort((a, b) => (size(a) === size(b) ? 0 : size(a) - size(b)));
+}
+
 // Starts whose figure rose, fell or stayed, by the name of the change. A measure of only 0 and 1 is right or wrong.
 function changesOf(episodes, name) {
   const pairs = episodes.map((each) => [each, compared(each.before, name), compared(each.after, name)]).filter(([, before, after]) => before !== null && after !== null);
-  const binary = name !== RETURNS && pairs.every(([, before, after]) => [0, 1].includes(before) && [0, 1].includes(after));
+  const binary = isBinary(episodes, name);
   const groups = Object.fromEntries(Object.entries(CHANGES).map(([change, holds]) => [change, pairs.filter(([, before, after]) => holds(before, after)).map(([each]) => each)]));
   const words = binary ? { better: "now right", worse: "now wrong", same: "as before" } : { better: "higher", worse: "lower", same: "as before" };
   return { groups, words, count: pairs.length };
@@ -50,8 +68,11 @@ export function HeldOutPage({ run, query, version }) {
   const measures = [...new Set(answer.episodes.flatMap((each) => Object.keys(each.after.measures)))].sort((a, b) => (b === "success") - (a === "success"));
   const names = [...measures, RETURNS], name = names.includes(query.figure) ? query.figure : names[0];
   const chosen = query.change in CHANGES ? new Set(changesOf(answer.episodes, name).groups[query.change]) : null;
+  const judged = isBinary(answer.episodes, name) ? name : null;
+  const listed = query.order === "worst" ? worstFirst(answer.episodes, name) : answer.episodes;
+  const order = html`<label>order <select value=${query.order || ""} onChange=${(event) => change({ order: event.target.value })}><option value="">as recorded</option><option value="worst">worst first</option></select></label>`;
   return html`<section aria-label="held-out examples"><h2>held-out examples of ${run.name}</h2>
-    ${answer.steps.length ? html`<p class="tools">${choice("before")}${choice("after")}</p><${Summary} run=${run} query=${query} answer=${answer} names=${names} name=${name} change=${change} />` : html`<p>No evaluation on held-out starts was recorded.</p>`}
-    ${answer.episodes.filter((each) => !chosen || chosen.has(each)).map((each) => html`<article class="turn" aria-label=${each.episode}><h3>${each.game ? `${each.game}, ` : ""}${each.episode}${each.answer ? html` <small>answer ${spelled(each.answer)}</small>` : null}</h3>
-      <${Written} text=${each.start} label="start" /><div class="side-by-side"><${Played} title="after step ${answer.before}" played=${each.before} /><${Played} title="after step ${answer.after}" played=${each.after} /></div></article>`)}</section>`;
+    ${answer.steps.length ? html`<p class="tools">${choice("before")}${choice("after")}${order}</p><${Summary} run=${run} query=${query} answer=${answer} names=${names} name=${name} change=${change} />` : html`<p>No evaluation on held-out starts was recorded.</p>`}
+    ${listed.filter((each) => !chosen || chosen.has(each)).map((each) => html`<article class="turn" aria-label=${each.episode}><h3>${each.game ? `${each.game}, ` : ""}${each.episode}${each.answer ? html` <small>answer ${spelled(each.answer)}</small>` : null}</h3>
+      <${Written} text=${each.start} label="start" /><div class="side-by-side"><${Played} title="after step ${answer.before}" played=${each.before} judged=${judged} /><${Played} title="after step ${answer.after}" played=${each.after} judged=${judged} /></div></article>`)}</section>`;
 }

@@ -12,7 +12,7 @@ import pytest
 import marl
 from marl.core.types import Deal, Request
 from marl.engines.scripted import Random
-from marl.engines.workers.settings import Verifiers
+from marl.engines.workers.settings import Tools, Verifiers
 from marl.evaluation.dry_run import RandomPlayRequestBuilder
 from marl.protocols import Engine
 from marl.rollout.simulator import RolloutSimulator
@@ -30,10 +30,12 @@ TRAINABLE_FROM_THE_START = [
 
 
 def players(scenario: Scenario) -> Mapping[str, Engine]:
-    """Return random players, and verifiers that toss a coin."""
+    """Return random players, verifiers that toss a coin, and tools that always return the same."""
     engines: dict[str, Engine] = {}
     for name, policy in scenario.policies.items():
         engines[name] = Random().build(None)
+        if isinstance(policy.engine, Tools):
+            engines[name] = FunctionEngine(lambda request: "4")
         if isinstance(policy.engine, Verifiers):
             checks = tuple(policy.engine.checks)
 

@@ -54,7 +54,7 @@ KINDS = {
     f"reinforce{OR_PATH}",
     "policies.actor.engine.kind=tansformers": "policies.actor.engine.kind: unknown kind 'tansformers'; did you mean "
     f"'transformers'? nearest of {len(known_kinds('engines'))} choices: transformers, random, verifiers, tit_for_tat, "
-    f"tabular, vllm_server{OR_PATH}",
+    f"tabular, codenames_player{OR_PATH}",
     "policies.actor.engine={slots: 3}": f"policies.actor.engine.kind: missing; choices: {ENGINES}",
     "game=3": f"game: must be a mapping with `kind:`; choices: {GAMES} (got 3)",
     "game.kind=3": f"game.kind: must be a name, got 3; choices: {GAMES}",

@@ -202,7 +202,8 @@ class _ReturnMonitor(_MetricLimitMonitor):
         self._recent.append((value, metrics.get(f"role/{self._name}/reward_std", 0.0)))
         if len(self._recent) < _REFERENCE_STEPS:
             return None
-        mean, spread = map(fmean, zip(*self._recent, strict=True))
+        # `fmean` would raise on infinite returns of both signs.
+        mean, spread = (sum(values) / len(values) for values in zip(*self._recent, strict=True))
         if mean >= self._best:
             self._best, self._best_spread = mean, spread
         limit = self._best - (self._thresholds.return_fell or 0.0) * max(spread, self._best_spread)

@@ -101,7 +101,8 @@ def _metrics_of_one_game(trajectories: Sequence[Trajectory]) -> Metrics:
     for name, total in totals.items():
         metrics[name] = total / count
     for role, role_values in role_returns.items():
-        metrics[f"role/{role}/return"] = fmean(role_values)
+        # `fmean` raises on infinite returns of both signs, which the update reports with their episode.
+        metrics[f"role/{role}/return"] = sum(role_values) / len(role_values)
         metrics[f"role/{role}/reward_std"] = population_standard_deviation(role_values)
     return metrics | role_metrics(trajectories) | usage_metrics(usage)
 

@@ -141,7 +141,7 @@ def test_an_example_shows_where_a_nested_setting_stands() -> None:
         ("role solvr", "unknown kind 'solvr'; did you mean 'solver'? choices: aggregator, caller, challenger, critic"),
         (
             "roles solvr",
-            "roles has no setting 'solvr'; did you mean 'solver'? nearest of 21 choices: solver",
+            "roles has no setting 'solvr'; did you mean 'solver'? nearest of 22 choices: solver",
         ),
         ("models", "'models' is a group of parts, so name one of it; choices: adapter, pretrained, q_network"),
         ("verifier polcy", "verifier, one of roles has no setting 'polcy'; did you mean 'policy'?"),

@@ -12,7 +12,7 @@ from marl.games.team.stages import TeamSeats
 
 
 class CorrectionPair(NamedTuple):
-    """Two verified roles, of which no other verified role comes between."""
+    """Two roles whose answers the same check scores, with no other scored role between them."""
 
     earlier: str
     later: str

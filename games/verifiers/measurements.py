@@ -114,7 +114,7 @@ def may_be_rounded(gold_number: Formula, stated_number: Formula, scales: Scales)
 
 
 def stated_rounds_to_gold(gold: Measurement, stated: Measurement, scales: Scales, problem: Problem) -> bool:
-    """Return True if the question asks for rounding, and the right answer is a decimal `stated` after it."""
+    """Return True if the question asks for rounding, and `stated` rounds to the right answer, a written decimal."""
     digits = _WRITTEN_DECIMAL.fullmatch(unwrap(problem.answer))
     if digits is None or not _ASKS_FOR_ROUNDING.search(problem.question) or not is_decimal(stated.formula):
         return False

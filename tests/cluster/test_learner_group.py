@@ -22,7 +22,7 @@ from tests.support.data_parallel_processes import Float64Source
 from tests.support.learning_samples import SamplePlan, context, make_sample, make_samples, turn
 from tests.support.ray_clusters import local_cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.one_in(2), pytest.mark.xdist_group("ray")]
 
 SETTINGS = Grpo(lr=1e-3, minibatches=2)
 

@@ -16,7 +16,7 @@ from tests.support.paths import KUHN, SCENARIOS
 from tests.support.ray_clusters import local_cluster
 from tests.support.run_processes import contents
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.one_in(2), pytest.mark.xdist_group("ray")]
 TEAM = SCENARIOS / "team_arithmetic.yaml"
 ON_RAY = ("cluster.simulators=2", "cluster.cpus=0.5")
 HERE = ("cluster={kind: local, simulators: 2}",)

@@ -37,7 +37,7 @@ from tests.support.solver_critic_game import train_in_process
 from tests.support.transformers_engines import answers, ask, plain_logprobs
 from tests.support.vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.slow, pytest.mark.one_in(2), pytest.mark.xdist_group("vllm")]
 CORE = "EngineCore"
 """A part of the name of vLLM's process."""
 IN_PROCESSES: dict[str, Any] = {"kind": VLLM_KIND, "process": True, **SETTINGS}

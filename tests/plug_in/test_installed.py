@@ -18,7 +18,7 @@ import pytest
 from tests.plug_in.test_wheel import FOLDERS, wheel  # noqa: F401 (a fixture)
 from tests.support.readme_blocks import write_modules
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.one_in(2)]
 HOMES = {
     "my_game": "games",
     "my_environment": "games",

@@ -81,6 +81,7 @@ def test_random_play_of_every_scenario_shows_nothing_wrong(file: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TEAMS)
 def test_every_team_trains_end_to_end(name: str, tmp_path: Path) -> None:
     scenario = small_scenario(name, groups=2, group_size=2)

@@ -37,6 +37,7 @@ def two_step(seed: int, steps: int, mixer: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("mixer", "reached"), [("qmix", 8.0), ("vdn", 7.0)])
 def test_in_the_two_step_game_qmix_takes_8_and_vdn_7(mixer: str, reached: float, seed: int, tmp_path: Path) -> None:
@@ -44,6 +45,7 @@ def test_in_the_two_step_game_qmix_takes_8_and_vdn_7(mixer: str, reached: float,
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_in_the_climbing_game_vdn_settles_for_the_5_that_an_additive_fit_prefers(seed: int, tmp_path: Path) -> None:
     game = {"kind": "matrix", "table": "climbing"}
@@ -52,6 +54,7 @@ def test_in_the_climbing_game_vdn_settles_for_the_5_that_an_additive_fit_prefers
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 def test_independent_q_learning_plays_nim_perfectly_after_self_play(tmp_path: Path) -> None:
     data = scenario({"kind": "nim"}, ["1", "2", "3"], 300, gamma=1.0, updates=2, exploration={"end": 0.3, "steps": 200})
     data["seats"] = {"player_0": "player", "player_1": "player"}
@@ -63,6 +66,7 @@ def test_independent_q_learning_plays_nim_perfectly_after_self_play(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("mixer", "history"), [("qmix", "fresh"), ("none", "append")])
 def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_not(mixer: str, history: str, tmp_path: Path) -> None:
     data = two_step(0, 9, mixer)

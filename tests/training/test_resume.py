@@ -96,6 +96,7 @@ def desk(whole: RunWorkspace, tmp_path: Path) -> RunWorkspace:
     ],
 )
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_a_run_killed_again_and_again_at_chosen_moments_is_the_run_that_was_not(kills, whole, desk):
     desk.train(kill=SignalTrigger("call", "CreditStage.__call__", 4))
     assert [kill for kill in kills if not killed_by(desk, kill, whole)] == [], desk.take_output()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import get_args
 
 from marl.core.errors import ProgramDivergedError
 from marl.core.graph import Trajectory
@@ -18,6 +17,7 @@ from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.forks import PrescribedForkAnswers, answer_inputs
 from marl.rollout.game_errors import EpisodeLimits, GameError, GameErrorGuard, game_name_for_messages
 from marl.rollout.inner_turns import (
+    SINGLE_KINDS,
     CallRecognitionAndLatency,
     InnerTurns,
     ProgramCallKey,
@@ -191,7 +191,7 @@ class Episode:
         """Add the summary in the prompt of `question`, if any, as an inner turn, and find the turns that it reads."""
         memory, summary_id = self._memory[agent], (self.trajectory.id, len(self.trajectory.turns))
         if summary := question.summary_turn(agent, self.trajectory.deal.seats[agent], summary_id, len(memory.turns)):
-            edges = {memory.turns[-1].id: _SINGLE_KINDS["self"]}
+            edges = {memory.turns[-1].id: SINGLE_KINDS["self"]}
             self.trajectory.add(summary, edges, edges)
             memory.turns.append(summary)
         question.reads = self._edge_kinds_by_source_turn(agent, question.request, question.info)
@@ -412,7 +412,7 @@ class Episode:
         kinds: dict[TurnId, frozenset[EdgeKind]] = {}
         for source, kind in edges:
             earlier = kinds.get(source)
-            kinds[source] = earlier | _SINGLE_KINDS[kind] if earlier else _SINGLE_KINDS[kind]
+            kinds[source] = earlier | SINGLE_KINDS[kind] if earlier else SINGLE_KINDS[kind]
         if len(kinds) < 2:
             return kinds
         return dict(sorted(kinds.items(), key=lambda edge: (turns[edge[0][1]].agent == agent, edge[0][1])))
@@ -444,7 +444,3 @@ class Episode:
         if not self.done and turns >= self.limits.max_turns:
             problem = f"is not over after {turns} turns (schedule.max_turns) {self.description_for_replay}"
             raise GameError(f"{game_name_for_messages(self.game)} {problem}")
-
-
-_SINGLE_KINDS: Mapping[EdgeKind, frozenset[EdgeKind]] = {kind: frozenset([kind]) for kind in get_args(EdgeKind)}
-"""Edge kind -> set of this kind. Edges share these sets to save memory, as a run has millions of edges."""

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from marl.core.graph import Trajectory, chats_up_to_each_turn
 from marl.core.seeds import hash_to_seed
@@ -19,16 +19,13 @@ from marl.core.types import Completion, Deal, EdgeKind, Message, Request, SpanFr
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import ProgramModelCall
 from marl.rollout.casting import ProgramCallPrompt, RoleRequestBuilder
+from marl.rollout.prompt_sources import PROVISIONAL, PromptSources, RecentConversations
 from marl.rollout.quotations import QuotationFinder
 from marl.text.answers import remove_thoughts
-from marl.text.tool_calls import join_tool_calls, split_tool_calls
+from marl.text.tool_calls import split_tool_calls
 
-_PROVISIONAL = ""
-"""Episode id in the provisional turn ids of calls, which get their final ids after their program has ended."""
-
-_MAX_RECENT = 64
-"""Maximum number of recent conversations of a program whose digests are kept."""
-_SELF: frozenset[EdgeKind] = frozenset({"self"})
+SINGLE_KINDS: Mapping[EdgeKind, frozenset[EdgeKind]] = {kind: frozenset([kind]) for kind in get_args(EdgeKind)}
+"""Edge kind -> set of this kind. Edges share these sets to save memory, as a run has millions of edges."""
 
 
 class ProgramCallKey(NamedTuple):
@@ -54,12 +51,12 @@ def keyed_inner_turns(turns: Sequence[Turn]) -> Iterator[tuple[ProgramCallKey, T
     for own_turns in by_agent.values():
         chats |= {turn_id: chat[:-1] for turn_id, chat in chats_up_to_each_turn(own_turns)}
     counts: Counter[tuple[str, str]] = Counter()
-    prefix_digests = _PrefixDigests()
+    conversations = RecentConversations()
     for turn in turns:
         if not turn.inner:
             counts.clear()
             continue
-        digest = _call_digest(prefix_digests.digests_of_prefixes(chats[turn.id]), turn.request.tools)
+        digest = _call_digest(conversations.find_or_add(chats[turn.id]).digests, turn.request.tools)
         yield ProgramCallKey(turn.agent, digest, counts[turn.agent, digest]), turn
         counts[turn.agent, digest] += 1
 
@@ -79,8 +76,8 @@ class _InnerTurn:
 
     key: ProgramCallKey
     request: Request
-    reads: dict[TurnId, frozenset[EdgeKind]]
-    """Id of an earlier turn -> kinds of its edge to this turn. Calls have provisional ids: ("", id of the call)."""
+    continued: int | None
+    """Id of the call whose tokens the prompt continues, or None for a new prompt."""
     conversation: str
     """Digest of the conversation, `""` for an empty one."""
     recognised_by: str
@@ -93,6 +90,17 @@ class _InnerTurn:
     completion: Completion | None = None
     inherited: Turn | None = None
     """Recorded turn before a fork that this call repeats, or None."""
+
+    @property
+    def reads(self) -> dict[TurnId, frozenset[EdgeKind]]:
+        """Provisional id of each earlier turn that the prompt contains -> kinds of its edge to this turn."""
+        reads: dict[TurnId, frozenset[EdgeKind]] = {}
+        if self.continued is not None:
+            reads[PROVISIONAL, self.continued] = SINGLE_KINDS["self"]
+        for mark in self.request.marks:
+            kind, earlier = SINGLE_KINDS[mark.kind], reads.get(mark.source)
+            reads[mark.source] = earlier | kind if earlier else kind
+        return reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,21 +159,18 @@ class InnerTurns:
         self._turns: dict[int, _InnerTurn] = {}
         """Id of a call -> its turn."""
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._conversations: dict[str, int] = {}
-        """Digest of a conversation that ends with an answer -> id of the answered call."""
-        self._digests = _PrefixDigests()
+        self._conversations = RecentConversations()
+        self._sources = PromptSources(self._read_turns)
         self._answers_differ = False
         """True after an answer that differs from the recorded one, or was not recorded."""
         self._has_diverged = False
         """True after a call that the recorded run did not make, though all answers were equal until then."""
-        self._finder: QuotationFinder[TurnId] = QuotationFinder()
-        for turn in self._read_turns:
-            self._finder.add_answer(turn.id, turn.completion.text.strip())
 
     def discard_ineffective_calls(self, call_ids: Iterable[int]) -> None:
         """Delete the calls with these ids, because the program did not receive the answers."""
         for call in call_ids:
             self._turns.pop(call, None)
+            self._sources.discard_call(call)
 
     def request_or_recorded_answer_of_model_call(self, call: ProgramModelCall) -> Request | Completion:
         """Record `call` and return its request, or record and return its answer if a fork prescribes the answer.
@@ -173,7 +178,8 @@ class InnerTurns:
         Raises:
             RefusedModelCallError: if the call asks for something that the caller's role does not offer.
         """
-        prefixes = self._digests.digests_of_prefixes(call.messages)
+        conversation = self._conversations.find_or_add(call.messages)
+        prefixes = conversation.digests
         digest = _call_digest(prefixes, call.tools)
         key = ProgramCallKey(call.agent, digest, self._counts[call.agent, digest])
         role_name = self._deal.seats[call.agent]
@@ -182,11 +188,11 @@ class InnerTurns:
         begin, continues, continued = 0, (), None
         if role.history == "append":
             for end in range(len(prefixes) - 1, 0, -1):
-                continued = self._find_own_answered_call(call.agent, prefixes[end - 1])
+                continued = self._sources.find_own_answered_call(call.agent, prefixes[end - 1])
                 if continued is not None and (earlier := self._turns[continued].completion):
                     begin, continues = end, (*earlier.prompt_ids, *earlier.token_ids)
                     break
-        marks = self._find_source_spans(call, prefixes, begin)
+        marks, depth = self._sources.find_spans_and_depth(call, conversation, begin)
         seed = hash_to_seed(self._casting.seed, self._deal.purpose, self._deal.episode, self._deal.branch, *key)
         prompt = ProgramCallPrompt(
             call.messages[begin:], continues, marks, call.tools, call.sampling, call.answer_schema
@@ -197,16 +203,12 @@ class InnerTurns:
         request = replace(
             request, policy=self._deal.policies.get(role_name, request.policy), purpose=self._deal.purpose
         )
-        reads: dict[TurnId, frozenset[EdgeKind]] = {}
-        if continues and continued is not None:
-            reads[_PROVISIONAL, continued] = _SELF
-        for mark in marks:
-            kind: frozenset[EdgeKind] = frozenset([mark.kind])
-            reads[mark.source] = reads.get(mark.source, kind) | kind
-        inner = [self._turns[index] for episode, index in reads if episode == _PROVISIONAL]
-        depth = 1 + max((turn.depth for turn in inner), default=-1)
-        conversation = prefixes[-1] if prefixes else ""
-        turn = _InnerTurn(key, request, reads, conversation, call.recognised_by, time.monotonic(), depth=depth)
+        continued = continued if continues else None
+        if continued is not None:
+            depth = max(depth, self._turns[continued].depth)
+        prefix = prefixes[-1] if prefixes else ""
+        turn = _InnerTurn(key, request, continued, prefix, call.recognised_by, time.monotonic(), depth=depth + 1)
+        self._sources.add_call(call.id, call.agent, turn.depth)
         self._turns[call.id] = turn
         if self._recorded.repeated is not None and not self._answers_differ:
             # The program has read the same as before, so a new call must come from a clock or a random number.
@@ -232,47 +234,7 @@ class InnerTurns:
         turn.completion, turn.closed_s = completion, time.monotonic()
         recorded = (self._recorded.repeated or {}).get(turn.key)
         self._answers_differ |= recorded is None or recorded.completion.text != completion.text
-        visible = split_tool_calls(remove_thoughts(completion.text))[0]
-        self._finder.add_answer((_PROVISIONAL, call_id), visible, (turn.depth, *turn.key))
-        answer = Message("assistant", completion.text)
-        self._conversations[_extend_digest(turn.conversation, answer)] = call_id
-
-    def _find_own_answered_call(self, agent: str, conversation_digest: str) -> int | None:
-        """Return the id of the call that `agent` answered with the end of `conversation_digest`, or None."""
-        call = self._conversations.get(conversation_digest)
-        return call if call in self._turns and self._turns[call].key.agent == agent else None
-
-    def _find_source_spans(
-        self, call: ProgramModelCall, prefix_digests: Sequence[str], first_message_index: int
-    ) -> tuple[SpanFromEarlierTurn, ...]:
-        """Return the spans of the call's messages, from `first_message_index` on, that come from earlier turns."""
-        marks: list[SpanFromEarlierTurn] = []
-        quoting: list[tuple[int, str]] = []
-        for index, message in enumerate(call.messages[first_message_index:]):
-            own = (
-                self._find_own_answered_call(call.agent, prefix_digests[first_message_index + index])
-                if message.role == "assistant"
-                else None
-            )
-            if own is None:
-                quoting.append((index, message.content))
-            else:
-                marks.append(SpanFromEarlierTurn((_PROVISIONAL, own), "self", index, 0, len(message.content)))
-        for quotation in self._finder.find_quotations(quoting):
-            episode, number = quotation.source
-            is_own = episode == _PROVISIONAL and number in self._turns and self._turns[number].key.agent == call.agent
-            if episode != _PROVISIONAL or number in self._turns:
-                kind: EdgeKind = "self" if is_own else "heard"
-                marks.append(
-                    SpanFromEarlierTurn(quotation.source, kind, quotation.text, quotation.begin, quotation.end)
-                )
-        for index, caller in call.tool_sources:
-            if index >= first_message_index and caller in self._turns:
-                length = len(call.messages[index].content)
-                marks.append(
-                    SpanFromEarlierTurn((_PROVISIONAL, caller), "tool", index - first_message_index, 0, length)
-                )
-        return tuple(sorted(marks, key=lambda mark: (mark.message, mark.begin, mark.end, mark.source[1])))
+        self._sources.add_answer(call_id, completion.text, turn.conversation, (turn.depth, *turn.key))
 
     def finish_turns(
         self, trajectory: Trajectory, turn_counts: Mapping[str, int], problem_key: str
@@ -300,18 +262,18 @@ class InnerTurns:
         result: list[InnerTurnWithEdges] = []
         for call in sorted(answered, key=sort_key_of_final_order):
             turn, index = self._turns[call], len(trajectory.turns) + len(result)
-            ids[_PROVISIONAL, call] = turn.inherited.id if turn.inherited else (trajectory.id, index)
+            ids[PROVISIONAL, call] = turn.inherited.id if turn.inherited else (trajectory.id, index)
             milliseconds = 1e3 * (turn.closed_s - turn.opened_s)
-            self.notes[ids[_PROVISIONAL, call]] = CallRecognitionAndLatency(turn.recognised_by, milliseconds)
+            self.notes[ids[PROVISIONAL, call]] = CallRecognitionAndLatency(turn.recognised_by, milliseconds)
             edges: dict[TurnId, frozenset[EdgeKind]] = {}
             for source, kinds in turn.reads.items():
                 # Sources without an id are calls whose answers the program never received, so their edges are dropped.
-                if source[0] != _PROVISIONAL or source in ids:
+                if source[0] != PROVISIONAL or source in ids:
                     edges[ids.get(source, source)] = kinds
             edges = dict(sorted(edges.items(), key=lambda edge: edge[0][1]))
             nth = own_counts[turn.key.agent]
             result.append(
-                (turn.inherited or self._to_recorded_turn(turn, ids[_PROVISIONAL, call], nth, ids, problem_key), edges)
+                (turn.inherited or self._to_recorded_turn(turn, ids[PROVISIONAL, call], nth, ids, problem_key), edges)
             )
             own_counts[turn.key.agent] += 1
         return result
@@ -328,7 +290,7 @@ class InnerTurns:
         marks: list[SpanFromEarlierTurn] = []
         mark_tokens: list[tuple[int, int]] = []
         for index, mark in enumerate(turn.request.marks):
-            if mark.source[0] != _PROVISIONAL or mark.source in final_ids:
+            if mark.source[0] != PROVISIONAL or mark.source in final_ids:
                 marks.append(mark._replace(source=final_ids.get(mark.source, mark.source)))
                 mark_tokens += completion.mark_tokens[index : index + 1]
         return Turn(
@@ -357,46 +319,6 @@ class InnerTurns:
 
 InnerTurnWithEdges = tuple[Turn, Mapping[TurnId, frozenset[EdgeKind]]]
 """(inner turn, id of an earlier turn -> kinds of its edge to the inner turn)."""
-
-
-class _PrefixDigests:
-    """Digests of the prefixes of conversations. Prefixes that differ only in wire format have equal digests.
-
-    The digests of recent conversations are kept, so that one that continues them costs only its new messages.
-    """
-
-    def __init__(self) -> None:
-        self._recent: list[tuple[tuple[Message, ...], list[str]]] = []
-        """(conversation, digest of each of its prefixes), in the order of their last use."""
-
-    def digests_of_prefixes(self, messages: tuple[Message, ...]) -> list[str]:
-        """Return a digest of each non-empty prefix of `messages`. The list is valid until the next call."""
-        digests: list[str] = []
-        for index in reversed(range(len(self._recent))):
-            known, known_digests = self._recent[index]
-            if len(known) > len(messages) or messages[len(known) - 1] != known[-1]:
-                # Comparing the last messages first avoids comparing most of the full conversations.
-                continue
-            if messages[: len(known)] == known:
-                # The list is extended in place, because the shorter conversation is no longer kept.
-                digests = known_digests
-                del self._recent[index]
-                break
-        for message in messages[len(digests) :]:
-            digests.append(_extend_digest(digests[-1] if digests else "", message))
-        if messages:
-            self._recent.append((messages, digests))
-            del self._recent[:-_MAX_RECENT]
-        return digests
-
-
-def _extend_digest(prefix_digest: str, message: Message) -> str:
-    content = message.content
-    if message.role == "assistant":
-        # Clients may drop thoughts, strip spaces and reformat the arguments of tool calls, so all three are normalised.
-        text, tool_calls = remove_thoughts(content).strip(), message.calls
-        content = join_tool_calls(text, tool_calls) if tool_calls else join_tool_calls(*split_tool_calls(text))
-    return blake2b(f"{prefix_digest}\0{message.role}\0{content}".encode(), digest_size=16).hexdigest()
 
 
 def _call_digest(prefix_digests: Sequence[str], tool_schemas: Sequence[str]) -> str:

@@ -9,6 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 _Source = TypeVar("_Source", bound=Hashable)
 _MIN_INLINE_LENGTH = 16
 """Minimum length in characters of an answer to count as quoted if it fills only a part of a line."""
+_MAX_BLOCK_LENGTH = 1 << 14
+"""Length of a block of joined texts in characters after which a new block begins."""
 
 
 class Quotation(NamedTuple, Generic[_Source]):
@@ -47,11 +49,13 @@ class QuotationFinder(Generic[_Source]):
             return
         if answer not in self._sources:
             self._answers.append(answer)
-            beginning = (
-                answer[:_MIN_INLINE_LENGTH] if len(answer) >= _MIN_INLINE_LENGTH else answer.partition("\n")[0].strip()
-            )
+            beginning = answer[:_MIN_INLINE_LENGTH] if len(answer) >= _MIN_INLINE_LENGTH else _first_line(answer)
             self._by_beginning[beginning].append(answer)
         self._sources[answer].append((sort_key, source))
+
+    def count_sources(self, answer: str) -> int:
+        """Return the number of sources that gave `answer`."""
+        return len(self._sources[answer])
 
     def find_quotations(self, indexed_texts: Sequence[tuple[int, str]]) -> Iterable[Quotation[_Source]]:
         """Yield the quotations in `indexed_texts`, which are (index, text) pairs."""
@@ -90,6 +94,37 @@ class QuotationFinder(Generic[_Source]):
         for piece in pieces & self._by_beginning.keys():
             candidates += self._by_beginning[piece]
         return candidates
+
+
+class SearchedTexts:
+    """Texts that were searched for quotations, to tell whether they may quote a further answer."""
+
+    def __init__(self) -> None:
+        self._blocks = [""]
+        """Joined texts, in blocks of limited length, because appending to a text copies it."""
+        self._lines: set[str] = set()
+        self._added: list[str] = []
+        """Texts that are not in blocks and lines yet: those of most conversations are never asked for."""
+
+    def add(self, text: str) -> None:
+        """Add a text."""
+        self._added.append(text)
+
+    def may_quote(self, answer: str) -> bool:
+        """Return False only if no text quotes `answer`."""
+        for text in self._added:
+            if len(self._blocks[-1]) > _MAX_BLOCK_LENGTH:
+                self._blocks.append("")
+            self._blocks[-1] += f"\n{text}"
+            self._lines.update([line.strip() for line in text.split("\n")])
+        self._added.clear()
+        if len(answer) < _MIN_INLINE_LENGTH:
+            return _first_line(answer) in self._lines
+        return any(answer in block for block in self._blocks)
+
+
+def _first_line(answer: str) -> str:
+    return answer.partition("\n")[0].strip()
 
 
 def _find_whole_line_or_long_occurrences(text: str, answer: str) -> list[tuple[int, int]]:

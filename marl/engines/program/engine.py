@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 from weakref import finalize
 
@@ -76,6 +75,8 @@ class ProgramEngine(ModelCallingEngine):
         self._calls: list[ProgramModelCall | IneffectiveCallsNotice] = []
         self._parents: dict[int, Ticket] = {}
         """Id of an open call -> ticket of its program."""
+        self._open_calls: Counter[Ticket] = Counter()
+        """Ticket of a program with open calls -> number of its open calls."""
         self._answers: list[tuple[Ticket, Answer]] = []
 
     def submit(self, ticket: Ticket, request: Request) -> None:
@@ -122,13 +123,14 @@ class ProgramEngine(ModelCallingEngine):
             event = self._events.get(block=has_work and wait_s > 0, timeout=wait_s or None)
             while True:
                 if isinstance(event, _JobFinished):
-                    if self._jobs.pop(event.job.ticket, None):
+                    if self._pop_job(event.job.ticket):
                         if isinstance(event.answer, EngineError):
                             raise EngineError(f"policy {event.job.policy!r}: {event.answer}")
                         answers.append((event.job.ticket, event.answer))
                 elif event.parent in self._jobs:
                     if isinstance(event, ProgramModelCall):
                         self._parents[event.id] = event.parent
+                        self._open_calls[event.parent] += 1
                     else:
                         self._forget_calls(event)
                     self._calls.append(event)
@@ -142,13 +144,25 @@ class ProgramEngine(ModelCallingEngine):
         if calls is None:
             calls = [call for call, parent in self._parents.items() if parent == notice.parent]
         for call in calls:
-            self._parents.pop(call, None)
+            self._pop_parent(call)
+
+    def _pop_parent(self, call_id: int) -> Ticket:
+        """Return the ticket of the program whose open call `call_id` ends, or -1 if this call is not open."""
+        parent = self._parents.pop(call_id, -1)
+        self._open_calls[parent] -= 1
+        if self._open_calls[parent] <= 0:
+            del self._open_calls[parent]
+        return parent
+
+    def _pop_job(self, ticket: Ticket) -> _ProgramJob | None:
+        """Return the job of `ticket`, which ends, or None if it has ended."""
+        self._open_calls.pop(ticket, None)
+        return self._jobs.pop(ticket, None)
 
     def is_computing(self) -> bool:
-        waiting = set(self._parents.values())
-        # Workers take the requests in the order of their submission.
-        running = islice(self._jobs, self._settings.workers * self._settings.tasks_per_worker)
-        return any(ticket not in waiting for ticket in running)
+        # Workers take the requests in the order of their submission, and only a running program has open calls.
+        running = min(len(self._jobs), self._settings.workers * self._settings.tasks_per_worker)
+        return len(self._open_calls) < running
 
     def program_attempt_counts(self) -> ProgramAttemptCounts:
         begin_times = [begun for worker in self._workers if (begun := worker.begun) is not None]
@@ -165,18 +179,18 @@ class ProgramEngine(ModelCallingEngine):
         return calls
 
     def deliver_model_call_answer(self, call_id: int, answer: Answer) -> None:
-        job = self._jobs.get(self._parents.pop(call_id, -1))
+        job = self._jobs.get(self._pop_parent(call_id))
         if job and job.session and self._gateway:
             self._gateway.answer_call(job.session, call_id, answer)
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
         cancelled = set(tickets)
         self._answers = [answer for answer in self._answers if answer[0] not in cancelled]
-        for ticket in cancelled & self._jobs.keys():
-            job = self._jobs.pop(ticket)
-            job.cancelled = True
-            if stop := job.stop:
-                stop()
+        for ticket in cancelled:
+            if job := self._pop_job(ticket):
+                job.cancelled = True
+                if stop := job.stop:
+                    stop()
         self._calls = [call for call in self._calls if call.parent not in cancelled]
 
 

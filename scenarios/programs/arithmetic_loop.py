@@ -7,17 +7,24 @@ import threading
 from urllib.parse import urlsplit
 
 ADDRESS = urlsplit(os.environ["OPENAI_BASE_URL"])
-connections = threading.local()
+
+
+class Connection(threading.local):
+    """A connection to the server for each thread."""
+
+    def __init__(self):
+        self.http = http.client.HTTPConnection(ADDRESS.hostname or "127.0.0.1", ADDRESS.port)
+
+
+connection = Connection()
 
 
 def ask(key, agent, text):
     """Return the answer of `agent` to a user's message. `key`: API key of the task."""
-    if not hasattr(connections, "open"):
-        connections.open = http.client.HTTPConnection(ADDRESS.hostname or "127.0.0.1", ADDRESS.port)
     body = json.dumps({"model": agent, "messages": [{"role": "user", "content": text}]})
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    connections.open.request("POST", f"{ADDRESS.path}/chat/completions", body, headers)
-    response = connections.open.getresponse()
+    connection.http.request("POST", f"{ADDRESS.path}/chat/completions", body, headers)
+    response = connection.http.getresponse()
     answer = json.loads(response.read())
     if response.status != 200:
         raise RuntimeError(answer["error"]["message"])

@@ -26,3 +26,8 @@ def visit(page: Page, hash_: str) -> None:
     page.goto(page.url.partition("#")[0] + hash_)
     expect(page.locator("main").get_by_role("heading").first).to_be_visible()
     expect(page.get_by_role("status").filter(has_text=re.compile("…$"))).to_have_count(0)
+
+
+def number(text: str | None) -> float:
+    """Return the number that the page shows as `text`."""
+    return float((text or "").replace("\N{MINUS SIGN}", "-").replace(",", ""))

@@ -30,8 +30,8 @@ from marl.protocols import AgentRoleAndEngine, EngineConfig, Split
 from marl.text.origins import TextOrigin, TextWithOrigins
 from marl.text.word_count import count_words
 
-MOST_ENUMERATED = 4
-"""Maximum number of agents of a game whose joint choices are enumerated: 4 agents have 6^4 joint choices."""
+MOST_ENUMERATED = 5
+"""Maximum number of agents of a game whose joint choices are enumerated: 5 agents have 6^5 joint choices."""
 
 
 class CommunicationConfig(TaskGameConfig, TextGameConfig):
@@ -106,7 +106,7 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
 
     @property
     def can_enumerate_joint_choices(self) -> bool:
-        """True if joint choices can be enumerated: with controllers, one round, a respondent and at most 4 agents."""
+        """True if joint choices can be enumerated: with controllers, one round, a respondent and at most 5 agents."""
         return self.controllers and self.rounds == 1 and self.agents <= MOST_ENUMERATED and self.answer == "respondent"
 
     @cached_property

@@ -171,8 +171,18 @@ class GeneratedTask(TaskWithHeldOutSplit):
         """Return a random problem, or None if the problem that was drawn does not fit the settings."""
 
     def train_and_held_out_problems(self) -> TrainAndHeldOutProblems:
-        count = self.train + self.held_out
-        rng = random.Random(hash_to_seed(self.kind, self.seed))
+        drafts = self.draw_distinct_problems(self.train + self.held_out, hash_to_seed(self.kind, self.seed))
+        return split_train_held_out(drafts, self.held_out, self.seed)
+
+    def draw_distinct_problems(
+        self, count: int, seed: int, is_wanted: Callable[[LazyProblem], bool] = lambda _: True
+    ) -> list[LazyProblem]:
+        """Return `count` different problems that `is_wanted`, in the order of their draws from `seed`.
+
+        Raises:
+            ValueError: if these settings make fewer problems; the message begins with the setting to change.
+        """
+        rng = random.Random(seed)
         drafts: dict[str, LazyProblem] = {}
         request = f"train: {self.train} and held_out: {self.held_out} ask for {count} different problems, but"
         max_draws = self.max_draws
@@ -185,7 +195,7 @@ class GeneratedTask(TaskWithHeldOutSplit):
         while len(drafts) < count:
             draft = self.draw_problem(rng)
             draws += 1
-            if draft is None:
+            if draft is None or not is_wanted(draft):
                 misfits += 1
             else:
                 misfits, repeats = 0, repeats + 1 if draft.key in drafts else 0
@@ -198,7 +208,7 @@ class GeneratedTask(TaskWithHeldOutSplit):
                     f"{request} the settings of {self.kind!r} make only {len(drafts)}{limited}; choices: train + "
                     f"held_out <= {len(drafts)}, or settings that make more"
                 )
-        return split_train_held_out(list(drafts.values()), self.held_out, self.seed)
+        return list(drafts.values())
 
 
 def validate_range_within(minimum: int, maximum: int) -> AfterValidator:

@@ -10,8 +10,14 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from marl.core.seeds import hash_to_seed
 from marl.core.types import Problem
-from marl.games.tasks.base import GeneratedTask, LazyProblem, first_distinct_wrong_answers
+from marl.games.tasks.base import (
+    GeneratedTask,
+    LazyProblem,
+    TrainAndHeldOutProblems,
+    first_distinct_wrong_answers,
+)
 
 
 class RecordsTask(GeneratedTask):
@@ -29,6 +35,10 @@ class RecordsTask(GeneratedTask):
     needs: tuple[int, int] | None = None
     """Minimum and maximum number of records in a question, including the record of the agent that asks. The number is
     drawn uniformly (default: from 1 to `records`)."""
+
+    unseen: float = Field(default=0.0, ge=0, lt=1)
+    """Fraction of the questions, such as `c asks for a c`, that only held-out problems contain; all held-out problems
+    then contain such a question. 0: held-out problems contain other values, and any question."""
 
     @model_validator(mode="after")
     def _check_needed_record_count(self) -> Self:
@@ -51,6 +61,25 @@ class RecordsTask(GeneratedTask):
     @property
     def max_draws(self) -> int:
         return 1_200_000 // self.records
+
+    @property
+    def no_problem_fits_message(self) -> str:
+        return (
+            f"unseen: {self.unseen} and seed: {self.seed} leave one split without a question; choices: a fraction "
+            "nearer to 0.5, another seed, or more records"
+        )
+
+    def train_and_held_out_problems(self) -> TrainAndHeldOutProblems:
+        if not self.unseen:
+            return super().train_and_held_out_problems()
+        seed = hash_to_seed(self.kind, self.seed)
+        train = self.draw_distinct_problems(self.train, seed, lambda draft: not self._is_unseen(draft))
+        return train, self.draw_distinct_problems(self.held_out, seed, self._is_unseen)
+
+    def _is_unseen(self, draft: LazyProblem) -> bool:
+        """Return True if only held-out problems may contain the question of `draft`, by a hash of the question."""
+        question = draft.key.partition(" : ")[0]
+        return hash_to_seed("unseen", self.seed, question) < self.unseen * 2**64
 
     def draw_problem(self, rng: random.Random) -> LazyProblem:
         names = ascii_lowercase[: self.records]

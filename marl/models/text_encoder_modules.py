@@ -20,13 +20,14 @@ _WORDS = re.compile(r"\w+|[^\w\s]+")
 class HashedWordEncoder(nn.Module):
     """Encoder of a text as the sum of its features' vectors, divided by the square root of their number."""
 
-    def __init__(self, buckets: int, width: int) -> None:
+    def __init__(self, buckets: int, width: int, features: tuple[str, ...]) -> None:
+        """`features`: kinds of features of a text, of `words`, `pairs` and `text`."""
         super().__init__()
-        self.vocabulary = buckets
+        self.vocabulary, self._features = buckets, features
         self.table = nn.EmbeddingBag(buckets, width, mode="sum")
 
     def encode(self, text: str) -> list[int]:
-        return list(_feature_buckets(text, self.vocabulary))
+        return list(_feature_buckets(text, self.vocabulary, self._features))
 
     def forward(self, texts: Sequence[Sequence[int]]) -> Tensor:
         lengths = torch.tensor(list(map(len, texts)))
@@ -36,15 +37,17 @@ class HashedWordEncoder(nn.Module):
 
 
 @lru_cache(maxsize=65536)
-def _feature_buckets(text: str, bucket_count: int) -> tuple[int, ...]:
-    """Return the hash bucket of each feature of `text`: its words, pairs of neighbouring words, and the full text."""
+def _feature_buckets(text: str, bucket_count: int, kinds: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the hash bucket of each feature of `text`: `words`, `pairs` of neighbouring words, and the full `text`."""
     words = _WORDS.findall(text.lower())
     # Line breaks tell features of pairs and of full texts from words, which contain none.
-    features = [*words, *map("\n".join, pairwise(words))]
-    if words:
-        features.append("\n\n" + " ".join(words))
+    features_by_kind = {
+        "words": words,
+        "pairs": list(map("\n".join, pairwise(words))),
+        "text": ["\n\n" + " ".join(words)] if words else [],
+    }
     ids: list[int] = []
-    for feature in features:
+    for feature in chain.from_iterable(features for kind, features in features_by_kind.items() if kind in kinds):
         digest = blake2b(feature.encode(), digest_size=8).digest()
         ids.append(int.from_bytes(digest, "little") % bucket_count)
     return tuple(ids)

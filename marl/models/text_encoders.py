@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,13 +20,16 @@ class HashedWords(TextEncoderConfig):
     """
 
     kind: str = "hashed_words"
+    features: tuple[Literal["words", "pairs", "text"], ...] = Field(default=("words", "pairs", "text"), min_length=1)
+    """Kinds of features that have vectors. A text that never occurred in training brings vectors of its unknown pairs
+    and of the full text that were never trained: `[words]` generalises best to new combinations of known words."""
     buckets: int = Field(default=4096, ge=16, le=2**24)
     """Number of trained vectors. Words with equal hashes share a vector."""
 
     def build(self, width: int) -> TextEncoder:
         from marl.models.text_encoder_modules import HashedWordEncoder
 
-        return HashedWordEncoder(self.buckets, width)
+        return HashedWordEncoder(self.buckets, width, self.features)
 
 
 class FrozenHiddenStates(TextEncoderConfig):

@@ -218,7 +218,7 @@ def _shipped() -> CommunicationConfig:
 
 def test_what_cannot_be_enumerated_is_refused_and_not_exported() -> None:
     assert "best_choices" not in config(3, rounds=2).reference_players()
-    with pytest.raises(ValueError, match=r"rounds: 2, .* are not enumerated; choices: agents: 2 to 4, rounds: 1"):
+    with pytest.raises(ValueError, match=r"rounds: 2, .* are not enumerated; choices: agents: 2 to 5, rounds: 1"):
         config(3, rounds=2).outcome_by_decision_rule()
 
 

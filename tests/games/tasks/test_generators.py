@@ -204,12 +204,28 @@ def test_the_number_of_draws_is_limited_by_the_size_of_a_problem(task: Generated
         (ArithmeticTask(operators=("-",), terms=3, numbers=(5, 5)), r"operators: \['-'\] with terms: 3 make negative"),
         (CountdownTask(numbers=(1, 2), targets=(1000, 1000)), r"targets: \[1000, 1000\] is out of reach"),
         (StringsTask(transforms=("initials",), depth=(6, 6), words=(20, 20), letters=(20, 20)), "leave texts"),
+        (
+            RecordsTask(records=2, unseen=0.01, train=100, held_out=20),
+            r"unseen: 0\.01 and seed: 0 leave one split without a question; choices",
+        ),
     ],
-    ids=["arithmetic", "countdown", "strings"],
+    ids=["arithmetic", "countdown", "strings", "records"],
 )
 def test_settings_that_no_problem_fits_are_refused(task: GeneratedTask, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         task.build()
+
+
+def test_questions_of_held_out_problems_may_be_unseen_in_training() -> None:
+    task = RecordsTask(records=5, needs=(1, 3), unseen=0.25)
+    splits = task.build()
+    questions: dict[Split, set[str]] = {}
+    for split in get_args(Split):
+        questions[split] = {splits.problem(split, index).question for index in range(splits.problem_count(split))}
+    assert not questions["train"] & questions["held_out"]
+    # Each of five agents is asked for its own record and up to two of four others: 5 * (1 + 4 + 6) questions.
+    assert len(questions["train"]) + len(questions["held_out"]) == 55
+    assert len(questions["held_out"]) == pytest.approx(55 / 4, abs=2)
 
 
 def test_no_problem_need_be_held_out() -> None:

@@ -29,7 +29,8 @@ BENCH = ROOT / "tests" / "bench"
 READMES = (
     *("README.md", "tests/bench/README.md", "credit/README.md", "games/README.md", "scenarios/README.md"),
     *("scenarios/real/README.md", "marl/README.md", "marl/engines/vllm/README.md", "marl/cluster/README.md"),
-    *(f".site/pages/{name}.md" for name in ("which_algorithm", "tutorials/self_play", "tutorials/one_role")),
+    *(f".site/pages/{name}.md" for name in ("which_algorithm", "papers")),
+    *(f".site/pages/tutorials/{name}.md" for name in ("self_play", "one_role")),
 )
 _BLOCK = re.compile(r"(<!-- figures (\w+) -->\n).*?\n?(<!-- end of figures -->)", re.DOTALL)
 DASH, MINUS = "\u2013", "\u2212"

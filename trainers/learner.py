@@ -225,9 +225,7 @@ class GradientLearner:
         ordered: list[BatchRow] = []
         losses: list[Tensor] = []
         own_rows = rows_of_data_parallel_rank(rows, self._collective.rank, self._collective.world_size)
-        plan = self._planner.plan_micro_batches(own_rows, self._layout)
-        self._layout = plan.layout
-        for chunk, batch in self._batches_with_idle_passes(plan, rows):
+        for chunk, batch in self._batches_with_idle_passes(self._plan_by_forward_key(own_rows), rows):
             terms = self.objective.forward_loss(self.model, batch, totals)
             if not chunk:
                 # Sharded weights need a backward pass in every process; this one has gradient 0.
@@ -263,6 +261,18 @@ class GradientLearner:
         else:
             self._optimizer.step(lr)
         return metrics
+
+    def _plan_by_forward_key(self, rows: Sequence[BatchRow]) -> BatchPlan:
+        """Return a plan of `rows` in which a micro-batch holds rows of one forward key only."""
+        groups: dict[Hashable, list[BatchRow]] = {}
+        for row in rows:
+            groups.setdefault(self.objective.forward_key(row), []).append(row)
+        plan = BatchPlan(self._layout or "padded", [])
+        for group in groups.values():
+            group_plan = self._planner.plan_micro_batches(group, self._layout)
+            self._layout = group_plan.layout
+            plan = BatchPlan(group_plan.layout, plan.batches + group_plan.batches)
+        return plan
 
     def _float64_zeros_on_device(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)

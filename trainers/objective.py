@@ -1,6 +1,6 @@
 """Base class of objectives: the interface between a loss and the learner's update loop."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,10 @@ class Objective:
     def rows(self, samples: Sequence[Sample]) -> list[BatchRow]:
         """Return the rows of a minibatch's samples."""
         raise NotImplementedError
+
+    def forward_key(self, row: BatchRow) -> Hashable:
+        """Return a key of the row. Rows with different keys are never computed in one forward pass."""
+        return None
 
     def forward_loss(self, model: nn.Module, batch: Batch, totals: MinibatchTotals) -> LossTerms:
         """Return the loss of one forward pass. `totals` are counts over the whole minibatch, the loss's

@@ -29,6 +29,7 @@ from marl.rollout.game_errors import GameError
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.games import game_shares
 from marl.scenario.schema import Scenario
+from marl.scenario.teacher_checks import students_by_teacher
 from marl.text.tool_calls import with_tool_fields_as_text
 
 EPISODES = 8
@@ -142,8 +143,11 @@ class DryRun:
         return models
 
     def texts_for_vocabulary(self, policy: str) -> set[str]:
-        """Return prompts, options and example answers of `policy` and of the policies with the same base model."""
+        """Return prompts, options and example answers of `policy`, of the policies with the same base model, and of
+        the policies that a teacher without a role teaches."""
         names = {policy}
+        if policy not in self.scenario.sampling_policies:
+            names.update(students_by_teacher(self.scenario).get(policy, ()))
         model = self.scenario.policies[policy].model
         if base := model and model.shared_base():
             for name, config in self.scenario.policies.items():

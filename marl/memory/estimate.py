@@ -146,6 +146,8 @@ def _engine_memory_uses(
     groups: dict[str, list[str]] = {}
     for name in sizes.models:
         policy = scenario.policies[name]
+        if name not in scenario.sampling_policies:
+            continue
         assert policy.model is not None
         base = policy.model.shared_base() if policy.engine.serves_several_policies else None
         if base is None and policy.learner:
@@ -191,6 +193,10 @@ def _learner_memory_uses(scenario: Scenario, sizes: ModelSizesAndWorkloads) -> K
             continue
         work, steps = _policies_workload(scenario, sizes, [name], learning=True), policy.update_every
         work = replace(work, completions=work.completions * steps, distinct_prompts=work.distinct_prompts * steps)
+        for teacher in dict.fromkeys(policy.learner.taught_by.values()):
+            if teacher_size := sizes.models.get(teacher):
+                weights = MemoryUse("weights of a teacher", teacher_size.parameters * teacher_size.weight_bytes)
+                yield f"teacher {teacher} of {name}", (name, teacher), weights
         for use in policy.learner.memory_uses(size, work):
             yield _base_model_key(scenario, name) if use.is_shared_base else f"learner {name}", (name,), use
 

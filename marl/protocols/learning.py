@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
@@ -77,6 +77,8 @@ class LearnerBuildArguments:
     """Number of the learner's updates in the run, for learning rate schedules."""
     seed: int
     """Seed of the learner's random numbers."""
+    teachers: Mapping[str, ModelSource] = field(default_factory=dict[str, ModelSource])
+    """Policy -> source of its weights, for the policies in `LearnerConfig.taught_by`."""
     data_parallel: DataParallelGroup = field(default_factory=SingleProcessGroup)
     """Group of the processes that train the weights together (default: this process alone)."""
 
@@ -128,6 +130,16 @@ class LearnerConfig(PluginConfig):
     def exploration_rate(self) -> float:
         """Return the minimum probability of a random move in training, such as the final ε of ε-greedy sampling."""
         return 0.0
+
+    @property
+    def taught_by(self) -> Mapping[str, str]:
+        """Return field -> policy whose frozen weights the learner loads, such as the teacher of distillation."""
+        return {}
+
+    def role_conflicts(self, roles: Collection[str]) -> Iterable[str]:
+        """Return an error message, with its field first, for each setting that does not fit the `roles` whose turns
+        the learner trains on."""
+        return ()
 
     def supports(self, sampling: Sampling) -> bool:
         """Return True if the learner can train on tokens sampled with these settings.

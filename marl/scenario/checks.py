@@ -20,6 +20,7 @@ from marl.scenario.evaluation_checks import (
 )
 from marl.scenario.games import MIN_GAME_SHARE, SCOPES, game_shares
 from marl.scenario.segment_checks import segment_errors
+from marl.scenario.teacher_checks import students_by_teacher, teacher_errors
 
 if TYPE_CHECKING:
     from marl.core.config import PluginConfig
@@ -66,7 +67,7 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
         _context_errors,
         _errors_of_each_game_with_field_prefix(_remote_engine_errors),
     )
-    updates = (_learner_and_experience_errors, _update_schedule_errors)
+    updates = (_learner_and_experience_errors, _update_schedule_errors, teacher_errors)
     credit = (_schedule_errors, *updates, credit_errors, _errors_of_each_game_with_field_prefix(zero_sum_errors))
     training = (_learner_placement_errors,) if to_train else ()
     evaluation = (
@@ -175,7 +176,7 @@ def _role_and_policy_name_errors(scenario: Scenario) -> Iterator[str]:
             yield _unknown_name_error(f"roles.{name}.policy", role.policy, "policy", scenario.policies)
         if name not in seated:
             yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats or seats)}"
-    used = {role.policy for role in scenario.roles.values()} | {*scenario.experience.policies_without_role()}
+    used = scenario.sampling_policies | students_by_teacher(scenario).keys()
     for name in scenario.policies:
         if name not in used:
             yield f"policies.{name}: no role speaks with this policy; roles: {', '.join(scenario.roles)}"

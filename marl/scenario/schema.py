@@ -311,6 +311,11 @@ cluster: {kind: local, simulators: 2}
     track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
     """Trackers that receive the metrics, in addition to metrics.jsonl and TensorBoard's event files."""
 
+    @property
+    def sampling_policies(self) -> frozenset[str]:
+        """Return the policies that answer in episodes. All others teach, and need no engine."""
+        return frozenset({role.policy for role in self.roles.values()} | {*self.experience.policies_without_role()})
+
     def learning_roles(self) -> Iterator[tuple[str, RoleConfig, LearnerConfig]]:
         """Yield (name, role, learner) for each trained role: a role whose turns a learner trains on."""
         for name, role in self.roles.items():

@@ -22,6 +22,7 @@ from marl.protocols.models import LANGUAGE_MODEL
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import PolicyConfig, Scenario
+from marl.scenario.teacher_checks import students_by_teacher
 from marl.training.loop import TrainingLoop
 from marl.training.placement import LocalPlacement, Placement, set_torch_threads
 from marl.training.run import Run
@@ -38,6 +39,7 @@ def build(scenario: Scenario, placement: Placement | None = None) -> Run:
     placement = placement or LocalPlacement()
     set_torch_threads(scenario.schedule.threads)
     sources = prepare_models(scenario, scenario.policies)
+    check_teacher_vocabularies(scenario, sources)
     simulator, learners = placement.build_simulator(scenario, sources), placement.build_learners(scenario, sources)
     credit_stage = CreditStage(scenario.credit, tuple(scenario.games), scenario.schedule.deadline_s)
     return Run(scenario, simulator, learners, credit_stage, scenario.experience.build())
@@ -56,7 +58,8 @@ def prepare_models(scenario: Scenario, policies: Mapping[str, PolicyConfig]) -> 
 def _model_preparation_context(scenario: Scenario, policy: str, model: ModelConfig) -> ModelPreparation:
     """Return the context for preparing `model` of `policy`: its corpus, its warm-up and other policies' models.
 
-    The base of an adapter is prepared for all policies with adapters on this base.
+    The base of an adapter is prepared for all policies with adapters on this base. A teacher without a role is prepared
+    from the play of the policies that it teaches.
     """
     base = model.shared_base()
     policies: list[str] = []
@@ -64,6 +67,8 @@ def _model_preparation_context(scenario: Scenario, policy: str, model: ModelConf
         shares_base = base and other.model and other.model.shared_base() == base
         if name == policy or shares_base:
             policies.append(name)
+    if policy not in scenario.sampling_policies:
+        policies += students_by_teacher(scenario).get(policy, [])
     seated = scenario
     # A model is warmed up in a seat of its role. A league may give a role a seat in certain episodes only.
     if not scenario.games:
@@ -77,6 +82,30 @@ def _model_preparation_context(scenario: Scenario, policy: str, model: ModelConf
     return ModelPreparation(
         policy, partial(random_play_texts, seated, policies), partial(warm_up, seated, policies), prepare_other
     )
+
+
+def check_teacher_vocabularies(scenario: Scenario, sources: Mapping[str, ModelSource | None]) -> None:
+    """Check that every teacher has the tokens of its students, with the same ids. Only tokenizers are loaded.
+
+    Raises:
+        ValueError: if two vocabularies differ; the message names field, policies and a token.
+    """
+    for name, policy in scenario.policies.items():
+        source = sources[name]
+        for field, teacher in policy.learner.taught_by.items() if policy.learner else ():
+            teacher_source = sources[teacher]
+            if source is None or teacher_source is None:
+                continue
+            own, taught = source.tokenizer().get_vocab(), teacher_source.tokenizer().get_vocab()
+            if own == taught:
+                continue
+            token = min(token for token in own.keys() | taught.keys() if own.get(token) != taught.get(token))
+            ids = f"{own.get(token, 'missing')} for {name!r} and {taught.get(token, 'missing')} for {teacher!r}"
+            raise ValueError(
+                f"policies.{name}.learner.{field}: {teacher!r} has another vocabulary ({len(taught)} tokens, {name!r} "
+                f"has {len(own)}; the id of {token!r} is {ids}), but the two are compared token by token; choose a "
+                "teacher with the student's tokenizer (tiny models: vocabulary: bytes, or equal words)"
+            )
 
 
 def _prepare_language_model(scenario: Scenario, policy: str) -> ModelSource:

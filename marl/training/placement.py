@@ -114,21 +114,26 @@ def learner_settings_and_contexts(
     for name, policy in scenario.policies.items():
         if policy.learner and (source := sources[name]):
             seed = hash_to_seed(schedule.seed, "learner", name)
-            contexts[name] = (
-                policy.learner,
-                LearnerBuildArguments(name, source, policy.count_updates(schedule.steps), seed),
-            )
+            teachers: dict[str, ModelSource] = {}
+            for teacher in policy.learner.taught_by.values():
+                if teacher_source := sources[teacher]:
+                    teachers[teacher] = teacher_source
+            updates = policy.count_updates(schedule.steps)
+            contexts[name] = policy.learner, LearnerBuildArguments(name, source, updates, seed, teachers)
     return contexts
 
 
 def build_simulator(scenario: Scenario, sources: ModelSources) -> RolloutSimulator:
     """Return a simulator with an engine for each policy, and with slots for earlier weights of these policies."""
-    engines = build_engines(scenario.policies, sources)
+    playing = {name: policy for name, policy in scenario.policies.items() if name in scenario.sampling_policies}
+    engines = build_engines(playing, sources)
     simulator = simulator_from_engines(scenario, engines)
     slots: dict[str, SlotPool] = {}
     # A slot uses no memory until it holds the weights of a league member.
     for name, source in sources.items():
         policy = scenario.policies[name]
+        if name not in engines:
+            continue
         if source and _shared_base(policy):
             slots[name] = EarlierWeightsAdapterPool(engines[name], source)
         elif source:

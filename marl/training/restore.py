@@ -95,8 +95,12 @@ def restore_critic(folder: Path, step: int) -> LearnerCritic:
             f"--search: values: 'critic', but no learner of {folder} has one (learners: {kinds}); choices: rollouts"
         )
     state = read_checkpoint(home.checkpoints, step)[1]["learners"]
+    needed = dict(policies)
+    for policy in policies.values():
+        for teacher in policy.learner.taught_by.values() if policy.learner else ():
+            needed[teacher] = scenario.policies[teacher]
     contexts = learner_settings_and_contexts(
-        scenario.model_copy(update={"policies": policies}), prepare_models(scenario, policies)
+        scenario.model_copy(update={"policies": policies}), prepare_models(scenario, needed)
     )
     learners: dict[str, Learner] = {}
     for name, (settings, context) in contexts.items():

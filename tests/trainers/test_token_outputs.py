@@ -22,6 +22,7 @@ from marl.core.config import Sampling
 from marl.trainers.batching.batches import Batch, collate
 from marl.trainers.batching.rows import BatchRow
 from marl.trainers.forward import token_outputs as module
+from marl.trainers.forward.divergences import exact_kl
 from marl.trainers.forward.model_inputs import hidden_states
 from marl.trainers.forward.token_outputs import TokenOutputRequest, find_logit_transform, logits, token_outputs
 
@@ -41,7 +42,7 @@ HEADS: dict[str, Any] = {
     "multiplied": FalconH1Config(**SIZES, lm_head_multiplier=0.4, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8),
 }  # fmt: skip
 SAMPLINGS = [Sampling(), Sampling(temperature=0.7), Sampling(temperature=1.3, top_p=0.8), Sampling(top_k=7, top_p=0.9)]
-ALL = TokenOutputRequest(entropy=True, differentiable_entropy=True, exact_kl_anchors=frozenset({"near"}))
+ALL = TokenOutputRequest(entropy=True, differentiable_entropy=True, divergences={"near": exact_kl})
 
 
 def model_of(kind: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:

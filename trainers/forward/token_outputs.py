@@ -1,7 +1,7 @@
 """Outputs of a model at completion tokens: log-probabilities, entropies, and KL divergences from anchors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from marl.trainers.batching.batches import Batch
-from marl.trainers.forward.divergences import entropy, exact_kl
+from marl.trainers.forward.divergences import entropy
 from marl.trainers.forward.model_inputs import HiddenStates, hidden_states
 from marl.trainers.optim.memory_estimate import MAX_LOGIT_ENTRIES
 
@@ -23,6 +23,8 @@ _TABLE_AT_ONCE = 1 << 23
 for the next logits. Memory newly requested from the system would cost as much time as the logits."""
 _SMALL_TABLE = 1 << 20
 """Maximum number of logits that are saved for the backward pass, because they fit in a processor's cache."""
+DivergenceFunction = Callable[[Tensor, Tensor], Tensor]
+"""Function (policy's log-probabilities [N, V], anchor's [N, V]) -> divergences [N], such as `exact_kl`."""
 _TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 1e-2}
 """Relative error up to which two computations of logits count as equal, by dtype (default: 1e-3)."""
 _LOGIT_TRANSFORMS: WeakKeyDictionary[nn.Module, Callable[[Tensor], Tensor]] = WeakKeyDictionary()
@@ -36,8 +38,8 @@ class TokenOutputRequest:
     entropy: bool = False
     differentiable_entropy: bool = False
     """True if the loss needs the entropy's gradient."""
-    exact_kl_anchors: frozenset[str] = frozenset()
-    """Names of anchors with the exact KL divergence as output. Other anchors' output is the token's log-probability."""
+    divergences: Mapping[str, DivergenceFunction] = field(default_factory=dict)
+    """Anchor name -> divergence that is the anchor's output. Other anchors' output is the token's log-probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class TokenOutputs:
     entropy_BT: Tensor | None = None
     """[B, T], entropy over the whole vocabulary at the sampling temperature, without top-p and top-k."""
     anchors: Mapping[str, Tensor] | None = None
-    """Anchor name -> [B, T]: KL(model ‖ anchor), or the anchor's log-probability of the token."""
+    """Anchor name -> [B, T]: the divergence from the anchor, or the anchor's log-probability of the token."""
 
 
 def token_outputs(
@@ -68,7 +70,7 @@ def token_outputs(
     requested, anchor_models = requested or TokenOutputRequest(), anchor_models or {}
     states = hidden_states(model, batch.inputs)
     # Anchors with a KL gradient come first, since recomputation stops at the last output that needs a gradient.
-    ordered = dict(sorted(anchor_models.items(), key=lambda item: item[0] not in requested.exact_kl_anchors))
+    ordered = dict(sorted(anchor_models.items(), key=lambda item: item[0] not in requested.divergences))
     inputs = [states.tokens_NH, batch.tokens_N, batch.sampling_N3]
     # Anchors that are the same model share one forward pass.
     states_of: dict[int, Tensor] = {}
@@ -82,7 +84,7 @@ def token_outputs(
     has_state_gradient_alone = (
         torch.is_grad_enabled()
         and states.tokens_NH.requires_grad
-        and not (requested.differentiable_entropy or requested.exact_kl_anchors)
+        and not (requested.differentiable_entropy or requested.divergences)
         and not any(parameter.requires_grad for parameter in model.get_output_embeddings().parameters())
     )
     has_many_logits = len(states.tokens_NH) * head.vocabulary_size > _SMALL_TABLE
@@ -121,8 +123,10 @@ class _TokenOutputHead:
                 with torch.no_grad():
                     computed[id(anchor)] = _logprobs_at_temperature(logits(anchor, anchor_NH), sampling_N3)
             anchor_NV = computed[id(anchor)]
-            exact = name in self.spec.exact_kl_anchors
-            outputs.append(exact_kl(logprobs_NV, anchor_NV) if exact else _gather_token_logprobs(anchor_NV, tokens_N))
+            divergence = self.spec.divergences.get(name)
+            outputs.append(
+                divergence(logprobs_NV, anchor_NV) if divergence else _gather_token_logprobs(anchor_NV, tokens_N)
+            )
         return chosen_N, entropy_N, *outputs
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from marl.core.statistics import adapted_kl_coefficient
 from marl.core.types import Metrics
 from marl.models.lora import unadapted_base
+from marl.trainers.distillation.options import TeacherTerm
 from marl.trainers.optim.optimizer import (
     copy_tensors_with_equal_names,
     cpu_copy,
@@ -99,7 +100,7 @@ class KlAnchors:
         self.steered = {name: float(beta) for name, beta in steered.items()}
 
 
-def scheduled_kl_coefficient(anchor: KlAnchor, update_index: int, total_updates: int) -> float:
+def scheduled_kl_coefficient(anchor: KlAnchor | TeacherTerm, update_index: int, total_updates: int) -> float:
     """Return the KL coefficient at `update_index` of `total_updates`, scheduled from `anchor.coefficient` to
     `anchor.final` if given."""
     if anchor.final is None:

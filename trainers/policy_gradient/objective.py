@@ -1,6 +1,6 @@
 """Objective of policy gradients such as GRPO (2402.03300) and PPO (1707.06347): loss, KL penalties, entropy, critic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -13,10 +13,11 @@ from marl.trainers.batching.aggregation import MinibatchTotals, masked_sum, row_
 from marl.trainers.batching.batches import Batch
 from marl.trainers.batching.rows import BatchRow, group_by_agent_episode, policy_gradient_rows
 from marl.trainers.batching.unit_sequences import UnitSequenceConverter
-from marl.trainers.forward.divergences import sampled_kl, sampler_kl
-from marl.trainers.forward.token_outputs import TokenOutputRequest, TokenOutputs, token_outputs
+from marl.trainers.distillation.teachers import TEACHER, Teachers
+from marl.trainers.forward.divergences import exact_kl, sampled_kl, sampler_kl
+from marl.trainers.forward.token_outputs import DivergenceFunction, TokenOutputRequest, TokenOutputs, token_outputs
 from marl.trainers.objective import LossTerms, Objective
-from marl.trainers.optim.anchors import KlAnchors
+from marl.trainers.optim.anchors import KlAnchors, scheduled_kl_coefficient
 from marl.trainers.policy_gradient.critic import ValueLoss
 from marl.trainers.policy_gradient.entropy_bonus import EntropyBonus
 from marl.trainers.policy_gradient.mismatch import add_mismatch_weights, mismatch_weights, off_policy_sequence_mask
@@ -49,18 +50,29 @@ class PolicyGradientObjective(Objective):
     """
 
     def __init__(
-        self, settings: PolicyGradientOptions, model: nn.Module, steps: int, values: ValueLoss | None = None
+        self,
+        settings: PolicyGradientOptions,
+        model: nn.Module,
+        steps: int,
+        values: ValueLoss | None = None,
+        teachers: Teachers | None = None,
     ) -> None:
-        self.settings, self.loss, self._values = settings, settings.loss.build(), values
+        self.settings, self.loss, self._values, self._teachers = settings, settings.loss.build(), values, teachers
+        self._steps = steps
         self.anchors = KlAnchors(settings.anchors, model, steps)
         self.entropy_bonus = EntropyBonus(settings.entropy, settings.entropy_control)
-        exact = frozenset(name for name in self.anchors.loss_models if settings.anchors[name].estimator == "exact")
+        divergences: dict[str, DivergenceFunction] = {}
+        for name in self.anchors.loss_models:
+            if settings.anchors[name].estimator == "exact":
+                divergences[name] = exact_kl
+        if teachers:
+            divergences[TEACHER], self.supports_packing = teachers.divergence, teachers.support_packing
         has_bonus = bool(settings.entropy) or settings.entropy_control is not None
-        self._spec = TokenOutputRequest(entropy=True, differentiable_entropy=has_bonus, exact_kl_anchors=exact)
+        self._spec = TokenOutputRequest(entropy=True, differentiable_entropy=has_bonus, divergences=divergences)
         self._drops_tokens = settings.filter_cut or (settings.mismatch and settings.mismatch.denominator == "kept")
         self._update, self._token_count, self._loss_token_count = 0, 0, 0
         corrected = ("weight", "rejected") if settings.mismatch or settings.opsm is not None else ()
-        kl = [f"kl_{name}" for name in self.anchors.loss_models]
+        kl = [f"kl_{name}" for name in (*self.anchors.loss_models, *([TEACHER] if teachers else ()))]
         ratios = ("clip_fraction", "ratio_mean", "ratio_change")
         moved = ("kl_update",) if settings.has_several_optimizer_steps else ()
         self.step_limit = ("kl_update", settings.stop_at_kl) if settings.stop_at_kl is not None else None
@@ -71,7 +83,7 @@ class PolicyGradientObjective(Objective):
             self.loss_term_names += values.loss_term_names
             self.needed_reading_fields |= values.needed_reading_fields
             self.lr_scale, self.modules = values.lr_scale, values.modules
-            self.supports_packing = values.critic.supports_packing()
+            self.supports_packing = self.supports_packing and values.critic.supports_packing()
 
     def prepare_update(self, update_index: int) -> None:
         self._update, self._token_count, self._loss_token_count = update_index, 0, 0
@@ -97,18 +109,23 @@ class PolicyGradientObjective(Objective):
         by_row = loss.by_row or settings.opsm is not None
         # Merging sums advantages, which is correct only for a loss that is linear in them.
         merge = settings.merge and loss.linear
-        options: dict[str, Any] = {"merge_key": self._values.value_targets_of_sample} if self._values else {}
-        rows = policy_gradient_rows(remaining, settings.old, merge, by_row, settings.unit, **options)
+        rows = policy_gradient_rows(remaining, settings.old, merge, by_row, settings.unit, self._merge_key)
+        if self._teachers:
+            rows = self._teachers.add_index(rows)
         if settings.mismatch and settings.old == "read":
             rows = add_mismatch_weights(rows, settings.mismatch)
         self._token_count += sum(len(sample.token_ids) for sample in samples)
         self._loss_token_count += sum(row.count * row.loss_token_count for row in rows)
         return self._values.add_value_targets(rows) if self._values else rows
 
+    def forward_key(self, row: BatchRow) -> Hashable:
+        """Return the index of the row's teacher; equal for all rows without teachers."""
+        return row.scalars.get(TEACHER)
+
     def forward_loss(self, model: nn.Module, batch: Batch, totals: MinibatchTotals) -> LossTerms:
         """Return the policy's loss with its penalties, plus the critic's loss if the learner has a critic."""
         with self._values.no_policy_gradient_in_warm_up() if self._values else nullcontext():
-            outputs = token_outputs(model, batch, self._spec, self.anchors.loss_models)
+            outputs = token_outputs(model, batch, self._spec, self._anchor_models(batch))
         logprobs_BT, mask_BT, old_BT = outputs.logprobs_BT, batch.loss_mask_BT, batch.columns["old"]
         sequences = UnitSequenceConverter(batch)
         columns = map(sequences.concatenate_rows_of_units, (logprobs_BT, old_BT, batch.columns["advantages"], mask_BT))
@@ -129,14 +146,14 @@ class PolicyGradientObjective(Objective):
         policy_B = scale_B * masked_sum(policy_BT, mask_BT)
         kl: dict[str, Tensor] = {}
         for name, kl_BT in (outputs.anchors or {}).items():
-            if (anchor := self.settings.anchors[name]).estimator != "exact":
+            if name != TEACHER and (anchor := self.settings.anchors[name]).estimator != "exact":
                 # For a sampled estimator, `kl_BT` holds the anchor's log-probabilities until this line.
                 kl_BT = sampled_kl(logprobs_BT, kl_BT, old_BT, mask_BT, anchor.estimator, anchor.clamp)
             kl[name] = kl_BT
         assert outputs.entropy_BT is not None
         penalty_B = mask_BT.new_zeros(len(mask_BT), dtype=logprobs_BT.dtype)
         for name, kl_BT in kl.items():
-            penalty_B = penalty_B + self.anchors.coefficient(name, self._update) * masked_sum(kl_BT, mask_BT)
+            penalty_B = penalty_B + self._kl_coefficient(name) * masked_sum(kl_BT, mask_BT)
         if self.entropy_bonus.coefficient:
             penalty_B = penalty_B - self.entropy_bonus.coefficient * masked_sum(outputs.entropy_BT, mask_BT)
         # A row stands for `counts_B` equal samples: its advantage is their sum, so its penalty is multiplied.
@@ -180,6 +197,21 @@ class PolicyGradientObjective(Objective):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.anchors.load_state_dict(state["anchors"], state["steered"]["anchors"])
         self.entropy_bonus.load_state_dict(state["steered"]["entropy"])
+
+    def _merge_key(self, sample: Sample) -> Hashable:
+        """Return a key that is equal for samples with the same value targets and the same teacher."""
+        values = self._values.value_targets_of_sample(sample) if self._values else None
+        return values, self._teachers.index_of_sample(sample) if self._teachers else 0
+
+    def _anchor_models(self, batch: Batch) -> dict[str, nn.Module]:
+        """Return the models of the KL terms in the loss, by name, with the batch's teacher last."""
+        models = dict(self.anchors.loss_models)
+        return models | {TEACHER: self._teachers.model_of_batch(batch)} if self._teachers else models
+
+    def _kl_coefficient(self, name: str) -> float:
+        if name == TEACHER and self.settings.distill:
+            return scheduled_kl_coefficient(self.settings.distill, self._update, self._steps)
+        return self.anchors.coefficient(name, self._update)
 
     def _mismatch_and_mask_weights(
         self, logprobs_BT: Tensor, batch: Batch, sequences: UnitSequenceConverter

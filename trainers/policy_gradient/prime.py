@@ -12,6 +12,7 @@ from marl.core.types import Sample
 from marl.trainers.batching.aggregation import MinibatchTotals, masked_difference, masked_sum
 from marl.trainers.batching.batches import Batch
 from marl.trainers.batching.rows import BatchRow
+from marl.trainers.distillation.teachers import Teachers
 from marl.trainers.forward.token_outputs import TokenOutputs, token_outputs
 from marl.trainers.objective import LossTerms
 from marl.trainers.optim.anchors import copy_with_shared_frozen_weights
@@ -44,8 +45,15 @@ class PrimeObjective(PolicyGradientObjective):
     vocabulary at temperature 1.
     """
 
-    def __init__(self, settings: PolicyGradientOptions, prm: ImplicitRewardModel, model: nn.Module, steps: int) -> None:
-        super().__init__(settings, model, steps)
+    def __init__(
+        self,
+        settings: PolicyGradientOptions,
+        prm: ImplicitRewardModel,
+        model: nn.Module,
+        steps: int,
+        teachers: Teachers | None = None,
+    ) -> None:
+        super().__init__(settings, model, steps, teachers=teachers)
         self._prm_settings = prm
         self.prm: nn.Module = copy_with_shared_frozen_weights(model).train()
         self._reference: nn.Module = copy_with_shared_frozen_weights(model).eval()

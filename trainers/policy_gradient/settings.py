@@ -23,8 +23,15 @@ class Grpo(PolicyGradientOptions):
         from marl.trainers.policy_gradient.objective import PolicyGradientObjective
 
         model = context.source.model()
-        values = self.build_value_loss(context, model)
-        return GradientLearner(self, context, model, PolicyGradientObjective(self, model, context.steps, values))
+        values, teachers = self.build_value_loss(context, model), self.build_teachers(context, model)
+        objective = PolicyGradientObjective(self, model, context.steps, values, teachers)
+        return GradientLearner(self, context, model, objective)
+
+    def build_teachers(self, context: LearnerBuildArguments, model: Any) -> Any:
+        """Return the teachers of the term `distill`, or None without this term."""
+        from marl.trainers.distillation.teachers import Teachers
+
+        return Teachers(self.distill, context.teachers, model) if self.distill else None
 
     def build_value_loss(self, context: LearnerBuildArguments, model: Any) -> Any:
         """Return the value loss of the learner's critic, or None if the learner has no critic."""
@@ -106,4 +113,5 @@ class Prime(Grpo):
         from marl.trainers.policy_gradient.prime import PrimeObjective
 
         model = context.source.model()
-        return GradientLearner(self, context, model, PrimeObjective(self, self.prm, model, context.steps))
+        objective = PrimeObjective(self, self.prm, model, context.steps, self.build_teachers(context, model))
+        return GradientLearner(self, context, model, objective)

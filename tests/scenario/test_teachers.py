@@ -1,0 +1,103 @@
+"""Teachers of distillation: what is refused before a weight is loaded, and a run with a teacher and two roles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import marl
+from marl.rollout.simulator import RolloutSimulator
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import validate
+from marl.training.build import build
+
+TINY: dict[str, Any] = {"kind": "tiny", "hidden": 16, "layers": 1, "vocabulary": "bytes"}
+
+
+ROLES = {name: {"kind": "player", "policy": "student", "sampling": {"max_tokens": 6}} for name in ("first", "second")}
+
+
+def data(learner: dict[str, Any], **policies: Any) -> dict[str, Any]:
+    return {
+        "game": {"kind": "nim"},
+        "seats": {"player_0": "first", "player_1": "second"},
+        "roles": ROLES,
+        "policies": {
+            "student": {"model": TINY, "learner": learner},
+            "large": {"model": {**TINY, "seed": 1}},
+            **policies,
+        },
+        "schedule": {"steps": 3, "groups": 1, "group_size": 1, "threads": 1},
+        "evaluate": {"every": 100},
+    }
+
+
+def student(teacher: Any) -> dict[str, Any]:
+    return {"kind": "distillation", "teacher": teacher, "lr": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("learner", "policies", "message"),
+    [
+        (student("larg"), {}, r"student.learner.teacher: no policy 'larg'; did you mean 'large'"),
+        (student("student"), {"large": None}, "teacher: 'student' would teach itself; name another policy"),
+        (
+            {"kind": "grpo", "distill": {"teacher": "peer"}},
+            {"peer": {"model": TINY, "learner": {"kind": "sft"}}, "large": None},
+            r"learner.distill.teacher: 'peer' has a learner \(sft\) and would change while it teaches",
+        ),
+        (
+            student("rule"),
+            {"rule": {"engine": {"kind": "random"}}},
+            "teacher: engine 'random' of 'rule' has no weights whose probabilities could be read; frozen policies with "
+            "a model: large",
+        ),
+        (student({"first": "large"}), {}, "teacher.second: missing; role 'second' trains this policy"),
+        (
+            student({"first": "large", "second": "large", "third": "large"}),
+            {},
+            "teacher.third: no role 'third' trains this policy; choices: first, second",
+        ),
+        ({"kind": "distillation"}, {}, "teacher"),
+        (student("large"), {"idle": {"model": TINY}}, "policies.idle: no role speaks with this policy"),
+    ],
+)  # fmt: skip
+def test_a_teacher_that_cannot_teach_is_refused_by_field_value_and_choices(learner, policies, message):
+    given = data(learner, **policies)
+    given["policies"] = {name: policy for name, policy in given["policies"].items() if policy}
+    with pytest.raises(ValueError, match=message):
+        validate(given)
+
+
+def test_a_teacher_with_another_vocabulary_is_refused_before_weights_are_loaded(monkeypatch):
+    monkeypatch.setattr("marl.models.weights.load_model", lambda _: pytest.fail("weights were loaded"))
+    words = {**TINY, "vocabulary": "words", "words": ["alpha", "beta"]}
+    settings = validate(data(student("large"), large={"model": words}))
+    with pytest.raises(ValueError, match=r"student.learner.teacher: 'large' has another vocabulary .*the id of "):
+        build(settings)
+
+
+def test_a_run_is_taught_by_a_policy_for_each_role_and_builds_no_engine_for_them(tmp_path):
+    learner = {"kind": "distillation", "teacher": {"first": "large", "second": "other"}, "lr": 0.01}
+    settings = validate(data(learner, other={"model": {**TINY, "seed": 2}}))
+    simulator = build(settings).simulator
+    assert isinstance(simulator, RolloutSimulator)
+    assert simulator.engines.keys() == {"student"}
+    marl.train(settings, tmp_path / "run")
+    rows = list(RunFolder(tmp_path / "run").rows())
+    divergences = [row["policy/student/kl_teacher"] for row in rows if "policy/student/kl_teacher" in row]
+    assert len(divergences) == 3
+    assert divergences[-1] < divergences[0]
+
+
+def test_a_run_teaches_the_next_one(tmp_path):
+    first = data({"kind": "grpo", "lr": 0.01})
+    del first["policies"]["large"]
+    first["schedule"] |= {"steps": 1, "group_size": 2}
+    marl.train(validate(first), tmp_path / "first")
+    model = {"kind": "trained", "run": str(tmp_path / "first"), "policy": "student"}
+    settings = validate(data(student("large"), large={"model": model}))
+    marl.train(settings, tmp_path / "second")
+    last = list(RunFolder(tmp_path / "second").rows())[-1]
+    assert last["policy/student/kl_teacher"] >= 0

@@ -4,7 +4,7 @@
         [--out FILE] [a.b=c]
 
 TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. RECIPE
-(rlhf, smollm2_steps, smollm2_poker) is a list of scenarios, each of which starts from the folder of the one before.
+(rlhf, distillation, smollm2_steps, smollm2_poker) is a list of scenarios, each of which starts from the folder of the one before.
 `sft` imitates the recorded answers of `team_arithmetic`'s solver from random weights. `two_games` compares two games in
 one run with each alone. Of
 what learners say of themselves, the loss and the accuracies are reported: means over the first and the last twentieth
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import time
 from functools import partial
@@ -71,13 +72,14 @@ TASKS = GAMES_OF | {Path(name).name: name for name in TEAMS}
 RECIPES = {
     "rlhf": tuple(f"recipes/rlhf_{step}" for step in ("1_sft", "2_reward", "3_ppo")),
     "smollm2_steps": tuple(f"real/smollm2_{step}" for step in ("1_sft", "2_dpo", "3_grpo")),
+    "distillation": ("nim_self_play", "recipes/distillation"),
     "smollm2_poker": tuple(f"real/smollm2_self_play_{step}" for step in ("1_format", "2_reward")),
 }
 RECORDED = {"smollm2_poker": ("real/smollm2_self_play_1_format", 400)}
 """Recipe -> scenario that learns from recorded random play, and episodes of it."""
 GOALS = ("eval/kuhn/nashconv", "eval/nim/optimal")
 """Figure of each game of `two_games`."""
-LEARNT = ("loss", "ratio_change", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy")
+LEARNT = ("loss", "ratio_change", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy", "kl_teacher")
 GAMES = 1000
 BEFORE = ("eval/random/win", "eval/minimax/draw")
 RETURNS = ("eval/value/player_0", "eval/value/agent_0", "eval/random/mean")
@@ -180,7 +182,20 @@ def follow(recipe: str, seed: int, budget: float, overrides: list[str]) -> dict[
             given = [*overrides, *recorded(recipe, file, seed)]
             found = one(ROOT / "scenarios" / f"{file}.yaml", Path("runs") / name, (seed, budget), given)
             figures |= {f"{name}/{key}": value for key, value in found.items()}
+        if recipe == "distillation":
+            figures |= tokens_to_the_teacher(figures)
     return figures
+
+
+def tokens_to_the_teacher(figures: dict[str, Any]) -> dict[str, float]:
+    """Return the sampled tokens after which each run first is within .01 of the teacher's success at its end."""
+    level = figures["nim_self_play/eval/optimal/end"] - 0.01
+    tokens: dict[str, float] = {}
+    for name in map(Path, RECIPES["distillation"]):
+        rows = RunFolder(Path("runs") / name.name).rows()
+        reached = [row["step/tokens"] for row in rows if row.get("eval/optimal", 0.0) >= level]
+        tokens[f"{name.name}/tokens_to_the_teacher"] = reached[0] if reached else math.inf
+    return tokens
 
 
 def recorded(recipe: str, file: str, seed: int) -> list[str]:
@@ -202,7 +217,7 @@ def one(file: Path, run: Path, how: tuple[int, float], overrides: list[str]) -> 
     started = time.perf_counter()
     whole_run(checked, run)
     rows = list(RunFolder(run).rows())
-    figures = {"steps": steps, "seconds": round(time.perf_counter() - started, 1)}
+    figures = {"steps": steps, "seconds": round(time.perf_counter() - started, 1), "tokens": rows[-1]["step/tokens"]}
     measured = held_out(rows) if "eval/held_out/episodes" in rows[0] else {}
     return figures | {name: round(value, 4) for name, value in (measured | exactly(rows) | learnt(rows)).items()}
 

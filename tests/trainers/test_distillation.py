@@ -13,6 +13,7 @@ from marl.core.config import Sampling
 from marl.trainers.distillation.options import TeacherTerm
 from marl.trainers.distillation.settings import Distillation
 from marl.trainers.distillation.teachers import generalized_jensen_shannon, teacher_divergence
+from marl.trainers.imitation.settings import Sft
 from marl.trainers.optim.settings import KlAnchor
 from marl.trainers.policy_gradient.settings import Grpo, Prime
 from tests.support.learning_samples import (
@@ -164,10 +165,10 @@ def test_layouts_of_the_batch_do_not_change_the_divergence(packing):
     )
 
 
-@pytest.mark.parametrize("kind", [Grpo, Prime])
-def test_a_term_adds_its_coefficient_times_the_divergence_to_the_loss_of_any_policy_gradient(kind):
+@pytest.mark.parametrize("kind", [Grpo, Prime, Sft])
+def test_a_term_adds_its_coefficient_times_the_divergence_to_the_loss_of_a_learner(kind):
     samples = make_samples(SamplePlan())
-    more: dict[str, Any] = {"fidelity": None, "reference": KlAnchor(coefficient=0.1)}
+    more: dict[str, Any] = {} if kind is Sft else {"fidelity": None, "reference": KlAnchor(coefficient=0.1)}
     plain, plain_gradients = first_step(build(kind(**more)), samples)
     taught, gradients = first_step(build(kind(**more, distill=TeacherTerm(teacher="large", coefficient=0.3))), samples)
     alone, alone_gradients = first_step(build(Distillation(teacher="large")), samples)

@@ -72,6 +72,27 @@ class TeacherTerm(TeacherSettings):
         return self
 
 
+class TaughtLearnerConfig(GradientLearnerConfig):
+    """Settings of a learner whose loss may have a teacher's term."""
+
+    distill: TeacherTerm | None = None
+    """Divergence from a teacher as a further term of the loss (nats a token), aggregated like the loss. Distributions
+    have the temperature at which the learner reads its samples. None: no teacher."""
+
+    @property
+    def taught_by(self) -> Mapping[str, str]:
+        fields = self.distill.teacher_fields if self.distill else {}
+        return {f"distill.{field}": policy for field, policy in fields.items()}
+
+    def role_conflicts(self, roles: Collection[str]) -> Iterator[str]:
+        for error in self.distill.role_errors(roles) if self.distill else ():
+            yield f"distill.{error}"
+
+    @property
+    def logit_table_count(self) -> float:
+        return super().logit_table_count + ANCHOR_LOGIT_TABLES * (self.distill is not None)
+
+
 class DistillationOptions(TeacherSettings, GradientLearnerConfig):
     """Settings of the learner `distillation`."""
 

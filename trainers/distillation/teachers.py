@@ -14,10 +14,11 @@ from marl.core.types import Sample
 from marl.protocols import ModelSource
 from marl.trainers.batching.batches import Batch
 from marl.trainers.batching.rows import BatchRow
-from marl.trainers.distillation.options import TeacherSettings
+from marl.trainers.distillation.options import TeacherSettings, TeacherTerm
 from marl.trainers.forward.attention import reason_packing_is_unsupported, supports_kv_cache
 from marl.trainers.forward.divergences import exact_kl
 from marl.trainers.forward.token_outputs import DivergenceFunction, find_logit_transform
+from marl.trainers.optim.anchors import scheduled_kl_coefficient
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
@@ -32,8 +33,10 @@ TEACHER = "teacher"
 class Teachers:
     """Frozen models that teach one policy. Every row has one teacher, that of its samples' role."""
 
-    def __init__(self, settings: TeacherSettings, sources: Mapping[str, ModelSource], student: nn.Module) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: TeacherSettings, sources: Mapping[str, ModelSource], student: nn.Module, steps: int = 1
+    ) -> None:
+        self._settings, self._steps = settings, steps
         self._models: list[nn.Module] = []
         device = next(student.parameters()).device
         for policy in settings.teachers:
@@ -58,6 +61,12 @@ class Teachers:
             scalars = {**row.scalars, TEACHER: float(self.index_of_sample(row.samples[0]))}
             indexed.append(replace(row, scalars=scalars))
         return indexed
+
+    def coefficient(self, update_index: int) -> float:
+        """Return the factor of the divergence in the loss of the update `update_index` (from 0)."""
+        if not isinstance(self._settings, TeacherTerm):
+            return 1.0
+        return scheduled_kl_coefficient(self._settings, update_index, self._steps)
 
     def model_of_batch(self, batch: Batch) -> nn.Module:
         """Return the model that teaches the batch, whose rows have the same teacher (`Objective.forward_key`)."""

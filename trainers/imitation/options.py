@@ -7,7 +7,7 @@ from pydantic import PositiveInt, model_validator
 
 from marl.core.config import Config, Sampling
 from marl.protocols.memory_estimates import MemorySavingSetting, MemoryUse, ModelSize, Workload
-from marl.trainers.optim.settings import GradientLearnerConfig
+from marl.trainers.distillation.options import TaughtLearnerConfig
 from marl.trainers.policy_gradient.critic_settings import CriticConfig
 from marl.trainers.preferences.options import RankingMeasure
 
@@ -30,7 +30,7 @@ class SampleSelection(Config):
         return self
 
 
-class ImitationOptions(GradientLearnerConfig):
+class ImitationOptions(TaughtLearnerConfig):
     """Settings of `sft`: the samples that are imitated, and an optional critic."""
 
     off_policy: ClassVar[bool] = True

@@ -14,10 +14,12 @@ class Sft(ImitationOptions):
     kind: str = "sft"
 
     def build(self, context: LearnerBuildArguments) -> Learner:
+        from marl.trainers.distillation.teachers import Teachers
         from marl.trainers.imitation.objective import ImitationObjective
         from marl.trainers.learner import GradientLearner
         from marl.trainers.policy_gradient.critic import ValueLoss
 
         model = context.source.model()
         values = ValueLoss.from_config(self.critic, self, context, model) if self.critic else None
-        return GradientLearner(self, context, model, ImitationObjective(self, values))
+        teachers = Teachers(self.distill, context.teachers, model, context.steps) if self.distill else None
+        return GradientLearner(self, context, model, ImitationObjective(self, values, teachers))

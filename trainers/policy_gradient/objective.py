@@ -17,7 +17,7 @@ from marl.trainers.distillation.teachers import TEACHER, Teachers
 from marl.trainers.forward.divergences import exact_kl, sampled_kl, sampler_kl
 from marl.trainers.forward.token_outputs import DivergenceFunction, TokenOutputRequest, TokenOutputs, token_outputs
 from marl.trainers.objective import LossTerms, Objective
-from marl.trainers.optim.anchors import KlAnchors, scheduled_kl_coefficient
+from marl.trainers.optim.anchors import KlAnchors
 from marl.trainers.policy_gradient.critic import ValueLoss
 from marl.trainers.policy_gradient.entropy_bonus import EntropyBonus
 from marl.trainers.policy_gradient.mismatch import add_mismatch_weights, mismatch_weights, off_policy_sequence_mask
@@ -58,7 +58,6 @@ class PolicyGradientObjective(Objective):
         teachers: Teachers | None = None,
     ) -> None:
         self.settings, self.loss, self._values, self._teachers = settings, settings.loss.build(), values, teachers
-        self._steps = steps
         self.anchors = KlAnchors(settings.anchors, model, steps)
         self.entropy_bonus = EntropyBonus(settings.entropy, settings.entropy_control)
         divergences: dict[str, DivergenceFunction] = {}
@@ -209,8 +208,8 @@ class PolicyGradientObjective(Objective):
         return models | {TEACHER: self._teachers.model_of_batch(batch)} if self._teachers else models
 
     def _kl_coefficient(self, name: str) -> float:
-        if name == TEACHER and self.settings.distill:
-            return scheduled_kl_coefficient(self.settings.distill, self._update, self._steps)
+        if name == TEACHER and self._teachers:
+            return self._teachers.coefficient(self._update)
         return self.anchors.coefficient(name, self._update)
 
     def _mismatch_and_mask_weights(

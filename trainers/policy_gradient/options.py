@@ -1,6 +1,6 @@
 """Settings of policy gradients: all fields of `grpo` and its variants; the code is not imported here."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Annotated, Any, Literal, Self
 
@@ -10,9 +10,9 @@ from marl.core.config import Config, Sampling, field_errors
 from marl.core.plugins import PluginField
 from marl.protocols import LossConfig
 from marl.protocols.memory_estimates import MemoryUse, ModelSize, Workload
-from marl.trainers.distillation.options import TeacherTerm
+from marl.trainers.distillation.options import TaughtLearnerConfig
 from marl.trainers.optim.memory_estimate import ANCHOR_LOGIT_TABLES, anchor_memory
-from marl.trainers.optim.settings import FidelityCheck, GradientLearnerConfig, KlAnchor
+from marl.trainers.optim.settings import FidelityCheck, KlAnchor
 from marl.trainers.policy_gradient.loss_settings import LOSS_OPTIONS, PpoClipLoss
 
 DEFAULT_BOUNDS = {
@@ -95,7 +95,7 @@ class ImplicitRewardModel(Config):
     """An agent's turns count as correct if its reward in the episode is at least this threshold."""
 
 
-class PolicyGradientOptions(GradientLearnerConfig):
+class PolicyGradientOptions(TaughtLearnerConfig):
     """Base settings of policy-gradient learners: loss, ratio, mismatch correction, KL anchors, entropy bonus."""
 
     loss: Annotated[LossConfig, PluginField("losses", LossConfig)] = PpoClipLoss()
@@ -135,19 +135,7 @@ class PolicyGradientOptions(GradientLearnerConfig):
     """KL anchor of magnetic mirror descent (2206.05825), usually frozen, with an annealed coefficient."""
     proximal: KlAnchor | None = None
     """KL anchor that is usually refreshed: the policy of a few updates ago, which keeps self-play from cycling."""
-    distill: TeacherTerm | None = None
-    """Divergence from a teacher as a further term of the loss (nats a token, at the sampling temperature), aggregated
-    like the loss. None: no teacher."""
     fidelity: FidelityCheck | None = FidelityCheck()
-
-    @property
-    def taught_by(self) -> Mapping[str, str]:
-        fields = self.distill.teacher_fields if self.distill else {}
-        return {f"distill.{field}": policy for field, policy in fields.items()}
-
-    def role_conflicts(self, roles: Collection[str]) -> Iterator[str]:
-        for error in self.distill.role_errors(roles) if self.distill else ():
-            yield f"distill.{error}"
 
     @property
     def anchors(self) -> dict[str, KlAnchor]:
@@ -168,7 +156,7 @@ class PolicyGradientOptions(GradientLearnerConfig):
     @property
     def logit_table_count(self) -> float:
         exact = [anchor for anchor in self.anchors.values() if anchor.adds_kl_loss_term and anchor.estimator == "exact"]
-        return super().logit_table_count + ANCHOR_LOGIT_TABLES * (len(exact) + (self.distill is not None))
+        return super().logit_table_count + ANCHOR_LOGIT_TABLES * len(exact)
 
     # This validator precedes the check of unknown fields, whose message would not point to `loss`.
     @model_validator(mode="before")

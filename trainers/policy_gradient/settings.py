@@ -31,7 +31,7 @@ class Grpo(PolicyGradientOptions):
         """Return the teachers of the term `distill`, or None without this term."""
         from marl.trainers.distillation.teachers import Teachers
 
-        return Teachers(self.distill, context.teachers, model) if self.distill else None
+        return Teachers(self.distill, context.teachers, model, context.steps) if self.distill else None
 
     def build_value_loss(self, context: LearnerBuildArguments, model: Any) -> Any:
         """Return the value loss of the learner's critic, or None if the learner has no critic."""

@@ -77,7 +77,7 @@ learning: $(VENV)/.dev
 	$(BIN)/python tests/bench/learning.py two_games --out tests/bench/results/two_games.json
 	for team in team_arithmetic train_solver_only train_solver_only_adapters train_solver_only_shared \
 			sage r_zero debate solver_critic code_team critic_verdict tree_sampling ppo_team pspo_nim dapo \
-			dpo_pairs sft sft_best prime rlhf iterative_dpo \
+			dpo_pairs sft sft_best prime rlhf distillation iterative_dpo \
 			chain mixture_of_agents absolute_zero kuhn_frozen_opponent taboo fork_join two_step_q tic_tac_toe_q; do \
 		$(BIN)/python tests/bench/learning.py $$team --out tests/bench/results/$$team.json || exit 1; \
 	done

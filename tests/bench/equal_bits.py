@@ -36,6 +36,7 @@ RECORDINGS = {
 }
 """Recorded random play that some scenarios learn from -> the scenario that plays it."""
 CHAINS = (
+    ["nim_self_play", "recipes/distillation"],
     ["recipes/rlhf_1_sft", "recipes/rlhf_2_reward", "recipes/rlhf_3_ppo"],
     ["real/smollm2_1_sft", "real/smollm2_2_dpo", "real/smollm2_3_grpo"],
     ["real/smollm2_self_play_1_format", "real/smollm2_self_play_2_reward"],

@@ -29,7 +29,8 @@ from _bench import ROOT, commit, parser, report
 SCENARIOS = ROOT / "scenarios"
 RUNS = ROOT / "runs" / "exactness"
 MARL = Path(sys.executable).with_name("marl")
-FIRST = {"recipes/rlhf_2_reward": ("recipes/rlhf_1_sft",),
+FIRST = {"recipes/distillation": ("nim_self_play",),
+         "recipes/rlhf_2_reward": ("recipes/rlhf_1_sft",),
          "recipes/rlhf_3_ppo": ("recipes/rlhf_1_sft", "recipes/rlhf_2_reward")}  # fmt: skip
 """Scenario -> those whose runs it starts from."""
 FEWEST = {"r_zero": 8, "recipes/iterative_dpo": 8}

@@ -4,7 +4,8 @@
         [--out FILE] [a.b=c]
 
 TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. RECIPE
-(rlhf, distillation, smollm2_steps, smollm2_poker) is a list of scenarios, each of which starts from the folder of the one before.
+(rlhf, distillation, smollm2_steps, smollm2_poker) is a list of scenarios, each of which uses the folder of the one
+before.
 `sft` imitates the recorded answers of `team_arithmetic`'s solver from random weights. `two_games` compares two games in
 one run with each alone. Of
 what learners say of themselves, the loss and the accuracies are reported: means over the first and the last twentieth

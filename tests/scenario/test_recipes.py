@@ -108,6 +108,15 @@ def test_the_iterative_recipe_evaluates_trains_and_saves_round_after_round() -> 
     assert [folder.name for folder in sorted(run.glob("0*"))] == ["000002", "000004", "000006"]
 
 
+def test_a_student_of_nim_comes_nearer_to_the_policy_of_the_run_before() -> None:
+    smaller = ["hidden=16", "warm_up.steps=10", "warm_up.episodes=64", "warm_up.batch=32"]
+    trained(SCENARIOS / "nim_self_play.yaml", *short(1, groups=2), *(f"policies.actor.model.{c}" for c in smaller))
+    changes = [*short(8), *(f"policies.student.model.{change}" for change in smaller), "evaluate.every=8"]
+    results = trained(RECIPES / "distillation.yaml", *changes, "policies.student.model.seed=1")
+    divergences = [row["policy/student/kl_teacher"] for row in results if row["step"]]
+    assert divergences[-1] < divergences[0]
+
+
 @pytest.mark.slow
 def test_a_model_learns_offline_from_two_games_and_takes_the_suite(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -15,6 +15,7 @@ from marl.core.seeds import episode_name_for_seeding, hash_to_seed
 from marl.core.types import Completion, Deal, ImitationTarget, Metrics, Purpose, Request
 from marl.protocols import GameConfig
 from marl.rollout.base import BaseSimulator
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.episode import Episode, GameError
 from marl.search.determinization import sample_determinizations
 from marl.search.evaluators import CriticValues, PolicyPrior, RolloutOrCriticEvaluator
@@ -102,6 +103,11 @@ class SearchPlayer:
         self._dropped: set[Episode] = set()
         self.results: list[SearchResult] = []
         """Results of all decisions so far."""
+
+    @property
+    def casting(self) -> RoleRequestBuilder:
+        """Roles and seed of the simulator."""
+        return self._simulator.casting
 
     def play(self, deals: Sequence[Deal]) -> list[Trajectory]:
         """Return the episodes of `deals`, in order, without dropped ones.

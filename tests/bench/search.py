@@ -55,6 +55,7 @@ from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import load
 from marl.scenario.schema import Scenario
+from marl.search.evaluation import SearchEvaluation
 from marl.search.mcts import LeafEvaluation, SearchLeaf, run_searches_in_parallel, search
 from marl.search.play import SearchPlayer, SearchRoles
 from marl.search.positions import SearchPosition
@@ -156,7 +157,14 @@ def draws(policies: EvaluatedPolicies, games: int, settings: SearchSettings | No
     """Return how often a policy draws against minimax and loses to it, with 95 % intervals, seats balanced."""
     scenario = policies.scenario
     opponents = OpponentPlayers.from_scripted_player(scenario, "minimax")
-    results = play_match(scenario, policies.load_simulator(), opponents, episodes=games, seed=0, search=settings)
+    results = play_match(
+        scenario,
+        policies.load_simulator(),
+        opponents,
+        episodes=games,
+        seed=0,
+        search=SearchEvaluation(settings) if settings else None,
+    )
     figures = results.metrics("minimax")
     wanted = [f"minimax/{kind}{bound}" for kind in ("draw", "loss") for bound in ("", "_low", "_high")]
     return {name: round(figures[name], 4) for name in wanted}
@@ -168,7 +176,9 @@ def hidden(policy: ScriptedConfig, seeds: Sequence[int]) -> dict[str, Any]:
     for seed in seeds:
         scenario = marl.load(SCENARIOS / "kuhn_self_play.yaml", [f"schedule.seed={seed}"])
         simulator = simulator_from_engines(scenario, {"actor": policy.build(None)})
-        figures["with_search"].append(round(exact_search_metrics(scenario, simulator, HIDDEN)["eval/nashconv"], 4))
+        figures["with_search"].append(
+            round(exact_search_metrics(scenario, simulator, SearchEvaluation(HIDDEN))["eval/nashconv"], 4)
+        )
         tree = build_game_tree(scenario.game, simulator.casting, scenario.seats)
         figures["without"] = round(move_probability_metrics(tree, [], simulator)["eval/nashconv"], 4)
     return figures
@@ -178,7 +188,7 @@ def nashconv_of_search(game: str, settings: SearchSettings, seed: int) -> float:
     """Return the exact NashConv of a search with `settings` whose policy knows nothing."""
     scenario = marl.load(SCENARIOS / f"{game}_self_play.yaml", [f"schedule.seed={seed}"])
     simulator = simulator_from_engines(scenario, {"actor": Random().build(None)})
-    return exact_search_metrics(scenario, simulator, settings)["eval/nashconv"]
+    return exact_search_metrics(scenario, simulator, SearchEvaluation(settings))["eval/nashconv"]
 
 
 def nashconv_of_open_spiel(game_name: str, simulations: int, exploration: float, seed: int) -> float:
@@ -283,7 +293,7 @@ def met(
         OpponentPlayers(roles, {name: engine}),
         episodes=games,
         seed=0,
-        search=settings,
+        search=SearchEvaluation(settings) if settings else None,
     )
     figures = results.metrics(name)
     wanted = [f"{kind}{bound}" for kind in ("win", "draw", "loss") for bound in ("", "_low", "_high")]

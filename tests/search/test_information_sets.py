@@ -20,6 +20,7 @@ from marl.games.liars_dice import LiarsDiceConfig
 from marl.protocols import GameStart
 from marl.rollout.episode import Episode
 from marl.scenario.load import validate
+from marl.search.evaluation import SearchEvaluation
 from marl.search.play import SearchPlayer, SearchRoles
 from marl.search.settings import SearchSettings
 from tests.support.small_games import make_deal, make_simulator
@@ -108,7 +109,7 @@ def test_its_nashconv_in_kuhn_poker_is_that_of_open_spiels_search() -> None:
             to_train=False,
         )
         simulator = make_simulator(scenario.game, {"actor": Random().build(None)}, seed)
-        ours.append(exact_search_metrics(scenario, simulator, settings)["eval/nashconv"])
+        ours.append(exact_search_metrics(scenario, simulator, SearchEvaluation(settings))["eval/nashconv"])
     theirs = fmean(_open_spiel_nashconv(500, seed) for seed in range(3))
     assert fmean(ours) == pytest.approx(theirs, abs=0.1)
 

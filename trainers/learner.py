@@ -2,6 +2,7 @@
 
 import math
 import random
+import time
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -38,6 +39,7 @@ from marl.trainers.optim.optimizer import (
     named_trained_tensors,
     scheduled_lr,
 )
+from marl.trainers.optim.peak_flops import device_peak_flops
 from marl.trainers.optim.settings import GradientLearnerConfig
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
@@ -94,6 +96,9 @@ class GradientLearner:
         fidelity = settings.fidelity
         self._gate = FidelityGate(fidelity, context.policy, model, self._planner) if fidelity else None
         self._optimizer = Optimizer(model, objective.modules, settings, objective.lr_scale)
+        self._peak_flops = device_peak_flops(self.device)
+        self._update_flops = 0.0
+        """FLOPs of the current update's forward and backward passes; counted if the peak of the device is known."""
 
     @property
     def needed_reading_fields(self) -> frozenset[str]:
@@ -109,6 +114,7 @@ class GradientLearner:
             NonFiniteError: if a loss, a gradient or a log-probability that was read is not finite.
             SamplerLogprobMismatchError: if the sampler's log-probabilities are too far from the learner's.
         """
+        started, self._update_flops = time.perf_counter(), 0.0
         fidelity_figures = self._gate.check_sampler_fidelity(samples, self.updates) if self._gate else {}
         lr = scheduled_lr(self.settings, self.updates, self.context.steps)
         if self.device.type == "cuda":
@@ -140,6 +146,9 @@ class GradientLearner:
         # On a CPU, only the peak memory since the process started is known, which would differ in a resumed run.
         if self.device.type == "cuda":
             metrics["memory_gib"] = torch.cuda.max_memory_allocated(self.device) / 2**30
+        if self._peak_flops:
+            torch.cuda.synchronize(self.device)
+            metrics["mfu"] = self._update_flops / (time.perf_counter() - started) / self._peak_flops
         return metrics | self.objective.finish_update(self.updates, self.model, metrics)
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
@@ -225,6 +234,8 @@ class GradientLearner:
         ordered: list[BatchRow] = []
         losses: list[Tensor] = []
         own_rows = rows_of_data_parallel_rank(rows, self._collective.rank, self._collective.world_size)
+        if self._peak_flops:
+            self._update_flops += self._planner.update_flops(own_rows)
         for chunk, batch in self._batches_with_idle_passes(self._plan_by_forward_key(own_rows), rows):
             terms = self.objective.forward_loss(self.model, batch, totals)
             if not chunk:

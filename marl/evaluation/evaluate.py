@@ -32,8 +32,8 @@ from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.episode import Episode
 from marl.runs.strategies import StrategyRow
 from marl.scenario.schema import Scenario
+from marl.search.evaluation import SearchEvaluation
 from marl.search.play import SearchPlayer, SearchRoles
-from marl.search.settings import SearchSettings
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
@@ -339,7 +339,7 @@ def play_match(
     *,
     episodes: int,
     seed: int,
-    search: SearchSettings | None = None,
+    search: SearchEvaluation | None = None,
 ) -> MatchReturns:
     """Play the scenario's policies in one seat, a different one in each episode, and `opponents` in all other seats.
 
@@ -355,7 +355,6 @@ def play_match(
     engines = {f"{policy}@opponent": engine for policy, engine in opponents.engines.items()}
     simulator = simulator.variant(RoleRequestBuilder(roles, simulator.casting.seed), engines)
     simulator.tokens = Counter()  # tokens of matches do not count in `step/eval_tokens`
-    player = SearchPlayer(simulator, search, searching_roles_and_seats(scenario)) if search else simulator
     deals: list[Deal] = []
     measured_seat: dict[str, str] = {}  # by episode
     for index in range(episodes):
@@ -366,7 +365,12 @@ def play_match(
         deals.append(Deal(name, name, deal_seed, seating, "eval", policies=policies))
         measured_seat[name] = measured
     returns: dict[str, list[float]] = {seat: [] for seat in seats}
-    for trajectory in player.play(deals):
+    if search:
+        player = SearchPlayer(simulator, search.settings, searching_roles_and_seats(scenario))
+        played = chain.from_iterable(map(player.play, search.chunks(deals, "episodes")))
+    else:
+        played = simulator.play(deals)
+    for trajectory in played:
         seat = measured_seat[trajectory.id]
         returns[seat].append(trajectory.returns.get(seat, 0.0))
     return MatchReturns(returns)

@@ -80,13 +80,18 @@ def run_searches_in_parallel(searches: Sequence[SearchGenerator], evaluate_leave
 
 
 def search(
-    root: SearchPosition, settings: SearchSettings, rng: random.Random, agent: str | None = None
+    root: SearchPosition,
+    settings: SearchSettings,
+    rng: random.Random,
+    agent: str | None = None,
+    tree: SearchTree | None = None,
 ) -> SearchGenerator:
     """Search from `root`: yield each new leaf before the end of the game, and return the result.
 
-    `agent` is the agent to choose a move for, if several agents move at once (default: the agent to move).
+    `agent` is the agent to choose a move for, if several agents move at once (default: the agent to move). `tree` is
+    the empty tree that the search builds (default: a tree of positions).
     """
-    tree = _SearchTree(settings, rng)
+    tree = tree or SearchTree(settings, rng)
     created = yield from tree.evaluate_and_create_node(root)
     if isinstance(created, JointNode):
         for _ in range(settings.simulations):
@@ -143,7 +148,7 @@ def draw_move_index(move_probabilities: Sequence[float], temperature: float, rng
     return rng.choices(range(len(move_probabilities)), apply_temperature(move_probabilities, temperature))[0]
 
 
-class _SearchTree:
+class SearchTree:
     """Search tree that grows from one root position."""
 
     root: TreeNode[SearchPosition]
@@ -182,6 +187,7 @@ class _SearchTree:
                 backpropagate([(visited, choice)], node.values)  # type: ignore[list-item]  # as above
 
     def _select_move(self, node: TreeNode[SearchPosition]) -> int:
+        """Return the index of the move at `node` that the selection rule prefers."""
         if self._settings.rule == "gumbel":
             return gumbel.select_move_below_root(node, self.bounds, self._settings)
         return select_move_by_puct(node, self.bounds, self._settings.exploration)
@@ -194,4 +200,8 @@ class _SearchTree:
             prior = evaluation.prior
             values = [earned + value for earned, value in zip(values, evaluation.values, strict=True)]
         self.bounds.extend_to_include(values)
+        return self._create_node(position, prior, values)
+
+    def _create_node(self, position: SearchPosition, prior: Sequence[float], values: Sequence[float]) -> SearchNode:
+        """Return a node without visits for `position`."""
         return JointNode(position, values) if position.joint else TreeNode(position, position.mover, prior, values)

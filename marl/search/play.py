@@ -15,9 +15,11 @@ from marl.core.seeds import episode_name_for_seeding, hash_to_seed
 from marl.core.types import Completion, Deal, ImitationTarget, Metrics, Purpose, Request
 from marl.protocols import GameConfig
 from marl.rollout.base import BaseSimulator
+from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.episode import Episode, GameError
 from marl.search.determinization import sample_determinizations
 from marl.search.evaluators import CriticValues, PolicyPrior, RolloutOrCriticEvaluator
+from marl.search.information_sets import InformationSetTree
 from marl.search.mcts import (
     LeafEvaluator,
     SearchGenerator,
@@ -102,6 +104,11 @@ class SearchPlayer:
         self.results: list[SearchResult] = []
         """Results of all decisions so far."""
 
+    @property
+    def casting(self) -> RoleRequestBuilder:
+        """Roles and seed of the simulator."""
+        return self._simulator.casting
+
     def play(self, deals: Sequence[Deal]) -> list[Trajectory]:
         """Return the episodes of `deals`, in order, without dropped ones.
 
@@ -173,7 +180,11 @@ class SearchPlayer:
                 episode.copy(episode.game, {**deal.seats, **self._search_roles.assumed_roles})
             )
             config = simulator.games[deal.game]
-            states = sample_determinizations(config, episode, settings.determinizations, rng, agent)
+            if settings.hidden_information == "ismcts" and not (config.has_perfect_information() or len(together) > 1):
+                searches.append(_search_information_sets(config, episode, settings, decision, rng))
+                decisions.append(([1.0], rng))
+                continue
+            states = sample_determinizations(config, episode, settings.determinizations or 8, rng, agent)
             # The decision's simulations are divided among its sampled states.
             share = settings.model_copy(update={"simulations": max(1, settings.simulations // len(states))})
             weights: list[float] = []
@@ -210,6 +221,21 @@ class SearchPlayer:
             targets = imitation_targets_from_search(result, self._settings, by_move) if self._targets else ()
             with self._drop_episode_on_error(episode):
                 episode.play_agent_answer(agent, replace(by_move[result.chosen_move], text=text, targets=targets))
+
+
+def _search_information_sets(
+    config: GameConfig, episode: Episode, settings: SearchSettings, decision: DecisionRequestCache, rng: random.Random
+) -> SearchGenerator:
+    """Return a search over information sets for the agent to move, with a state drawn anew for each simulation."""
+    count = settings.simulations
+    states = sample_determinizations(config, episode, settings.determinizations or count, rng)
+    roots = [SearchPosition(game, decision=decision) for _, game in states]
+    weights = [weight for weight, _ in states]
+    # As many states of equal weight as simulations are a sample already, and drawing from them would repeat some.
+    is_sample = len(roots) == count and min(weights) == max(weights)
+    order = roots if is_sample else rng.choices(roots, weights, k=count)
+    search_rng = random.Random(rng.getrandbits(63))
+    return search(roots[0], settings, search_rng, tree=InformationSetTree(settings, search_rng, iter(order)))
 
 
 def reason_critics_cannot_value_positions(game: GameConfig) -> str | None:

@@ -35,6 +35,7 @@ class SearchPosition:
     """A state of a game at or below the root of a search. Only `play` changes it."""
 
     __slots__ = (
+        "_children",
         "_episode",
         "agents",
         "decision",
@@ -69,6 +70,7 @@ class SearchPosition:
         self.game, self.parent, self.move, self.decision = game, parent, move, decision
         self.agents = tuple(game.possible_agents)
         self.returns = returns or (0.0,) * len(self.agents)
+        self._children: dict[str, SearchPosition] = {}
         self._episode: Episode | None = None
         self._update_mover_and_legal_moves()
 
@@ -118,6 +120,12 @@ class SearchPosition:
                 game.step(move)
                 returns = self._add_rewards_of_last_step(returns, game)
         return SearchPosition(game, returns, parent=self, move=" + ".join(moves), decision=self.decision)
+
+    def child(self, move: str) -> SearchPosition:
+        """Return the position after a legal move, which is stored here: later calls return the same position."""
+        if move not in self._children:
+            self._children[move] = self.position_after(move)
+        return self._children[move]
 
     def copy(self) -> SearchPosition:
         """Return a copy that `play` may change. No policy can be asked at the copy."""

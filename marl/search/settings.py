@@ -48,10 +48,14 @@ class SearchSettings(Config):
     """Moves in rollouts: uniformly random, or sampled from the policies."""
     repeats: PositiveInt = 1
     """Number of rollouts from a new position, whose mean return is the value of the position."""
-    determinizations: PositiveInt = 8
-    """Maximum number of sampled states in a game of imperfect information, all consistent with the information of the
-    agent to move. Each state is searched with perfect information, and the results are averaged (PIMC). This is
-    unsound: plans use hidden information. Simulations are divided among the states."""
+    hidden_information: Literal["ismcts", "pimc"] = "ismcts"
+    """Search in a game of imperfect information. `ismcts`: one tree over information sets, with another state that the
+    agent to move cannot tell from the real one in each simulation (Cowling et al. 2012). `pimc`: each of a few such
+    states is searched with perfect information, and the results are averaged; plans use hidden information. Where the
+    agent to move moves at once with others, the search is `pimc` with regret matching."""
+    determinizations: PositiveInt | None = None
+    """Maximum number of sampled states in a game of imperfect information (default: 8 with `pimc`, among which the
+    simulations are divided, and one for each simulation with `ismcts`)."""
     temperature: NonNegativeFloat = 0.0
     """Temperature of the played move, drawn from the search's policy to the power of 1 / temperature (0: the best
     move). `gumbel`: above 0 the move with the best noisy score is played, which is a draw from the improved policy."""

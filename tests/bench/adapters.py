@@ -163,7 +163,7 @@ def held(run: Run) -> dict[str, int]:
         "parameters": [p for each in learners for p in each.model.parameters()]
         + [t for each in engines for t in _tensors(each.network.model)],
         "optimizer": [t for each in learners for s in each._optimizer._adam.state.values() for t in s.values()],
-        "kv": [t for each in engines for layer in each._cache.held for t in layer.kv],
+        "kv": [t for each in engines for layer in each._decoder.cache.slot_layers for t in layer.kv],
     }
     seen: set[int] = set()
     sizes: Counter[str] = Counter()

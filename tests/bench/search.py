@@ -3,11 +3,15 @@
     python tests/bench/search.py [cost] [--games 50] [--run RUN] [--out FILE]
     python tests/bench/search.py tic_tac_toe --run RUN [--games 100] [--out FILE]
     python tests/bench/search.py connect_four [--run RUN] [--games 20] [--simulations 100 400] [--out FILE]
+    python tests/bench/search.py hidden [--out FILE]
 
 `tic_tac_toe`: draws of a run's policy against minimax, alone and with 400 simulations. `connect_four`: wins, draws and
 losses of a policy alone and with search, on the 4 x 5 board of its scenario, against alpha-beta of depth 6, perfect
 play (alpha-beta to the end) and OpenSpiel's MCTS of 1000 simulations. Without `--run` the policy plays at random, and
-is no prior. Games begin with the empty board, seats are balanced, intervals are of 95 %. The rest is of `cost`.
+is no prior. Games begin with the empty board, seats are balanced, intervals are of 95 %. `hidden`: exact NashConv
+of searches (uniform prior, random rollouts, moves drawn by visits) in Kuhn and Leduc poker by simulations a decision,
+mean of three seeds: over information sets, over determinizations, and OpenSpiel's `ISMCTSBot` with the best of three
+weights of exploration, where ours is always the default. The rest is of `cost`.
 
 Cost: tic-tac-toe from the empty board, PUCT, the same Python evaluator (uniform prior, value 0) in our search and in
 OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator, the
@@ -31,7 +35,9 @@ import numpy as np
 import pyspiel
 from _bench import ROOT, parser, report, silent, spread
 from _mcts_player import Mcts
+from open_spiel.python.algorithms.exploitability import nash_conv
 from open_spiel.python.algorithms.mcts import Evaluator, MCTSBot
+from open_spiel.python.policy import TabularPolicy
 
 import marl
 from marl.commands.eval.evaluate import EvaluatedPolicies, policies_of_run
@@ -49,6 +55,7 @@ from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import load
 from marl.scenario.schema import Scenario
+from marl.search.evaluation import SearchEvaluation
 from marl.search.mcts import LeafEvaluation, SearchLeaf, run_searches_in_parallel, search
 from marl.search.play import SearchPlayer, SearchRoles
 from marl.search.positions import SearchPosition
@@ -61,6 +68,8 @@ PLAY = SearchSettings(simulations=400, repeats=4, prior="uniform")
 BY_POLICY = SearchSettings(simulations=150, repeats=4)
 TRAINED = SearchSettings(simulations=400, prior_temperature=4.0)
 SHARP = SearchSettings(simulations=400)
+EXPLORATIONS = (2.0, 5.0, 15.0)
+"""Weights of exploration of OpenSpiel's search, in chips: of its own tests, and for payoffs of up to 13 chips."""
 HIDDEN = SearchSettings(simulations=200, temperature=1.0)
 
 
@@ -148,7 +157,14 @@ def draws(policies: EvaluatedPolicies, games: int, settings: SearchSettings | No
     """Return how often a policy draws against minimax and loses to it, with 95 % intervals, seats balanced."""
     scenario = policies.scenario
     opponents = OpponentPlayers.from_scripted_player(scenario, "minimax")
-    results = play_match(scenario, policies.load_simulator(), opponents, episodes=games, seed=0, search=settings)
+    results = play_match(
+        scenario,
+        policies.load_simulator(),
+        opponents,
+        episodes=games,
+        seed=0,
+        search=SearchEvaluation(settings) if settings else None,
+    )
     figures = results.metrics("minimax")
     wanted = [f"minimax/{kind}{bound}" for kind in ("draw", "loss") for bound in ("", "_low", "_high")]
     return {name: round(figures[name], 4) for name in wanted}
@@ -160,10 +176,54 @@ def hidden(policy: ScriptedConfig, seeds: Sequence[int]) -> dict[str, Any]:
     for seed in seeds:
         scenario = marl.load(SCENARIOS / "kuhn_self_play.yaml", [f"schedule.seed={seed}"])
         simulator = simulator_from_engines(scenario, {"actor": policy.build(None)})
-        figures["with_search"].append(round(exact_search_metrics(scenario, simulator, HIDDEN)["eval/nashconv"], 4))
+        figures["with_search"].append(
+            round(exact_search_metrics(scenario, simulator, SearchEvaluation(HIDDEN))["eval/nashconv"], 4)
+        )
         tree = build_game_tree(scenario.game, simulator.casting, scenario.seats)
         figures["without"] = round(move_probability_metrics(tree, [], simulator)["eval/nashconv"], 4)
     return figures
+
+
+def nashconv_of_search(game: str, settings: SearchSettings, seed: int) -> float:
+    """Return the exact NashConv of a search with `settings` whose policy knows nothing."""
+    scenario = marl.load(SCENARIOS / f"{game}_self_play.yaml", [f"schedule.seed={seed}"])
+    simulator = simulator_from_engines(scenario, {"actor": Random().build(None)})
+    return exact_search_metrics(scenario, simulator, SearchEvaluation(settings))["eval/nashconv"]
+
+
+def nashconv_of_open_spiel(game_name: str, simulations: int, exploration: float, seed: int) -> float:
+    """Return the exact NashConv of the visits of OpenSpiel's search, with an equal budget in each information state."""
+    game = pyspiel.load_game(game_name)
+    table = TabularPolicy(game)
+    visits, rollout = pyspiel.ISMCTSFinalPolicyType.NORMALIZED_VISIT_COUNT, pyspiel.RandomRolloutEvaluator(1, seed)
+    bot = pyspiel.ISMCTSBot(seed, rollout, exploration, simulations, -1, visits)
+    for state in table.states:
+        policy = dict(bot.get_policy(state))
+        row = table.state_lookup[state.information_state_string()]
+        table.action_probability_array[row] = [policy.get(action, 0.0) for action in range(game.num_distinct_actions())]
+    return float(nash_conv(game, table))  # type: ignore[arg-type]  # a number unless asked for details
+
+
+def hidden_search(chosen: Namespace) -> None:
+    """Measure the NashConv of searches in Kuhn and Leduc poker by their number of simulations."""
+    seeds, figures = range(3), dict[str, Any]()
+    for game, budgets in (("kuhn", (100, 1000, 10_000)), ("leduc", (100, 1000))):
+        for simulations in budgets:
+            row: dict[str, Any] = {}
+            for kind in ("ismcts", "pimc"):
+                began = time.process_time()
+                fields = {"simulations": simulations, "temperature": 1.0, "prior": "uniform"}
+                settings = SearchSettings.model_validate({**fields, "hidden_information": kind})
+                row[kind] = spread([nashconv_of_search(game, settings, seed) for seed in seeds], 3)
+                row[f"{kind}_cpu_seconds"] = round(time.process_time() - began, 1)
+            by_exploration: dict[float, list[float]] = {}
+            for weight in EXPLORATIONS:
+                measured = [nashconv_of_open_spiel(f"{game}_poker", simulations, weight, seed) for seed in seeds]
+                by_exploration[weight] = measured
+            best = min(EXPLORATIONS, key=lambda weight: statistics.fmean(by_exploration[weight]))
+            row |= {"open_spiel": spread(by_exploration[best], 3), "open_spiel_exploration": best}
+            figures[f"{game}/{simulations}"] = row
+    report(figures, chosen.out, seeds=list(seeds), explorations=EXPLORATIONS)
 
 
 def tic_tac_toe(chosen: Namespace) -> None:
@@ -233,7 +293,7 @@ def met(
         OpponentPlayers(roles, {name: engine}),
         episodes=games,
         seed=0,
-        search=settings,
+        search=SearchEvaluation(settings) if settings else None,
     )
     figures = results.metrics(name)
     wanted = [f"{kind}{bound}" for kind in ("win", "draw", "loss") for bound in ("", "_low", "_high")]
@@ -242,17 +302,17 @@ def met(
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("measured", nargs="?", choices=["cost", "tic_tac_toe", "connect_four"], default="cost")
+    options.add_argument("measured", nargs="?", choices=list(MEASUREMENTS), default="cost")
     options.add_argument("--games", type=int)
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--run", type=Path)
     options.add_argument("--simulations", type=int, nargs="+", default=[100, 400])
     chosen = options.parse_args()
-    usual_games = {"cost": 50, "tic_tac_toe": 100, "connect_four": 20}
-    chosen.games = chosen.games or usual_games[chosen.measured]
+    measure, usual_games = MEASUREMENTS[chosen.measured]
+    chosen.games = chosen.games or usual_games
     if chosen.measured == "tic_tac_toe" and chosen.run is None:
         options.error("tic_tac_toe: --run RUN names the trained policy, such as one of tests/bench/expert_iteration.py")
-    {"cost": cost_and_play, "tic_tac_toe": tic_tac_toe, "connect_four": connect_four}[chosen.measured](chosen)
+    measure(chosen)
 
 
 def cost_and_play(chosen: Namespace) -> None:
@@ -278,6 +338,14 @@ def cost_and_play(chosen: Namespace) -> None:
     settings = {"play": play_settings, "hidden": HIDDEN.model_dump(mode="json"), "games": chosen.games}
     report(figures, chosen.out, seeds=[0], simulations=SIMULATIONS, **settings)
 
+
+MEASUREMENTS = {
+    "cost": (cost_and_play, 50),
+    "tic_tac_toe": (tic_tac_toe, 100),
+    "connect_four": (connect_four, 20),
+    "hidden": (hidden_search, 0),
+}
+"""Name -> (measurement, default number of games)."""
 
 if __name__ == "__main__":
     main()

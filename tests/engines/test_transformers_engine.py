@@ -280,10 +280,11 @@ def test_weights_that_are_no_numbers_are_named(words: PretrainedSource, temperat
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-3), ("bfloat16", 0.1)])
-def test_logprobs_hold_on_a_gpu(bytewise: PretrainedSource, dtype: str, tolerance: float) -> None:
+def test_logprobs_hold_on_a_gpu(bytewise: PretrainedSource, dtype: str, tolerance: float, cache: str) -> None:
     checkpoint = replace(bytewise, dtype=dtype, device="cuda")
-    sampler, model = engine(checkpoint, slots=5), checkpoint.model()
+    sampler, model = engine(checkpoint, slots=5, cache=cache), checkpoint.model()
     requests = uneven(16, 24)
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=tolerance)

@@ -13,6 +13,7 @@ from marl.evaluation.search_policy import exact_search_metrics
 from marl.games.repeated_matrix import RepeatedMatrixConfig
 from marl.protocols import GameConfig
 from marl.scenario.load import validate
+from marl.search.evaluation import SearchEvaluation
 from marl.search.evaluators import RolloutOrCriticEvaluator
 from marl.search.mcts import SearchResult, run_searches_in_parallel, search
 from marl.search.play import SearchPlayer, SearchRoles
@@ -68,7 +69,7 @@ def test_exploitability_in_goofspiel_falls_with_the_budget() -> None:
     values: list[float] = []
     for simulations in (4, 400):
         settings = SearchSettings(simulations=simulations, prior="uniform")
-        metrics = exact_search_metrics(scenario, simulator, settings)
+        metrics = exact_search_metrics(scenario, simulator, SearchEvaluation(settings))
         values.append(metrics["eval/nashconv"])
         # The game is symmetric, so its value is 0.
         assert simulations == 4 or metrics["eval/value/player_0"] == pytest.approx(0, abs=0.05)

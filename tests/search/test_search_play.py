@@ -28,6 +28,7 @@ from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Scenario
 from marl.search.determinization import sample_determinizations
+from marl.search.evaluation import SearchEvaluation
 from marl.search.play import SearchPlayer, SearchRoles
 from marl.search.settings import SearchSettings
 from tests.support.small_games import (
@@ -202,10 +203,14 @@ def test_a_game_that_exports_no_deals_is_dealt_again_until_the_agent_cannot_tell
 def test_search_in_kuhn_poker_has_an_exact_nashconv() -> None:
     setting = scenario("kuhn_poker")
     simulator = make_simulator(setting.game, Random().build(None))
-    uniform = exact_search_metrics(setting, simulator, SearchSettings(simulations=1, prior="uniform", temperature=1e6))
+    uniform = exact_search_metrics(
+        setting, simulator, SearchEvaluation(SearchSettings(simulations=1, prior="uniform", temperature=1e6))
+    )
     # Visits of one simulation are all on one move, whatever the temperature: a deterministic policy.
     assert 0 < uniform["eval/nashconv"] <= 4
-    searched = exact_search_metrics(setting, simulator, SearchSettings(simulations=200, temperature=1.0))
+    searched = exact_search_metrics(
+        setting, simulator, SearchEvaluation(SearchSettings(simulations=200, temperature=1.0))
+    )
     assert searched["eval/nashconv"] < 11 / 12  # that of the random policy without search
     assert searched["eval/value/player_0"] == -searched["eval/value/player_1"]
 
@@ -217,14 +222,14 @@ def test_search_plays_nim_perfectly_though_its_policy_knows_nothing() -> None:
     setting = scenario("nim", piles=[3, 5])
     simulator = make_simulator(setting.game, Random().build(None))
     settings = SearchSettings(simulations=80)
-    assert exact_search_metrics(setting, simulator, settings)["eval/optimal"] == 1.0
+    assert exact_search_metrics(setting, simulator, SearchEvaluation(settings))["eval/optimal"] == 1.0
     results = play_match(
         setting,
         simulator,
         OpponentPlayers.from_scripted_player(setting, "random"),
         episodes=10,
         seed=0,
-        search=settings,
+        search=SearchEvaluation(settings),
     )
     without = play_match(
         setting, simulator, OpponentPlayers.from_scripted_player(setting, "random"), episodes=10, seed=0
@@ -238,7 +243,9 @@ def test_search_draws_against_minimax_in_tic_tac_toe() -> None:
     simulator = make_simulator(setting.game, Random().build(None))
     opponents = OpponentPlayers.from_scripted_player(setting, "minimax")
     settings = SearchSettings(simulations=300, repeats=4, prior="uniform")
-    figures = play_match(setting, simulator, opponents, episodes=40, seed=0, search=settings).metrics("m")
+    figures = play_match(setting, simulator, opponents, episodes=40, seed=0, search=SearchEvaluation(settings)).metrics(
+        "m"
+    )
     assert figures["m/draw"] >= 0.9
 
 
@@ -251,8 +258,43 @@ def test_eval_takes_the_settings_of_a_search(tmp_path: Path) -> None:
     file.write_text(json.dumps(scenario("nim", piles=[3, 5]).model_dump(mode="json", exclude_defaults=True)))
     measured = policies_of_scenario(file, [], None, best=False)
     figures = evaluate_policies(measured, "minimax", 8, parse_search("{simulations: 100}"))
-    assert figures["eval/optimal"] > 0.9
     assert figures["eval/minimax/episodes"] == 8
+    assert "eval/optimal" not in figures
+
+
+def test_exact_figures_of_a_search_have_a_budget_of_simulations(tmp_path: Path) -> None:
+    file = tmp_path / "nim.yaml"
+    file.write_text(json.dumps(scenario("nim", piles=[3, 5]).model_dump(mode="json", exclude_defaults=True)))
+    measured, search = policies_of_scenario(file, [], None, best=False), parse_search("{simulations: 100}")
+    figures = evaluate_policies(measured, "minimax", 8, search, exact_simulations=200)
+    # Two of the three positions with a wrong move are searched, so the figure has an interval.
+    assert figures["eval/optimal"] > 0.9
+    assert "eval/optimal_low" in figures
+    # NashConv needs all information states.
+    assert "eval/nashconv" not in figures
+    every = evaluate_policies(measured, None, 8, search)
+    assert {"eval/nashconv", "eval/optimal"} <= every.keys()
+    assert "eval/optimal_low" not in every
+    with pytest.raises(ScenarioError, match="--exact-simulations 99: too few for any figure"):
+        evaluate_policies(measured, None, 8, search, exact_simulations=99)
+    with pytest.raises(ScenarioError, match="--exact-simulations 99 needs --search"):
+        evaluate_policies(measured, None, 8, None, exact_simulations=99)
+
+
+def test_a_search_shows_its_progress_and_its_chunks_change_no_figure() -> None:
+    setting = scenario("kuhn_poker")
+    simulator = make_simulator(setting.game, Random().build(None))
+    settings, shown = SearchSettings(simulations=8, temperature=1.0), list[tuple[str, int]]()
+
+    def track(items: Sequence[Any], description: str) -> Sequence[Any]:
+        shown.append((description, len(items)))
+        return items
+
+    plain = exact_search_metrics(setting, simulator, SearchEvaluation(settings))
+    assert exact_search_metrics(setting, simulator, SearchEvaluation(settings, 8 * 12, track)) == plain
+    assert shown[0] == ("information states", 1)
+    # NashConv needs all twelve information states.
+    assert exact_search_metrics(setting, simulator, SearchEvaluation(settings, 8 * 12 - 1)) == {}
 
 
 # --- expert iteration ------------------------------------------------------------------------------------------------

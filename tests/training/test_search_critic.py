@@ -71,7 +71,7 @@ def test_values_of_a_checkpoint_are_read_from_its_head_and_divided_by_the_scale_
 
 
 def test_eval_searches_by_the_critic_of_a_run_and_says_who_has_none(run: Path, tmp_path: Path) -> None:
-    figures = evaluate_policies(policies_of_run(run, (), None, best=False), "random", 2, SEARCH)
+    figures = evaluate_policies(policies_of_run(run, (), None, best=False), "random", 2, SEARCH, 10**6)
     assert figures["eval/random/episodes"] == 2
     assert 0 <= figures["eval/optimal"] <= 1
     file = Path(__file__).parents[2] / "scenarios" / "nim_self_play.yaml"

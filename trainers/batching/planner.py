@@ -67,7 +67,10 @@ class LayoutCostModel:
         head_size = settings.to_dict().get("head_dim") or settings.hidden_size // heads
         kind = next(model.parameters()).device.type
         self.skips_masked_blocks = skips_masked_blocks
-        self._token_flops = 2.0 * (sum(p.numel() for p in model.parameters()) - sum(table_sizes.values()))
+        layers = [p for p in model.parameters() if id(p) not in table_sizes]
+        self._token_flops = 2.0 * sum(p.numel() for p in layers)
+        self._trained_token_flops = 2.0 * sum(p.numel() for p in layers if p.requires_grad)
+        self._trains_head = outer.requires_grad
         self._pair_flops = 4.0 * settings.num_hidden_layers * heads * head_size
         self._head_flops = 2.0 * outer.numel()
         hidden_bytes = settings.hidden_size * model.dtype.itemsize
@@ -89,6 +92,20 @@ class LayoutCostModel:
         matrix_flops = self._matrix_product_flops(tokens, chunks)
         time = matrix_flops + ATTENTION_FLOP_TIME * self._pair_flops * timed_pairs + self.pass_time * len(chunks)
         return ForwardFlopsAndTime(matrix_flops + self._pair_flops * pairs / 2, time)
+
+    def update_flops(self, rows: Sequence[BatchRow]) -> float:
+        """Return the FLOPs of a forward and a backward pass over the text of each row alone.
+
+        Neither padding nor recomputation counts, and a shared prefix counts in each text. The backward pass takes twice
+        the forward's FLOPs, of which the half for the weights' own gradients counts for trained weights only.
+        """
+        token_flops = 2 * self._token_flops + self._trained_token_flops
+        head_flops = (2 + self._trains_head) * self._head_flops
+        flops = 0.0
+        for row in rows:
+            tokens = row.length - 1
+            flops += token_flops * tokens + 3 * self._pair_flops * tokens**2 / 2 + head_flops * len(row.token_ids)
+        return flops
 
     def two_pass_cost(self, chunks: Sequence[Sequence[BatchRow]]) -> ForwardFlopsAndTime:
         """Return the cost of two passes for each chunk of rows: prompts, then completions with copied keys."""
@@ -175,6 +192,10 @@ class BatchPlanner:
         if self._obstacle and packing not in ("auto", "padded"):
             name = type(model).__name__
             raise ValueError(f"packing={packing!r} is not for {name}: {self._obstacle}; choose auto or padded")
+
+    def update_flops(self, rows: Sequence[BatchRow]) -> float:
+        """Return the FLOPs of a forward and a backward pass over the text of each row alone."""
+        return self._layout_cost_model.update_flops(rows)
 
     def collated_batches(
         self, rows: Sequence[BatchRow], *, with_end_states: bool = False

@@ -18,6 +18,7 @@ METRICS = """
 policy/POLICY/rows | rows | rows of the update after identical samples were merged, summed over optimizer steps
 policy/POLICY/tokens | tokens | completion tokens in the loss, summed over optimizer steps
 policy/POLICY/memory_gib | GiB | peak of GPU memory during the update; on a GPU only
+policy/POLICY/mfu | fraction | model FLOPs per second over a GPU's peak in bfloat16; each text whole, no padding
 """
 
 FIRST_STEP_STATS: tuple[str, ...] = ("kl_sampler",)

@@ -97,6 +97,15 @@ class PolicyEvalOptions:
             "rollouts, '{rule: tree, by: critic.score, tokens: 400}'."
         ),
     ] = None
+    exact_simulations: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --search for moves: at most this many simulations for exact figures (0: none). NashConv needs "
+            "all information states; optimal moves are measured in fewer positions. Default: no limit, or 0 with "
+            "--against.",
+        ),
+    ] = None
     out: _Out = None
 
     def evaluated_policies(self, target: Path, overrides: Sequence[str] = ()) -> EvaluatedPolicies:
@@ -124,7 +133,7 @@ class RunEvalOptions(PolicyEvalOptions):
             ScenarioError: as `evaluate_policies` and `measure_without_role`, or if options exclude each other.
         """
         if self.without is None:
-            return evaluate_policies(policies, self.against, self.episodes, search)
+            return evaluate_policies(policies, self.against, self.episodes, search, self.exact_simulations)
         for option, value in (("--against", self.against), ("--search", self.search)):
             if value is not None:
                 raise ScenarioError(f"--without {self.without} and {option} {value} exclude each other; give one")
@@ -232,7 +241,13 @@ def evaluate_transfer(
     create_output_folder(options.out)
     search = parse_search(options.search) if options.search else None
     policies = options.evaluated_policies(run)
-    measure = partial(evaluate_policies, opponent_or_run=options.against, episodes=options.episodes, search=search)
+    measure = partial(
+        evaluate_policies,
+        opponent_or_run=options.against,
+        episodes=options.episodes,
+        search=search,
+        exact_simulations=options.exact_simulations,
+    )
     results = measure_transfers(policies, run, files, overrides, measure)
     echo(render_transfers(results))
     if options.out is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import track
 
 from marl.commands.simulators import untrained_simulator
 from marl.core.config import choices_hint
@@ -33,6 +35,7 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, explain_validation_error, format_problem_list, load
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
+from marl.search.evaluation import SearchEvaluation
 from marl.search.play import reason_critics_cannot_value_positions
 from marl.search.settings import SearchSettings, TurnSearchSettings
 from marl.training.restore import best_checkpoint_step, restore_critic, restore_simulator
@@ -92,22 +95,30 @@ def policies_of_scenario(file: Path, overrides: Sequence[str], step: int | None,
 
 
 def evaluate_policies(
-    policies: EvaluatedPolicies, opponent_or_run: str | None, episodes: int, search: AnySearch | None = None
+    policies: EvaluatedPolicies,
+    opponent_or_run: str | None,
+    episodes: int,
+    search: AnySearch | None = None,
+    exact_simulations: int | None = None,
 ) -> Metrics:
     """Return exact metrics of games that allow them, and metrics of play.
 
     Policies play on held-out starts if the game has held-out starts, and against the opponent `opponent_or_run` (a name
     or a run). With `search`, policies search a tree for their moves, or teams choose between rollouts on held-out
-    starts.
+    starts. A search of moves takes at most `exact_simulations` simulations for exact metrics (default: no limit in a
+    game without an opponent, and 0 in a game with one).
 
     Raises:
-        ScenarioError: if nothing can be measured without an opponent, or `search` does not fit the games.
+        ScenarioError: if nothing can be measured without an opponent or within the budget, or `search` does not fit the
+            games.
     """
     scenario = policies.scenario
     views = scenario.scenario_by_game()
     # The opponents are loaded first, so that a wrong `--against` is reported before the policies' weights are loaded.
     opponents = _opponents_by_game(views, opponent_or_run) if opponent_or_run else {}
     _require_measurable_games(views, opponent_or_run, search)
+    if exact_simulations is not None and not isinstance(search, SearchSettings):
+        raise ScenarioError(f"--exact-simulations {exact_simulations} needs --search '{{simulations: N}}'")
     critic = None
     if isinstance(search, SearchSettings) and search.values == "critic":
         if policies.load_critic is None:
@@ -127,8 +138,11 @@ def evaluate_policies(
         if isinstance(search, TurnSearchSettings):
             metrics |= insert_game_into_metric_names(name, turn_search_metrics(view, game_simulator, search, episodes))
             continue
+        search_evaluation: SearchEvaluation | None = None
         if search:
-            measured = exact_search_metrics(view, game_simulator, search)
+            budget = 0 if exact_simulations is None and name in opponents else exact_simulations
+            search_evaluation = SearchEvaluation(search, budget, _show_progress)
+            measured = exact_search_metrics(view, game_simulator, search_evaluation)
         else:
             game, casting, seats = view.game, game_simulator.casting, view.seats
             # The game tree needs all start states. Other games may still have positions with known best moves.
@@ -140,9 +154,21 @@ def evaluate_policies(
                 measured |= HeldOutEvaluator(view, game_simulator, episodes, greedy=view.evaluate.greedy)()
         metrics |= insert_game_into_metric_names(name, measured)
         if opponent_or_run and name in opponents:
-            results = play_match(view, game_simulator, opponents[name], episodes=episodes, seed=0, search=search)
+            results = play_match(
+                view, game_simulator, opponents[name], episodes=episodes, seed=0, search=search_evaluation
+            )
             metrics |= insert_game_into_metric_names(name, results.metrics(f"eval/{Path(opponent_or_run).name}"))
+    if not metrics:
+        raise ScenarioError(
+            f"--exact-simulations {exact_simulations}: too few for any figure; leave it out, or play --against OPPONENT"
+        )
     return metrics
+
+
+def _show_progress(items: Sequence[Any], description: str) -> Iterable[Any]:
+    """Yield `items`, with a progress bar on standard error if it is a terminal."""
+    console = Console(stderr=True)
+    return track(items, description, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _require_measurable_games(

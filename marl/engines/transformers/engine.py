@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from marl.core.types import Completion, CompletionFailure, Request, Ticket
 from marl.engines.token_engine import (
@@ -23,11 +22,12 @@ from marl.engines.token_engine import (
     thinking_budget_after_prefix,
     with_segments,
 )
+from marl.engines.transformers.decoding import Decoder
 from marl.engines.transformers.model_runner import ModelRunner, score_forced_texts
 from marl.engines.transformers.policy_weights import FullWeights
-from marl.engines.transformers.sampling import SamplingTensors, draw_tokens, next_token_logprobs, uniform_random_numbers
-from marl.engines.transformers.slots import DecodeBatch, SamplingJob, SlotCache
-from marl.models.chat_template import ChatTokenizer, Prompt
+from marl.engines.transformers.slots import SamplingJob
+from marl.engines.transformers.static_decoding import StaticDecoder
+from marl.models.chat_template import ChatTokenizer
 from marl.protocols import ModelSource, Weights
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class TransformersEngine:
 
         Raises:
             ValueError: if the tokenizer has more tokens than the model, `max_context` exceeds the model's positions, or
-                the architecture cannot be decoded in slots.
+                the architecture cannot be decoded in slots, or not as the setting `cache` says.
         """
         model = policy_weights.model
         embedded = model.get_input_embeddings().weight.shape[0]
@@ -64,12 +64,13 @@ class TransformersEngine:
         self._queue: list[tuple[Ticket, SamplingJob]] = []
         self._refused: list[Answer] = []
         self._tickets: set[Ticket] = set()
-        self._slots = DecodeBatch(settings.slots)
         # Free slots are gathered, because reading one short prompt costs about as much as a step of all rows.
         self._refill = max(1, settings.slots // _REFILL_DIVISOR)
-        self._cache = SlotCache(self.network.layers, self.network.dtype)
-        # Sampling settings of the active rows, as tensors, or None if the rows have changed since.
-        self._sampling_tensors: SamplingTensors | None = None
+        if self.network.uses_static_cache(settings.cache):
+            self._decoder: Decoder = StaticDecoder(self.network, settings.slots, self.context)
+        else:
+            self._decoder = Decoder(self.network, settings.slots)
+        self._slots = self._decoder.batch
 
     def submit(self, ticket: Ticket, request: Request) -> None:
         """Queue a request. Requests with lower tickets are served first.
@@ -102,7 +103,7 @@ class TransformersEngine:
         self._refused = [answer for answer in self._refused if answer[0] not in cancelled]
         self._queue = [entry for entry in self._queue if entry[0] not in cancelled]
         heapq.heapify(self._queue)
-        self._free_rows([row for row, job in enumerate(self._slots.jobs) if job.ticket in cancelled])
+        self._decoder.free_rows([row for row, job in enumerate(self._slots.jobs) if job.ticket in cancelled])
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         """Copy weights in place; active rows continue with the new weights (see `Completion.versions`).
@@ -116,6 +117,7 @@ class TransformersEngine:
     def add_policy(self, policy: str, source: ModelSource | None) -> None:
         """Add `policy`, which samples with the adapter `source`, or with the engine's initial weights."""
         self.policy_weights.add_policy(policy, source)
+        self._decoder.forget_captured_steps()
 
     def remove_policy(self, policy: str) -> None:
         """Free the weights of `policy`.
@@ -125,6 +127,7 @@ class TransformersEngine:
         """
         check_no_open_requests(policy, [job.request for job in (*self._slots.jobs, *(job for _, job in self._queue))])
         self.policy_weights.remove_policy(policy)
+        self._decoder.forget_captured_steps()
 
     @torch.inference_mode()
     def step(self, wait_s: float) -> list[Answer]:
@@ -137,7 +140,7 @@ class TransformersEngine:
         # A job that only scores a forced text needs no slot, but waits for jobs with lower tickets.
         while self._queue and (free or self._queue[0][1].request.forced is not None):
             job = heapq.heappop(self._queue)[1]
-            job.version = self._current_weights_version(job)
+            job.version = self._decoder.current_weights_version(job)
             if job.request.forced is None:
                 free -= 1
                 sampled.append(job)
@@ -158,33 +161,12 @@ class TransformersEngine:
 
     def _sample_next_tokens(self, new_jobs: Sequence[SamplingJob]) -> list[Answer]:
         """Sample one token of every active row and every new job; return the completions that have ended."""
-        slots, device, rows = self._slots, self.network.device, len(self._slots.jobs)
-        logits: list[Tensor] = []
-        if rows:
-            last_tokens_N = slots.tokens_ST[np.arange(rows), slots.counts_S[:rows] - 1]
-            ids_NQ = torch.from_numpy(last_tokens_N[:, None]).to(device)
-            # The positions are a copy, because `from_numpy` would share the array that the next line changes.
-            positions_NQ = torch.tensor(slots.lengths_S[:rows, None], device=device)
-            slots.lengths_S[:rows] += 1
-            length = int(slots.lengths_S[:rows].max())
-            policies = slots.policies_S[:rows]
-            logits.append(self.network.decode(self._cache, ids_NQ, positions_NQ, length, policies)[:, -1])
-        if new_jobs:
-            logits.append(self._prefill_rows(new_jobs))
-        logits_NV = torch.cat(logits) if len(logits) > 1 else logits[0]
-        if self._sampling_tensors is None:
-            self._sampling_tensors = SamplingTensors.from_settings([job.request.sampling for job in slots.jobs], device)
+        slots = self._slots
+        new_ids, new_logprobs = self._decoder.sample_next_tokens(new_jobs)
         rows = len(slots.jobs)
-        uniforms_N = torch.from_numpy(uniform_random_numbers(slots.counters_S[:rows], slots.counts_S[:rows])).to(device)
-        logprobs_NV = next_token_logprobs(logits_NV, self._sampling_tensors)
-        tokens_N, logprobs_N = draw_tokens(logprobs_NV, uniforms_N)
-        for row, job in enumerate(slots.jobs):
-            if job.thinking is not None and (token := job.thinking.token_to_impose) is not None:
-                tokens_N[row], logprobs_N[row] = token, logprobs_NV[row, token]
-        new_ids, new_logprobs = tokens_N.numpy(force=True), logprobs_N.numpy(force=True)
         if np.isnan(new_logprobs).any():
             job = slots.jobs[int(np.isnan(new_logprobs).argmax())]
-            raise nan_logits_error(job.request.policy, self._current_weights_version(job))
+            raise nan_logits_error(job.request.policy, self._decoder.current_weights_version(job))
         slots.append_tokens(new_ids, new_logprobs)
         # A completion ends at an end token, at a stop text, or at the maximum number of tokens.
         stopped_N = (new_ids[:, None] == self._ends_E).any(1)
@@ -200,52 +182,8 @@ class TransformersEngine:
             logprobs = slots.logprobs_ST[row, : len(token_ids)].tolist()
             text = decode_completion(self.chat_tokenizer, job.request, job.prompt, token_ids)
             finish = "stop" if stopped_N[row] else "length"
-            version = self._current_weights_version(job)
+            version = self._decoder.current_weights_version(job)
             completion = job.to_completion(text, token_ids, logprobs, finish, version)
             answers.append((job.ticket, with_segments(completion, job.request, self.chat_tokenizer)))
-        self._free_rows(finished_rows)
+        self._decoder.free_rows(finished_rows)
         return answers
-
-    def _prefill_rows(self, jobs: Sequence[SamplingJob]) -> Tensor:
-        """Move `jobs` into slots and read the prompts. Return the logits [N, V] of the first token of each job."""
-        slots, first = self._slots, len(self._slots.jobs)
-        # A prompt's keys and values are copied from an active row with the same prompt and weights version.
-        # Rows of other versions do not count, because other weights compute other keys and values.
-        cached: dict[Prompt, int] = {}
-        for row, job in enumerate(slots.jobs):
-            if job.version == self._current_weights_version(job):
-                cached[job.prompt] = row
-        jobs_by_prompt: dict[Prompt, dict[int, SamplingJob]] = {}
-        for row, job in enumerate(jobs, first):
-            jobs_by_prompt.setdefault(job.prompt, {})[row] = job
-        for prompt in list(filter(cached.__contains__, jobs_by_prompt)):
-            source, rows = cached[prompt], jobs_by_prompt.pop(prompt)
-            self._cache.copy_slots([source] * len(rows), list(rows), len(prompt.ids))
-            for job in rows.values():
-                job.logits_V = slots.jobs[source].logits_V
-        unread_prompts = list(jobs_by_prompt)
-        for batch in self.network.prefill_batch_indices(unread_prompts):
-            prompts = [unread_prompts[index] for index in batch]
-            kv, logits_PV = self.network.prefill(prompts)
-            sources, targets = list[int](), list[int]()
-            for source, (prompt, logits_V) in enumerate(zip(prompts, logits_PV.unbind(), strict=True)):
-                for row, job in jobs_by_prompt[prompt].items():
-                    sources.append(source)
-                    targets.append(row)
-                    job.logits_V = logits_V
-            self._cache.store_prefilled(kv, sources, targets)
-        slots.add_rows(jobs)
-        self._sampling_tensors = None
-        return torch.stack([job.logits_V for job in jobs if job.logits_V is not None])
-
-    def _current_weights_version(self, job: SamplingJob) -> int:
-        return self.policy_weights.versions[job.prompt.policy]
-
-    def _free_rows(self, rows: Sequence[int]) -> None:
-        """Free `rows`. The last rows move into the gaps, so that active rows stay contiguous."""
-        if not rows:
-            return
-        sources, targets = self._slots.remove_rows(rows)
-        if targets:
-            self._cache.copy_slots(sources, targets, int(self._slots.lengths_S[targets].max()))
-        self._sampling_tensors = None

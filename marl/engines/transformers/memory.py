@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,22 @@ LOGIT_COPIES = 4.0
 """Number of float32 tensors [rows, vocabulary] in sampling: logits, log-probabilities, probabilities, sums."""
 
 
-def sampling_memory_uses(settings: Transformers, sizes: Sequence[ModelSize], work: Workload) -> Iterator[MemoryUse]:
-    """Yield the memory uses of one engine for policies of these `sizes`, which share all weights or the base model."""
+def power_of_two_at_least(number: float) -> int:
+    """Return the least power of two that is at least `number`, which is positive."""
+    return 1 << max(0, math.ceil(number) - 1).bit_length()
+
+
+def sampling_memory_uses(
+    settings: Transformers, sizes: Sequence[ModelSize], work: Workload, *, on_gpu: bool
+) -> Iterator[MemoryUse]:
+    """Yield the memory uses of one engine for policies of these `sizes`, which share all weights or the base model.
+
+    `on_gpu`: the engine is on a GPU, where decoding in a static cache is the default.
+    """
     size, rows = sizes[0], min(settings.slots, work.completions)
+    is_static = settings.cache == "static" or (settings.cache is None and on_gpu)
+    if is_static:
+        rows = min(settings.slots, power_of_two_at_least(rows))
     if size.adapter is None:
         yield MemoryUse("weights to sample with", size.weight_bytes * size.parameters)
     else:
@@ -34,7 +48,7 @@ def sampling_memory_uses(settings: Transformers, sizes: Sequence[ModelSize], wor
         longest = min(longest, settings.max_context)
     capacity = INITIAL_SLOT_CAPACITY
     # The cache grows once for the prompts, and then again while answers are written.
-    for length in (min(work.max_prompt_tokens, longest), longest):
+    for length in (min(work.max_prompt_tokens, longest), power_of_two_at_least(longest) if is_static else longest):
         while capacity < length:
             capacity = max(2 * capacity, work.max_prompt_tokens)
     yield MemoryUse("keys and values", rows * capacity * size.kv_cache_bytes_per_token)
@@ -47,5 +61,10 @@ def sampling_memory_uses(settings: Transformers, sizes: Sequence[ModelSize], wor
     states += FLOAT32_BYTES * 3 * size.hidden_size
     logits = min(prompts * size.vocabulary, MAX_LOGITS_PER_FORWARD) * size.weight_bytes
     reading = prompts * work.max_prompt_tokens * (size.kv_cache_bytes_per_token + states) + 2 * logits
-    # Prompts are read before tokens are decoded, so only the larger of the two needs counts.
-    yield MemoryUse("decoding or reading prompts", max(decoding, reading), "play")
+    if is_static and on_gpu:
+        # CUDA graphs keep the memory of their temporary tensors. This has not been measured on a GPU.
+        yield MemoryUse("CUDA graphs of decoding", decoding)
+        yield MemoryUse("reading prompts", reading, "play")
+    else:
+        # Prompts are read before tokens are decoded, so only the larger of the two needs counts.
+        yield MemoryUse("decoding or reading prompts", max(decoding, reading), "play")

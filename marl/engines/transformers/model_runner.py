@@ -34,6 +34,8 @@ _MIN_SAVED_PREFIX_FLOPS = 4e9
 overhead of a forward exceeds the time of its matrix products."""
 _DECODABLE_CACHE_LAYERS = {DynamicLayer.__name__, DynamicSlidingWindowLayer.__name__}
 _SUPPORTED_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+"""Types of rotary embeddings whose forward compares positions on the host, which a CUDA graph cannot."""
 TokenIds = tuple[int, ...]
 KeysAndValues = list[tuple[Tensor, Tensor]]
 """Keys and values [P, H, L, D] of each layer."""
@@ -81,6 +83,24 @@ class ModelRunner:
                 f"{self.name}: masks its past by {', '.join(kinds)}; known are {sorted(_SUPPORTED_LAYER_TYPES)}"
             )
         self._check_cached_decoding()
+
+    def uses_static_cache(self, cache: str | None) -> bool:
+        """Return True if rows are decoded in tensors of fixed shapes. `cache`: the engine's setting of that name.
+
+        Raises:
+            ValueError: if the setting is `static`, but forwards cannot be captured as CUDA graphs.
+        """
+        if self.device.type != "cuda":
+            return cache == "static"
+        settings = self.model.config.get_text_config().to_dict()
+        obstacle = ""
+        if not self.model._can_compile_fullgraph:
+            obstacle = "Transformers marks it as not to be compiled as one graph"
+        elif odd := [word for word in _LENGTH_DEPENDENT_ROPE if word in str(settings.get("rope_parameters"))]:
+            obstacle = f"its rotary embeddings ({odd[0]}) depend on the longest position, which the host would read"
+        if cache == "static" and obstacle:
+            raise ValueError(f"cache: 'static' is not for {self.name} on a GPU: {obstacle}; choose 'dynamic'")
+        return cache != "dynamic" and not obstacle
 
     def prefill_batch_indices(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
         """Yield batches of one policy and at most `prefill_tokens` tokens, each as a list of indices of `prompts`."""

@@ -39,6 +39,8 @@ class RowAdapterGates:
         self._policies_N = np.empty(0, np.int64)
         self.policies_N = torch.empty(0, dtype=torch.long, device=gates_KR.device)
         self.gates_N1R = gates_KR[:0, None]
+        self._fixed: dict[int, tuple[NDArray[np.int64], Tensor, Tensor]] = {}
+        """Number of rows -> their policies, and `policies_N` and `gates_N1R` that captured forwards read."""
 
     def set_row_policies(self, policy_indices_N: NDArray[np.int64]) -> None:
         """Use the adapter of the policy with index `policy_indices_N[n]` in row n of the next forwards."""
@@ -50,6 +52,20 @@ class RowAdapterGates:
         is_single = len(policy_indices_N) > 0 and bool((policy_indices_N == policy_indices_N[0]).all())
         self.range = self._ranges[int(policy_indices_N[0])] if is_single else slice(None)
         self.gates_N1R = self.gates_KR[self.policies_N, self.range][:, None]
+
+    def set_row_policies_in_place(self, policy_indices_N: NDArray[np.int64]) -> None:
+        """Do the same in tensors that stay at their addresses for this number of rows, over all of R."""
+        rows = len(policy_indices_N)
+        seen, self.policies_N, self.gates_N1R = self._fixed.get(rows) or (
+            np.empty(0, np.int64),
+            torch.zeros(rows, dtype=torch.long, device=self.gates_KR.device),
+            self.gates_KR.new_zeros(rows, 1, self.gates_KR.shape[1]),
+        )
+        self.range, self._policies_N = slice(None), policy_indices_N.copy()
+        if not np.array_equal(seen, policy_indices_N):
+            self.policies_N.copy_(torch.from_numpy(self._policies_N))
+            self.gates_N1R.copy_(self.gates_KR[self.policies_N][:, None])
+            self._fixed[rows] = self._policies_N, self.policies_N, self.gates_N1R
 
 
 class MultiLoraLayer(nn.Module):
@@ -133,9 +149,15 @@ class MultiLoraModel:
         """Return the index of `policy`, which has an adapter in this model."""
         return get_policy_adapter(policy, self._adapters).index
 
-    def set_row_policies(self, policy_indices_N: NDArray[np.int64]) -> None:
-        """Use the adapter of the policy with index `policy_indices_N[n]` in row n of the next forwards."""
-        self.gate.set_row_policies(policy_indices_N)
+    def set_row_policies(self, policy_indices_N: NDArray[np.int64], *, in_place: bool = False) -> None:
+        """Use the adapter of the policy with index `policy_indices_N[n]` in row n of the next forwards.
+
+        With `in_place`, forwards read tensors that stay at their addresses for this number of rows.
+        """
+        if in_place:
+            self.gate.set_row_policies_in_place(policy_indices_N)
+        else:
+            self.gate.set_row_policies(policy_indices_N)
 
     def adapter_tensors(self, policy: str) -> dict[str, Tensor]:
         """Return the tensors of the adapter of `policy`, by the names under which learners publish them."""

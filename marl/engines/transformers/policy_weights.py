@@ -23,7 +23,7 @@ class FullWeights(SinglePolicyWeights):
         """Return 0, the index of every policy."""
         return 0
 
-    def set_row_policies(self, policy_indices_N: NDArray[np.int64]) -> None:
+    def set_row_policies(self, policy_indices_N: NDArray[np.int64], *, in_place: bool = False) -> None:
         """Do nothing, because all rows of the next forward use the same weights."""
 
     def _overwrite_weights(self, weights: Weights, owner_in_errors: str) -> None:

@@ -17,13 +17,15 @@ from marl.core.config import Sampling
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 """Increment of SplitMix64's counter."""
+_SPLITMIX64_ROUNDS = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
+"""Shift and factor of each round of SplitMix64."""
 _MASK = (1 << 64) - 1
 
 
 def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the outputs of SplitMix64 for the counters `state` (Steele, Lea, Flood 2014; Vigna's constants)."""
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    for shift, factor in _SPLITMIX64_ROUNDS:
+        state = (state ^ (state >> np.uint64(shift))) * factor
     return state ^ (state >> np.uint64(31))
 
 
@@ -40,6 +42,21 @@ def uniform_random_numbers(counters_N: NDArray[np.uint64], positions_N: NDArray[
     # A float32 holds 24 bits. The number is never 0, because inverse CDF would draw a first token of probability 0.
     bits = (_splitmix64(current_N) >> np.uint64(40)).astype(np.float32)
     return (bits + np.float32(1)) * np.float32(2.0**-24)
+
+
+def uniform_random_numbers_on_device(counters_N: Tensor, positions_N: Tensor) -> Tensor:
+    """Return the numbers of `uniform_random_numbers` [N], computed on the device of int64 tensors [N]."""
+    # Signed products wrap around like unsigned ones; a shift of signed numbers repeats the sign, hence the masks.
+    state_N = counters_N + (positions_N + 1) * _as_int64(_GAMMA)
+    for shift, factor in _SPLITMIX64_ROUNDS:
+        state_N = (state_N ^ (state_N >> shift & _MASK >> shift)) * _as_int64(factor)
+    state_N = state_N ^ (state_N >> 31 & _MASK >> 31)
+    return ((state_N >> 40 & _MASK >> 40).float() + 1) * 2.0**-24
+
+
+def _as_int64(number: np.uint64) -> int:
+    """Return the signed integer with the bits of `number`."""
+    return int(number.astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +93,30 @@ class SamplingTensors:
             torch.tensor(top_p, device=device),
         )
 
+    def copied_into(self, target: SamplingTensors) -> SamplingTensors:
+        """Copy these settings of N rows into the first rows of the tensors of `target`; return views of them.
+
+        The lists of rows are filled up to N entries by repeating their first one, so that they have a fixed shape.
+        """
+        rows = len(self.temperature_N1)
+        target.temperature_N1[:rows] = self.temperature_N1
+        greedy = cut = None
+        if self.greedy_G is not None and target.greedy_G is not None:
+            greedy = _fill(target.greedy_G[:rows], self.greedy_G)
+        if self.cut_C is not None and target.cut_C is not None:
+            cut = _fill(target.cut_C[:rows], self.cut_C)
+            _fill(target.top_k_C1[:rows], self.top_k_C1)
+            _fill(target.top_p_C1[:rows], self.top_p_C1)
+        return SamplingTensors(
+            target.temperature_N1[:rows], greedy, cut, target.top_k_C1[:rows], target.top_p_C1[:rows]
+        )
+
+
+def _fill(target: Tensor, entries: Tensor) -> Tensor:
+    """Copy `entries` to the beginning of `target`, and the first entry to all of the remainder; return `target`."""
+    missing = len(target) - len(entries)
+    return target.copy_(torch.cat([entries, entries[:1].expand(missing, *entries.shape[1:])]))
+
 
 def next_token_logprobs(logits_NV: Tensor, sampling: SamplingTensors) -> Tensor:
     """Return the log-probabilities [N, V] of the next token in float32, after temperature, then top-k, then top-p.
@@ -108,10 +149,15 @@ def truncate_logits(logits_NV: Tensor, top_k_N1: Tensor, top_p_N1: Tensor) -> Te
     return logits_NV.masked_fill(torch.zeros_like(outside_NV).scatter_(1, order_NV, outside_NV), -torch.inf)
 
 
-def draw_tokens(logprobs_NV: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw a token for each row by inverse CDF. Return the token ids [N] and their log-probabilities [N] in nats."""
+def draw_tokens(logprobs_NV: Tensor, uniforms_N: Tensor, imposed_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Draw a token for each row by inverse CDF. Return the token ids [N] and their log-probabilities [N] in nats.
+
+    Row n gets the token `imposed_N[n]` instead if that is not negative.
+    """
     cdf_NV = logprobs_NV.exp().cumsum(-1)
     tokens_N1 = torch.searchsorted(cdf_NV, uniforms_N[:, None] * cdf_NV[:, -1:])
     # NaN logits make the search end beyond the last token; the clamp avoids an index error, and the caller raises.
     tokens_N1 = tokens_N1.clamp_(max=logprobs_NV.shape[-1] - 1)
+    if imposed_N is not None:
+        tokens_N1 = torch.where(imposed_N[:, None] < 0, tokens_N1, imposed_N[:, None])
     return tokens_N1.squeeze(1), logprobs_NV.gather(1, tokens_N1).squeeze(1)

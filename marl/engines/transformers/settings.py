@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, cast
+from typing import ClassVar, Literal, cast
 
 from pydantic import Field
 
@@ -29,10 +29,15 @@ class Transformers(EngineConfig):
     prefill_tokens: int = Field(default=16384, ge=1)
     """Maximum number of prompt tokens in one forward, padding included."""
 
+    cache: Literal["dynamic", "static"] | None = None
+    """How rows are decoded. `static`: in tensors of fixed shapes, padded to powers of two; a GPU replays such steps as
+    CUDA graphs. `dynamic`: in tensors as large as the rows. Default: `static` on a GPU for models that can be captured
+    as a graph, else `dynamic`. Sampled tokens are equal on a CPU; log-probabilities may differ in their last digits."""
+
     def memory_uses(
         self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None
     ) -> Iterator[MemoryUse]:
-        return sampling_memory_uses(self, sizes, work)
+        return sampling_memory_uses(self, sizes, work, on_gpu=device_bytes is not None)
 
     def memory_saving_settings(self) -> Iterator[MemorySavingSetting]:
         if self.slots > LEAST_SLOTS:

@@ -95,7 +95,7 @@ class SlotCache(Cache):
         if not self.slot_layers[0].is_initialized:
             for layer, pair in zip(self.slot_layers, prefilled, strict=True):
                 layer.lazy_initialization(*pair)
-        self._ensure_capacity(max(target_slots) + 1, length)
+        self.ensure_capacity(max(target_slots) + 1, length)
         for layer, pair in zip(self.slot_layers, prefilled, strict=True):
             for cache_SHCD, new_PHLD in zip(layer.kv, pair, strict=True):
                 cache_SHCD[slots_N, :, :length] = new_PHLD[rows_N].to(cache_SHCD.dtype)
@@ -104,20 +104,20 @@ class SlotCache(Cache):
         """Copy the keys and values at the first `token_count` positions of `source_slots` to `target_slots`."""
         device = self.slot_layers[0].kv[0].device
         sources_N, targets_N = torch.tensor(source_slots, device=device), torch.tensor(target_slots, device=device)
-        self._ensure_capacity(max(target_slots) + 1, token_count)
+        self.ensure_capacity(max(target_slots) + 1, token_count)
         for layer in self.slot_layers:
             for cache_SHCD in layer.kv:
                 cache_SHCD[targets_N, :, :token_count] = cache_SHCD[sources_N, :, :token_count]
 
     def set_write_positions_and_read_length(self, positions_NQ: Tensor, read_length: int) -> None:
         """Set the next forward to write row n's tokens at `positions_NQ[n]` and to read `read_length` positions."""
-        self._ensure_capacity(positions_NQ.shape[0], read_length)
+        self.ensure_capacity(positions_NQ.shape[0], read_length)
         window = self.window
         window.rows, window.length, window.capacity = positions_NQ.shape[0], read_length, self.capacity
         window.positions_NQ = positions_NQ
         window.targets.clear()
 
-    def _ensure_capacity(self, slot_count: int, token_count: int) -> None:
+    def ensure_capacity(self, slot_count: int, token_count: int) -> None:
         """Grow the cache, if necessary, to at least `slot_count` rows of `token_count` tokens."""
         if slot_count <= self.slots and token_count <= self.capacity:
             return
@@ -187,6 +187,21 @@ class DecodeBatch:
     def sampled_ids(self, row: int) -> list[int]:
         """Return the ids of the completion's tokens so far in `row`, the request's prefix included."""
         return self.tokens_ST[row, : self.counts_S[row]].tolist()
+
+    def last_tokens(self) -> NDArray[np.int64]:
+        """Return the last token of every active row's completion [N]."""
+        rows = len(self.jobs)
+        return self.tokens_ST[np.arange(rows), self.counts_S[:rows] - 1]
+
+    def imposed_tokens(self) -> NDArray[np.int64] | None:
+        """Return each slot's token to impose instead of sampling one [S], -1 without; None if no row has such."""
+        imposed_S: NDArray[np.int64] | None = None
+        for row, job in enumerate(self.jobs):
+            if job.thinking is not None and (token := job.thinking.token_to_impose) is not None:
+                if imposed_S is None:
+                    imposed_S = np.full(self.size, -1, np.int64)
+                imposed_S[row] = token
+        return imposed_S
 
     def append_tokens(self, tokens_N: NDArray[np.int64], logprobs_N: NDArray[np.float32]) -> None:
         """Append one sampled token and its log-probability to every active row."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import marl
+from marl.evaluation.dry_run import play_dry_run
+from marl.memory.estimate import estimate_memory, measure_model_sizes_and_workloads
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.training.build import build
+from marl.training.loop import TrainingLoop
 
 TINY: dict[str, Any] = {"kind": "tiny", "hidden": 16, "layers": 1, "vocabulary": "bytes"}
 
@@ -101,3 +105,24 @@ def test_a_run_teaches_the_next_one(tmp_path):
     marl.train(settings, tmp_path / "second")
     last = list(RunFolder(tmp_path / "second").rows())[-1]
     assert last["policy/student/kl_teacher"] >= 0
+
+
+def test_an_adapter_learns_from_another_adapter_on_the_same_base(tmp_path):
+    base = {"kind": "adapter", "base": TINY, "rank": 2, "seed": 1}
+    given = data(student("large"), large={"model": {**base, "alpha": 64.0}})
+    given["policies"]["student"]["model"] = {**base, "seed": 0}
+    run = build(validate(given))
+    learner: Any = run.learners["student"]
+    teacher = learner.objective._teachers._models[0]
+    before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
+    TrainingLoop(run, RunFolder(tmp_path / "run"), []).step()
+    assert all(torch.equal(before[name], tensor) for name, tensor in teacher.state_dict().items())
+    assert learner.model.training
+    assert not teacher.training
+
+
+def test_the_memory_of_a_teacher_is_that_of_its_weights_without_an_engine():
+    settings = validate(data(student("large")))
+    estimate = estimate_memory(settings, measure_model_sizes_and_workloads(play_dry_run(settings)))
+    contents = {(item.policies, item.content) for item in estimate.items if "large" in item.policies}
+    assert contents == {(("student", "large"), "weights of a teacher")}

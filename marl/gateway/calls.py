@@ -183,19 +183,27 @@ class Conversation:
     messages: list[Message] = field(default_factory=list[Message])
     tool_sources: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     _hasher: blake2b = field(default_factory=lambda: blake2b(digest_size=16))
-    """Hasher of the messages so far. One for the whole conversation costs half as much as a digest of each message."""
+    """Hasher of the messages so far, without those in `_unhashed`."""
+    _unhashed: list[str] = field(default_factory=list[str])
+    """Entries of the latest messages. They are hashed together, which costs less than one by one."""
     _tool_calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
     """Client's id of a tool call -> the tool call with its id in `messages`."""
 
     def copy(self) -> Conversation:
         """Return an equal conversation, which can be extended on its own."""
         return Conversation(
-            self.messages.copy(), self.tool_sources.copy(), self._hasher.copy(), self._tool_calls.copy()
+            self.messages.copy(),
+            self.tool_sources.copy(),
+            self._hasher.copy(),
+            self._unhashed.copy(),
+            self._tool_calls.copy(),
         )
 
     @property
     def digest(self) -> str:
         """Hash of `messages`."""
+        self._hasher.update("".join(self._unhashed).encode())
+        self._unhashed.clear()
         return self._hasher.hexdigest()
 
     def add_message(self, role: str, text: str, *, tool_calls: Iterable[ToolCall] = (), call_id: str = "") -> None:
@@ -224,9 +232,8 @@ class Conversation:
             for tool_call in tool_calls:
                 self.add_tool_call(tool_call)
         # A quick test for "call_" comes first, because few of a long dialogue's thousands of messages name a tool call.
-        named = f"{call_id} {text}"
-        if "call_" in named:
-            callers = {int(number, 16) for number in _TOOL_CALL_ID.findall(named)}
+        if call_id or "call_" in text:
+            callers = {int(number, 16) for number in _TOOL_CALL_ID.findall(f"{call_id} {text}")}
             self.tool_sources += [(len(self.messages) - 1, caller) for caller in sorted(callers)]
 
     def add_tool_call(self, tool_call: ToolCall) -> None:
@@ -252,7 +259,7 @@ class Conversation:
 
     def _add_to_digest(self, entry_kind: str, text: str) -> None:
         # The length separates the entries: texts may hold any character.
-        self._hasher.update(f"{entry_kind} {len(text)} {text}".encode())
+        self._unhashed.append(f"{entry_kind} {len(text)} {text}")
 
 
 def message_content_text(content: Any, field_path: str) -> str:

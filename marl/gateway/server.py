@@ -133,6 +133,8 @@ class Gateway:
         self._ended[session_key] = error
         while len(self._ended) > _MAX_ENDED_KEYS:
             del self._ended[next(iter(self._ended))]
+        if session.end_if_all_delivered(error):
+            return []
         closed: Future[list[int]] = Future()
         try:
             self._loop.call_soon_threadsafe(
@@ -305,7 +307,10 @@ async def _send_answers(
             # The event stream starts here: the HTTP status is sent, so later errors are sent as events.
             stream = stream or await start_event_stream(request)
             await stream.write(b": waiting\n\n")
-        await asyncio.wait([call.answer for call in calls])
+        for call in calls:
+            # `result` below raises the error.
+            with suppress(ApiError):
+                await call.answer
         try:
             has_tools = bool(api_request.call.tools)
             answers = [_to_shown_answer(call.id, call.answer.result(), has_tools=has_tools) for call in calls]

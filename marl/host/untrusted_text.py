@@ -56,8 +56,8 @@ def parse_json(text: str, *, only_finite_numbers: bool = False) -> Any:
             level = next_level
         if any(isinstance(inner, list | dict) for inner in level):
             raise too_deep
-    # Surrogates are rare, so the value is walked only if the text contains one.
-    if _SPELLED_SURROGATE.search(text) or _SURROGATE.search(text):
+    # Surrogates are rare, so the value is walked only if the text contains one. Quick tests come before the searches.
+    if ("\\u" in text and _SPELLED_SURROGATE.search(text)) or (not text.isascii() and _SURROGATE.search(text)):
         return _replace_surrogates_in_json(value)
     return value
 

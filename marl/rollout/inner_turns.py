@@ -118,6 +118,21 @@ class RecordedCallAnswers:
     answer differs from the recorded one, the program must repeat these calls."""
 
 
+class _FinalTurnIds(dict[TurnId, TurnId]):
+    """Provisional id of a call's turn -> final id."""
+
+    def __init__(self) -> None:
+        self._spans: dict[SpanFromEarlierTurn, SpanFromEarlierTurn] = {}
+        """Span -> span with its final source. The turns of a long dialogue share most of their spans."""
+
+    def span_with_final_source(self, span: SpanFromEarlierTurn) -> SpanFromEarlierTurn | None:
+        """Return `span` with the final id of its source, or None if the program never received the source's answer."""
+        final_span = self._spans.get(span)
+        if final_span is None and (span.source[0] != PROVISIONAL or span.source in self):
+            final_span = self._spans[span] = span._replace(source=self.get(span.source, span.source))
+        return final_span
+
+
 class InnerTurns:
     """Model calls of one run of a program, which become inner turns when the program ends."""
 
@@ -200,9 +215,9 @@ class InnerTurns:
         request = self._casting.build_call_request(role_name, prompt, self._examples[call.agent], seed)
         # A refused call is not recorded, so it does not count either.
         self._counts[call.agent, digest] += 1
-        request = replace(
-            request, policy=self._deal.policies.get(role_name, request.policy), purpose=self._deal.purpose
-        )
+        policy = self._deal.policies.get(role_name, request.policy)
+        if (policy, self._deal.purpose) != (request.policy, request.purpose):
+            request = replace(request, policy=policy, purpose=self._deal.purpose)
         continued = continued if continues else None
         if continued is not None:
             depth = max(depth, self._turns[continued].depth)
@@ -257,7 +272,7 @@ class InnerTurns:
             return turn.inherited is None, position, turn.depth, seats.index(turn.key.agent), *turn.key[1:]
 
         answered = [call for call, turn in self._turns.items() if turn.completion is not None]
-        ids: dict[TurnId, TurnId] = {}
+        ids = _FinalTurnIds()
         own_counts = Counter(dict(turn_counts))
         result: list[InnerTurnWithEdges] = []
         for call in sorted(answered, key=sort_key_of_final_order):
@@ -279,28 +294,28 @@ class InnerTurns:
         return result
 
     def _to_recorded_turn(
-        self, turn: _InnerTurn, turn_id: TurnId, turn_number: int, final_ids: Mapping[TurnId, TurnId], problem_key: str
+        self, turn: _InnerTurn, turn_id: TurnId, turn_number: int, final_ids: _FinalTurnIds, problem_key: str
     ) -> Turn:
-        """Return the turn to record for the answered call `turn`. `final_ids`: provisional id -> final id."""
+        """Return the turn to record for the answered call `turn`."""
         completion, role_name = turn.completion, self._deal.seats[turn.key.agent]
         assert completion is not None
         action = None
         if completion.finish not in ("overflow", "aborted"):
             action = self._casting.roles[role_name].parse_completion(turn.request, completion, None)
-        marks: list[SpanFromEarlierTurn] = []
-        mark_tokens: list[tuple[int, int]] = []
-        for index, mark in enumerate(turn.request.marks):
-            if mark.source[0] != PROVISIONAL or mark.source in final_ids:
-                marks.append(mark._replace(source=final_ids.get(mark.source, mark.source)))
-                mark_tokens += completion.mark_tokens[index : index + 1]
+        request = turn.request
+        if request.marks:
+            marks = [final_ids.span_with_final_source(mark) for mark in request.marks]
+            request = replace(request, marks=tuple([mark for mark in marks if mark]))
+            tokens = [span for span, mark in zip(completion.mark_tokens, marks, strict=False) if mark]
+            completion = replace(completion, mark_tokens=tuple(tokens))
         return Turn(
             id=turn_id,
             agent=turn.key.agent,
             nth=turn_number,
             attempt=0,
             role=role_name,
-            request=replace(turn.request, marks=tuple(marks)),
-            completion=replace(completion, mark_tokens=tuple(mark_tokens)),
+            request=request,
+            completion=completion,
             action=action if action is None else replace_surrogates(action),
             problem=problem_key,
             inner=True,

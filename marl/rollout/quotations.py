@@ -73,12 +73,14 @@ class QuotationFinder(Generic[_Source]):
         """Return (begin, end) of each quotation in `text`, in order, without quotations within longer ones."""
         searched, spans = self._found.get(text, (0, []))
         if searched < len(self._answers):
-            new = list(spans)
+            new: list[tuple[int, int]] = []
             for answer in self._answers_possibly_quoted_in(text, searched):
                 # Most answers do not occur in `text`, which a single search shows.
                 if answer in text:
                     new += _find_whole_line_or_long_occurrences(text, answer)
-            spans = sorted({span for span in new if not any(_strictly_contains_span(other, span) for other in new)})
+            if new:
+                new += spans
+                spans = sorted({span for span in new if not any(_strictly_contains_span(other, span) for other in new)})
             self._found[text] = len(self._answers), spans
         return spans
 

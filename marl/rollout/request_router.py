@@ -27,8 +27,10 @@ _IDLE_S = 2e-4
 """Maximum duration of a round over all engines that counts as idle [s]: less than a tiny model's forward pass takes."""
 _PAUSE_S = 0.01
 """Maximum time that each of several idle engines waits for an answer in one round, in seconds."""
-_CALL_PAUSE_S = 1e-3
+_CALL_PAUSE_S = 3e-4
 """Maximum wait of an engine in one round while a program runs, which may call a model at any moment, in seconds."""
+_COLLECTING_S = 2e-3
+"""Time for which calls of programs are collected while further programs compute, in seconds."""
 Answer = Completion | CompletionFailure
 """Answer of an engine to a request."""
 AnswerCallback = Callable[[Ticket, Answer], None]
@@ -201,6 +203,9 @@ class RequestRouter:
             self._program_answers += answers
             self._program_calls += calls
         if any(engine.is_computing() for engine in programs.values()):
+            # Taking each call at once would take the interpreter's lock from the gateway's thread as often.
+            if self._program_answers or self._program_calls:
+                time.sleep(min(wait_s, _COLLECTING_S))
             return [], []
         if not (self._program_answers or self._program_calls):
             return step_engines(others, wait_s), []

@@ -23,7 +23,7 @@ from marl.scenario.yaml_text import ScenarioError, read_yaml, read_yaml_file
 _Settings = TypeVar("_Settings", bound=Config)
 _MAX_PROBLEMS, _MAX_PROBLEM_LENGTH = 30, 1500
 """Maximum number of problems in an error message, and maximum length of each (characters)."""
-_UNION_BRANCH = re.compile(r"constrained-\w+|literal\[.*\]|bool|int|float|str")
+_UNION_BRANCH = re.compile(r"constrained-\w+|(literal|tuple|list|dict)\[.*\]|bool|int|float|str")
 """Name that pydantic gives to one alternative of a union of types, in the location of an error."""
 _WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
 _MAPPING, _LIST = "must be a mapping (`name: value`)", "must be a list ([a, b])"
@@ -243,13 +243,19 @@ def explain_validation_error(error: ValidationError) -> list[str]:
     """Return one line for each problem that pydantic found, with field, problem and value."""
     lines: list[str] = []
     for details in error.errors():
-        field, context, value = _dotted_field(details["loc"]), details.get("ctx", {}), details["input"]
+        location, context, value = details["loc"], details.get("ctx", {}), details["input"]
+        alternative = str(location[-1]) if location else ""
+        # A union's alternative that is a section has its class as name.
+        field = _dotted_field(location[:-1] if alternative == context.get("class_name") else location)
         if details["type"] == "wrong":
             for name, problem in context["below"].items():
                 lines.append(f"{field}.{name}: {problem}" if field else f"{name}: {problem}")
             continue
         # If items of a list are wrong, pydantic also calls the list too short; the items' own errors are enough.
         if details["type"] == "too_short" and isinstance(value, Sized) and len(value) >= context.get("min_length", 0):
+            continue
+        # Of a union, a list or mapping was meant for another alternative than a text such as `auto`.
+        if alternative.startswith("literal[") and isinstance(value, Mapping | list):
             continue
         is_section = isinstance(value, Mapping) and details["type"] == "value_error"
         own_name = field.rpartition(".")[2]

@@ -1,11 +1,15 @@
 """An update of ours against one of TRL's `GRPOTrainer` on identical samples: tokens per second, and peak memory.
 
     python tests/bench/learner.py [--out FILE] [--sizes 0.1M 15M 100M] [--repeats 3] [--threads 1] [--device cpu]
+        [--shapes equal ragged dialogues]
 
 Random weights (Qwen3). Samples are groups of 8 completions of one prompt with given advantages and log-probabilities;
 both sides compute one GRPO update: forward, backward, AdamW (clip 0.2, no KL, token-mean). `equal`: all prompts and all
 completions have one length. `ragged`: completions are log-uniform between 1/16 of the longest and the longest, as those
-of reasoning models are. Micro-batches hold as many padded tokens on either side. TRL is freed of what costs time and
+of reasoning models are. `dialogues`: each completion is a dialogue of 10 calls of tools. Its 11 answers and 10 results
+have between a quarter of `longest` and `longest` tokens, and only answers are learned from. Ours has a sample for each
+answer, whose prompt is all before it; TRL has one row, in which `tool_mask` hides the results. Micro-batches hold as
+many padded tokens on either side. TRL is freed of what costs time and
 changes nothing (gradient checkpointing, logging, saving) and uses its fused head; its samples are handed to it in place
 of generation, in the form in which it makes them. Every measurement is a process of its own: memory is the growth of
 its peak over what it held before its first update; time the median of its updates after that one. The two sides take
@@ -25,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,7 +43,7 @@ from marl.core.types import Advantage, Sample
 from marl.protocols import LearnerBuildArguments
 from marl.trainers.policy_gradient.settings import Grpo
 
-GROUP = 8
+GROUP, CALLS = 8, 10
 PEAK_FLOPS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
 """Of dense bfloat16, by the device's name."""
 
@@ -65,6 +69,17 @@ class Size:
         )  # fmt: skip
 
 
+def shaped(name: str, shape: str) -> Size:
+    """Return the work of one measurement; a dialogue is so long that a few of them are as much work."""
+    size = SIZES[name]
+    if shape != "dialogues":
+        return size
+    longest = (2 * CALLS + 1) * size.longest
+    rows = max(1, size.micro_rows * (size.prompt + size.longest) // (size.prompt + longest))
+    # TRL's micro-batches must divide the number of dialogues.
+    return replace(size, groups=max(1, size.groups // 8), micro_rows=min(GROUP, 1 << rows.bit_length() - 1))
+
+
 SIZES = {
     "0.1M": Size(64, 2, 256, groups=32, prompt=64, longest=64, micro_rows=256),
     "15M": Size(320, 9, 8192, groups=4, prompt=128, longest=128, micro_rows=32),
@@ -81,7 +96,7 @@ def samples(size: Size, shape: str) -> list[Sample]:
     def words(many: int) -> tuple[int, ...]:
         return tuple(rng.randrange(1, size.vocabulary) for _ in range(many))
 
-    made = []
+    made: list[Sample] = []
     for group in range(size.groups):
         prompt = words(size.prompt)
         for member in range(GROUP):
@@ -89,14 +104,29 @@ def samples(size: Size, shape: str) -> list[Sample]:
             if shape == "ragged":
                 # One of each group is the longest, so that both shapes pad to the same width.
                 many = max(1, round(size.longest * 16 ** -(rng.random() if member else 0)))
-            said, logprobs = words(many), (-5.0,) * many
-            made.append(
-                Sample(
-                    (f"{group}.{member}", 0), "a", "r", str(group), 0, "terminated", prompt, said, logprobs,
-                    Sampling(), (0, 0), 0.0, Advantage(rng.gauss(0, 1)),
-                )
-            )  # fmt: skip
+            turn_count = 1 + CALLS * (shape == "dialogues")
+            advantage, before = Advantage(rng.gauss(0, 1)), prompt
+            for turn in range(turn_count):
+                if turn_count > 1:
+                    many = rng.randint(size.longest // 4, size.longest)
+                said, logprobs = words(many), (-5.0,) * many
+                made.append(
+                    Sample(
+                        (f"{group}.{member}", turn), "a", "r", str(group), turn, "terminated", before, said, logprobs,
+                        Sampling(), (0, 0), 0.0, advantage,
+                    )
+                )  # fmt: skip
+                result = words(rng.randint(size.longest // 4, size.longest)) if turn_count > 1 else ()
+                before = (*before, *said, *result)
     return made
+
+
+def rows_of(given: list[Sample]) -> list[list[Sample]]:
+    """Return the samples of each episode, in the order of its turns."""
+    rows: dict[str, list[Sample]] = {}
+    for sample in given:
+        rows.setdefault(sample.id[0], []).append(sample)
+    return list(rows.values())
 
 
 @dataclass(frozen=True)
@@ -145,7 +175,8 @@ def clock(device: str) -> float:
 
 
 def ours(size: Size, given: list[Sample], how: dict[str, Any], updates: int, device: str) -> dict[str, float]:
-    micro_tokens = size.micro_rows * (size.prompt + size.longest)
+    longest = max([len(row[-1].prompt_ids) + len(row[-1].token_ids) for row in rows_of(given)])
+    micro_tokens = size.micro_rows * longest
     settings = Grpo(lr=1e-5, micro_tokens=micro_tokens, **how)
     learner = settings.build(LearnerBuildArguments("actor", Random(size, device), 100, 0))
     return measured(lambda: learner.update(given), updates, device)
@@ -193,32 +224,47 @@ def trl_trainer(size: Size, given: list[Sample], folder: Path, updates: int, dev
             return {name: tensor.to(self.accelerator.device) for name, tensor in tensors.items()}
 
     tensors = padded(given)
-    pieces = len(given) // size.micro_rows
+    rows, width = tensors["completion_ids"].shape
+    pieces = rows // size.micro_rows
     arguments = GRPOConfig(
         output_dir=str(folder), max_steps=updates + 1, use_cpu=device == "cpu", bf16=False, report_to="none",
         logging_strategy="no", save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False,
         gradient_checkpointing=False, disable_dropout=True, per_device_train_batch_size=size.micro_rows,
         gradient_accumulation_steps=pieces, steps_per_generation=pieces, num_generations=GROUP,
-        max_completion_length=size.longest, beta=0.0, epsilon=0.2, loss_type="dapo", learning_rate=1e-5,
+        max_completion_length=width, beta=0.0, epsilon=0.2, loss_type="dapo", learning_rate=1e-5,
         lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
     )  # fmt: skip
     return Given(
         model=Random(size, device).model(), processing_class=make_tiny_tokenizer("bytes"), args=arguments,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        train_dataset=Dataset.from_list([{"prompt": str(i)} for i in range(len(given) * (updates + 1))]),
+        train_dataset=Dataset.from_list([{"prompt": str(i)} for i in range(rows * (updates + 1))]),
     )  # fmt: skip
 
 
 def padded(given: list[Sample]) -> dict[str, torch.Tensor]:
-    """As TRL makes them: prompts padded on the left, completions on the right."""
-    width = max(len(s.token_ids) for s in given)
-    completions = [[*s.token_ids, *[0] * (width - len(s.token_ids))] for s in given]
-    masks = [[1] * len(s.token_ids) + [0] * (width - len(s.token_ids)) for s in given]
-    prompts = torch.tensor([s.prompt_ids for s in given])
+    """As TRL makes them: prompts padded on the left, completions on the right, and results of tools hidden."""
+    completions: list[list[int]] = []
+    sampled: list[list[int]] = []
+    rows = rows_of(given)
+    for first, *later in rows:
+        ids, mask = list(first.token_ids), [1] * len(first.token_ids)
+        for sample in later:
+            result = sample.prompt_ids[len(first.prompt_ids) + len(ids) :]
+            ids += [*result, *sample.token_ids]
+            mask += [0] * len(result) + [1] * len(sample.token_ids)
+        completions.append(ids)
+        sampled.append(mask)
+    width = max(map(len, completions))
+
+    def filled(lists: list[list[int]]) -> torch.Tensor:
+        return torch.tensor([[*numbers, *[0] * (width - len(numbers))] for numbers in lists])
+
+    prompts = torch.tensor([row[0].prompt_ids for row in rows])
     return {
-        "prompt_ids": prompts, "prompt_mask": torch.ones_like(prompts), "completion_ids": torch.tensor(completions),
-        "completion_mask": torch.tensor(masks), "advantages": torch.tensor([s.advantage.value for s in given]),
-        "num_items_in_batch": torch.tensor(sum(map(sum, masks))),
+        "prompt_ids": prompts, "prompt_mask": torch.ones_like(prompts), "completion_ids": filled(completions),
+        "completion_mask": filled([[1] * len(ids) for ids in completions]), "tool_mask": filled(sampled),
+        "advantages": torch.tensor([row[0].advantage.value for row in rows]),
+        "num_items_in_batch": torch.tensor(sum(map(sum, sampled))),
     }  # fmt: skip
 
 
@@ -227,7 +273,7 @@ WAYS: dict[str, dict[str, Any]] = {"ours": {}, "padded": {"packing": "padded"}, 
 
 def child(name: str, way: str, shape: str, updates: int, device: str) -> None:
     """One measurement, as JSON."""
-    size = SIZES[name]
+    size = shaped(name, shape)
     given = samples(size, shape)
     found = theirs(size, given, updates, device) if way == "trl" else ours(size, given, WAYS[way], updates, device)
     print(json.dumps(found))
@@ -247,8 +293,9 @@ def measure(options: Any, name: str, way: str, shape: str) -> dict[str, float]:
 
 def compared(options: Any, name: str, shape: str) -> dict[str, Any]:
     """Figures of all ways, and the ratios to TRL's."""
-    given = samples(SIZES[name], shape)
-    tokens = sum(len(s.prompt_ids) + len(s.token_ids) for s in given)
+    size = shaped(name, shape)
+    given = samples(size, shape)
+    tokens = sum(len(row[-1].prompt_ids) + len(row[-1].token_ids) for row in rows_of(given))
     found: dict[str, list[dict[str, float]]] = {way: [] for way in ("trl", *WAYS)}
     for _ in range(options.repeats):
         for way, runs in found.items():
@@ -262,7 +309,7 @@ def compared(options: Any, name: str, shape: str) -> dict[str, Any]:
         memory = [t["peak_mib"] / max(o["peak_mib"], 1) for t, o in zip(found["trl"], found[way], strict=True)]
         figures[f"{way}_to_trl"] = {"speed": spread(ratios), "memory": spread(memory)}
     if options.device != "cpu":
-        figures["mfu"] = mfu(SIZES[name], given, min(run["seconds"] for run in found["ours"]))
+        figures["mfu"] = mfu(size, given, min(run["seconds"] for run in found["ours"]))
     return figures
 
 
@@ -271,7 +318,7 @@ def mfu(size: Size, given: list[Sample], seconds: float) -> float:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(size.config())
     weights = sum(p.numel() for p in model.parameters())
-    lengths = [len(s.prompt_ids) + len(s.token_ids) for s in given]
+    lengths = [len(row[-1].prompt_ids) + len(row[-1].token_ids) for row in rows_of(given)]
     # Scores and values, forward and backward, of the lower triangle: 2 * 2 * 3 / 2.
     attention = sum(6 * size.layers * size.hidden * length**2 for length in lengths)
     return (6 * weights * sum(lengths) + attention) / seconds / PEAK_FLOPS[torch.cuda.get_device_name()]
@@ -280,7 +327,7 @@ def mfu(size: Size, given: list[Sample], seconds: float) -> float:
 def main() -> None:
     line = parser(__doc__)
     line.add_argument("--sizes", nargs="+", choices=SIZES, default=["0.1M", "15M", "100M"])
-    line.add_argument("--shapes", nargs="+", choices=["equal", "ragged"], default=["equal", "ragged"])
+    line.add_argument("--shapes", nargs="+", choices=["equal", "ragged", "dialogues"], default=["equal", "ragged"])
     line.add_argument("--repeats", type=int, default=3)
     line.add_argument("--updates", type=int, default=2)
     line.add_argument("--threads", type=int, default=1)
@@ -291,7 +338,7 @@ def main() -> None:
         name, way, shape = options.child
         child(name, way, shape, options.updates, options.device)
         return
-    figures: dict[str, Any] = {"target": {"equal": 1.5, "ragged": 3.0}}
+    figures: dict[str, Any] = {"target": {"equal": 1.5, "ragged": 3.0, "dialogues": 1.5}}
     for name in options.sizes:
         for shape in options.shapes:
             figures[f"{name} {shape}"] = compared(options, name, shape)

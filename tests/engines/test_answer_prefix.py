@@ -6,31 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from marl.core.config import Segments
 from marl.models.pretrained import PretrainedSource
-from tests.support.transformers_engines import answers, ask, engine, plain_logprobs
+from tests.support.transformers_engines import answers, ask, assert_answers_go_on_from_prefixes, engine
 
 
 def test_an_answer_goes_on_from_its_prefix_as_a_plain_forward_does(bytewise: PretrainedSource) -> None:
-    sampler, model = engine(bytewise, slots=3), bytewise.model()
-    whole = answers(sampler, [ask("say", seed, max_tokens=20) for seed in range(3)])
-    requests = []
-    for seed, completion in enumerate(whole):
-        for length in (1, 5, 5):
-            request = ask("say", 10 + seed + length, max_tokens=20)
-            requests.append(
-                replace(request, prefix=completion.token_ids[:length], segments=Segments(by="tokens", length=5))
-            )
-    for request, completion in zip(requests, answers(sampler, requests), strict=True):
-        given = len(request.prefix)
-        assert completion.prompt_ids == whole[0].prompt_ids
-        assert completion.token_ids[:given] == request.prefix
-        assert given < len(completion.token_ids) <= 20
-        assert (completion.prefix_tokens, completion.imposed) == (given, tuple(range(given)))
-        assert completion.logprobs[:given] == (0.0,) * given
-        expected = plain_logprobs(model, completion, request.sampling)
-        assert completion.logprobs[given:] == pytest.approx(expected[given:], abs=1e-5)
-        assert completion.segments[0] == min(4, len(completion.token_ids) - 1)
+    assert_answers_go_on_from_prefixes(engine(bytewise, slots=3), bytewise.model())
 
 
 def test_a_stop_text_may_begin_in_the_prefix(bytewise: PretrainedSource) -> None:

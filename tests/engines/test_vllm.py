@@ -24,7 +24,13 @@ from marl.scenario.load import load
 from marl.scenario.yaml_text import ScenarioError
 from tests.support.lora_adapters import adapted, merged_model, random_adapter_weights
 from tests.support.paths import SCENARIOS
-from tests.support.transformers_engines import answers, ask, plain_logprobs, raw_answers
+from tests.support.transformers_engines import (
+    answers,
+    ask,
+    assert_answers_go_on_from_prefixes,
+    plain_logprobs,
+    raw_answers,
+)
 from tests.support.transformers_engines import engine as transformers_engine
 from tests.support.vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
 
@@ -80,6 +86,10 @@ def test_logprobs_are_those_of_a_plain_forward(speaker: VLLMEngine, source: Pret
     completions = answers(speaker, requests)
     assert _state() == before
     assert all(close_to(model, c, request.sampling) for request, c in zip(requests, completions, strict=True))
+
+
+def test_an_answer_goes_on_from_its_prefix(speaker: VLLMEngine, source: PretrainedSource) -> None:
+    assert_answers_go_on_from_prefixes(speaker, source.model())
 
 
 def test_the_token_that_ends_an_answer_is_kept(speaker: VLLMEngine, source: PretrainedSource) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from marl.core.config import Sampling
+from marl.core.config import Sampling, Segments
 from marl.core.types import Completion, CompletionFailure, Message, Request
 from marl.engines.transformers.engine import TransformersEngine
 from marl.engines.transformers.policy_weights import FullWeights
@@ -66,3 +68,25 @@ def plain_logprobs(model: Any, completion: Completion, sampling: Sampling) -> li
         warpers.append(TopPLogitsWarper(sampling.top_p))
     logprobs = warpers(ids, scores).log_softmax(-1)
     return logprobs.gather(1, ids[0, start + 1 :, None]).squeeze(1).tolist()
+
+
+def assert_answers_go_on_from_prefixes(sampler: Engine, model: Any) -> None:
+    """Answers that begin with given tokens keep them, and go on with the probabilities of `model`."""
+    whole = answers(sampler, [ask("say", seed, max_tokens=20) for seed in range(3)])
+    requests: list[Request] = []
+    for seed, completion in enumerate(whole):
+        for length in (1, 5, 5):
+            request = ask("say", 10 + seed + length, max_tokens=20)
+            requests.append(
+                replace(request, prefix=completion.token_ids[:length], segments=Segments(by="tokens", length=5))
+            )
+    for request, completion in zip(requests, answers(sampler, requests), strict=True):
+        given = len(request.prefix)
+        assert completion.prompt_ids == whole[0].prompt_ids
+        assert completion.token_ids[:given] == request.prefix
+        assert given < len(completion.token_ids) <= 20
+        assert (completion.prefix_tokens, completion.imposed) == (given, tuple(range(given)))
+        assert completion.logprobs[:given] == (0.0,) * given
+        expected = plain_logprobs(model, completion, request.sampling)
+        assert completion.logprobs[given:] == pytest.approx(expected[given:], abs=1e-5)
+        assert completion.segments[-1] == len(completion.token_ids) - 1

@@ -1,4 +1,4 @@
-"""Tasks of `marl credit-check` whose answers have several steps: one agent writes three lines, each `a` or `b`."""
+"""Tasks of `marl credit-check` whose answers have several steps: one agent writes lines, each `a` or `b`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Any
 from marl.core.types import Problem, Verdict, VerifierCase
 from marl.protocols import Split, TaskConfig, TaskProblems, VerifierConfig
 
-RIGHT = ("b", "a", "b")
-"""Right steps of the answer, in order."""
 Steps = tuple[str, ...]
 """Steps of an answer, or its first steps."""
+RIGHT: Steps = ("b", "a", "b")
+"""Right steps of the answer to each of the `SEGMENT_TASKS`, in order."""
 ANSWERS: tuple[Steps, ...] = tuple(product("ab", repeat=len(RIGHT)))
-"""All legal answers."""
+"""All legal answers to each of the `SEGMENT_TASKS`."""
 
 
 class OneQuestion(TaskConfig):
     """Task with a single question for training, and another one that is held out."""
 
     kind: str = "marl.commands.credit_check.segment_tasks:OneQuestion"
+    right: Steps = RIGHT
+    """Right steps of the answer, in order."""
 
     def build(self) -> TaskProblems:
         return self
@@ -30,7 +32,7 @@ class OneQuestion(TaskConfig):
         return 1
 
     def problem(self, split: Split, index: int) -> Problem:
-        return Problem(split, "go" if split == "train" else "now", "\n".join(RIGHT))
+        return Problem(split, "go" if split == "train" else "now", "\n".join(self.right))
 
     def parse_posed_problem(self, text: str) -> Problem | None:
         return None
@@ -42,12 +44,13 @@ class StepScores(VerifierConfig):
     kind: str = "marl.commands.credit_check.segment_tasks:StepScores"
 
     def __call__(self, case: VerifierCase) -> Verdict:
-        return Verdict(step_scores(tuple([segment.strip() for segment in case.segments])), "step by step")
+        steps = tuple([segment.strip() for segment in case.segments])
+        return Verdict(step_scores(steps, tuple(case.problem.answer.split("\n"))), "step by step")
 
 
-def step_scores(steps: Steps) -> list[float]:
-    """Return the score of each of `steps`: 1 if it is right, else 0."""
-    return [float(step == right) for step, right in zip(steps, (*RIGHT, *[""] * len(steps)), strict=False)]
+def step_scores(steps: Steps, right: Steps = RIGHT) -> list[float]:
+    """Return the score of each of `steps`: 1 if it is the step of `right` at its position, else 0."""
+    return [float(step == expected) for step, expected in zip(steps, (*right, *[""] * len(steps)), strict=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +59,23 @@ class SegmentTask:
 
     name: str
     needs_all: bool
-    """True if the reward is 1 for three right steps and 0 for all other answers; False if it is their share."""
+    """True if the reward is 1 for right steps alone and 0 for all other answers; False if it is their share."""
+    right: Steps = RIGHT
+    """Right steps of the answer, in order."""
 
     def reward(self, steps: Steps) -> float:
         """Return the reward of an answer with these steps."""
-        share = sum(step_scores(steps)) / len(RIGHT)
+        share = sum(step_scores(steps, self.right)) / len(self.right)
         return float(share == 1) if self.needs_all else share
 
     def scenario(self, steps: int, groups: int, group_size: int, seed: int) -> Mapping[str, Any]:
         """Return a scenario of this task, with a tiny model that has learned only the format of answers."""
+        answers = ["\n".join(answer) for answer in product("ab", repeat=len(self.right))]
         reward = "(own.steps > 0.99) * 1.0" if self.needs_all else "own.steps"
         writer = {
             **{"kind": "solver", "policy": "actor", "instructions": "", "prompt": "{{ observation }}"},
-            **{"answer": "whole", "segments": {"by": "line"}, "sampling": {"max_tokens": 8, "temperature": 0.5}},
+            **{"answer": "whole", "segments": {"by": "line"}},
+            "sampling": {"max_tokens": 2 * len(self.right) + 2, "temperature": 0.5},
         }
         model = {
             **{"kind": "tiny", "vocabulary": "bytes", "hidden": 32, "layers": 1},
@@ -76,9 +83,9 @@ class SegmentTask:
         }
         return {
             "game": {
-                **{"kind": "team", "task": {"kind": OneQuestion().kind}},
+                **{"kind": "team", "task": {"kind": OneQuestion().kind, "right": self.right}},
                 "stages": [
-                    {"role": "writer", "examples": ["\n".join(answer) for answer in ANSWERS]},
+                    {"role": "writer", "examples": answers},
                     {"role": "checker", "verifies": "writer", "scores": ["steps"]},
                 ],
                 "rewards": {"writer": {"outcome": reward}},

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     # Imported for type checkers only: `settings` imports this module, so a second import would be circular.
     from marl.engines.program.settings import Program
 
-_POLL_S = 0.5
-"""Maximum time between two checks of an attempt's time limit, in seconds."""
+_POLL_S = 5.0
+"""Maximum time between two checks whether the engine is closed, in seconds."""
 _MAX_ERROR_LENGTH = 500
 """Maximum length of a failed program's error message, in characters."""
 Answer = Completion | CompletionFailure

@@ -161,6 +161,25 @@ def test_tools_that_nobody_answers_are_refused() -> None:
     scenario(stage, solver={"tools": [SEARCH]})
 
 
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ([SEARCH, SEARCH], "tools: 'python' names two tools; give each a name of its own (got "),
+        (
+            [SEARCH | {"parameters": {"type": "text"}}],
+            "tools: parameters of 'python': not a JSON schema: 'text' is not valid under any ",
+        ),
+        ([SEARCH | {"parameters": 3}], "tools.0.parameters: must be a mapping (`name: value`) (got 3)"),
+        ([{"nam": "python"}], "tools.0.nam: unknown field 'nam'; did you mean 'name'? choices: description, name, "),
+        ("python", "tools: unknown; choices: auto (got 'python')"),
+    ],
+)
+def test_a_wrong_list_of_tools_is_one_error_that_names_the_tool(tools: Any, message: str) -> None:
+    found = problems(SOLVE | {"tools": "toolbox"}, solver={"tools": tools})
+    assert any(line.startswith(f"roles.solver.{message}") for line in found), found
+    assert len(found) == 1 + (tools == "python"), found
+
+
 def test_a_score_that_no_check_gives_is_refused() -> None:
     assert problems(SOLVE, CHECK | {"scores": ["corect"]}) == [
         "game.stages.1.scores: no check 'corect' in its engine 'verifiers'; did you mean 'correct'? choices: correct"

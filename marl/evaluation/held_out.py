@@ -11,8 +11,10 @@ from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.statistics import confidence_interval
 from marl.core.types import Deal, Metrics
+from marl.metrics.forecasts import forecast_metrics
 from marl.metrics.trajectory_metrics import measure_values_by_name, role_metrics
 from marl.rollout.base import BaseSimulator
+from marl.scenario.games import Forecast
 from marl.scenario.schema import Scenario
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
@@ -45,6 +47,7 @@ class HeldOutEvaluator:
 
     def __init__(self, scenario: Scenario, simulator: BaseSimulator, episodes: int, *, greedy: bool = False) -> None:
         self._deals = held_out_deals(scenario, simulator.casting.seed, episodes)
+        self._forecasts = scenario.evaluate.forecasts
         self._simulators = {SAMPLED_PREFIX: simulator.variant(simulator.casting)}
         if greedy:
             self._simulators[GREEDY_PREFIX] = simulator.with_greedy_decoding()
@@ -60,6 +63,9 @@ class HeldOutEvaluator:
             if scope == SAMPLED_PREFIX:
                 self.episodes_of_last_call = trajectories
             metrics |= {f"{scope}/{name}": value for name, value in summarize_episodes(trajectories).items()}
+            for name, forecast in self._forecasts.items():
+                for metric, value in forecast_metrics(*_scores_and_outcomes(trajectories, forecast)).items():
+                    metrics[f"{scope}/forecast/{name}/{metric}"] = value
         return metrics
 
 
@@ -74,6 +80,18 @@ def summarize_episodes(trajectories: Sequence[Trajectory]) -> Metrics:
         if len(values) < len(trajectories):
             figures[f"{name}_episodes"] = float(len(values))
     return figures | mean_return_metrics(trajectories, "return/") | role_metrics(trajectories)
+
+
+def _scores_and_outcomes(trajectories: Sequence[Trajectory], forecast: Forecast) -> tuple[list[float], list[float]]:
+    """Return the scores and the outcomes of the episodes that have both measures."""
+    scores: list[float] = []
+    outcomes: list[float] = []
+    for trajectory in trajectories:
+        measures = trajectory.findings.measures
+        if forecast.score in measures and forecast.outcome in measures:
+            scores.append(measures[forecast.score])
+            outcomes.append(measures[forecast.outcome])
+    return scores, outcomes
 
 
 def mean_return_metrics(trajectories: Sequence[Trajectory], name_prefix: str) -> Metrics:

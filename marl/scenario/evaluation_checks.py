@@ -28,7 +28,8 @@ def evaluation_errors(scenario: Scenario) -> Iterator[str]:
 
 
 def held_out_errors(scenario: Scenario) -> Iterator[str]:
-    """Yield an error if the game has fewer held-out starts than an evaluation plays."""
+    """Yield an error if the game has fewer held-out starts than an evaluation plays, and for each forecast that they
+    cannot measure."""
     game, evaluate = scenario.game, scenario.evaluate
     if evaluate.held_out:
         try:
@@ -40,6 +41,14 @@ def held_out_errors(scenario: Scenario) -> Iterator[str]:
             yield f"evaluate.held_out: {evaluate.held_out}, but game {game.kind!r} holds {starts} out of training"
     elif evaluate.greedy:
         yield "evaluate.greedy: true, but nothing is held out to be played so; give evaluate.held_out"
+    measures = game.measure_names()
+    for name, forecast in evaluate.forecasts.items():
+        if not evaluate.held_out:
+            yield f"evaluate.forecasts.{name}: measured on held-out starts only; give evaluate.held_out"
+        for field, measure in (("score", forecast.score), ("outcome", forecast.outcome)):
+            if measures is not None and measure not in measures:
+                hint = choices_hint(measure, measures)
+                yield f"evaluate.forecasts.{name}.{field}: the game has no measure {measure!r}; {hint}"
 
 
 def best_checkpoint_errors(scenario: Scenario) -> Iterator[str]:
@@ -59,8 +68,8 @@ def proxy_errors(scenario: Scenario) -> Iterator[str]:
     pairs = scenario.alarms.proxy if scenario.alarms else ()
     metrics: list[str] = []
     for metric in _metrics_of_all_games(scenario) if pairs else ():
-        # Returns and statistics of a role's turns have no interval, so chance could move them.
-        if "/role/" not in metric and "/return/" not in metric:
+        # Returns, forecasts and statistics of a role's turns have no interval, so chance could move them.
+        if not any(part in metric for part in ("/role/", "/return/", "/forecast/")):
             metrics.append(metric)
     names: set[str] = set()
     for index, pair in enumerate(pairs):
@@ -102,7 +111,8 @@ def evaluation_metrics(scenario: Scenario) -> Iterator[str]:
             yield f"eval/{scope}/"
         elif enabled and measures is not None:
             returns = [f"return/{agent}" for agent in agents]
-            for name in (*measures, *returns, *(f"role/{role}/" for role in scenario.roles)):
+            forecasts = [f"forecast/{name}/" for name in evaluate.forecasts]
+            for name in (*measures, *returns, *(f"role/{role}/" for role in scenario.roles), *forecasts):
                 yield f"eval/{scope}/{name}"
     if evaluate.optimal:
         yield "eval/optimal"

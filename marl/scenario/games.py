@@ -52,6 +52,16 @@ class AveragePolicySettings(Config):
     1407.5042)."""
 
 
+class Forecast(Config):
+    """Measure that forecasts another measure of the same episode, such as a critic's score of an answer."""
+
+    example = "score: said, outcome: success"
+    score: str
+    """Measure that is the forecast, between 0 and 1."""
+    outcome: str
+    """Measure that is forecast, between 0 and 1."""
+
+
 class EvaluationMeasurements(Config):
     """Measurements of one game in an evaluation."""
 
@@ -70,6 +80,9 @@ class EvaluationMeasurements(Config):
     episodes."""
     greedy: bool = False
     """Play the held-out starts at temperature 0 as well."""
+    forecasts: dict[str, Forecast] = Field(default_factory=dict)
+    """Name -> two measures, of which one forecasts the other. On held-out starts, the forecast's Brier score, its skill
+    against the best constant, its correlation and its calibration are measured."""
 
     @model_validator(mode="after")
     def _check_average_has_nashconv(self) -> Self:

@@ -95,15 +95,35 @@ def _learner_placement_errors(scenario: Scenario) -> Iterator[str]:
             yield f"cluster.learners: {name!r} is no policy with a learner; {choices_hint(name, learners)}"
         elif cluster and (obstacle := learners[name].data_parallel_error(cluster.data_parallel)):
             yield f"cluster.learners.{name}: {obstacle}"
-    simulators = cluster.simulators if cluster else 1
+    yield from _server_owner_errors(scenario)
+
+
+def _server_owner_errors(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each server that would get weights from several simulators, or of several policies.
+
+    Each of them would replace the weights that another one has just sent.
+    """
+    simulators = scenario.cluster.simulators if scenario.cluster else 1
+    owners: dict[str, tuple[str, object]] = {}
     for name, policy in scenario.policies.items():
-        if simulators > 1 and not policy.engine.owns_weights:
-            # Each simulator would replace the weights that another one has just sent.
+        engine, addresses = policy.engine, policy.engine.exclusive_addresses
+        remedy = "engine.frozen: true for a policy that does not learn, or kind: vllm"
+        if addresses and simulators > len(addresses):
             yield (
-                f"cluster.simulators: {simulators}, but the server of policies.{name}.engine takes "
-                "new weights from one simulator only; choose 1, or engine.frozen: true for a policy that does not "
-                "learn, or kind: vllm"
+                f"cluster.simulators: {simulators}, but policies.{name}.engine.base_url names {len(addresses)} "
+                f"server{'s' * (len(addresses) > 1)}, each of which takes new weights from one simulator only; choose "
+                f"at most {len(addresses)}, or name more servers, or {remedy}"
             )
+        # Policies with adapters on one base share an engine, as do frozen policies with equal settings.
+        base = policy.model.shared_base() if policy.model else None
+        key: object = (base or policy.model, engine) if base or not policy.learner else name
+        for address in addresses:
+            other, other_key = owners.setdefault(address, (name, key))
+            if other_key != key:
+                yield (
+                    f"policies.{name}.engine.base_url: {address} holds the weights of policy {other!r}; choose another "
+                    f"server, or {remedy}"
+                )
 
 
 def _errors_of_each_game_with_field_prefix(find_errors: ErrorFinder) -> ErrorFinder:

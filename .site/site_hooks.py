@@ -16,7 +16,7 @@ from site_commands import command_page
 from site_gallery import gallery_pages
 from site_games import PAGE as GAMES_PAGE
 from site_games import games_page
-from site_links import PAGES, ROOT, as_page, linked_files, page_of, slug
+from site_links import GLOSSARY, PAGES, ROOT, as_page, linked_files, page_of, slug
 from site_settings import settings_pages
 
 READMES = (
@@ -85,10 +85,8 @@ def written() -> Iterator[tuple[str, str]]:
 
 
 def glossary_page() -> str:
-    """Return the page of the project's words, from CONTRIBUTING.md."""
-    _, _, remainder = (ROOT / "CONTRIBUTING.md").read_text().partition("## Glossary\n")
-    section, _, _ = remainder.partition("\n## ")
-    return as_page("CONTRIBUTING.md", f"# Glossary\n{section}")
+    """Return the page of the project's words."""
+    return as_page(GLOSSARY, (ROOT / GLOSSARY).read_text())
 
 
 def _shown(file: str, config: MkDocsConfig) -> File:

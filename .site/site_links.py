@@ -9,6 +9,7 @@ from posixpath import dirname, join, normpath, relpath
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ".site/pages"
+GLOSSARY = "marl/view/glossary.md"
 _ASSETS = (".png", ".json", ".svg")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _FENCE = re.compile(r"^(\s*)```.*?^\1```\s*$", re.MULTILINE | re.DOTALL)
@@ -28,6 +29,8 @@ def page_of(file: str) -> str:
     path = Path(file)
     if file == "README.md":
         return "overview.md"
+    if file == GLOSSARY:
+        return "glossary.md"
     if path.name == "README.md":
         return str(path.with_name("index.md"))
     if path.suffix == ".md":

@@ -54,5 +54,6 @@ class ShardedPlacement(LocalPlacement):
         self._simulators = simulators
 
     def build_simulator(self, scenario: Scenario, sources: ModelSources) -> ShardedSimulator:
-        shards = [SimulatorShard(build_simulator(scenario, sources)) for _ in range(self._simulators)]
+        count = self._simulators
+        shards = [SimulatorShard(build_simulator(scenario, sources, index, count)) for index in range(count)]
         return sharded_simulator(scenario, LocalShardGroup(shards))

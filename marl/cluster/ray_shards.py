@@ -280,7 +280,7 @@ class RayShardGroup(ShardGroup):
         finally:
             vacate.cancel()
         slot.location = f"{host}, process {process_id}"
-        built = slot.process.build_and_list_gpu_uuids.remote(self._setup)
+        built = slot.process.build_and_list_gpu_uuids.remote(self._setup, slot.number)
         slot.gpus = await self._await_process_call(slot, "loading weights", built, self._settings.start_s)
         # Batches of jobs come last in the queue, because they need these weights and policies.
         commands: list[ShardCommand] = [*self._weights.values()]

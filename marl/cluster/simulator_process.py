@@ -50,15 +50,17 @@ class SimulatorProcess:
         return socket.gethostname(), os.getpid()
 
     @SendableErrors()
-    def build_and_list_gpu_uuids(self, settings: SimulatorProcessSettings) -> frozenset[str]:
-        """Load the weights and build the simulator; return the UUIDs of the GPUs in use by this process."""
+    def build_and_list_gpu_uuids(self, settings: SimulatorProcessSettings, index: int) -> frozenset[str]:
+        """Load the weights and build simulator `index` (from 0) of the run; return the UUIDs of the GPUs in use."""
         # Torch is imported late: it takes seconds, which would count as waiting for room if it were imported above.
         from marl.cluster.gpu_weights import used_gpu_uuids
         from marl.cluster.weight_transfer import fetch_and_load_weights
 
         self._load_weights = fetch_and_load_weights
         set_torch_threads(settings.threads)
-        self._shard = SimulatorShard(build_simulator(settings.scenario, settings.sources))
+        cluster = settings.scenario.cluster
+        simulators = cluster.simulators if cluster else 1
+        self._shard = SimulatorShard(build_simulator(settings.scenario, settings.sources, index, simulators))
         return used_gpu_uuids()
 
     @SendableErrors()

@@ -10,7 +10,7 @@ import typer
 
 from marl.commands.terminal import echo
 from marl.core.config import choices_hint
-from marl.core.plugins import GROUPS, add_import_folder, find_plugin, import_check, known_kinds
+from marl.core.plugins import GROUPS, add_import_folder, import_check, known_kinds, plugin_summary
 from marl.evaluation.suite import Suite
 from marl.models.tiny import Tiny
 from marl.scenario.load import ScenarioError
@@ -27,11 +27,7 @@ def list_plugins(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '
         raise ScenarioError(f"no group of parts {kind!r}; {choices_hint(kind, GROUPS)}")
     for group in [kind] if kind else GROUPS:
         for name in known_kinds(group):
-            try:
-                line = (find_plugin(group, name).__doc__ or "").strip().split("\n")[0]
-            except ValueError as error:
-                line = f"unusable: {error}"
-            echo(f"{group:<11} {name:<20} {line}")
+            echo(f"{group:<11} {name:<20} {plugin_summary(group, name)}")
 
 
 @app.command(name="describe")

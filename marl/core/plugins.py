@@ -123,6 +123,14 @@ def find_plugin(group: str, kind: str, base: type[PluginConfig] = PluginConfig) 
     return plugin
 
 
+def plugin_summary(group: str, kind: str) -> str:
+    """Return the first line of a plug-in's docstring, or the reason for which the plug-in is unusable."""
+    try:
+        return (find_plugin(group, kind).__doc__ or "").strip().split("\n")[0]
+    except ValueError as error:
+        return f"unusable: {error}"
+
+
 def import_plugin(import_path: str) -> type[PluginConfig]:
     """Return the settings class at the import path `import_path`, of any group.
 

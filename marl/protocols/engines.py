@@ -128,9 +128,13 @@ class EngineConfig(PluginConfig):
         return False
 
     @property
-    def owns_weights(self) -> bool:
-        """Return True if new weights reach this engine alone. False: they change a server that others may use, too."""
-        return True
+    def exclusive_addresses(self) -> Sequence[str]:
+        """Return the addresses of servers whose weights the engine replaces, so that no other engine may use them."""
+        return ()
+
+    def for_simulator(self, index: int, simulators: int) -> Self:
+        """Return the settings of the engine in simulator `index` (from 0) of `simulators`."""
+        return self
 
     @property
     def can_sleep(self) -> bool:

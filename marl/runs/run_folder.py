@@ -46,9 +46,12 @@ from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml_file
 
 _PACKAGES = ("marl-llm", "torch", "transformers", "tokenizers", "pettingzoo", "networkx", "pydantic", "numpy")
+RESULTS_WITHOUT_ROLES = "without"
+"""Folder of the results of `marl eval RUN --without ROLE`, one file for each role."""
 _RUN_FILES = (
     *("scenario.yaml", "environment.json", "metrics.jsonl", "curves.png", "report.html", "status.json"),
     *("events", "trajectories", "credit", "strategies", "checkpoints", "failed", "eval", LEAGUE_FOLDER),
+    RESULTS_WITHOUT_ROLES,
 )
 """Names of all files and folders of a run. `clear` removes them and nothing else."""
 _STEP_FOLDERS = ("trajectories", "credit", "strategies", "eval")

@@ -19,6 +19,7 @@ from marl.scenario.evaluation_checks import (
     proxy_errors,
 )
 from marl.scenario.games import MIN_GAME_SHARE, SCOPES, game_shares
+from marl.scenario.placement_checks import placement_errors
 from marl.scenario.segment_checks import segment_errors
 from marl.scenario.teacher_checks import students_by_teacher, teacher_errors
 
@@ -69,7 +70,7 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
     )
     updates = (_learner_and_experience_errors, _update_schedule_errors, teacher_errors)
     credit = (_schedule_errors, *updates, credit_errors, _errors_of_each_game_with_field_prefix(zero_sum_errors))
-    training = (_learner_placement_errors,) if to_train else ()
+    training = (placement_errors,) if to_train else ()
     evaluation = (
         *map(_errors_of_each_game_with_field_prefix, (evaluation_errors, held_out_errors)),
         best_checkpoint_errors,
@@ -82,28 +83,6 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
         errors |= dict.fromkeys(find_errors(scenario))
     if errors:
         raise ValueError("\n".join(errors))
-
-
-def _learner_placement_errors(scenario: Scenario) -> Iterator[str]:
-    """Yield an error if no policy has a learner, and for each learner or engine that the cluster cannot hold."""
-    learners = {name: policy.learner for name, policy in scenario.policies.items() if policy.learner}
-    if not learners:
-        yield f"policies: nothing to train: give one of {', '.join(scenario.policies)} a learner"
-    cluster = scenario.cluster
-    for name in cluster.learners if cluster else ():
-        if name not in learners:
-            yield f"cluster.learners: {name!r} is no policy with a learner; {choices_hint(name, learners)}"
-        elif cluster and (obstacle := learners[name].data_parallel_error(cluster.data_parallel)):
-            yield f"cluster.learners.{name}: {obstacle}"
-    simulators = cluster.simulators if cluster else 1
-    for name, policy in scenario.policies.items():
-        if simulators > 1 and not policy.engine.owns_weights:
-            # Each simulator would replace the weights that another one has just sent.
-            yield (
-                f"cluster.simulators: {simulators}, but the server of policies.{name}.engine takes "
-                "new weights from one simulator only; choose 1, or engine.frozen: true for a policy that does not "
-                "learn, or kind: vllm"
-            )
 
 
 def _errors_of_each_game_with_field_prefix(find_errors: ErrorFinder) -> ErrorFinder:

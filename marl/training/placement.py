@@ -123,17 +123,23 @@ def learner_settings_and_contexts(
     return contexts
 
 
-def build_simulator(scenario: Scenario, sources: ModelSources) -> RolloutSimulator:
-    """Return a simulator with an engine for each policy, and with slots for earlier weights of these policies."""
-    playing = {name: policy for name, policy in scenario.policies.items() if name in scenario.sampling_policies}
+def build_simulator(scenario: Scenario, sources: ModelSources, index: int = 0, simulators: int = 1) -> RolloutSimulator:
+    """Return a simulator with an engine for each policy, and with slots for earlier weights of these policies.
+
+    `index`: number of this simulator, from 0, among the run's `simulators`.
+    """
+    playing: dict[str, PolicyConfig] = {}
+    for name, policy in scenario.policies.items():
+        if name in scenario.sampling_policies:
+            playing[name] = policy.model_copy(update={"engine": policy.engine.for_simulator(index, simulators)})
     engines = build_engines(playing, sources)
     simulator = simulator_from_engines(scenario, engines)
     slots: dict[str, SlotPool] = {}
     # A slot uses no memory until it holds the weights of a league member.
     for name, source in sources.items():
-        policy = scenario.policies[name]
-        if name not in engines:
+        if name not in playing:
             continue
+        policy = playing[name]
         if source and _shared_base(policy):
             slots[name] = EarlierWeightsAdapterPool(engines[name], source)
         elif source:

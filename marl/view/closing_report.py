@@ -17,6 +17,7 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import EvaluationSettings
 from marl.view.credit_warnings import conservation_warning
 from marl.view.curves import Curve, text_chart
+from marl.view.role_worth import CORRECTIONS, RoleCorrections, role_corrections
 from marl.view.run_groups import metric_values
 
 _TITLES = {
@@ -29,8 +30,6 @@ _TITLES = {
 _TO_THE_END = ", to the end"
 _ROLE_FIGURES = {"illegal": "illegal moves", "tokens": "tokens a turn", "entropy": "entropy"}
 """Metric of a role -> name in the report."""
-_CORRECTIONS = ("_fixes", "_breaks")
-"""Ends of the names of measures that say what a role changes in the answer of the role before it."""
 _BIASED_T = 4.0
 """Absolute t value of the stopping bias above which chance is an unlikely explanation."""
 Row = Mapping[str, Any]
@@ -106,7 +105,7 @@ def _evaluation_lines(
     """Yield a line for each metric of evaluations, at the first step and at the end."""
     last, is_legal_mass_low = _rows_of_last_tenth(rows), False
     for name, curve in curve_by_metric.items():
-        if name.endswith(_CORRECTIONS):
+        if name.endswith(CORRECTIONS):
             continue
         title = title_by_metric[name]
         masses: list[float] = []
@@ -129,19 +128,14 @@ def _evaluation_lines(
 
 def _correction_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line for each role of a team that follows another verified role, from the newest held-out episodes."""
-    scopes: dict[str, None] = {}
-    for name in chain.from_iterable(rows):
-        if "/held_out/" in name and name.endswith(_CORRECTIONS):
-            scopes[name.rpartition("_")[0]] = None
-    for scope in scopes:
-        row = next(row for row in reversed(rows) if any(f"{scope}{end}" in row for end in _CORRECTIONS))
-        folder, _, role = scope.rpartition("/")
-        words: list[str] = []
-        for end, verb, kind in (("_fixes", "corrected", "wrong"), ("_breaks", "spoilt", "right")):
-            name = f"{scope}{end}"
-            count = row.get(f"{name}_episodes", row[f"{folder}/episodes"]) if name in row else 0
-            words.append(f"{verb} {row.get(name, 0.0) * count:.0f} of {count:.0f} {kind} answers")
-        yield f"role {role} {' and '.join(words)} of the role before it on held-out starts (step {row['step']})"
+    newest: dict[str, RoleCorrections] = {}
+    for row in rows:
+        newest |= role_corrections(row)
+    for found in newest.values():
+        yield (
+            f"role {found.role} corrected {found.fixed} of {found.wrong} wrong answers and spoilt {found.spoilt} of "
+            f"{found.right} right answers of the role before it on held-out starts (step {found.step})"
+        )
 
 
 def _role_report_lines(rows: Sequence[Row]) -> Iterator[str]:

@@ -64,7 +64,7 @@ TEAMS = (
         "carry_chain",
         "dapo",
     ),
-    *("calculator_team", "paper_scout"),
+    *("calculator_team", "paper_scout", "python_team"),
     *("absolute_zero", "best_of_n", "chain", "debate_judged", "fork_join", "mae", "mixture_of_agents"),
     *("ppo_team", "dpo_pairs", "sft_best", "prime", "recipes/iterative_dpo"),
     *("real/smollm2_team", "real/smollm2_solver_only", "real/smollm2_calculator"),

@@ -14,7 +14,6 @@ import yaml
 
 import marl
 from marl.commands import cli
-from marl.scenario.load import ScenarioError, validate
 from marl.scenario.trust import external_accesses
 from tests.support.command_line import marl_output
 from tests.support.paths import KUHN, ROOT, SCENARIOS
@@ -102,11 +101,14 @@ def test_check_says_that_simulators_of_kind_local_take_turns(
     ]
 
 
-def test_a_server_of_vllm_that_takes_weights_is_refused_for_two_simulators_and_gets_no_key_unasked() -> None:
-    scenario, server = kuhn_scenario(), {"kind": "vllm_server", "base_url": "http://10.0.0.1:8000"}
+def test_servers_of_vllm_get_prompts_and_a_key_only_if_one_is_named() -> None:
+    scenario, server = kuhn_scenario(), {"kind": "vllm_server", "base_url": ["http://10.0.0.1:8000", "http://[::1]:8"]}
     scenario["policies"]["actor"] |= {"model": "of/hub", "engine": server}
-    scenario["cluster"] = {"kind": "local", "simulators": 2}
-    with pytest.raises(ScenarioError, match=r"cluster.simulators: 2, but the server of policies.actor.engine takes"):
-        validate(scenario)
-    [sent] = [each for each in external_accesses(scenario, Path()) if each.action == "sends"]
-    assert sent.target == "prompts to 10.0.0.1"
+    sent = [each for each in external_accesses(scenario, Path()) if each.action == "sends"]
+    assert [(each.target, each.needs_consent) for each in sent] == [
+        ("prompts to 10.0.0.1", True),
+        ("prompts to ::1", False),
+    ]
+    scenario["policies"]["actor"]["engine"] = {**server, "key_env": "KEY"}
+    first = next(each for each in external_accesses(scenario, Path()) if each.action == "sends")
+    assert first.target == "prompts and the environment variable KEY to 10.0.0.1"

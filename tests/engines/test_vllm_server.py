@@ -148,6 +148,30 @@ def test_adapters_on_a_server_are_swapped_and_share_a_batch(server: RunningServe
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)  # a second server takes half a minute to start
+@pytest.mark.filterwarnings("ignore::marl.core.errors.UserNotice")
+def test_the_other_of_two_servers_answers_everything_when_one_is_killed(
+    server: RunningServer, source: PretrainedSource, tmp_path: Path
+) -> None:
+    with serving_vllm(Path(source.path), KEY, tmp_path / "log") as second:
+        engine, model = speaker(server, source, base_url=[server.url, second.url]), source.model()
+        requests = [ask("word " * n, n, max_tokens=100) for n in range(1, 9)]
+        for ticket, request in enumerate(requests):
+            engine.submit(ticket, request)
+        second.kill()
+        completions: dict[int, Any] = {}
+        while len(completions) < len(requests):
+            completions.update(engine.step(0.2))
+        assert_close(model, requests, [completions[ticket] for ticket in range(len(requests))])
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.05
+        engine.load_weights("actor", model.named_parameters(), 1)
+        assert_close(model, requests[:3], answered(engine, requests[:3]))
+        engine.close()
+
+
+@pytest.mark.slow
 def test_what_is_wrong_with_a_server_is_said(
     server: RunningServer, source: PretrainedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,13 +181,13 @@ def test_what_is_wrong_with_a_server_is_said(
     with pytest.raises(ValueError, match=r"holds 512 tokens; give engine.max_context"):
         settings(server).start_vllm(source, None, 513, {})
     speaker(server, source)
-    with pytest.raises(EngineError, match=r"policies 'actor': .* has not sent: .* or another run uses it"):
+    with pytest.raises(EngineError, match=r"policies 'actor': .* has not sent: another run or another engine uses it"):
         answered(engine, [ask("hi")])
     monkeypatch.setenv(KEY_ENV, "wrong")
     with pytest.raises(EngineError, match="HTTP 401"):
         speaker(server, source)
     monkeypatch.setenv(KEY_ENV, KEY)
-    last = speaker(server, source, retries=0)
+    last = speaker(server, source, retries=0, restart_s=0)
     server.kill()
     with pytest.raises(EngineError, match=r"policies 'actor': http.* gave no answer: ConnectError"):
         answered(last, [ask("hi")])

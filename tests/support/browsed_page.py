@@ -19,6 +19,9 @@ VIEWS = (
     "#/states?run=a&step=1",
     "#/states?run=a&of=strategies",
     "#/held_out?run=a",
+    "#/episode?run=a&step=3&episode=held_out.1&held_out=1",
+    f"{EPISODE.replace('0.0', '0.2')}&show=conversation",
+    "#/glossary",
 )
 
 

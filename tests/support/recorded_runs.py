@@ -61,6 +61,7 @@ def kuhn_run(folder: Path, *overrides: str, steps: int = 2, seed: int = 0, said:
         hands = [
             kuhn_episode(f"{step:06d}.{i}.{k}", cards, rng) for i, cards in enumerate(("KQ", "JK")) for k in range(4)
         ]
+        hands[2] = with_segments(hands[2])
         if said and step == steps:
             hands[0] = with_answer(hands[0], said)
         home.record_trajectories(step, hands)
@@ -144,6 +145,17 @@ def with_answer(trajectory: Trajectory, text: str) -> Trajectory:
         made.add(each, trajectory.sources(each.id, ["heard", "self"]))
     made.rewards = [replace(reward, cause=text) for reward in trajectory.rewards]
     made.end, made.findings = trajectory.end, trajectory.findings
+    return made
+
+
+def with_segments(trajectory: Trajectory) -> Trajectory:
+    """The same hand, in which the answer of the first turn has two segments, of three tokens and of one."""
+    first = trajectory.turns[0]
+    changed = replace(first, completion=replace(first.completion, segments=(2, 3)))
+    made = Trajectory(trajectory.deal, trajectory.start)
+    for each in (changed, *trajectory.turns[1:]):
+        made.add(each, trajectory.sources(each.id, ["heard", "self"]))
+    made.rewards, made.end, made.findings = trajectory.rewards, trajectory.end, trajectory.findings
     return made
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -31,7 +32,8 @@ from marl.commands.options import with_options
 from marl.commands.terminal import Overrides, RunPath, ScenarioOrRun, echo, is_run_folder
 from marl.core.types import Metrics
 from marl.evaluation.suite_play import paired_gain_metrics, suite_metrics
-from marl.runs.run_folder import describe_environment
+from marl.runs.run_folder import RESULTS_WITHOUT_ROLES, describe_environment
+from marl.runs.symlinks import path_without_symlinks
 from marl.scenario.load import ScenarioError
 from marl.view.tournament_table import ranking_and_cross_play_text
 
@@ -122,9 +124,15 @@ class RunEvalOptions(PolicyEvalOptions):
         str | None,
         typer.Option(
             help="Role of a team: also play the same held-out starts without it (its seats pass on what they read), "
-            "and print the differences with paired intervals."
+            "and print the differences with paired intervals. A run's folder keeps them for `marl view`."
         ),
     ] = None
+
+    def results_file(self, target: Path) -> Path | None:
+        """Return the file of the figures: `--out`, or for a run without a role its file in the run, or None."""
+        if self.out is None and self.without is not None and is_run_folder(target):
+            return path_without_symlinks(target, RESULTS_WITHOUT_ROLES, f"{quote(self.without, safe='')}.json")
+        return self.out
 
     def metrics_of(self, policies: EvaluatedPolicies, search: AnySearch | None) -> Metrics:
         """Return the metrics of `policies` that the options ask for.
@@ -148,12 +156,13 @@ def evaluate_run_or_scenario(target: ScenarioOrRun, options: RunEvalOptions, ove
     To measure a model's folder, name it in a scenario: marl eval run SCENARIO policies.NAME.model=FOLDER. This
     subcommand is the default: marl eval RUN.
     """
-    create_output_folder(options.out)
+    out = options.results_file(target)
+    create_output_folder(out)
     search = parse_search(options.search) if options.search else None
     policies = options.evaluated_policies(target, overrides or ())
     metrics = options.metrics_of(policies, search)
     echo(format_metrics(metrics, policies.scenario.rule_based_roles))
-    if options.out is not None:
+    if out is not None:
         content = {
             **{"measured": str(target), "checkpoint": policies.checkpoint},
             **({"search": search.model_dump(mode="json")} if search else {}),
@@ -161,8 +170,8 @@ def evaluate_run_or_scenario(target: ScenarioOrRun, options: RunEvalOptions, ove
             **describe_environment(policies.scenario),
             "scenario": policies.scenario.model_dump(mode="json"),
         }
-        write_json_results(options.out, content)
-        echo(f"{options.out}: {len(metrics)} figures")
+        write_json_results(out, content)
+        echo(f"{out}: {len(metrics)} figures")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from marl.engines.token_engine import context_length
 from marl.engines.vllm.checkpoint_layout import CheckpointLayout
 from marl.engines.vllm.core import LocalVLLM
-from marl.engines.vllm.server import VLLMServerConnection
+from marl.engines.vllm.server_pool import VLLMServerPool
 from marl.engines.weight_owner import SinglePolicyWeights
 from marl.models.pretrained import PretrainedSource
 from marl.models.weights import load_weight_tensors
@@ -59,7 +59,7 @@ class VLLMFullWeights(SinglePolicyWeights):
         overwrite_vllm_weights(self.core, tensors)
 
 
-def overwrite_vllm_weights(core: LocalVLLM | VLLMServerConnection, tensors: Mapping[str, Tensor]) -> None:
+def overwrite_vllm_weights(core: LocalVLLM | VLLMServerPool, tensors: Mapping[str, Tensor]) -> None:
     """Overwrite all weights of vLLM in place. `tensors` holds each tied tensor under all of its names."""
     if core.accepts_tensors:
         core.overwrite_all_weights(tensors)

@@ -136,7 +136,7 @@ class EpisodeSerializer:
                 "ids": completion.token_ids,
                 "texts": self.texts.decode_each_token(request.policy, completion.token_ids),
                 "logprobs": completion.logprobs,
-                "imposed": completion.imposed,
+                **{"imposed": completion.imposed, "segments": completion.segments},
             },
             "gave": list(map(asdict, verifier_scores_in_turn(turn))),
             "scores": scores,

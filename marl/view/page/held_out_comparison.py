@@ -1,4 +1,4 @@
-"""Comparison of two recorded held-out evaluations, paired by start."""
+"""Recorded held-out evaluations: two of them compared, paired by start, and single episodes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from marl.core.graph import Trajectory
 from marl.runs.run_folder import RunFolder
+from marl.view.page.episode_json import EpisodeSerializer
 from marl.view.verifier_scores import question_and_right_answer
 
 
@@ -44,6 +45,31 @@ def compare_held_out_episodes(run_folder: RunFolder, before_step: int | None, af
             }
         )
     return {"steps": steps, "before": before_step, "after": after_step, "episodes": pairs}
+
+
+def find_held_out_episode(run_folder: RunFolder, step: int, game: str, episode_id: str) -> Trajectory | None:
+    """Return the episode `episode_id` of `game` in the evaluation after `step`, or None if it does not exist."""
+    if step not in run_folder.steps_with_held_out_episodes():
+        return None
+    for episode in run_folder.read_held_out_episodes(step):
+        if (episode.deal.game, episode.id) == (game, episode_id):
+            return episode
+    return None
+
+
+def held_out_episode_json(
+    run_folder: RunFolder, serializer: EpisodeSerializer, step: int, episode: Trajectory
+) -> dict[str, Any]:
+    """Return an episode of the evaluation after `step` as JSON data, in the form of a training episode.
+
+    It has no siblings and no credit, because nothing is learned from it.
+    """
+    return {
+        **serializer.episode_json(step, episode, None),
+        **{"held_out": True, "siblings": [], "advantages": {}, "metrics": {}, "updates": {}},
+        # Episodes of one game and name have the same start in all evaluations.
+        "same_start": [(other, episode.id) for other in run_folder.steps_with_held_out_episodes()],
+    }
 
 
 def _episode_json(episode: Trajectory) -> Mapping[str, Any]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from marl.core.config import shorten
 from marl.core.errors import RunFolderError
 from marl.core.graph import Trajectory
 from marl.credit_stage.records import CreditRecord, RecomputedCredit
 from marl.metrics.alarms import is_alarm_metric
 from marl.runs.liveness import determine_liveness
-from marl.runs.run_folder import RunFolder
+from marl.runs.run_folder import RESULTS_WITHOUT_ROLES, RunFolder
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import EvaluationSettings, Scenario
 from marl.view.colours import colours_by_name, role_colours
@@ -30,17 +28,24 @@ from marl.view.page.distributions import StepDistributions
 from marl.view.page.episode_filter import EpisodeFilter
 from marl.view.page.episode_index import EpisodeIndex
 from marl.view.page.episode_json import EpisodeSerializer
-from marl.view.page.held_out_comparison import compare_held_out_episodes
+from marl.view.page.held_out_comparison import (
+    compare_held_out_episodes,
+    find_held_out_episode,
+    held_out_episode_json,
+)
 from marl.view.page.reference_players import information_state_rows
 from marl.view.page.strategy_tables import StrategyTables
+from marl.view.page.url_parameters import (
+    MAX_ROWS,
+    Query,
+    integer_parameter,
+    offset_and_limit,
+    optional_step_parameter,
+    parse_episode_filter,
+)
+from marl.view.page.word_meanings import word_meanings
 from marl.view.run_groups import group_runs, runs_by_name
 from marl.view.token_decoder import TokenDecoder
-
-MAX_ROWS = 200
-"""Maximum number of episodes or steps in one answer."""
-Query = Mapping[str, str]
-"""Name of a URL parameter -> its value."""
-_FILTERS = TypeAdapter(EpisodeFilter)
 
 
 class NotFoundError(LookupError):
@@ -64,12 +69,20 @@ class ServedRun:
     problem: str
     """Error message if the run's scenario cannot be loaded, else ""."""
 
-    def load_trajectory(self, step: int, episode: str) -> Trajectory:
-        """Return a recorded episode, reading only its own line.
+    def load_trajectory(self, query: Query) -> Trajectory:
+        """Return the episode that a URL names by its step and name, reading only the line of this episode.
+
+        With `held_out`, it is an episode of the evaluation after the step, in the game `game` ("": the only one).
 
         Raises:
-            NotFoundError: if the episode is not in the index.
+            NotFoundError: if the episode does not exist, or is not in the index yet.
         """
+        step, episode = integer_parameter(query, "step"), query.get("episode", "")
+        if query.get("held_out"):
+            found = find_held_out_episode(self.home, step, query.get("game", ""), episode)
+            if found is None:
+                raise NotFoundError(f"no held-out episode {episode} after step {step} of {self.name}")
+            return found
         entry = self.index.find_episode(step, episode)
         if entry is None:
             raise NotFoundError(f"no episode {episode} in step {step} of {self.name}, or it is not indexed yet")
@@ -99,9 +112,9 @@ class PageApi:
             "status": lambda _: {name: self._liveness_json(run) for name, run in self.runs.items()},
             "curves": self._answer_curves,
             "settings": self._answer_comparison,
-            "rows": lambda query: run_json.metric_rows(self._selected_run(query).home, *_offset_and_limit(query)),
+            "rows": lambda query: run_json.metric_rows(self._selected_run(query).home, *offset_and_limit(query)),
             "row": lambda query: run_json.step_metrics(
-                self._selected_run(query).home, _integer_parameter(query, "step")
+                self._selected_run(query).home, integer_parameter(query, "step")
             ),
             "episodes": self._answer_episodes,
             "episode": self._answer_episode,
@@ -110,13 +123,16 @@ class PageApi:
             "judgement": self._answer_recomputed_credit,
             "states": self._answer_information_states,
             "strategies": lambda query: self._selected_run(query).strategies.strategy_table(
-                _optional_step_parameter(query, "step")
+                optional_step_parameter(query, "step")
+            ),
+            "words": lambda _: word_meanings(
+                chain.from_iterable(self._run_summary_and_error(run)[0]["metrics"] for run in self.runs.values())
             ),
             "distributions": lambda query: self._selected_run(query).distributions.panels(self._role_colours()),
             "held_out": lambda query: compare_held_out_episodes(
                 self._selected_run(query).home,
-                _optional_step_parameter(query, "before"),
-                _optional_step_parameter(query, "after"),
+                optional_step_parameter(query, "before"),
+                optional_step_parameter(query, "after"),
             ),
         }
         # Cache keys contain a key of the file, so that a changed file is read again.
@@ -169,7 +185,8 @@ class PageApi:
         path = run.home.path
         if not (path / "scenario.yaml").is_file():
             return run_json.EMPTY_SUMMARY, f"the folder of this run is gone: {path}"
-        return self._cached_summary(run.name, _file_cache_key(run.home.metrics_file), _file_cache_key(path))
+        folders_key = f"{_file_cache_key(path)} {_file_cache_key(path / RESULTS_WITHOUT_ROLES)}"
+        return self._cached_summary(run.name, _file_cache_key(run.home.metrics_file), folders_key)
 
     def _summarize_run(self, run_name: str, metrics_key: str, folder_key: str) -> tuple[dict[str, Any], str]:
         """Return the summary of a run and its error. `metrics_key` and `folder_key` change with the files."""
@@ -226,7 +243,7 @@ class PageApi:
         figures = [self._run_summary_and_error(run)[0]["figure"] for run in self.runs.values()]
         first = tuple(dict.fromkeys(figure["metric"] for figure in figures if figure))
         choice = CurveSelection(metrics, "role" if by else None, "seeds" if band else None, first)
-        max_points = _integer_parameter(query, "points") if "points" in query else run_json.MAX_CURVE_POINTS
+        max_points = integer_parameter(query, "points") if "points" in query else run_json.MAX_CURVE_POINTS
         named_runs = {name: run.home.path for name, run in self.runs.items()}
         return run_json.curve_panels(self._readable_run_folders(), choice, max(1, max_points), named_runs)
 
@@ -245,7 +262,7 @@ class PageApi:
         chosen = parse_episode_filter(query)
         if is_alarm_metric(alarm := query.get("alarm", "")):
             chosen = replace(chosen, steps=tuple(row["step"] for row in run.home.rows() if row.get(alarm)))
-        count, episodes = run.index.query_episodes(chosen, *_offset_and_limit(query))
+        count, episodes = run.index.query_episodes(chosen, *offset_and_limit(query))
         return {
             "count": count,
             "episodes": list(map(asdict, episodes)),
@@ -254,8 +271,11 @@ class PageApi:
 
     def _answer_episode(self, query: Query) -> dict[str, Any]:
         """Return an episode, and its siblings from the same group with the advantages of their turns."""
-        run, step = self._selected_run(query), _integer_parameter(query, "step")
-        trajectory = run.load_trajectory(step, query.get("episode", ""))
+        run, step = self._selected_run(query), integer_parameter(query, "step")
+        trajectory = run.load_trajectory(query)
+        if query.get("held_out"):
+            episode = held_out_episode_json(run.home, run.serializer, step, trajectory)
+            return {**episode, "run": run.name, "role_colours": self._role_colours()}
         cache_key = _file_cache_key(run.home.path / "credit" / f"{step:06d}.jsonl.zst")
         record = self._cached_record(run.name, step, cache_key)
         peers = EpisodeFilter(first=step, last=step, group=trajectory.deal.group, order="oldest")
@@ -282,7 +302,7 @@ class PageApi:
                 policy_metrics[name] = value
         return {
             **run.serializer.episode_json(step, trajectory, record),
-            "run": run.name,
+            **{"run": run.name, "held_out": False},
             "siblings": listed_siblings,
             "advantages": advantages,
             "same_start": run.index.first_episode_per_step(trajectory.start),
@@ -297,18 +317,18 @@ class PageApi:
 
     def _answer_prompt(self, query: Query) -> dict[str, Any]:
         run = self._selected_run(query)
-        trajectory = run.load_trajectory(_integer_parameter(query, "step"), query.get("episode", ""))
-        index = _integer_parameter(query, "turn")
+        trajectory = run.load_trajectory(query)
+        index = integer_parameter(query, "turn")
         if not 0 <= index < len(trajectory.turns):
             raise NotFoundError(f"no turn {index} in episode {trajectory.id}")
         return run.serializer.prompt_json(trajectory.turns[index])
 
     def _answer_recomputed_credit(self, query: Query) -> dict[str, Any]:
         """Return the credit of an episode's turns under another rule than the run's own, and how the rules differ."""
-        run, step, rule = self._selected_run(query), _integer_parameter(query, "step"), query.get("rule", "")
+        run, step, rule = self._selected_run(query), integer_parameter(query, "step"), query.get("rule", "")
         if self._rules is None or not names_only_registered_rules(self._rules, rule):
             raise NotFoundError(f"no rule {rule!r}")
-        trajectory = run.load_trajectory(step, query.get("episode", ""))
+        trajectory = run.load_trajectory(query)
         cache_key = _file_cache_key(run.home.path / "credit" / f"{step:06d}.jsonl.zst")
         try:
             # Without the lock, two requests for one rule would both compute it, for seconds.
@@ -339,7 +359,7 @@ class PageApi:
         return recomputed, compare_credit_rules_by_role(own, recomputed, home.load_trajectories(step))
 
     def _answer_information_states(self, query: Query) -> dict[str, Any]:
-        run, step = self._selected_run(query), _integer_parameter(query, "step")
+        run, step = self._selected_run(query), integer_parameter(query, "step")
         cache_key = run.home.trajectory_file_stamp_by_step().get(step)
         if cache_key is None:
             raise NotFoundError(f"step {step} of {run.name} was not recorded")
@@ -363,47 +383,6 @@ def _ordering_figure(scenario: Scenario | None, names: Sequence[str]) -> str:
         if is_learning and len(roles) > 1 and f"return/{role}" in names:
             return f"return/{role}"
     return next((name for name in names if name.startswith("agent/")), "")
-
-
-def parse_episode_filter(query: Query) -> EpisodeFilter:
-    """Return the filter of a query. Empty values are ignored.
-
-    Raises:
-        ValueError: if a value has the wrong type or the order is unknown.
-    """
-    fields = EpisodeFilter.__dataclass_fields__.keys() - {"steps"}
-    given = {name: value for name, value in query.items() if name in fields and value}
-    try:
-        return _FILTERS.validate_python(given)
-    except ValidationError as error:
-        problems = [
-            f"{problem['loc'][0]}: {shorten(repr(problem['input']))}: {problem['msg']}" for problem in error.errors()
-        ]
-        raise ValueError("; ".join(problems)) from None
-
-
-def _integer_parameter(query: Query, name: str) -> int:
-    """Return the parameter `name` of a URL as a whole number, or raise ValueError."""
-    try:
-        number = int(query[name])
-    except (KeyError, ValueError):
-        raise ValueError(f"{name}: must be a whole number, got {shorten(repr(query.get(name)))}") from None
-    # SQLite's integers have 64 bits.
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{name}: must be a whole number of at most 63 bits, got {shorten(query[name])}")
-    return number
-
-
-def _optional_step_parameter(query: Query, name: str) -> int | None:
-    """Return the parameter `name` of a URL as a step, or None if it is missing or empty."""
-    return _integer_parameter(query, name) if query.get(name) else None
-
-
-def _offset_and_limit(query: Query) -> tuple[int, int]:
-    """Return (index of the first row, maximum number of rows) of the page that a URL asks for."""
-    offset = _integer_parameter(query, "offset") if "offset" in query else 0
-    limit = _integer_parameter(query, "limit") if "limit" in query else 50
-    return max(0, offset), min(max(1, limit), MAX_ROWS)
 
 
 def _file_cache_key(file: Path) -> str:

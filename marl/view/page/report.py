@@ -17,7 +17,8 @@ from marl.host.data_files import write_atomically
 from marl.view.page.assets import STYLES, bundle_page_script, read_page_asset
 from marl.view.page.episode_filter import EpisodeFilter
 from marl.view.page.episode_index import IndexedEpisode
-from marl.view.page.page_data import MAX_ROWS, PageApi, ServedRun
+from marl.view.page.page_data import PageApi, ServedRun
+from marl.view.page.url_parameters import MAX_ROWS, Query
 
 _POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -25,6 +26,8 @@ _POLICY = (
 
 _MOST_POINTS = 500
 """Maximum number of points of a curve in a report."""
+_HELD_OUT_BYTES = 240_000
+"""Maximum size of the opened held-out episodes of all runs in a report [bytes]."""
 _MOST_STATES = 1000
 """Maximum number of information states of the recorded strategies in a report."""
 
@@ -78,6 +81,7 @@ def _request_keys_and_answers(page_api: PageApi, max_episodes: int) -> Iterator[
     runs = page_api.answer("runs", {})
     yield _canonical_request_address("runs"), runs
     yield _canonical_request_address("status"), page_api.answer("status", {})
+    yield _canonical_request_address("words"), page_api.answer("words", {})
     yield _canonical_request_address("settings"), page_api.answer("settings", {})
     names = [run["name"] for run in runs["runs"]]
     if len(names) == 2 and not any(run["problem"] for run in runs["runs"]):
@@ -97,7 +101,11 @@ def _request_keys_and_answers(page_api: PageApi, max_episodes: int) -> Iterator[
             _canonical_request_address("distributions", {"run": name}),
             page_api.answer("distributions", {"run": name}),
         )
-        yield _canonical_request_address("held_out", {"run": name}), page_api.answer("held_out", {"run": name})
+        comparison = page_api.answer("held_out", {"run": name})
+        yield _canonical_request_address("held_out", {"run": name}), comparison
+        size = _HELD_OUT_BYTES // len(page_api.runs)
+        for query, episode in _held_out_episodes_up_to(size, page_api, name, comparison):
+            yield _canonical_request_address("episode", query), episode
         strategies = page_api.answer("strategies", {"run": name})
         yield (
             _canonical_request_address("strategies", {"run": name}),
@@ -119,6 +127,32 @@ def _request_keys_and_answers(page_api: PageApi, max_episodes: int) -> Iterator[
         for step in dict.fromkeys(entry.step for entry in selected):
             query = {"run": name, "step": str(step)}
             yield _canonical_request_address("states", query), page_api.answer("states", query)
+
+
+def _held_out_episodes_up_to(
+    max_bytes: int, page_api: PageApi, run: str, comparison: Mapping[str, Any]
+) -> Iterator[tuple[Query, dict[str, Any]]]:
+    """Yield (query, answer) of compared held-out episodes, first those with changed measures, up to `max_bytes`.
+
+    The answers lack the tokens of the turns, which are most of an episode's size.
+    """
+
+    def is_unchanged(pair: Mapping[str, Any]) -> bool:
+        return pair["before"] is None or pair["before"]["measures"] == pair["after"]["measures"]
+
+    size = 0
+    for pair in sorted(comparison["episodes"], key=is_unchanged):
+        # With a single evaluation, both sides are the same episode.
+        for step in dict.fromkeys(comparison[side] for side in ("before", "after") if pair[side]):
+            query = {"run": run, "step": str(step), "episode": pair["episode"], "held_out": "1"}
+            query |= {"game": pair["game"]} if pair["game"] else {}
+            episode = page_api.answer("episode", query)
+            for turn in episode["turns"]:
+                turn["prompt_tokens"], turn["tokens"] = 0, {name: [] for name in turn["tokens"]}
+            size += len(to_json(episode, inf_nan_mode="strings"))
+            if size > max_bytes:
+                return
+            yield query, episode
 
 
 def _canonical_request_address(api_path: str, query: Mapping[str, str] | None = None) -> str:

@@ -23,6 +23,7 @@ from marl.view.credit_warnings import conservation_warning
 from marl.view.curve_data import CurveSelection, select_curves
 from marl.view.main_figure import HISTORY_PREFIXES, better_direction, is_zero_sum, main_figure
 from marl.view.metric_units import metric_meaning
+from marl.view.role_worth import RoleCorrections, measures_without_roles, role_corrections
 from marl.view.run_comparison import (
     FinalMetricOfRunGroup,
     final_metric_of_group,
@@ -42,6 +43,7 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 EMPTY_SUMMARY: dict[str, Any] = {
     **{"step": 0, "metrics": [], "ledger": {}, "alarms": [], "warnings": []},
+    **{"corrections": [], "without_roles": []},
     **{"zero_sum": False, "figure": None, "best": None, "step_s": None, "clock": []},
 }
 """Summary of a run that cannot be read."""
@@ -58,7 +60,7 @@ def summarize_run(run_folder: RunFolder, evaluation: EvaluationSettings) -> dict
     conservation: dict[str, list[tuple[int, float]]] = defaultdict(list)
     history: dict[str, list[tuple[int, float]]] = defaultdict(list)
     newest: deque[Row] = deque(maxlen=WINDOW_STEPS)
-    best = BestEvaluationTracker(evaluation)
+    best, corrections = BestEvaluationTracker(evaluation), dict[str, RoleCorrections]()
     # [step, tokens so far, seconds so far], for curves by tokens or by time.
     clock: list[list[float]] = []
     for row in run_folder.rows():
@@ -67,6 +69,7 @@ def summarize_run(run_folder: RunFolder, evaluation: EvaluationSettings) -> dict
         last = row
         newest.append(row)
         best.update(row["step"], row)
+        corrections |= role_corrections(row)
         names |= dict.fromkeys(row)
         for name, value in row.items():
             if name.startswith(_SUMS) and isfinite(value):
@@ -83,6 +86,8 @@ def summarize_run(run_folder: RunFolder, evaluation: EvaluationSettings) -> dict
     return {
         "step": last.get("step", 0),
         "metrics": list(names),
+        "corrections": list(map(asdict, corrections.values())),
+        "without_roles": list(map(asdict, measures_without_roles(run_folder.path))),
         "zero_sum": is_zero_sum(history),
         "figure": asdict(figure) if figure else None,
         "best": _best_checkpoint_json(best, run_folder),

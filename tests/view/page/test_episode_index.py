@@ -14,7 +14,7 @@ from marl.core.graph import Trajectory
 from marl.runs.run_folder import RunFolder
 from marl.view.page.episode_filter import EpisodeFilter
 from marl.view.page.episode_index import EpisodeIndex
-from marl.view.page.page_data import parse_episode_filter
+from marl.view.page.url_parameters import parse_episode_filter
 from tests.support.recorded_runs import HOSTILE, kuhn_episode, kuhn_run
 
 

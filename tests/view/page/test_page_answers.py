@@ -316,6 +316,66 @@ def test_held_out_starts_stand_beside_themselves_before_and_after(data: PageApi,
     assert len(told["episodes"]) == 2
 
 
+def test_a_held_out_episode_is_told_as_it_was_recorded_and_without_credit(
+    data: PageApi, runs: tuple[Path, Path]
+) -> None:
+    query = {"run": "a", "step": 3, "episode": "held_out.1", "held_out": 1}
+    told = answer(data, "episode", **query)
+    (recorded,) = [each for each in RunFolder(runs[0]).read_held_out_episodes(3) if each.id == "held_out.1"]
+    assert [turn["text"] for turn in told["turns"]] == [turn.completion.text for turn in recorded.turns]
+    assert (told["held_out"], told["chains"], told["siblings"]) == (True, None, [])
+    assert told["same_start"] == [[0, "held_out.1"], [3, "held_out.1"]]
+    assert answer(data, "prompt", turn=0, **query)["ids"] == list(recorded.turns[0].completion.prompt_ids)
+    for changed in ({"step": 2}, {"episode": "000001.0.0"}, {"game": "other"}):
+        with pytest.raises(NotFoundError, match="no held-out episode"):
+            answer(data, "episode", **(query | changed))
+
+
+def test_words_have_the_meanings_of_the_documents(data: PageApi) -> None:
+    told = answer(data, "words")
+    assert told["assign"]["outcome"] == "Each turn earns its agent's return in the episode."
+    assert told["baseline"]["none"] == "No baseline: the advantage of a turn is the credit that `assign` gave the turn."
+    assert told["metrics"]["episode/return/player_0"] == {"unit": "reward", "meaning": "mean return of a seat"}
+    assert told["glossary"]["turn"] == "one decision of one agent: prompt, completion, move"
+    assert {"advantage", "assign", "baseline", "reward"} <= told["glossary"].keys(), "words that the page explains"
+    for kind in ("assign", "baseline"):
+        assert [name for name, sentence in told[kind].items() if not sentence.endswith(".")] == []
+
+
+def test_a_team_shows_what_its_roles_corrected_and_what_it_loses_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    home = RunFolder(kuhn_run(tmp_path / "team"))
+    row = {"step": 3, "eval/held_out/episodes": 40.0, "eval/held_out/critic_fixes": 0.25}
+    row |= {"eval/held_out/critic_fixes_episodes": 32.0, "eval/held_out/critic_breaks": 0.1}
+    with home.metrics_file.open("a") as file:
+        file.write(f"{json.dumps(row)}\n")
+    made = PageApi([home.path])
+    (corrected,) = answer(made, "runs")["runs"][0]["corrections"]
+    # A quarter of 32 wrong answers, and a tenth of all 40 answers.
+    assert [corrected[name] for name in ("role", "step", "fixed", "wrong", "spoilt", "right")] == [
+        "critic",
+        3,
+        8,
+        32,
+        4,
+        40,
+    ]
+    assert "role critic corrected 8 of 32 wrong answers and spoilt 4 of 40" in closing_report(home, is_finished=True)
+    figures = {"eval/held_out/episodes": 40.0, "eval/held_out/success": 0.5, "eval/without/critic/success": 0.375}
+    figures |= {"eval/worth/critic/success": 0.125, "eval/worth/critic/success_low": -0.1}
+    figures |= {"eval/worth/critic/success_high": 0.3, "eval/without/critic/success_low": 0.2}
+    (home.path / "without").mkdir()
+    (home.path / "without" / "critic.json").write_text(json.dumps({"checkpoint": 3, "figures": figures}))
+    (home.path / "without" / "damaged.json").write_text("{")
+    (measured,) = answer(made, "runs")["runs"][0]["without_roles"]
+    assert measured == {
+        **{"scope": "eval/", "role": "critic", "measure": "success", "checkpoint": 3, "episodes": 40.0},
+        **{"present": 0.5, "absent": 0.375, "worth": 0.125, "low": -0.1, "high": 0.3},
+    }
+
+
 @pytest.mark.parametrize(
     ("path", "query", "message"),
     [

@@ -32,6 +32,14 @@ SCREENS = [
     )
     for scheme in ("light", "dark")
 ]
+PIXELS_OF = """(canvas, ink) => {
+    const { width, height } = canvas, copy = Object.assign(document.createElement("canvas"), { width, height });
+    const drawn = copy.getContext("2d", { willReadFrequently: true });
+    drawn.drawImage(canvas, 0, 0);
+    const { data } = drawn.getImageData(0, 0, width, height);
+    return Array.from({ length: data.length / 4 }, (_, i) => i).filter((i) => data[4 * i + 3] === 255
+        && ink.every((colour, k) => data[4 * i + k] === colour)).length; }"""
+"""Number of a canvas's opaque pixels of one colour."""
 LOOKS = 200
 LIMIT_BYTES = 2_000_000
 
@@ -88,6 +96,18 @@ def test_on_paper_the_page_is_light_whole_and_without_controls(page: Page) -> No
     for part in page.locator(".conversation, .graph, .written").all():
         assert part.evaluate("(box) => box.scrollHeight <= box.clientHeight + 1")
     assert page.pdf().startswith(b"%PDF")
+    # The axes of charts, which are pixels, have the light theme's ink on paper and the dark theme's on the screen.
+    page.emulate_media(media="screen")
+    visit(page, "#/overview")
+    axes = page.locator(".chart canvas").first
+    dark, light = [232, 234, 237], [29, 33, 39]
+    assert axes.evaluate(PIXELS_OF, dark) > 20
+    page.emulate_media(media="print")
+    page.wait_for_timeout(100)
+    assert axes.evaluate(PIXELS_OF, light) > 20
+    page.emulate_media(media="screen")
+    page.wait_for_timeout(100)
+    assert axes.evaluate(PIXELS_OF, dark) > 20
 
 
 def pages_behind(links: list[str]) -> set[str]:
@@ -120,7 +140,9 @@ def test_no_link_of_a_report_of_three_runs_is_dead_and_it_can_be_mailed(
         new = pages_behind(links) - known
         known |= new
         waiting += sorted(new)
-    assert len([link for link in known if link.startswith("#/episode?")]) == 18
+    episodes = [link for link in known if link.startswith("#/episode?")]
+    # Each run has three held-out episodes, which all fit, and six others.
+    assert (len([link for link in episodes if "held_out=1" in link]), len(episodes)) == (9, 27)
     page.evaluate("(hash) => { location.hash = hash; }", EPISODE.replace("000001.0.0", "000009.9.9"))
     expect(page.get_by_role("alert")).to_contain_text("Not in this report (6 of 24 episodes)")
 

@@ -13,7 +13,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from marl.core.types import EpisodeMeasuresAndNewStarts
 from marl.runs.run_folder import RunFolder
-from tests.support.browsed_page import visit
+from tests.support.browsed_page import EPISODE, visit
 from tests.support.recorded_runs import kuhn_episode, kuhn_run
 from tests.support.served_page import CHROMIUM, serving
 
@@ -179,3 +179,49 @@ def test_held_out_answers_are_marked_right_or_wrong_and_the_wrong_ones_come_firs
         expect(articles).to_have_text(["held_out.1", "held_out.3", "held_out.0", "held_out.2"])
         marks = page.locator("article.turn .side-by-side > div:nth-child(2) h4 b")
         expect(marks).to_have_text(["✗ wrong", "✗ wrong", "✓ right", "✓ right"])
+        page.get_by_role("link", name="open the episode held_out.3 after step 2").last.click()
+        expect(page.get_by_role("heading", name="held-out episode held_out.3 of h")).to_be_visible()
+        expect(page.get_by_label("completion")).to_have_text(hands[3].turns[0].completion.text)
+        expect(page.locator(".facts")).to_contain_text("success0")
+        expect(page.get_by_text("no credit is assigned")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page).to_have_url(re.compile("held_out.*order=worst"))
+
+
+def test_rules_and_metrics_have_a_sentence_under_the_pointer_and_in_focus(page: Page) -> None:
+    bubble = page.get_by_role("tooltip")
+    page.locator(".main-figure .term").first.hover()
+    expect(bubble).to_have_text("mean return of a seat [reward]")
+    page.keyboard.press("Escape")
+    expect(bubble).to_have_count(0)
+    visit(page, EPISODE)
+    page.locator(".chain .term", has_text="outcome").focus()
+    expect(bubble).to_have_text("Each turn earns its agent's return in the episode.")
+    expect(page.locator(".chain .term", has_text="outcome")).to_have_attribute("aria-describedby", "meaning")
+    expect(page.get_by_text("assign outcome: Each turn earns")).to_be_visible()
+    page.keyboard.press("?")
+    page.get_by_role("dialog").get_by_role("link", name="glossary").click()
+    expect(page.locator(".glossary dt", has_text="credit stage")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    visit(page, "#/steps?run=a&step=2")
+    row = page.get_by_role("region", name="all metrics of step 2").locator("tr", has_text="episode/return/player_0")
+    expect(row).to_contain_text("mean return of a seat")
+
+
+def test_segments_of_an_answer_have_borders_and_each_its_credit(page: Page, runs: list[Path]) -> None:
+    script = """import('/static/tokens.js').then(({ segments }) => segments(
+        { tokens: { ids: [1, 2, 3, 4], imposed: [1], texts: ["a", "b", "c", "d"], segments: [2, 3] } },
+        { tokens: [1, 7, 2, -0.5], advantage: 0 }))"""
+    # The second token is imposed, so the first segment's credit is the mean of 1 and 2.
+    assert page.evaluate(script) == [
+        {"begin": 0, "end": 2, "text": "abc", "advantage": 1.5},
+        {"begin": 3, "end": 3, "text": "d", "advantage": -0.5},
+    ]
+    visit(page, EPISODE.replace("000001.0.0", "000001.0.2"))
+    expect(page.locator(".tokens .segment-end")).to_have_count(2)
+    page.get_by_label("shade by").select_option("segments")
+    expect(page.locator(".segment")).to_have_count(2)
+    page.get_by_role("button", name="conversation").click()
+    advantage = RunFolder(runs[0]).read_credit_of_step(1).turns()["000001.0.2", 0].advantage
+    shown = page.locator(".said .segment-credit b").all_text_contents()
+    assert list(map(number, shown)) == pytest.approx([advantage, advantage], rel=1e-3)

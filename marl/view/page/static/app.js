@@ -9,16 +9,18 @@ import { ComparePage, EpisodePage } from "./episode.js";
 import { StepsPage } from "./steps.js";
 import { StatesPage } from "./states.js";
 import { HeldOutPage } from "./held_out.js";
+import { GlossaryPage, Known } from "./meanings.js";
 
 const REFRESH_MS = 3000;
-const VIEWS = { overview: "runs", episodes: "episodes", steps: "steps", states: "states", held_out: "held-out" };
+const WITHOUT_RUN = ["overview", "compare", "glossary"];
+const VIEWS = { overview: "runs", episodes: "episodes", steps: "steps", states: "states", held_out: "held-out", glossary: "glossary" };
 const KEYS = [["j, ↓ / k, ↑", "next and previous turn or episode"], ["n / p", "next and previous episode"], ["Enter", "open what is chosen"], ["/", "search episodes"],
   ["g r, g e, g s, g i, g h", "go to runs, episodes, steps, information states, held-out examples"], ["t", "light or dark"], ["Esc", "to the list above"], ["?", "this list"]];
 
 function Help({ close }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
-  return html`<dialog ref=${dialog} onClose=${close} aria-label="keyboard"><h2>keyboard</h2>
+  return html`<dialog ref=${dialog} onClose=${close} aria-label="help"><p>What a word means: point at it where it is underlined by dots, or open the <a href=${address("glossary")} onClick=${close}>glossary</a>.</p><h2>keyboard</h2>
     <dl class="keys">${KEYS.map(([key, words]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${words}</dd></div>`)}</dl>
     <form method="dialog"><button>close</button></form></dialog>`;
 }
@@ -26,11 +28,11 @@ function Help({ close }) {
 // `known`: false if the address names a run that is not served, so that no other run is named in its place.
 function Header({ state, view, run, known, turnTheme, help }) {
   return html`<header><h1><a href=${address("overview")}>marl</a></h1>
-    <nav aria-label="views">${Object.entries(VIEWS).map(([name, words]) => html`<a href=${address(name, name === "overview" ? {} : { run: run.name })} aria-current=${name === view ? "page" : null}>${words}</a>`)}</nav>
-    ${known && state.runs.length > 1 && view !== "overview" && view !== "compare" ? html`<label class="run">run <select value=${run.name} onChange=${(event) => go(view === "episode" ? "episodes" : view, { run: event.target.value })}>
+    <nav aria-label="views">${Object.entries(VIEWS).map(([name, words]) => html`<a href=${address(name, WITHOUT_RUN.includes(name) ? {} : { run: run.name })} aria-current=${name === view ? "page" : null}>${words}</a>`)}</nav>
+    ${known && state.runs.length > 1 && !WITHOUT_RUN.includes(view) ? html`<label class="run">run <select value=${run.name} onChange=${(event) => go(view === "episode" ? "episodes" : view, { run: event.target.value })}>
       ${state.runs.map((each) => html`<option value=${each.name}>${each.name}</option>`)}</select></label>` : null}
-    ${known && view !== "overview" && view !== "compare" ? html`<${State} status=${state.status[run.name]} />` : null}
-    <button type="button" onClick=${turnTheme} aria-label="light or dark">◐</button><button type="button" onClick=${help} aria-label="keyboard">?</button></header>`;
+    ${known && !WITHOUT_RUN.includes(view) ? html`<${State} status=${state.status[run.name]} />` : null}
+    <button type="button" onClick=${turnTheme} aria-label="light or dark">◐</button><button type="button" onClick=${help} aria-label="help">?</button></header>`;
 }
 
 // Polls the server; `version` increases whenever a run has changed.
@@ -111,6 +113,7 @@ function View({ state, view, query, run, theme }) {
   if (view === "compare") return html`<${ComparePage} query=${query} rules=${state.rules} />`;
   if (view === "steps") return html`<${StepsPage} key=${run.name} run=${run} query=${query} version=${state.version} theme=${theme} rules=${state.rules} />`;
   if (view === "states") return html`<${StatesPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
+  if (view === "glossary") return html`<${GlossaryPage} />`;
   if (view === "held_out") return html`<${HeldOutPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
   return html`<${OverviewPage} runs=${state.runs} status=${state.status} query=${query} change=${(changes) => stay("overview", { ...query, ...changes })} version=${state.version} theme=${theme} />`;
 }
@@ -127,16 +130,17 @@ function App() {
   const unknown = wanted.filter((name) => !runs.some((each) => each.name === name));
   const run = runs.find((each) => each.name === query.run) || runs[0];
   useEffect(() => { document.title = title(view, { ...query, run: query.run || run?.name }); });
-  const list = useRef({});
+  const list = useRef({}), heldOut = useRef({});
   if (view === "episodes") list.current = query;  // Esc leads from an episode back to the list with its filters
+  if (view === "held_out") heldOut.current = query;
   if (view === "episode" && query.list !== undefined) list.current = Object.fromEntries(new URLSearchParams(query.list));  // also after a reload
   const to = (name) => () => run && go(name, name === "overview" ? {} : { run: run.name });
   const search = () => { if (view !== "episodes") to("episodes")(); setTimeout(() => document.getElementById("filter-text")?.focus(), 50); };
-  useKeyboard({ "?": () => setHelp(true), "/": search, t: turnTheme, Escape: () => (view === "episode" ? go("episodes", { ...list.current, run: run?.name }) : to("overview")()), "g r": to("overview"), "g e": to("episodes"), "g s": to("steps"), "g i": to("states"), "g h": to("held_out") });
+  useKeyboard({ "?": () => setHelp(true), "/": search, t: turnTheme, Escape: () => (view === "episode" && query.held_out ? go("held_out", { ...heldOut.current, run: run?.name }) : view === "episode" ? go("episodes", { ...list.current, run: run?.name }) : to("overview")()), "g r": to("overview"), "g e": to("episodes"), "g s": to("steps"), "g i": to("states"), "g h": to("held_out") });
   if (!run) return html`<main><h1>marl</h1><p role="status">${state.error ? spelled(state.error) : "reading the runs…"}</p></main>`;
   return html`<${Header} state=${state} view=${view} run=${run} known=${!unknown.length} turnTheme=${turnTheme} help=${() => setHelp(true)} />
     ${state.error ? html`<p class="warning" role="alert">the server does not answer: ${spelled(state.error)}</p>` : null}
-    <main>${run && unknown.length ? html`<${Missing} names=${unknown} runs=${runs} view=${view} />` : html`<${View} state=${state} view=${view} query=${query} run=${run} theme=${theme} />`}</main>
+    <${Known} version=${state.version}><main>${run && unknown.length ? html`<${Missing} names=${unknown} runs=${runs} view=${view} />` : html`<${View} state=${state} view=${view} query=${query} run=${run} theme=${theme} />`}</main><//>
     ${help ? html`<${Help} close=${() => setHelp(false)} />` : null}`;
 }
 

@@ -1,6 +1,7 @@
 // Cards of runs: whether each is going well, at a glance, with the figures behind that sentence.
 import { address, figure, html, value } from "./words.js";
 import { spelled } from "./text.js";
+import { Term } from "./meanings.js";
 import { alarmName, alarmSubject, GOALS, State, stepRanges } from "./run_state.js";
 
 const RUNNING = ["training", "silent"];
@@ -49,7 +50,7 @@ const between = (low, high) => (low === null ? "" : ` [${figure(low)}, ${figure(
 function MainFigure({ main, colour }) {
   if (!main) return html`<p class="faint">No evaluation tells whether it learns; <code>evaluate</code> in the scenario adds one.</p>`;
   const once = main.first.step === main.last.step;
-  return html`<div class="main-figure"><div><h4>${spelled(main.title)}${main.goal && !main.metric.startsWith("episode/return/") ? html` <small>(${GOALS[main.goal]})</small>` : null}</h4>
+  return html`<div class="main-figure"><div><h4><${Term} kind="metrics" name=${main.metric}>${spelled(main.title)}<//>${main.goal && !main.metric.startsWith("episode/return/") ? html` <small>(${GOALS[main.goal]})</small>` : null}</h4>
     <p class="figure">${once ? "" : html`<span class="faint">${figure(main.first.value)} → </span>`}<b>${figure(main.last.value)}</b> <small>${between(main.last.low, main.last.high)}</small></p></div><${Spark} curve=${main.curve} colour=${colour} /></div>
     <p class="faint">${once ? `step ${main.last.step}` : `step ${main.first.step} to ${main.last.step}: ${figure(main.difference, true)}${between(main.difference_low, main.difference_high)}`}${main.basis === "exact" ? ", exact" : main.basis.startsWith("no") ? `, ${main.basis}` : `; 95 % interval ${main.basis}`}</p>`;
 }
@@ -78,7 +79,7 @@ function Card({ run, status }) {
     ${run.problem ? html`<p class="warning">${spelled(run.problem)}</p>` : html`<${MainFigure} main=${run.figure} colour=${run.colour} />`}
     <${Best} best=${run.best} />
     ${run.warnings.map((warning) => html`<p class="warning">WARNING ${spelled(warning)}</p>`)}
-    ${run.alarms.map((alarm) => html`<p class=${active(run).includes(alarm) ? "warning" : "faint"}>ALARM run ${run.name}, ${alarmName(alarm)}, ${stepRanges(alarm)}${active(run).includes(alarm) ? ", still holds" : ""}
+    ${run.alarms.map((alarm) => html`<p class=${active(run).includes(alarm) ? "warning" : "faint"}>ALARM run ${run.name}, <${Term} kind="metrics" name=${alarm.name}>${alarmName(alarm)}<//>, ${stepRanges(alarm)}${active(run).includes(alarm) ? ", still holds" : ""}
       ${" "}<a href=${address("episodes", { run: run.name, alarm: alarm.name })}>episodes of these steps</a></p>`)}
     <${Links} run=${run} /></li>`;
 }

@@ -2,11 +2,17 @@
 import { figure, html, value } from "./words.js";
 import { spelled } from "./text.js";
 import { EpisodeLink } from "./run_state.js";
+import { Term } from "./meanings.js";
+
+// A rule with its settings, such as `flow {"depth": 2}`; its kind is explained.
+function Rule({ part, rule }) {
+  return html`<h4><${Term} kind="glossary" name=${part} /> <${Term} kind=${part} name=${rule.split(" ")[0]}><code>${spelled(rule)}</code><//></h4>`;
+}
 
 const sign = (number) => (value(number) > 0 ? "plus" : value(number) < 0 ? "minus" : null);
 
 function Rewards({ chain }) {
-  return html`<li><h4>rewards${chain.pool.length > 1 ? `, shared by ${chain.pool.join(", ")}` : ""}</h4>
+  return html`<li><h4><${Term} kind="glossary" name="reward">rewards<//>${chain.pool.length > 1 ? `, shared by ${chain.pool.join(", ")}` : ""}</h4>
     ${chain.rewards.length === 0 ? html`<p>none was paid</p>` : html`<ul class="plain">${chain.rewards.map((reward) => html`<li>
       <b class=${sign(reward.value)}>${figure(reward.value, true)}</b> ${spelled(reward.name)} to ${spelled(reward.agent)} after turn ${reward.turn}
       ${reward.cause ? html`<span class="cause"> ${spelled(reward.cause)}</span>` : null}</li>`)}</ul>`}
@@ -15,7 +21,7 @@ function Rewards({ chain }) {
 
 function Assigned({ chain }) {
   const penalties = Object.entries(chain.penalties);
-  return html`<li><h4>assign <code>${spelled(chain.assign)}</code></h4>
+  return html`<li><${Rule} part="assign" rule=${chain.assign} />
     <p>gave this turn <b data-figure="assigned">${chain.assigned === null ? "nothing" : figure(chain.assigned, true)}</b></p>
     ${penalties.map(([name, number]) => html`<p><b class="minus">${figure(number, true)}</b> ${name} penalty over its tokens</p>`)}
     <p>earned <b data-figure="earned">${figure(chain.earned, true)}</b></p></li>`;
@@ -46,8 +52,8 @@ export function Chain({ chain, title, run, step, update }) {
   if (chain.not_judged) return html`<section class="chain"><h3>${title}</h3><p>not judged: ${spelled(chain.not_judged)}</p></section>`;
   return html`<section class="chain" aria-label=${title}><h3>${title} <small>${spelled(chain.field)}</small></h3><ol>
     <${Rewards} chain=${chain} /><${Assigned} chain=${chain} />
-    <li><h4>baseline <code>${spelled(chain.baseline_rule)}</code></h4><${Peers} chain=${chain} run=${run} step=${step} /></li>
-    <li><h4>advantage</h4><p>${formula(chain)}<b class=${sign(chain.advantage)} data-figure="advantage">${figure(chain.advantage, true)}</b></p>
+    <li><${Rule} part="baseline" rule=${chain.baseline_rule} /><${Peers} chain=${chain} run=${run} step=${step} /></li>
+    <li><h4><${Term} kind="glossary" name="advantage" /></h4><p>${formula(chain)}<b class=${sign(chain.advantage)} data-figure="advantage">${figure(chain.advantage, true)}</b></p>
       <p class="faint">${chain.tokens.length ? "each token has its own, see the shading" : "every token gets this advantage"}${update ? `; ${spelled(update)}` : ""}</p></li>
   </ol></section>`;
 }

@@ -3,6 +3,7 @@
 import { alarmName, GOALS, stepRanges } from "./run_state.js";
 import { figure, html, useEffect, useMemo, useRef, useState } from "./words.js";
 import { COLUMNS, columns } from "./curves.js";
+import { onPaper } from "./paper.js";
 import { saveCsv, savePng, saveSvg } from "./chart_files.js";
 
 const HEIGHT = 236;
@@ -43,7 +44,7 @@ function series(line, smoothing) {
 
 function options(panel, look, width, hooks) {
   const bands = panel.lines.flatMap((line, i) => [3, 5].map((low) => ({ series: [COLUMNS * i + low + 1, COLUMNS * i + low], fill: `${line.colour}26` })));
-  const axis = { stroke: style("--ink"), grid: { stroke: style("--rule"), width: 1 }, ticks: { stroke: style("--rule"), width: 1 }, font: "11px system-ui", labelFont: "11px system-ui", labelSize: 16 };
+  const axis = { stroke: () => style("--ink"), grid: { stroke: () => style("--rule"), width: 1 }, ticks: { stroke: () => style("--rule"), width: 1 }, font: "11px system-ui", labelFont: "11px system-ui", labelSize: 16 };
   const values = (_, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick)));
   return {
     width, height: HEIGHT, series: [{}, ...panel.lines.flatMap((line) => series(line, look.smoothing))], bands, legend: { show: false }, hooks,
@@ -115,7 +116,8 @@ export function Chart({ panel, alarms: all = NONE, theme, open, look }) {
     plot.current = new globalThis.uPlot(options(panel, look, width(), hooks), drawn.data, holder.current);
     const resized = new ResizeObserver(() => { if (plot.current.width !== width()) plot.current.setSize({ width: width(), height: HEIGHT }); });
     resized.observe(holder.current);
-    return () => { resized.disconnect(); plot.current.destroy(); };
+    const forget = onPaper(() => plot.current.redraw(false));
+    return () => { forget(); resized.disconnect(); plot.current.destroy(); };
   }, [drawn, alarms, theme]);
   const button = (words, press, more = {}) => html`<button type="button" class="quiet" onClick=${press} ...${more}>${words}</button>`;
   return html`<figure class="chart"><figcaption title=${panel.meaning || null}>${panel.metric}${panel.goal ? html` <small>${GOALS[panel.goal]}</small>` : null}</figcaption>

@@ -7,13 +7,16 @@ export function useComparison() {
   return [first, (episode) => { remember("comparison", episode); set(episode); }];
 }
 
-const same = (a, b) => a.run === b.run && String(a.step) === String(b.step) && a.episode === b.episode;
+const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
-// `episode`: {run, step, episode}.
+// Address of two episodes side by side; both as `episodeQuery` names them.
+export const comparisonAddress = (first, second) => address("compare", { ...first, ...Object.fromEntries(Object.entries(second).map(([name, each]) => [`${name}2`, each])) });
+
+// `episode`: as `episodeQuery` names it.
 export function Compare({ episode, comparison: [first, choose] }) {
   if (!first) return html`<button type="button" class="quiet" aria-label="compare ${episode.episode} with another episode" onClick=${() => choose(episode)}>compare …</button>`;
   if (same(first, episode)) return html`<button type="button" class="quiet" aria-pressed="true" onClick=${() => choose(null)}>chosen</button>`;
-  return html`<a href=${address("compare", { ...first, run2: episode.run, step2: episode.step, episode2: episode.episode })} onClick=${() => remember("comparison", null)}
+  return html`<a href=${comparisonAddress(first, episode)} onClick=${() => remember("comparison", null)}
     aria-label="compare ${episode.episode} of ${episode.run} with the chosen episode">compare with it</a>`;
 }
 

@@ -2,6 +2,7 @@
 import { figure, html, KINDS, useLayoutEffect, useMemo, useRef, value } from "./words.js";
 import { cut, Prompt, spelled, Written } from "./text.js";
 import { Markdown } from "./markdown.js";
+import { SegmentedText } from "./tokens.js";
 
 const AT_ONCE = 100;  // turns that are drawn at a time
 
@@ -40,7 +41,7 @@ function Said({ turn, system, first, chain, rewards, colour, chosen, choose, mar
       ${advantage === null ? null : html`<span class=${sign(advantage)}>advantage ${figure(advantage, true)}</span>`}</p>
     <${Asked} turn=${turn} first=${first} />
     ${turn.reason ? html`<details><summary>reason</summary><${Body} text=${turn.reason} label="reason of turn ${turn.index}" /></details>` : null}
-    <${Body} text=${turn.text} label="answer of turn ${turn.index}" />
+    ${turn.tokens.segments.length && !markdown ? html`<${SegmentedText} turn=${turn} chain=${chain} label="answer of turn ${turn.index}, by segments" />` : html`<${Body} text=${turn.text} label="answer of turn ${turn.index}" />`}
     ${turn.action === null ? html`<p class="warning">nothing could be read</p>` : turn.action.trim() === turn.text.trim() ? null : html`<p class="faint">read as <b class="text">${spelled(cut(turn.action, 200))}</b></p>`}
     <${Outcome} turn=${turn} rewards=${rewards} /></article>`;
 }

@@ -2,16 +2,25 @@
 import { figure, html, share } from "./words.js";
 import { useAnswer } from "./store.js";
 import { spelled } from "./text.js";
+import { Term, useMeanings } from "./meanings.js";
 
 function Kinds({ name, own, kinds, chosen, choose }) {
+  const meanings = useMeanings()?.[name] ?? {};
   return html`<label>${name} <select aria-label=${name} value=${chosen} onChange=${(event) => choose(event.target.value)}>
     <option value="">${own} (the run's own)</option>
-    ${kinds.filter((each) => each.kind !== own).map((each) => html`<option value=${each.kind} disabled=${each.problem !== ""} title=${each.problem || null}>${each.kind}</option>`)}</select></label>`;
+    ${kinds.filter((each) => each.kind !== own).map((each) => html`<option value=${each.kind} disabled=${each.problem !== ""} title=${each.problem || meanings[each.kind] || null}>${each.kind}</option>`)}</select></label>`;
 }
 
-function Unavailable({ kinds }) {
+// What the chosen rules do, a sentence each.
+function Sentences({ assign, baseline }) {
+  const meanings = useMeanings();
+  return meanings && html`<p class="faint">assign ${assign}: ${meanings.assign[assign]} Baseline ${baseline}: ${meanings.baseline[baseline]}</p>`;
+}
+
+function Unavailable({ assigns, baselines }) {
+  const kinds = [...assigns, ...baselines].filter((each) => each.problem);
   if (!kinds.length) return null;
-  return html`<details><summary>${kinds.length} rules that cannot be used here</summary><ul class="plain">${kinds.map((each) => html`<li class="faint"><b>${each.kind}</b>: ${spelled(each.problem)}
+  return html`<details><summary>${kinds.length} rules that cannot be used here</summary><ul class="plain">${kinds.map((each) => html`<li class="faint"><b><${Term} kind=${assigns.includes(each) ? "assign" : "baseline"} name=${each.kind} /></b>: ${spelled(each.problem)}
     ${each.command ? html`; <code>${spelled(each.command)}</code>` : null}</li>`)}</ul></details>`;
 }
 
@@ -25,7 +34,7 @@ export function RuleChoice({ run, rule, change, state }) {
       <${Kinds} name="baseline" own=${answer.baseline} kinds=${answer.baselines} chosen=${baseline} choose=${(kind) => set(assign, kind)} />
       ${rule && !state.answer && !state.error ? html`<span role="status">computing the credit…</span>` : null}
       ${state.error || state.answer?.problem ? html`<span class="warning" role="alert">${spelled(state.error || state.answer.problem)}</span>` : null}</p>
-    <${Unavailable} kinds=${[...answer.assigns, ...answer.baselines].filter((each) => each.problem)} />`;
+    <${Sentences} assign=${assign || answer.assign} baseline=${baseline || answer.baseline} /><${Unavailable} assigns=${answer.assigns} baselines=${answer.baselines} />`;
 }
 
 function Row({ role, rule, figures, agreement }) {

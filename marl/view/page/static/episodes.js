@@ -1,6 +1,6 @@
 // List of recorded episodes with filters, search and order.
 import { address, figure, go, html, stay, typing, useKeys, useRef, useState } from "./words.js";
-import { live, useAnswer } from "./store.js";
+import { episodeQuery, live, useAnswer } from "./store.js";
 import { cut, spelled } from "./text.js";
 import { alarmName } from "./run_state.js";
 import { Chosen, Compare, useComparison } from "./comparison.js";
@@ -72,7 +72,7 @@ function Sortable({ words, query, change, orders, figureName = null }) {
 }
 
 function Row({ run, each, chosen, columns, link, comparison }) {
-  const key = { run, step: each.step, episode: each.episode };
+  const key = episodeQuery({ run, step: each.step, episode: each.episode });
   return html`<tr class=${chosen ? "chosen" : null}><td>${each.step}</td><td><a href=${address("episode", { ...key, ...link })}>${each.episode}</a></td>
     <td>${figure(each.paid, true)}</td>${columns.map((column) => html`<td>${cellText(column, each.figures)}</td>`)}<td>${each.turns}</td>
     <td>${each.unreadable ? html`<span class="warning">${each.unreadable} unreadable</span>` : ""}${each.cut_off ? html` <span class="warning">${each.cut_off} cut off</span>` : ""}</td>

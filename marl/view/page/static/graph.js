@@ -23,8 +23,8 @@ function fill(advantage, scale) {
   return advantage < 0 ? `rgba(230, 120, 0, ${strength})` : `rgba(0, 114, 178, ${strength})`;
 }
 
-const label = (turn, advantage) => `turn ${turn.index}, ${turn.agent}, ${turn.action === null ? "unreadable" : spelled(turn.action)}`
-  + (advantage === null ? ", not judged" : `, advantage ${figure(advantage, true)}`);
+const label = (turn, chain, advantage) => `turn ${turn.index}, ${turn.agent}, ${turn.action === null ? "unreadable" : spelled(turn.action)}`
+  + (!chain ? "" : advantage === null ? ", not judged" : `, advantage ${figure(advantage, true)}`);
 
 function Node({ turn, chain, scale, chosen, choose }) {
   const [x, y] = middle(turn);
@@ -33,12 +33,12 @@ function Node({ turn, chain, scale, chosen, choose }) {
   const gave = turn.gave.map((score) => `${score.name} ${figure(score.value)}`).join(", ");
   const said = cut(spelled(gave || (turn.action ?? "?")).replace(/\s+/g, " "), 14);
   return html`<g class=${chosen ? "node chosen" : "node"} role="button" tabindex="0" aria-pressed=${chosen ? "true" : "false"}
-      aria-label=${label(turn, advantage)} data-turn=${turn.index} onClick=${() => choose(turn.index)} onKeyDown=${press}>
-    <title>${label(turn, advantage)}</title>
+      aria-label=${label(turn, chain, advantage)} data-turn=${turn.index} onClick=${() => choose(turn.index)} onKeyDown=${press}>
+    <title>${label(turn, chain, advantage)}</title>
     <rect class="ground" x=${x - BOX.width / 2} y=${y - BOX.height / 2} width=${BOX.width} height=${BOX.height} rx="6" />
     <rect class="box" x=${x - BOX.width / 2} y=${y - BOX.height / 2} width=${BOX.width} height=${BOX.height} rx="6" fill=${fill(advantage, scale)} />
     <text x=${x} y=${y - 4}>${turn.index}: ${said}</text>
-    <text class="small" x=${x} y=${y + 13}>${advantage === null ? "not judged" : figure(advantage, true)}</text></g>`;
+    <text class="small" x=${x} y=${y + 13}>${advantage === null ? (chain ? "not judged" : "") : figure(advantage, true)}</text></g>`;
 }
 
 const MARGIN = 12;  // rows that are drawn above and below those in sight

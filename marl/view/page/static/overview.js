@@ -5,7 +5,9 @@ import { spelled } from "./text.js";
 import { Chart } from "./chart.js";
 import { AXES, axis, SMOOTHINGS } from "./curves.js";
 import { Cards } from "./cards.js";
+import { RoleWorth } from "./role_worth.js";
 import { GOALS } from "./run_state.js";
+import { Term } from "./meanings.js";
 
 function Look({ query, change }) {
   const choice = (name, label, choices) => html`<label>${label} <select value=${query[name] || ""} onChange=${(event) => change({ [name]: event.target.value })}>${choices.map(([kind, words]) => html`<option value=${kind}>${words}</option>`)}</select></label>`;
@@ -61,7 +63,7 @@ function Figures({ compared, names, pair }) {
   const cell = (each, signed = false) => (each === null ? "–" : `${figure(each.value, signed)}${between(each)}`);
   return html`<section aria-label="final figures"><h2>final figures</h2><p class="faint">Mean of the last tenth of the steps, and of counters the total at the end; intervals are 95 %, over seeds where there are several.</p>
     <div class="wide" tabindex="0" role="region" aria-label="table of final figures"><table><thead><tr><th>figure</th>${names.map((name) => html`<th>${name}</th>`)}${pair ? html`<th>${pair.second} − ${pair.first}</th>` : null}</tr></thead>
-    <tbody>${compared.figures.map((row) => html`<tr><th scope="row">${row.name}${row.goal ? html` <small>${GOALS[row.goal]}</small>` : null}</th>${row.values.map((each) => html`<td>${cell(each)}</td>`)}${pair ? html`<td>${cell(row.difference, true)}</td>` : null}</tr>`)}</tbody></table></div></section>`;
+    <tbody>${compared.figures.map((row) => html`<tr><th scope="row"><${Term} kind="metrics" name=${row.name} />${row.goal ? html` <small>${GOALS[row.goal]}</small>` : null}</th>${row.values.map((each) => html`<td>${cell(each)}</td>`)}${pair ? html`<td>${cell(row.difference, true)}</td>` : null}</tr>`)}</tbody></table></div></section>`;
 }
 
 const SEED = "schedule.seed";
@@ -94,12 +96,12 @@ function Ledger({ runs }) {
   const unit = (name) => (name.startsWith("time/") ? " s" : "");
   return html`<section aria-label="ledger"><h2>tokens, time and money</h2>
     <div class="wide" tabindex="0" role="region" aria-label="table of costs"><table><thead><tr><th>sum over the run</th>${runs.map((run) => html`<th>${run.name}</th>`)}</tr></thead>
-    <tbody>${names.map((name) => html`<tr><th scope="row">${name}</th>${runs.map((run) => html`<td>${name in run.ledger ? figure(run.ledger[name]) + unit(name) : "–"}</td>`)}</tr>`)}</tbody></table></div>
+    <tbody>${names.map((name) => html`<tr><th scope="row"><${Term} kind="metrics" name=${name} /></th>${runs.map((run) => html`<td>${name in run.ledger ? figure(run.ledger[name]) + unit(name) : "–"}</td>`)}</tr>`)}</tbody></table></div>
     <details><summary>machine and versions</summary><div class="wide" tabindex="0" role="region" aria-label="machine and versions"><table><thead><tr><th>fact</th>${runs.map((run) => html`<th>${run.name}</th>`)}</tr></thead>
       <tbody>${facts.map((name) => html`<tr><th scope="row">${name}</th>${runs.map((run) => html`<td class="text">${spelled(String(run.environment[name] ?? "–"))}</td>`)}</tr>`)}</tbody></table></div></details></section>`;
 }
 
 export function OverviewPage({ runs, status, query, change, version, theme }) {
   return html`<${Cards} runs=${runs} status=${status} /><${Curves} runs=${runs} query=${query} change=${change} version=${version} theme=${theme} />
-    <${Comparison} runs=${runs} query=${query} change=${change} version=${version} /><${Ledger} runs=${runs} />`;
+    <${Comparison} runs=${runs} query=${query} change=${change} version=${version} /><${RoleWorth} runs=${runs} /><${Ledger} runs=${runs} />`;
 }

@@ -4,7 +4,7 @@ import { atHand, live } from "./store.js";
 import { spelled } from "./text.js";
 
 const WELL = ["training", "ended"];
-const WORDS = { overview: "runs", episodes: "episodes", episode: "episode", compare: "two episodes", steps: "steps", states: "information states", held_out: "held-out examples" };
+const WORDS = { overview: "runs", episodes: "episodes", episode: "episode", compare: "two episodes", steps: "steps", states: "information states", held_out: "held-out examples", glossary: "glossary" };
 
 // `status`: state of a run, as `marl status` prints it; ages are those of the last look.
 export function State({ status, whole }) {
@@ -39,7 +39,7 @@ export function Missing({ names, runs, view }) {
 export function title(view, query) {
   const episode = (name, run) => `${name ?? ""} of ${run ?? ""}`;
   const words = WORDS[view] || "runs";
-  if (words === "runs") return "runs - marl";
+  if (words === "runs" || words === "glossary") return `${words} - marl`;
   if (view === "episode") return `${words} ${episode(query.episode, query.run)} - marl`;
   if (view === "compare") return `${episode(query.episode, query.run)} and ${episode(query.episode2, query.run2)} - marl`;
   return `${words} of ${query.run ?? ""} - marl`;

@@ -4,6 +4,7 @@ import { live, useAnswer } from "./store.js";
 import { spelled } from "./text.js";
 import { Chart } from "./chart.js";
 import { axis } from "./curves.js";
+import { Term, useMeanings, written } from "./meanings.js";
 
 const PAGE = 100;
 
@@ -17,12 +18,12 @@ function RulesLink({ run, step }) {
 
 function Step({ run, step, rules }) {
   const { answer, error } = useAnswer("row", { run: run.name, step });
-  const section = useRef(null);
+  const section = useRef(null), meanings = useMeanings()?.metrics ?? {};
   useEffect(() => { section.current?.scrollIntoView(); }, [step]);
   if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
   return html`<section ref=${section} aria-label="step ${step}"><h3>step ${step}</h3><p class="tools"><a href=${address("episodes", { run: run.name, first: step, last: step })}>its episodes</a>
     <a href=${address("states", { run: run.name, step })}>its information states</a>${rules ? html`<${RulesLink} run=${run} step=${step} />` : null}</p>
-    ${answer ? html`<div class="wide short" tabindex="0" role="region" aria-label="all metrics of step ${step}"><table><tbody>${Object.entries(answer).map(([name, number]) => html`<tr><th scope="row">${name}</th><td>${figure(number)}</td></tr>`)}</tbody></table></div>` : null}</section>`;
+    ${answer ? html`<div class="wide short" tabindex="0" role="region" aria-label="all metrics of step ${step}"><table><tbody>${Object.entries(answer).map(([name, number]) => html`<tr><th scope="row">${name}</th><td>${figure(number)}</td><td class="faint">${meanings[name]?.unit}</td><td class="faint text">${written(meanings[name]?.meaning ?? "")}</td></tr>`)}</tbody></table></div>` : null}</section>`;
 }
 
 const LOOK = { x: axis("", {}), smoothing: 0, logarithmic: false };
@@ -47,7 +48,7 @@ export function StepsPage({ run, query, version, theme, rules }) {
   if (!answer) return html`<p role="status">reading the steps…</p>`;
   return html`<section aria-label="steps"><h2>steps of ${run.name}</h2>${query.step && live ? html`<${Step} run=${run} step=${query.step} rules=${rules} />` : null}
     <${Distributions} run=${run} version=${version} theme=${theme} />
-    <div class="wide" tabindex="0" role="region" aria-label="steps"><table class="list"><thead><tr><th>step</th>${answer.columns.map((name) => html`<th>${name}</th>`)}</tr></thead>
+    <div class="wide" tabindex="0" role="region" aria-label="steps"><table class="list"><thead><tr><th>step</th>${answer.columns.map((name) => html`<th><${Term} kind="metrics" name=${name} /></th>`)}</tr></thead>
     <tbody>${answer.rows.map((row) => html`<tr class=${`${live ? "opens" : ""} ${String(row.step) === query.step ? "chosen" : ""}`} onClick=${() => open(row.step)}><th scope="row">${live ? html`<a href=${address("steps", { ...query, run: run.name, step: row.step })}>${row.step}</a>` : row.step}</th>
       ${answer.columns.map((name) => html`<td>${figure(row[name])}</td>`)}</tr>`)}</tbody></table></div>
     ${live ? html`<nav class="tools" aria-label="pages">${offset > 0 ? html`<button type="button" onClick=${() => turn(Math.max(0, offset - PAGE))}>newer</button>` : null}

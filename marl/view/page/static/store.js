@@ -36,8 +36,11 @@ function selection(run) {
   return list ? ` (${list.episodes.length} of ${list.index.episodes} episodes)` : "";
 }
 
-// False for an episode {run, step, episode} that a report does not hold, so that no link leads to it.
-export const atHand = ({ run, step, episode }) => live || key("episode", { run, step: String(step), episode }) in embedded;
+// Query of an episode {run, step, episode}: of a recorded step or, with `held_out`, of the evaluation after a step, in `game` among several.
+export const episodeQuery = ({ run, step, episode, held_out: heldOut, game }) => ({ run, step: String(step), episode, ...(heldOut ? { held_out: "1", ...(game ? { game } : {}) } : {}) });
+
+// False for an episode that a report does not hold, so that no link leads to it.
+export const atHand = (episode) => live || key("episode", episodeQuery(episode)) in embedded;
 
 // The filters of marl/view/page/episode_filter.py, applied to the few episodes in a report and their texts.
 function filtered(query) {

@@ -2,7 +2,7 @@
 import { figure, greatestSize, html, useGrowing, useMemo, value } from "./words.js";
 import { spelled, visible } from "./text.js";
 
-export const SHADES = { plain: "plain text", markdown: "Markdown", advantage: "advantage", logprob: "log-probability", entropy: "entropy", mismatch: "sampler mismatch" };
+export const SHADES = { plain: "plain text", markdown: "Markdown", segments: "segments", advantage: "advantage", logprob: "log-probability", entropy: "entropy", mismatch: "sampler mismatch" };
 const FULL_LOGPROB = 4;  // e^-4: two in a hundred
 const FULL_ENTROPY = 2;  // nats: as undecided as between seven tokens
 const LEAST_MISMATCH = 1e-3;  // nats: below that, differences are rounding
@@ -15,6 +15,25 @@ export function advantages(turn, chain) {
   if (!chain || chain.not_judged) return turn.tokens.ids.map(() => null);
   const imposed = new Set(turn.tokens.imposed);
   return turn.tokens.ids.map((_, i) => (imposed.has(i) ? null : value(chain.tokens.length ? chain.tokens[i] : chain.advantage)));
+}
+
+// Pieces of an answer that a role's `segments` divides, each with its text and its credit (the mean over its tokens), or [].
+// Without a tokenizer the text is null.
+export function segments(turn, chain) {
+  const known = advantages(turn, chain), { segments: ends, texts } = turn.tokens;
+  return ends.map((end, i) => {
+    const begin = i ? ends[i - 1] + 1 : 0, credited = known.slice(begin, end + 1).filter((each) => each !== null);
+    return { begin, end, text: texts && texts.slice(begin, end + 1).join(""), advantage: credited.length ? credited.reduce((sum, each) => sum + each, 0) / credited.length : null };
+  });
+}
+
+const sign = (number) => (number > 0 ? "plus" : number < 0 ? "minus" : null);
+
+// An answer as text in which every segment has a border and its credit.
+export function SegmentedText({ turn, chain, label }) {
+  const parts = segments(turn, chain), rest = turn.tokens.texts ? turn.tokens.texts.slice(parts.at(-1).end + 1).join("") : "";
+  return html`<div class="written segments" tabindex="0" role="region" aria-label=${label}>${parts.map(({ begin, end, text, advantage }, i) => html`<div class="segment"><span class="segment-text">${text === null ? html`<i class="faint">tokens ${begin} to ${end}</i>` : visible(text)}</span>
+    <span class="segment-credit"><span class="faint">segment ${i + 1}</span> ${advantage === null ? null : html`<b class=${sign(advantage)}>${figure(advantage, true)}</b>`}</span></div>`)}${rest}</div>`;
 }
 
 // Per-token values from the training update, or nulls if they were not recorded.
@@ -81,13 +100,14 @@ export function Tokens({ turn, chain, learnt, shade, scale, mismatch }) {
   const version = useMemo(() => ({}), [known, shade, scale, mismatch]);
   const values = known[shade];
   const full = shade === "mismatch" ? mismatch : scale;
+  const ends = useMemo(() => new Set(turn.tokens.segments), [turn]);
   const title = (i) => `token ${i}, id ${ids[i]}, log-probability ${figure(known.logprob[i])}, advantage ${figure(known.advantage[i], true)}, entropy ${figure(known.entropy[i])}, `
     + `mismatch ${figure(known.mismatch[i], true)}${known.imposed.has(i) ? ", not sampled: written for the model" : ""}`;
-  const pieces = usePieces(ids.length, (i) => html`<span class=${known.imposed.has(i) ? "token imposed" : "token"} title=${title(i)}
+  const pieces = usePieces(ids.length, (i) => html`<span class=${`token${known.imposed.has(i) ? " imposed" : ""}${ends.has(i) ? " segment-end" : ""}`} title=${title(i)}
     style=${{ backgroundColor: background(values[i], shade, full) }}>${texts ? visible(texts[i]) : `${ids[i]} `}</span>`, version);
   return html`<pre class="written tokens" tabindex="0" aria-label="completion, shaded by ${SHADES[shade]}">${pieces}</pre>
     <${Legend} shade=${shade} scale=${full} known=${values.some((each) => each !== null && each !== undefined)} />
-    ${texts ? null : html`<p class="faint">No checkpoint holds this policy's tokenizer: the ids of the tokens are shown.</p>`}`;
+    ${ends.size ? html`<p class="faint">A thick line ends each of ${ends.size} segments.</p>` : null}${texts ? null : html`<p class="faint">No checkpoint holds this policy's tokenizer: the ids of the tokens are shown.</p>`}`;
 }
 
 export function TokenTable({ turn, chain, learnt }) {

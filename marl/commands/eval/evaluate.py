@@ -141,7 +141,7 @@ def evaluate_policies(
         search_evaluation: SearchEvaluation | None = None
         if search:
             budget = 0 if exact_simulations is None and name in opponents else exact_simulations
-            search_evaluation = SearchEvaluation(search, budget, _show_progress)
+            search_evaluation = SearchEvaluation(search, budget, show_progress)
             measured = exact_search_metrics(view, game_simulator, search_evaluation)
         else:
             game, casting, seats = view.game, game_simulator.casting, view.seats
@@ -165,7 +165,7 @@ def evaluate_policies(
     return metrics
 
 
-def _show_progress(items: Sequence[Any], description: str) -> Iterable[Any]:
+def show_progress(items: Sequence[Any], description: str) -> Iterable[Any]:
     """Yield `items`, with a progress bar on standard error if it is a terminal."""
     console = Console(stderr=True)
     return track(items, description, console=console, transient=True, disable=not console.is_terminal)

@@ -399,6 +399,17 @@ class TokenLogprobsAndEntropies:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedText:
+    """Prompt and answer of a turn as text, with its scores, for learners that read texts instead of tokens."""
+
+    messages: FailFastTuple[Message]
+    """Prompt of the turn."""
+    answer: str
+    scores: FailFastTuple[str] = ()
+    """Rewards of the turn's agent and verdicts on the turn, with their reasons, one text each."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One credited turn in the form that learners train on."""
 
@@ -439,3 +450,5 @@ class Sample:
     """Distribution over completions that imitation learns, copied from `Completion.targets`; empty if there is none."""
     staleness: int = 0
     """Number of steps by which the weights that sampled the first token are older than the newest weights."""
+    judged: JudgedText | None = None
+    """Prompt, answer and scores as text if the learner reads texts; else None."""

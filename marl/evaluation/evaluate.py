@@ -353,7 +353,7 @@ def play_match(
         roles[f"opponent:{agent}"] = role
         policies[f"opponent:{agent}"] = f"{role.policy}@opponent"
     engines = {f"{policy}@opponent": engine for policy, engine in opponents.engines.items()}
-    simulator = simulator.variant(RoleRequestBuilder(roles, simulator.casting.seed), engines)
+    simulator = simulator.variant(simulator.casting.with_roles(roles), engines)
     simulator.tokens = Counter()  # tokens of matches do not count in `step/eval_tokens`
     deals: list[Deal] = []
     measured_seat: dict[str, str] = {}  # by episode

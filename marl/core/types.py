@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequir
 from pydantic import FailFast
 
 from marl.core.config import Sampling, Segments
+from marl.core.messages import JudgedText as JudgedText
 from marl.core.messages import Message as Message
 from marl.core.messages import MessageRole as MessageRole
 from marl.core.messages import ToolCall as ToolCall
@@ -396,17 +397,6 @@ class TokenLogprobsAndEntropies:
     """Log-probability (nats) of each token under the sampling distribution of the learner's weights."""
     entropy: tuple[float, ...]
     """Entropy (nats) over the full vocabulary at the sampling temperature, for each token."""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedText:
-    """Prompt and answer of a turn as text, with its scores, for learners that read texts instead of tokens."""
-
-    messages: FailFastTuple[Message]
-    """Prompt of the turn."""
-    answer: str
-    scores: FailFastTuple[str] = ()
-    """Rewards of the turn's agent and verdicts on the turn, with their reasons, one text each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from marl.trainers.prompts.versions import PromptVersion
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
 policy/POLICY/version | number | of the instructions in use, from 0 (`prompt`)
-policy/POLICY/score | reward | mean score of the instructions in use on the starts of the trials (`prompt`)
+policy/POLICY/mean_score | reward | mean score of the instructions in use on the starts of the trials (`prompt`)
 policy/POLICY/gain | reward | mean gain of the last candidate over the incumbent, on starts on which it was not chosen;
     only if a candidate came so far (`prompt`)
 policy/POLICY/dropped | candidates | proposals of the search that could not be played, or were known (`prompt`)
@@ -81,7 +81,7 @@ class PromptLearner:
         metrics: Metrics = {"samples": float(turn_count), "version": float(self.incumbent)}
         score = self.versions[self.incumbent].mean_score
         if score is not None:
-            metrics["score"] = score
+            metrics["mean_score"] = score
         if search:
             tried = [version for version in self.versions if version.search == self.searches]
             metrics["dropped"] = float(sum(version.status == "dropped" for version in tried))

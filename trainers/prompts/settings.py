@@ -4,7 +4,7 @@ from marl.protocols import Learner, LearnerBuildArguments
 from marl.trainers.prompts.options import PromptOptions
 
 
-class Prompt(PromptOptions):
+class PromptSearch(PromptOptions):
     """Instructions of the policy's roles, improved by a proposer; the weights, frozen or remote, do not change.
 
     In each update, the proposer reads the best and the worst turns with their scores, and writes `candidates` new

@@ -272,6 +272,11 @@ def opponent_engine_settings(game: GameConfig, opponent: str) -> EngineConfig:
     return opponents[opponent]
 
 
+def scripted_opponent_names(games: Sequence[GameConfig]) -> set[str]:
+    """Return the names of the players that any of `games` exports, and `random`."""
+    return {"random"}.union(*(game.reference_players() for game in games))
+
+
 @dataclass(frozen=True, slots=True)
 class OpponentPlayers:
     """Players of the seats that are not measured: a role for each agent, and an engine for each role's policy."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from jinja2 import FileSystemLoader, TemplateError, TemplateNotFound, TemplateSyntaxError, meta
 from pydantic import BeforeValidator, WithJsonSchema, field_validator
@@ -15,7 +15,7 @@ from marl.core.config import choices_hint
 from marl.core.types import Message, Turn
 from marl.host.paths import current_resolver
 from marl.protocols import PromptContext, RoleConfig
-from marl.protocols.roles import PromptWithOrigins
+from marl.protocols.roles import PromptWithOrigins, RoleTemplateError
 from marl.text.answers import remove_thoughts, remove_thoughts_and_strip
 from marl.text.origins import (
     OriginRecordingDict,
@@ -147,7 +147,7 @@ def _render_template(template: str, facts: Mapping[str, Any], agent: str) -> str
     try:
         return _compile_template(template).render(facts).strip("\n")
     except TemplateError as error:
-        raise ValueError(f"a role's template cannot be filled in for {agent}: {error.message}") from error
+        raise RoleTemplateError(f"a role's template cannot be filled in for {agent}: {error.message}") from error
 
 
 @lru_cache(maxsize=4096)
@@ -244,6 +244,16 @@ class BaseRole(RoleConfig):
     def setting_value_in_templates(self, setting_name: str) -> Hashable:
         """Return the value of the setting `setting_name` in templates."""
         return getattr(self, setting_name)
+
+    @property
+    def learnable_instructions(self) -> str | None:
+        return None if self.answers_programs else self.instructions
+
+    def with_instructions(self, instructions: str) -> Self:
+        role = self.model_copy(update={"instructions": self._check_template_variables(instructions)})
+        # A template may compile and still fail, so it is rendered once.
+        role.messages(PromptContext.from_text("agent", "observation"))
+        return role
 
     def messages(self, context: PromptContext) -> tuple[Message, ...]:
         tools = tuple([(tool.name, tool.description) for tool in self.listed_tools])

@@ -1,15 +1,16 @@
-"""`marl best-response`: train a learner against a frozen run in each seat, and measure the learner's gain."""
+"""`marl best-response`: train a learner, or search, against a frozen run in each seat, and measure the gain."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from marl.commands.eval.evaluate import format_metrics
+from marl.commands.eval.evaluate import format_metrics, show_progress
 from marl.commands.eval.exploitability import measure_exploitability
 from marl.commands.eval.output import replace_nonfinite_by_none, write_json_results
 from marl.commands.eval.players import PlayerRoster, read_roster
@@ -18,9 +19,13 @@ from marl.commands.terminal import Overrides, echo
 from marl.core.config import choices_hint
 from marl.core.types import Metrics
 from marl.evaluation.best_response import TrainedResponderEvaluation
+from marl.evaluation.cross_play import TournamentPlayer
+from marl.evaluation.evaluate import move_probabilities
+from marl.evaluation.searched_response import BestResponseSearch
 from marl.models.adapter import AdapterSource
 from marl.models.pretrained import PretrainedSource
 from marl.models.tiny import Tiny
+from marl.rollout.casting import RoleRequestBuilder
 from marl.runs.run_folder import describe_environment
 from marl.scenario.load import ScenarioError, load
 from marl.scenario.schema import Scenario
@@ -39,6 +44,8 @@ LEARNING_RATE_FACTOR = 2.5
 """Factor by which a learner's learning rate exceeds the frozen policy's, because it has fewer steps than a run."""
 _EVALUATIONS = 10
 """Number of evaluations during the training of a learner."""
+_SLICES = 100
+"""Number of slices of a search, after each of which the progress bar is updated."""
 _FROZEN: dict[str, Any] = {"learner": None, "update_every": 1, "alternate": None}
 """Settings of a policy that does not learn."""
 
@@ -49,6 +56,14 @@ class BestResponseOptions:
 
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each learner.")] = 400
     episodes: Annotated[int, typer.Option(min=2, help="Episodes that measure the gain of each learner.")] = 1000
+    search: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Train nothing: find the best move in each information state by tree search, with this many episodes "
+            "for each seat. For games with legal moves.",
+        ),
+    ] = None
     seat: Annotated[list[str] | None, typer.Option(help="Seat of a learner; repeat it. Default: all.")] = None
     policy: Annotated[str | None, typer.Option(help="Policy of the run that speaks in every seat.")] = None
     game: Annotated[str | None, typer.Option(help="In a scenario with several games: the game that is played.")] = None
@@ -65,7 +80,7 @@ def train_and_measure_best_responses(
     options: BestResponseOptions,
     overrides: Overrides = None,
 ) -> None:
-    """Bound the exploitability of a run: train a learner against it in each seat, and measure the learner's gain.
+    """Bound the exploitability of a run: train a learner or search against it in each seat, and measure the gain.
 
     For games that are too large for `marl eval exploitability`. Each learner starts from the frozen policy's initial
     weights, and continues an interrupted run. Overrides change the learners' scenario: policies.responder.model=..., or
@@ -74,25 +89,41 @@ def train_and_measure_best_responses(
     response = BestResponseTraining.from_target(
         target, options.out, policy=options.policy, seats=options.seat or [], game=options.game
     )
-    scenarios = {
-        seat: response.responder_scenario(seat, options.steps, options.seed, overrides or []) for seat in response.seats
-    }
-    for seat, scenario in scenarios.items():
-        if not train_with_monitors(scenario, response.folder / seat, NewOrResumedRunStart("auto")):
-            raise typer.Exit(130)
-    metrics = response.measure_best_response_gains(options.episodes, options.seed)
-    echo(f"{format_metrics(metrics)}\nnashconv and exploitability are lower bounds: a better learner may gain more")
+    if options.search is None:
+        responders = _train_responders(response, options, overrides or [])
+        name, method = "best_response", {"runs": {seat: str(response.folder / seat) for seat in response.seats}}
+    elif overrides:
+        raise ScenarioError(f"--search {options.search} trains nothing: leave {overrides[0]!r} out")
+    else:
+        responders = response.search(options.search, options.seed)
+        name, method = "best_response_by_search", {"search": options.search}
+        response.folder.mkdir(parents=True, exist_ok=True)
+    metrics = response.measure_best_response_gains(responders, options.episodes, options.seed)
+    echo(f"{format_metrics(metrics)}\nnashconv and exploitability are lower bounds: a better response may gain more")
     if exact := metrics.get("exact/nashconv"):
-        echo(f"the learners reached {metrics['best_response/nashconv'] / exact:.0%} of the exact NashConv")
-    file = response.folder / "best_response.json"
+        echo(f"the responses reached {metrics['best_response/nashconv'] / exact:.0%} of the exact NashConv")
+    file = response.folder / f"{name}.json"
     content = {
         "measured": response.frozen.entrants[0].name,
         "figures": replace_nonfinite_by_none(metrics),
         **describe_environment(response.frozen.scenario),
-        "runs": {seat: str(response.folder / seat) for seat in response.seats},
+        **method,
     }
     write_json_results(file, content)
     echo(f"{file}: {len(metrics)} figures")
+
+
+def _train_responders(
+    response: BestResponseTraining, options: BestResponseOptions, overrides: Sequence[str]
+) -> dict[str, TournamentPlayer]:
+    """Train a learner for each seat, and return the learners."""
+    scenarios: dict[str, Scenario] = {}
+    for seat in response.seats:
+        scenarios[seat] = response.responder_scenario(seat, options.steps, options.seed, overrides)
+    for seat, scenario in scenarios.items():
+        if not train_with_monitors(scenario, response.folder / seat, NewOrResumedRunStart("auto")):
+            raise typer.Exit(130)
+    return {seat: read_roster([str(response.folder / seat)]).entrants[0] for seat in response.seats}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +220,29 @@ class BestResponseTraining:
         }
         return load({section: content for section, content in data.items() if content is not None}, overrides)
 
-    def measure_best_response_gains(self, episodes: int, seed: int) -> Metrics:
-        """Return the learners' gains in `episodes` new episodes, and exact metrics if the game can be enumerated."""
+    def search(self, episodes: int, seed: int) -> dict[str, TournamentPlayer]:
+        """Return a responder for each seat, found by tree search with `episodes` episodes, with a progress bar."""
+        scenario, frozen = self.frozen.scenario, self.frozen.entrants[0]
+        casting = RoleRequestBuilder(frozen.roles, scenario.schedule.seed)
+        simulator = simulator_from_engines(scenario, frozen.load_engines()).variant(casting)
+        ask = partial(move_probabilities, simulator)
+        slices = [episodes * (number + 1) // _SLICES - episodes * number // _SLICES for number in range(_SLICES)]
+        responders: dict[str, TournamentPlayer] = {}
+        for seat in self.seats:
+            search = BestResponseSearch(scenario.game, casting, seat, ask, seed)
+            for count in show_progress(slices, f"search for {seat}"):
+                search.run(count)
+            role = frozen.roles[seat].model_copy(update={"policy": RESPONDER})
+            engines = {RESPONDER: search.response().build(None)}
+            name = f"search for {seat}"
+            responders[seat] = TournamentPlayer(name, {seat: role}, partial(dict, engines), name)
+        return responders
+
+    def measure_best_response_gains(
+        self, responders: Mapping[str, TournamentPlayer], episodes: int, seed: int
+    ) -> Metrics:
+        """Return the responders' gains in `episodes` new episodes, and exact metrics if the game can be enumerated."""
         scenario = self.frozen.scenario
-        responders = {seat: read_roster([str(self.folder / seat)]).entrants[0] for seat in self.seats}
         challenge = TrainedResponderEvaluation(
             scenario,
             self.frozen.entrants[0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pydantic import GetCoreSchemaHandler
@@ -62,3 +63,14 @@ def _without_trailing_empty_fields(message: Message) -> list[Any]:
     while len(fields) > 2 and not fields[-1]:
         fields.pop()
     return fields
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedText:
+    """Prompt and answer of a turn as text, with its scores, for learners that read texts instead of tokens."""
+
+    messages: tuple[Message, ...]
+    """Prompt of the turn."""
+    answer: str
+    scores: tuple[str, ...] = ()
+    """Rewards of the turn's agent and verdicts on the turn, with their reasons, one text each."""

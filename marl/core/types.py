@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequir
 from pydantic import FailFast
 
 from marl.core.config import Sampling, Segments
+from marl.core.messages import JudgedText as JudgedText
 from marl.core.messages import Message as Message
 from marl.core.messages import MessageRole as MessageRole
 from marl.core.messages import ToolCall as ToolCall
@@ -439,3 +440,5 @@ class Sample:
     """Distribution over completions that imitation learns, copied from `Completion.targets`; empty if there is none."""
     staleness: int = 0
     """Number of steps by which the weights that sampled the first token are older than the newest weights."""
+    judged: JudgedText | None = None
+    """Prompt, answer and scores as text if the learner reads texts; else None."""

@@ -272,6 +272,11 @@ def opponent_engine_settings(game: GameConfig, opponent: str) -> EngineConfig:
     return opponents[opponent]
 
 
+def scripted_opponent_names(games: Sequence[GameConfig]) -> set[str]:
+    """Return the names of the players that any of `games` exports, and `random`."""
+    return {"random"}.union(*(game.reference_players() for game in games))
+
+
 @dataclass(frozen=True, slots=True)
 class OpponentPlayers:
     """Players of the seats that are not measured: a role for each agent, and an engine for each role's policy."""
@@ -353,7 +358,7 @@ def play_match(
         roles[f"opponent:{agent}"] = role
         policies[f"opponent:{agent}"] = f"{role.policy}@opponent"
     engines = {f"{policy}@opponent": engine for policy, engine in opponents.engines.items()}
-    simulator = simulator.variant(RoleRequestBuilder(roles, simulator.casting.seed), engines)
+    simulator = simulator.variant(simulator.casting.with_roles(roles), engines)
     simulator.tokens = Counter()  # tokens of matches do not count in `step/eval_tokens`
     deals: list[Deal] = []
     measured_seat: dict[str, str] = {}  # by episode

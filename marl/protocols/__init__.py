@@ -32,9 +32,12 @@ from marl.protocols.games import GameStart as GameStart
 from marl.protocols.games import IllegalMoveOutcome as IllegalMoveOutcome
 from marl.protocols.games import StateRendering as StateRendering
 from marl.protocols.learning import CountsStateChanges as CountsStateChanges
+from marl.protocols.learning import InstructionTrials as InstructionTrials
 from marl.protocols.learning import Learner as Learner
 from marl.protocols.learning import LearnerBuildArguments as LearnerBuildArguments
 from marl.protocols.learning import LearnerConfig as LearnerConfig
+from marl.protocols.learning import LearnerSurroundings as LearnerSurroundings
+from marl.protocols.learning import LearnsByTrials as LearnsByTrials
 from marl.protocols.learning import LossConfig as LossConfig
 from marl.protocols.learning import LossFunction as LossFunction
 from marl.protocols.learning import ReportsTokenStatistics as ReportsTokenStatistics

@@ -72,6 +72,10 @@ class RemoteEngine(WeightlessEngine):
         self.spent: dict[str, RemoteUsage] = {}
         """Policy -> cost of its answers in this run."""
 
+    def max_cost(self, request: Request) -> float:
+        """Return the most that the answer to `request` can cost, retries included (default: 0, for unknown prices)."""
+        return 0.0
+
 
 class PolicyMetricsEngine:
     """Base class of engines that cache prompts and report metrics of each policy."""
@@ -154,6 +158,11 @@ class EngineConfig(PluginConfig):
         if source is None:
             raise ValueError(f"engine {self.kind!r} speaks for a model: give the policy a `model`")
         return source
+
+    @property
+    def counts_cost(self) -> bool:
+        """Return True if the engine knows the prices of its answers."""
+        return False
 
     def memory_uses(
         self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None

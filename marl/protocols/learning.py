@@ -9,11 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from marl.core.config import PluginConfig, Sampling
+from marl.core.spending import SpendingLimit
 from marl.core.state import Stateful
-from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
+from marl.core.types import (
+    Completion,
+    CompletionFailure,
+    Metrics,
+    Reading,
+    Request,
+    Sample,
+    TokenLogprobsAndEntropies,
+    Turn,
+    TurnId,
+)
 from marl.protocols.data_parallel import DataParallel, DataParallelGroup, SingleProcessGroup
+from marl.protocols.engines import EngineConfig
 from marl.protocols.memory_estimates import MemorySavingSetting, MemoryUse, ModelSize, Workload, adamw_memory_uses
 from marl.protocols.models import LANGUAGE_MODEL, ModelSource, Weights
+from marl.protocols.roles import RoleConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,6 +79,66 @@ class ReportsTokenStatistics(Protocol):
     """Log-probabilities and entropies of each turn's tokens, added by updates; None to report nothing."""
 
 
+class InstructionTrials(Protocol):
+    """Play by which a learner of instructions compares candidates, on the same training starts for all of them."""
+
+    @property
+    def players(self) -> str:
+        """Text that changes whenever a policy's weights or another policy's instructions change. Scores from before
+        the change say nothing about play after it."""
+        ...
+
+    def play(self, instructions: Mapping[str, str], starts: Sequence[int], limit: SpendingLimit) -> list[float | None]:
+        """Play one episode from each of `starts`, and return the mean return of the policy's agents in each.
+
+        A start without an outcome, for example because `limit` was reached, has None.
+
+        Args:
+            instructions: role -> instructions to play with; other roles keep theirs.
+            starts: indices of start states; equal indices are equal starts with equal seeds of sampling.
+            limit: limit of tokens and cost, to which the play is charged.
+
+        Raises:
+            ValueError: if a role's template cannot be filled in with its `instructions`.
+        """
+        ...
+
+    def ask(self, requests: Sequence[Request], limit: SpendingLimit) -> list[Completion | CompletionFailure]:
+        """Sample one completion for each request, charged to `limit`."""
+        ...
+
+
+@runtime_checkable
+class LearnsByTrials(Protocol):
+    """Learner of instructions, which plays candidates itself before it adopts one."""
+
+    trials: InstructionTrials | None
+    """Play for the next updates, set by the run."""
+
+    @property
+    def instructions(self) -> Mapping[str, str]:
+        """Role -> instructions with which the policy plays from now on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerSurroundings:
+    """Parts of a scenario with which a learner's settings must fit."""
+
+    policy: str
+    """Name of the learner's policy."""
+    roles: Mapping[str, RoleConfig]
+    """Trained roles of the policy."""
+    engines: Mapping[str, EngineConfig]
+    """Policy -> its engine, for all policies."""
+    learners: Mapping[str, LearnerConfig]
+    """Policy -> its learner, for all policies with one."""
+    has_cluster: bool = False
+    """True if several simulators may share the run's play."""
+    exact_measures: tuple[str, ...] = ()
+    """Fields of the scenario that ask for figures on full game trees."""
+
+
 @dataclass(frozen=True, slots=True)
 class LearnerBuildArguments:
     """Arguments with which `LearnerConfig.build` makes the learner of a policy."""
@@ -81,6 +154,8 @@ class LearnerBuildArguments:
     """Policy -> source of its weights, for the policies in `LearnerConfig.taught_by`."""
     data_parallel: DataParallelGroup = field(default_factory=SingleProcessGroup)
     """Group of the processes that train the weights together (default: this process alone)."""
+    roles: Mapping[str, RoleConfig] = field(default_factory=dict[str, RoleConfig])
+    """Trained roles of the policy."""
 
 
 class LearnerConfig(PluginConfig):
@@ -98,6 +173,9 @@ class LearnerConfig(PluginConfig):
     or correct their loss by the sampling probabilities."""
     publishes: ClassVar[bool] = True
     """True if the policy samples with the trained weights. False for a reward model, which samples no text."""
+    trains_weights: ClassVar[bool] = True
+    """False for a learner that reads judged texts and changes no weights. Its policy needs no model, its samples hold
+    texts (`Sample.judged`), and no setting of sampling is in its way."""
 
     @property
     def computable_reading_fields(self) -> frozenset[str]:
@@ -147,6 +225,18 @@ class LearnerConfig(PluginConfig):
         By default truncated sampling (top-p, top-k) is refused, because it needs a correction.
         """
         return not sampling.truncates_distribution
+
+    def policies_without_role(self) -> Iterable[str]:
+        """Return the policies without a role that the learner asks, such as a proposer of instructions."""
+        return ()
+
+    def saved_instructions(self, folder: Path) -> Mapping[str, str]:
+        """Return role -> instructions that a learner of these settings saved in `folder` (default: none)."""
+        return {}
+
+    def scenario_conflicts(self, surroundings: LearnerSurroundings) -> Iterable[str]:
+        """Yield an error message for each setting that contradicts the rest of the scenario."""
+        return ()
 
     def data_parallel_error(self, strategy: DataParallel) -> str | None:
         """Return an error message if the learner does not support data parallelism by strategy `strategy`, else

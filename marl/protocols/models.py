@@ -113,6 +113,19 @@ class ModelSource(Protocol):
     def tokenizer(self) -> Any: ...
 
 
+class NoModelSource:
+    """Source of a policy without weights, for a learner that trains none."""
+
+    path = dtype = ""
+    adapter: ModelConfig | None = None
+
+    def model(self) -> Any:
+        raise ValueError("the policy has no model")
+
+    def tokenizer(self) -> Any:
+        raise ValueError("the policy has no model, and so no tokenizer")
+
+
 @dataclass(frozen=True, slots=True)
 class SharedWeights:
     """Handle to published weights for engines in other processes: a safetensors file, usually in shared memory.

@@ -14,6 +14,10 @@ from marl.protocols.tasks import Tool
 from marl.text.origins import Span, origin_spans_of_text, without_origins
 
 
+class RoleTemplateError(ValueError):
+    """A template of a role cannot be filled in. The message names the agent and the reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromptContext:
     """Observation, facts and turns from which a role builds the prompt of an agent.
@@ -112,6 +116,19 @@ class RoleConfig(PluginConfig):
         `schema` is the JSON schema that the program sent for the answer, or "" for any JSON object.
         """
         return f"a role of kind {self.kind!r} answers no programs"
+
+    @property
+    def learnable_instructions(self) -> str | None:
+        """Return the instructions that a learner may rewrite, or None if the role's prompts have none."""
+        return None
+
+    def with_instructions(self, instructions: str) -> Self:
+        """Return the role with other instructions.
+
+        Raises:
+            ValueError: if the role has no instructions, or these are no template that can be filled in.
+        """
+        raise ValueError(f"a role of kind {self.kind!r} has no instructions")
 
     def with_default_prompts(self, understands_instructions: bool) -> Self:
         """Return the role with default texts for omitted prompts.

@@ -45,16 +45,48 @@ class ProgramCallPrompt(NamedTuple):
 class RoleRequestBuilder:
     """Builder of requests for a scenario's roles, with a seed for all sampling."""
 
-    def __init__(self, roles: Mapping[str, RoleConfig], seed: int) -> None:
+    def __init__(self, roles: Mapping[str, RoleConfig], seed: int, instructions: dict[str, str] | None = None) -> None:
+        """Create a builder.
+
+        Args:
+            roles: name -> settings of a role.
+            seed: seed of all sampling.
+            instructions: role -> instructions that a learner wrote, instead of the role's own. Builders that share
+                this dict share later changes (default: none).
+        """
         self.roles, self.seed = roles, seed
+        self.instructions = {} if instructions is None else instructions
+        self._rewritten: dict[tuple[str, str], RoleConfig] = {}
+        """Cache: (role, instructions) -> role with these instructions."""
         self._option_texts: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
         """Cache: (role, legal moves) -> text of each legal move."""
         self._tool_roles = frozenset(name for name, role in roles.items() if role.answers_calls)
         """Roles whose turns are results of tool calls."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle only the constructor's arguments, without the cache."""
-        return RoleRequestBuilder, (self.roles, self.seed)
+        """Pickle only the constructor's arguments, without the caches."""
+        return RoleRequestBuilder, (self.roles, self.seed, self.instructions)
+
+    def with_roles(self, roles: Mapping[str, RoleConfig], seed: int | None = None) -> RoleRequestBuilder:
+        """Return a builder of other roles, with the same learned instructions, and the same seed unless one is given.
+
+        Later changes of the instructions reach both builders.
+        """
+        return RoleRequestBuilder(roles, self.seed if seed is None else seed, self.instructions)
+
+    def with_instructions(self, instructions: Mapping[str, str]) -> RoleRequestBuilder:
+        """Return a builder with `instructions` (role -> text) for some roles. Later changes do not reach it."""
+        return RoleRequestBuilder(self.roles, self.seed, {**self.instructions, **instructions})
+
+    def current_role(self, role_name: str) -> RoleConfig:
+        """Return a role with the instructions with which it plays now."""
+        role = self.roles[role_name]
+        text = self.instructions.get(role_name)
+        if text is None or text == role.learnable_instructions:
+            return role
+        if (role_name, text) not in self._rewritten:
+            self._rewritten[role_name, text] = role.with_instructions(text)
+        return self._rewritten[role_name, text]
 
     def with_greedy_decoding(self) -> RoleRequestBuilder:
         """Return a builder for the same roles at temperature 0."""
@@ -62,7 +94,7 @@ class RoleRequestBuilder:
         for name, role in self.roles.items():
             sampling = role.sampling.model_copy(update={"temperature": 0.0})
             roles[name] = role.model_copy(update={"sampling": sampling})
-        return RoleRequestBuilder(roles, self.seed)
+        return self.with_roles(roles)
 
     def without_hidden_thoughts(self, turn: Turn) -> Turn:
         """Return `turn` as other agents read it, without its thoughts if its role hides thoughts."""
@@ -127,7 +159,8 @@ class RoleRequestBuilder:
 
         Lone surrogates in outside text are replaced, because neither files nor tokenizers accept them.
         """
-        role, legal = self.roles[role_name].role_for_request(seed), context.info["legal"]
+        shared, legal = self.current_role(role_name), context.info["legal"]
+        role = shared.role_for_request(seed)
         # The thread's record of origins is set aside, so that this prompt's origins do not mix with the caller's.
         callers_record = swap_recorded_origins(NO_ORIGINS)
         try:
@@ -154,7 +187,7 @@ class RoleRequestBuilder:
         options = None
         if legal is not None:
             # A role made for one request has its own answer tag, so only texts of the shared role are cached.
-            is_cached = role is self.roles[role_name]
+            is_cached = role is shared
             options = self._option_texts.get((role_name, legal)) if is_cached else None
             if options is None:
                 options = {move: role.phrase(move) for move in legal}

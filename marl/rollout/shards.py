@@ -155,6 +155,8 @@ class SimulatorShard:
         match command:
             case StartJobsCommand(setup, jobs):
                 variant = self._simulator_with_settings(setup)
+                # A builder that was sent to another process does not see later changes of learned instructions.
+                variant.casting.instructions = setup.casting.instructions
                 for ticket, job in jobs.items():
                     if isinstance(job, RequestBatch):
                         submitted = variant.submit_requests(job.requests, job.purpose)

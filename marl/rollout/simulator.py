@@ -9,6 +9,7 @@ from itertools import count
 
 from marl.core.errors import EpisodeWithoutOutcomeError, ProgramDivergedError
 from marl.core.graph import Trajectory
+from marl.core.spending import SpendingLimit, SpendingLimitReachedError
 from marl.core.types import (
     Completion,
     CompletionFailure,
@@ -34,8 +35,10 @@ from marl.protocols import (
     RemoteEngine,
     RewardTransform,
     SleepingEngine,
+    WorkerProcessEngine,
     models,
 )
+from marl.protocols.roles import RoleTemplateError
 from marl.rollout.added_policies import AddedPolicies
 from marl.rollout.base import WAIT_S, BaseSimulator, EngineMap, FinishedEpisode, ProcessActivity
 from marl.rollout.casting import RefusedModelCallError, RoleRequestBuilder
@@ -105,6 +108,9 @@ class RolloutSimulator(BaseSimulator):
         """Policies of `add_policy`. Without slot pools, saved weights cannot be added."""
         self.call_notes: dict[TurnId, CallRecognitionAndLatency] | None = None
         """Id of an inner turn -> fact about its call, or None if they are not collected."""
+        self.limit: SpendingLimit | None = None
+        """Limit of tokens and cost to which this simulator's requests are charged, or None. An episode with a request
+        beyond the limit is left out. Variants have none."""
         self._tickets = count()
         self._idle: dict[str, list[Game]] = {name: [] for name in self.games}
         """Name of a game -> built instances without an episode, for later episodes."""
@@ -133,7 +139,7 @@ class RolloutSimulator(BaseSimulator):
         try:
             for deal, fork in self.fork_names.episode_starts(deals_and_forks):
                 tickets.append(self.start_episode(deal, fork, reward_transform))
-        except GameError:
+        except (GameError, RoleTemplateError):
             self.cancel(tickets)
             raise
         return tickets
@@ -154,6 +160,8 @@ class RolloutSimulator(BaseSimulator):
             opened = self._episodes.pop(ticket, None)
             if opened and opened.requests:
                 self.router.cancel(opened.requests)
+                if self.limit:
+                    self.limit.forfeit(opened.requests)
 
     def _is_in_flight(self, ticket: Ticket) -> bool:
         return ticket in self._episodes
@@ -179,7 +187,13 @@ class RolloutSimulator(BaseSimulator):
             self._add_to_token_counter(answer, purpose)
 
         for request in requests:
-            submitted.tickets.append(self._submit_request(replace(request, purpose=purpose), store_received_answer))
+            try:
+                ticket = self._submit_request(replace(request, purpose=purpose), store_received_answer)
+            except SpendingLimitReachedError as error:
+                # No request has a negative ticket, so the refusal is stored as the answer to one.
+                ticket = -1 - len(submitted.tickets)
+                submitted.answers[ticket] = CompletionFailure("aborted", str(error))
+            submitted.tickets.append(ticket)
         return submitted
 
     def load_weights(self, policy: str, weights: models.Weights, version: int) -> None:
@@ -294,10 +308,13 @@ class RolloutSimulator(BaseSimulator):
             self._drop_episode_without_outcome(ticket, error, opened.tokens)
             return
         if not episode.done:
-            for next_agent, request in requests:
-                deliver = partial(self._continue_episode, opened, next_agent)
-                handle_call = partial(self._handle_model_call_or_notice, opened, next_agent)
-                opened.requests.add(self._submit_request(request, deliver, handle_call))
+            try:
+                for next_agent, request in requests:
+                    deliver = partial(self._continue_episode, opened, next_agent)
+                    handle_call = partial(self._handle_model_call_or_notice, opened, next_agent)
+                    opened.requests.add(self._submit_request(request, deliver, handle_call))
+            except SpendingLimitReachedError:
+                self._drop_episode_without_outcome(ticket, None, opened.tokens)
             return
         self.cancel([ticket])
         trajectory = episode.trajectory
@@ -337,6 +354,9 @@ class RolloutSimulator(BaseSimulator):
         deliver = partial(self._record_and_deliver_model_call_answer, opened, agent, engine, call)
         try:
             ticket = self._submit_request(request, deliver)
+        except SpendingLimitReachedError:
+            self._drop_episode_without_outcome(opened.ticket, None, opened.tokens)
+            return
         except ValueError as error:
             # The engine may refuse a program's request, for instance messages that the chat template cannot render.
             opened.episode.discard_ineffective_calls(agent, IneffectiveCallsNotice(call.parent, (call.id,)))
@@ -364,10 +384,27 @@ class RolloutSimulator(BaseSimulator):
     def _submit_request(
         self, request: Request, deliver: AnswerCallback, handle_call: CallHandler | None = None
     ) -> Ticket:
-        """Submit `request` to its policy's engine. `deliver` gets the answer, `handle_call` each call of a program."""
-        if slot := self.added.slots.get(request.policy):
-            return self.router.submit(slot.engine, request, deliver, slot.policy, handle_call)
-        return self.router.submit(self.engines[request.policy], request, deliver, handle_call=handle_call)
+        """Submit `request` to its policy's engine. `deliver` gets the answer, `handle_call` each call of a program.
+
+        Raises:
+            SpendingLimitReachedError: if the answer might exceed the simulator's limit.
+        """
+        slot, limit = self.added.slots.get(request.policy), self.limit
+        engine = slot.engine if slot else self.engines[request.policy]
+        if limit is None:
+            return self.router.submit(engine, request, deliver, slot and slot.policy, handle_call)
+        tokens = 0 if isinstance(engine, WorkerProcessEngine) else request.sampling.max_tokens
+        cost = engine.max_cost(request) if isinstance(engine, RemoteEngine) else 0.0
+        limit.check(tokens, cost)
+
+        def settle_and_deliver(ticket: Ticket, answer: Answer) -> None:
+            usage = answer.usage or RemoteUsage(completion_tokens=_sampled_token_count(answer))
+            limit.settle(ticket, usage.completion_tokens, usage.cost)
+            deliver(ticket, answer)
+
+        ticket = self.router.submit(engine, request, settle_and_deliver, slot and slot.policy, handle_call)
+        limit.reserve(ticket, tokens, cost)
+        return ticket
 
     def _drop_episode_without_outcome(
         self, ticket: Ticket, error: EpisodeWithoutOutcomeError | None, token_count: int = 0
@@ -387,6 +424,10 @@ class RolloutSimulator(BaseSimulator):
 
     def _add_to_token_counter(self, answer: Answer, purpose: Purpose) -> int:
         """Add the number of generated tokens in `answer` to the counter of `purpose`, and return the number."""
-        tokens = len(answer.token_ids) - answer.prefix_tokens if isinstance(answer, Completion) else 0
+        tokens = _sampled_token_count(answer)
         self.tokens[purpose] += tokens
         return tokens
+
+
+def _sampled_token_count(answer: Answer) -> int:
+    return len(answer.token_ids) - answer.prefix_tokens if isinstance(answer, Completion) else 0

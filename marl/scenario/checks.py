@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from marl.core.config import FIELD_PREFIX, choices_hint
 from marl.core.plugins import plugins_by_kind
-from marl.protocols import AgentRoleAndEngine, EngineConfig, LearnerConfig, ScenarioSummary
+from marl.protocols import AgentRoleAndEngine, EngineConfig, LearnerConfig, LearnerSurroundings, ScenarioSummary
 from marl.scenario.credit_checks import credit_errors, credit_rules, every_group_has_one_episode, zero_sum_errors
 from marl.scenario.evaluation_checks import (
     best_checkpoint_errors,
@@ -236,7 +236,7 @@ def _policy_errors(scenario: Scenario) -> Iterator[str]:
         if not engine.needs_model:
             if model is not None:
                 yield f"policies.{name}.model: engine {engine.kind!r} has no use for a model; remove it"
-            if learner is not None:
+            if learner is not None and learner.trains_weights:
                 yield (
                     f"policies.{name}.learner: {learner.kind!r} on a policy that cannot learn: engine {engine.kind!r} "
                     "has no weights; remove the learner, or use an engine with a model (transformers)"
@@ -325,7 +325,7 @@ def _context_errors(scenario: Scenario) -> Iterator[str]:
 
 def _structured_sampling_errors(scenario: Scenario) -> Iterator[str]:
     """Yield an error for each use of `sampling.structured` that engine, learner or evaluation rules out."""
-    trained_roles = {name for name, _, _ in scenario.learning_roles()}
+    trained_roles = {name: learner for name, _, learner in scenario.learning_roles()}
     exact_measures = {"nashconv": scenario.evaluate.nashconv, "optimal": scenario.evaluate.optimal}
     for name, role in scenario.roles.items():
         speaker, structured = scenario.policies.get(role.policy), role.sampling.structured
@@ -337,7 +337,7 @@ def _structured_sampling_errors(scenario: Scenario) -> Iterator[str]:
             choices = ", ".join([kind for kind, engine in engines if engine.supports_structured])
             engine = speaker.engine.kind
             yield f"{field} engine {engine!r} of policies.{role.policy} limits no answers; choices: {choices}"
-        if name in trained_roles:
+        if name in trained_roles and trained_roles[name].trains_weights:
             yield (
                 f"{field} its turns are learned from, and a learner knows no limits of what could be sampled; remove "
                 "it, or set trainable: false"
@@ -358,7 +358,7 @@ def _learner_and_experience_errors(scenario: Scenario) -> Iterator[str]:
     for name, role, learner in scenario.learning_roles():
         trained_roles[name], readable[role.policy] = role.policy, learner.computable_reading_fields
         field, sampling = f"roles.{name}.sampling", role.sampling
-        if learner.trains_on_advantages and sampling.temperature == 0:
+        if learner.trains_weights and learner.trains_on_advantages and sampling.temperature == 0:
             yield f"{field}.temperature: 0 always says the same, so there is nothing to learn from; use more, such as 1"
         elif not learner.supports(sampling):
             yield (
@@ -371,6 +371,7 @@ def _learner_and_experience_errors(scenario: Scenario) -> Iterator[str]:
                 f"schedule.group_size: 1, but policies.{role.policy}.learner {learner.kind!r} compares episodes with "
                 "the same start; use 2 or more"
             )
+    yield from _learner_conflicts(scenario)
     all_seats, experience = _role_by_seat_field(scenario), scenario.experience
     seats = all_seats if scenario.games else scenario.seats
     has_weights = {name: policy.engine.needs_model for name, policy in scenario.policies.items()}
@@ -378,6 +379,18 @@ def _learner_and_experience_errors(scenario: Scenario) -> Iterator[str]:
     conflicts = experience.seating_conflicts(all_seats, scenario.schedule.group_size)
     for conflict in (*conflicts, *experience.scenario_conflicts(summary)):
         yield f"experience.{conflict}"
+
+
+def _learner_conflicts(scenario: Scenario) -> Iterator[str]:
+    """Yield an error for each setting of a learner that the learner itself finds to contradict the scenario."""
+    learners = {name: policy.learner for name, policy in scenario.policies.items() if policy.learner}
+    engines = {name: policy.engine for name, policy in scenario.policies.items()}
+    exact = [f"evaluate.{name}" for name in ("nashconv", "optimal") if getattr(scenario.evaluate, name)]
+    for name, learner in learners.items():
+        roles = {role: config for role, config, _ in scenario.learning_roles() if config.policy == name}
+        surroundings = LearnerSurroundings(name, roles, engines, learners, scenario.cluster is not None, tuple(exact))
+        for conflict in learner.scenario_conflicts(surroundings):
+            yield f"policies.{name}.learner.{conflict}"
 
 
 def _update_schedule_errors(scenario: Scenario) -> Iterator[str]:

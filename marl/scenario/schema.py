@@ -313,8 +313,13 @@ cluster: {kind: local, simulators: 2}
 
     @property
     def sampling_policies(self) -> frozenset[str]:
-        """Return the policies that answer in episodes. All others teach, and need no engine."""
-        return frozenset({role.policy for role in self.roles.values()} | {*self.experience.policies_without_role()})
+        """Return the policies that answer in episodes, or a learner's own requests. All others teach, and need no
+        engine."""
+        asked: set[str] = set()
+        for policy in self.policies.values():
+            asked |= {*policy.learner.policies_without_role()} if policy.learner else set()
+        speaking = {role.policy for role in self.roles.values()}
+        return frozenset(speaking | {*self.experience.policies_without_role()} | asked)
 
     def learning_roles(self) -> Iterator[tuple[str, RoleConfig, LearnerConfig]]:
         """Yield (name, role, learner) for each trained role: a role whose turns a learner trains on."""

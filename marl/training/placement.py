@@ -10,6 +10,7 @@ from typing import Protocol
 from marl.core.seeds import hash_to_seed
 from marl.core.types import MetricsByPolicy, Reading, Sample, Turn
 from marl.protocols import Engine, GameConfig, Learner, LearnerBuildArguments, LearnerConfig, ModelConfig, ModelSource
+from marl.protocols.models import NoModelSource
 from marl.rollout.added_policies import AddedPolicies, EarlierWeightsAdapterPool, EarlierWeightsEnginePool, SlotPool
 from marl.rollout.base import BaseSimulator, ProcessActivity
 from marl.rollout.casting import RoleRequestBuilder
@@ -112,14 +113,19 @@ def learner_settings_and_contexts(
     schedule = scenario.schedule
     contexts: dict[str, tuple[LearnerConfig, LearnerBuildArguments]] = {}
     for name, policy in scenario.policies.items():
-        if policy.learner and (source := sources[name]):
+        source = sources[name]
+        if policy.learner and not policy.learner.trains_weights:
+            source = source or NoModelSource()
+        if policy.learner and source:
             seed = hash_to_seed(schedule.seed, "learner", name)
             teachers: dict[str, ModelSource] = {}
             for teacher in policy.learner.taught_by.values():
                 if teacher_source := sources[teacher]:
                     teachers[teacher] = teacher_source
             updates = policy.count_updates(schedule.steps)
-            contexts[name] = policy.learner, LearnerBuildArguments(name, source, updates, seed, teachers)
+            roles = {role: config for role, config, _ in scenario.learning_roles() if config.policy == name}
+            arguments = LearnerBuildArguments(name, source, updates, seed, teachers, roles=roles)
+            contexts[name] = policy.learner, arguments
     return contexts
 
 

@@ -117,6 +117,7 @@ class CreditRecomputation:
         for policy, learner in run.learners.items():
             # The learner's state is loaded, too: the policy's folder lacks, for example, the critic.
             learner.load_state_dict(state["learners"][policy])
+        run.publish()  # nothing but learned instructions, which no policy's folder gives to the roles
         return run
 
     def _restore_credit_stage_state(

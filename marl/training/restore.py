@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from marl.core.types import Metrics
-from marl.protocols import Learner
+from marl.protocols import Learner, RoleConfig
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.checkpoint import checkpoint_steps, read_checkpoint, verify_policy_checksums
@@ -60,9 +60,9 @@ def restore_simulator(folder: Path, step: int | None = None) -> tuple[Scenario, 
             steps = checkpoint_steps(home.checkpoints)
             if is_locked and chosen in steps:
                 set_torch_threads(scenario.schedule.threads)
-                policies = policies_with_saved_weights(
-                    scenario, home.verified_policies_folder(chosen), keep_learners=False
-                )
+                saved = home.verified_policies_folder(chosen)
+                policies = policies_with_saved_weights(scenario, saved, keep_learners=False)
+                scenario = scenario.model_copy(update={"roles": roles_with_saved_instructions(scenario, saved)})
                 return scenario, simulator_from_engines(
                     scenario, build_engines(policies, prepare_models(scenario, policies))
                 )
@@ -133,9 +133,26 @@ def policies_with_saved_weights(scenario: Scenario, folder: Path, *, keep_learne
     """
     policies = dict(scenario.policies)
     for name, policy in scenario.policies.items():
-        if policy.learner and policy.model:
+        if policy.learner and not policy.model and not keep_learners:
+            policies[name] = policy.model_copy(update={"learner": None})
+        elif policy.learner and policy.model:
             # A reward model's learner publishes no weights, so without `keep_learners` its policy keeps its own.
             restored = keep_learners or policy.learner.publishes
             update = {"model": policy.model.with_saved_weights(folder / name)} if restored else {}
             policies[name] = policy.model_copy(update=update if keep_learners else {**update, "learner": None})
     return policies
+
+
+def roles_with_saved_instructions(scenario: Scenario, folder: Path) -> dict[str, RoleConfig]:
+    """Return the roles of a scenario with the instructions that learners had saved at a checkpoint.
+
+    Args:
+        scenario: scenario of the run.
+        folder: folder of the checkpoint's policies.
+    """
+    roles = dict(scenario.roles)
+    for name, policy in scenario.policies.items():
+        saved = policy.learner.saved_instructions(folder / name) if policy.learner else {}
+        for role, instructions in saved.items():
+            roles[role] = roles[role].with_instructions(instructions)
+    return roles

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,15 @@ from marl.core.seeds import episode_name_for_seeding, hash_to_seed
 from marl.core.types import Deal, Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
 from marl.core.usage import RemoteUsage
 from marl.credit_stage.stage import CreditStage, StepCredit
-from marl.protocols import CountsStateChanges, Evidence, Experience, ReportsTokenStatistics, Simulator
+from marl.evaluation.trials import ScenarioInstructionTrials
+from marl.protocols import (
+    CountsStateChanges,
+    Evidence,
+    Experience,
+    LearnsByTrials,
+    ReportsTokenStatistics,
+    Simulator,
+)
 from marl.rollout.base import BaseSimulator
 from marl.scenario.schema import Scenario
 from marl.training.critic import LearnerCritic
@@ -58,6 +67,11 @@ class Run:
         self.staleness = StalenessTracker(
             self.learners, self.scenario.roles, self.scenario.experience.max_steps_played_ahead
         )
+        for policy, learner in self.learners.items():
+            if isinstance(learner, LearnsByTrials):
+                learner.trials = ScenarioInstructionTrials(
+                    self.scenario, self.simulator, policy, partial(self._describe_other_players, policy)
+                )
         self._seats = {game: view.seats for game, view in self.scenario.scenario_by_game().items()}
 
     def deals(self, step: int) -> list[Deal]:
@@ -128,8 +142,17 @@ class Run:
         self, trajectories: Sequence[Trajectory], step_credit: StepCredit, readings: Mapping[TurnId, Reading]
     ) -> dict[str, list[Sample]]:
         """Return policy -> training samples of the current step."""
+        text_policies: list[str] = []
+        for name, policy in self.scenario.policies.items():
+            if policy.learner and not policy.learner.trains_weights:
+                text_policies.append(name)
         return collect_samples(
-            trajectories, step_credit, self.scenario.roles, readings, lambda turn: self.staleness(turn, self.step)
+            trajectories,
+            step_credit,
+            self.scenario.roles,
+            readings,
+            lambda turn: self.staleness(turn, self.step),
+            text_policies,
         )
 
     def update(
@@ -161,7 +184,8 @@ class Run:
         self._unpublished.add(policy)
 
     def publish(self) -> None:
-        """Load the weights of all policies with a scheduled publication into their engines.
+        """Load the weights of all policies with a scheduled publication into their engines, and play with the newest
+        learned instructions.
 
         Raises:
             EngineError: if an engine fails. Its policy and those after it stay scheduled, for another call.
@@ -171,6 +195,18 @@ class Run:
             self.simulator.load_weights(policy, self.learners[policy].publish(), version)
             self.staleness.record_published_version(policy, version)
             self._unpublished.remove(policy)
+        for learner in self.learners.values():
+            if isinstance(learner, LearnsByTrials):
+                self.simulator.casting.instructions.update(learner.instructions)
+
+    def _describe_other_players(self, policy: str) -> str:
+        """Return the versions of all weights, and the instructions of all roles that learn them by other policies."""
+        others: dict[str, str] = {}
+        for name, learner in self.learners.items():
+            if name != policy and isinstance(learner, LearnsByTrials):
+                others |= learner.instructions
+        trained = {name: version for name, version in self.versions.items() if version}
+        return str(hash_to_seed(trained, sorted(others.items())))
 
     def save_policies(self, folder: Path) -> None:
         """Write one Hugging Face folder into `folder` for each policy with a learner."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from marl.core.graph import Trajectory
-from marl.core.types import Advantage, Reading, Reward, Sample, Turn, TurnId
+from marl.core.types import Advantage, JudgedText, Reading, Reward, Sample, Turn, TurnId
 from marl.credit_stage.stage import StepCredit
-from marl.protocols import RoleConfig
+from marl.protocols import JudgingRoleConfig, RoleConfig
 
 _NOTHING_EARNED = Advantage(0.0)
 
@@ -18,10 +18,12 @@ def collect_samples(
     roles: Mapping[str, RoleConfig],
     readings: Mapping[TurnId, Reading],
     staleness: Callable[[Turn], int] = lambda _: 0,
+    text_policies: Collection[str] = (),
 ) -> dict[str, list[Sample]]:
     """Return policy -> training samples, one for each turn with credit and tokens, in a role that learns.
 
-    A turn that several forks inherited becomes one sample.
+    A turn that several forks inherited becomes one sample. The samples of `text_policies` need no tokens, and hold the
+    texts of prompt, answer and scores.
     """
     batches: dict[str, list[Sample]] = {role.policy: [] for role in roles.values() if role.trainable}
     seen: set[TurnId] = set()
@@ -31,7 +33,9 @@ def collect_samples(
         for turn in trajectory.turns:
             role, completion = roles[turn.role], turn.completion
             is_credited = turn.id in step_credit.credit
-            if not role.trainable or not is_credited or not completion.prompt_ids or turn.id in seen:
+            reads_texts = role.policy in text_policies
+            has_input = bool(completion.prompt_ids) or reads_texts
+            if not role.trainable or not is_credited or not has_input or turn.id in seen:
                 continue
             seen.add(turn.id)
             sample = Sample(
@@ -56,9 +60,24 @@ def collect_samples(
                 paid=returns.get(turn.agent, 0.0),
                 rewards=tuple(rewards.get(turn.id, ())),
                 staleness=staleness(turn),
+                judged=_judged_text(trajectory, turn, roles) if reads_texts else None,
             )
             batches[role.policy].append(sample)
     return batches
+
+
+def _judged_text(trajectory: Trajectory, turn: Turn, roles: Mapping[str, RoleConfig]) -> JudgedText:
+    """Return prompt and answer of `turn` with its agent's rewards, and with the verdicts that read the turn."""
+    scores: list[str] = []
+    for reward in trajectory.rewards:
+        if reward.agent == turn.agent:
+            scores.append(f"{reward.name}: {reward.value:g}" + (f" ({reward.cause})" if reward.cause else ""))
+    readers = set(trajectory.graph.succ[turn.id])
+    for reader in trajectory.turns:
+        role = roles.get(reader.role)
+        if reader.id in readers and role and (role.hears_thoughts or isinstance(role, JudgingRoleConfig)):
+            scores.append(f"{reader.role}: {reader.completion.text}")
+    return JudgedText(turn.request.messages, turn.completion.text, tuple(scores))
 
 
 def _rewards_until_next_turn(trajectory: Trajectory) -> dict[TurnId, list[tuple[int, float]]]:

@@ -104,3 +104,18 @@ def test_the_command_trains_goes_on_and_writes_bounds_with_intervals(
     assert run(*command)[0] == 0
     assert rows == {seat: len(list(RunFolder(out / seat).rows())) for seat in rows}
     assert json.loads((out / "best_response.json").read_text())["figures"] == found
+
+
+def test_a_search_bounds_a_run_without_training(run: Any, whole: RunWorkspace, tmp_path: Path) -> None:
+    out = tmp_path / "searched"
+    command = ("best-response", whole.run, "--search", 300, "--episodes", 20, "--out", out)
+    status, said, complaint = run(*command)
+    assert status == 0, complaint
+    assert "lower bounds" in said
+    assert [file.name for file in out.iterdir()] == ["best_response_by_search.json"]
+    found = json.loads((out / "best_response_by_search.json").read_text())
+    assert found["search"] == 300
+    assert found["figures"]["best_response/nashconv_low"] <= found["figures"]["best_response/nashconv_high"]
+    status, _, complaint = run(*command, "schedule.groups=2")
+    assert status != 0
+    assert "--search 300 trains nothing: leave 'schedule.groups=2' out" in complaint

@@ -149,3 +149,13 @@ def test_a_league_of_one_player_needs_no_settings() -> None:
     scenario = league()
     scenario["experience"] = LEAGUE
     assert list(validate(scenario).experience.players) == ["player"]  # type: ignore[attr-defined]
+
+
+def test_payoffs_are_refined_where_the_support_lies_and_games_are_few() -> None:
+    payoffs = MeanPayoffTable()
+    for row, column, games in (("a", "b", 8), ("a", "c", 2), ("b", "c", 4), ("a", "d", 1)):
+        for _ in range(games):
+            payoffs.add_game_result(row, column, 1.0)
+    # Worth: a-b .5 * .25 / 8, a-c .5 * .25 / 2, b-c .25 * .25 / 4; d is never met.
+    assert payoffs.pairs_by_worth({"a": 0.5, "b": 0.25, "c": 0.25, "d": 0.0}) == [("a", "c"), ("a", "b"), ("b", "c")]
+    assert (payoffs.games_of("a", "b"), payoffs.games_of("c", "d")) == (8, 0)

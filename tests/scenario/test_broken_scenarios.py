@@ -36,7 +36,7 @@ TYPOS = {
     f"{LEARNER}.magnet.coeficient=1": f"{LEARNER}.magnet.coeficient: unknown field 'coeficient'; did you mean "
     "'coefficient'? choices: clamp, coefficient, estimator, final, horizon, refresh, schedule, target",
     "policies.actor.engine={kind: transformers, slot: 1}": "policies.actor.engine.slot: unknown field 'slot'; did you "
-    "mean 'slots'? choices: kind, max_context, prefill_tokens, slots",
+    "mean 'slots'? choices: cache, kind, max_context, prefill_tokens, slots",
     "policies.actor.model.warm_up.stepz=2": "policies.actor.model.warm_up.stepz: unknown field 'stepz'; did you mean "
     "'steps'? choices: batch, episodes, lr, seed, steps",
     "credit.roles.player.scal=2": "credit.roles.player.scal: unknown field 'scal'; did you mean 'scale'? choices: "
@@ -49,12 +49,12 @@ KINDS = {
         f"textarena{OR_PATH}"
         for field in ("game.kind", "game")
     },
-    f"{LEARNER}.kind=grop": f"{LEARNER}.kind: unknown kind 'grop'; did you mean 'grpo'? "
-    f"nearest of {len(known_kinds('trainers'))} choices: grpo, dr_grpo, gmpo, gspo, rloo, "
-    f"reinforce{OR_PATH}",
+    f"{LEARNER}.kind=grop": f"{LEARNER}.kind: unknown kind 'grop'; did you mean 'grpo' or "
+    f"'prompt'? nearest of {len(known_kinds('trainers'))} choices: grpo, prompt, dr_grpo, gmpo, gspo, "
+    f"rloo{OR_PATH}",
     "policies.actor.engine.kind=tansformers": "policies.actor.engine.kind: unknown kind 'tansformers'; did you mean "
     f"'transformers'? nearest of {len(known_kinds('engines'))} choices: transformers, random, verifiers, tit_for_tat, "
-    f"tabular, codenames_player{OR_PATH}",
+    f"tabular, template{OR_PATH}",
     "policies.actor.engine={slots: 3}": f"policies.actor.engine.kind: missing; choices: {ENGINES}",
     "game=3": f"game: must be a mapping with `kind:`; choices: {GAMES} (got 3)",
     "game.kind=3": f"game.kind: must be a name, got 3; choices: {GAMES}",

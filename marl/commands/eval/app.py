@@ -75,8 +75,8 @@ _Players = Annotated[
     list[str],
     typer.Argument(
         metavar="PLAYER...",
-        help="RUN, RUN@STEP, RUN@best, RUN@all, SCENARIO.yaml, a model's folder, random, or a player that the game "
-        "exports (nash, ...).",
+        help="RUN, RUN@STEP, RUN@best, RUN@all, RUN@pool or RUN@meta (members of a league), SCENARIO.yaml, a model's "
+        "folder, random, or a player that the game exports (nash, ...).",
         show_default=False,
     ),
 ]
@@ -87,7 +87,11 @@ class PolicyEvalOptions:
     """Options of `marl eval run` and `marl eval transfer`."""
 
     against: Annotated[
-        str | None, typer.Option(help="Opponent: random, a player that the game exports (nash, ...), or a run.")
+        str | None,
+        typer.Option(
+            help="Opponent: random, a player that the game exports (nash, ...), a run, or members of a run's league: "
+            "RUN@pool, or RUN@meta by its meta-strategy."
+        ),
     ] = None
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 1000
     step: _Step = None

@@ -12,23 +12,29 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 
+from marl.commands.eval.players import read_roster
+from marl.commands.eval.populations import episodes_by_share, is_population
 from marl.commands.simulators import untrained_simulator
 from marl.core.config import choices_hint
 from marl.core.types import Metrics
+from marl.evaluation.cross_play import TournamentPlayer
 from marl.evaluation.evaluate import (
     MIN_LEGAL_MASS,
+    MatchReturns,
     OpponentPlayers,
     insert_game_into_metric_names,
     move_probability_metrics,
     play_match,
     positions_with_optimal_moves,
+    scripted_opponent_names,
 )
 from marl.evaluation.game_tree import build_game_tree
 from marl.evaluation.held_out import HeldOutEvaluator
 from marl.evaluation.search_policy import exact_search_metrics
 from marl.evaluation.turn_search import turn_search_metrics, turn_search_setting_errors
 from marl.metrics.trajectory_metrics import metric_names_in_all_games
-from marl.protocols import Critic, GameConfig
+from marl.protocols import Critic
+from marl.rollout.base import BaseSimulator
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.checkpoint import verify_policy_checksums
 from marl.runs.run_folder import RunFolder
@@ -42,6 +48,10 @@ from marl.training.restore import best_checkpoint_step, restore_critic, restore_
 
 AnySearch = SearchSettings | TurnSearchSettings
 """Settings of search at test time: for moves of a game, or for turns of a team."""
+
+
+_WeightedOpponents = tuple[Callable[[], OpponentPlayers], float]
+"""Function that loads opponents, and their share of the episodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +151,7 @@ def evaluate_policies(
         search_evaluation: SearchEvaluation | None = None
         if search:
             budget = 0 if exact_simulations is None and name in opponents else exact_simulations
-            search_evaluation = SearchEvaluation(search, budget, _show_progress)
+            search_evaluation = SearchEvaluation(search, budget, show_progress)
             measured = exact_search_metrics(view, game_simulator, search_evaluation)
         else:
             game, casting, seats = view.game, game_simulator.casting, view.seats
@@ -154,9 +164,7 @@ def evaluate_policies(
                 measured |= HeldOutEvaluator(view, game_simulator, episodes, greedy=view.evaluate.greedy)()
         metrics |= insert_game_into_metric_names(name, measured)
         if opponent_or_run and name in opponents:
-            results = play_match(
-                view, game_simulator, opponents[name], episodes=episodes, seed=0, search=search_evaluation
-            )
+            results = _play_against(view, game_simulator, opponents[name], episodes, search_evaluation)
             metrics |= insert_game_into_metric_names(name, results.metrics(f"eval/{Path(opponent_or_run).name}"))
     if not metrics:
         raise ScenarioError(
@@ -165,7 +173,7 @@ def evaluate_policies(
     return metrics
 
 
-def _show_progress(items: Sequence[Any], description: str) -> Iterable[Any]:
+def show_progress(items: Sequence[Any], description: str) -> Iterable[Any]:
     """Yield `items`, with a progress bar on standard error if it is a terminal."""
     console = Console(stderr=True)
     return track(items, description, console=console, transient=True, disable=not console.is_terminal)
@@ -230,14 +238,11 @@ def parse_search(text: str) -> AnySearch:
         raise ScenarioError(f"--search: {format_problem_list(explain_validation_error(error)).strip()}") from error
 
 
-def scripted_opponent_names(games: Sequence[GameConfig]) -> set[str]:
-    """Return the names of the players that any of `games` exports, and `random`."""
-    return {"random"}.union(*(game.reference_players() for game in games))
-
-
-def _opponents_by_game(scenario_by_game: Mapping[str, Scenario], opponent_or_run: str) -> dict[str, OpponentPlayers]:
-    """Return game -> opponents called `opponent_or_run`, which are scripted players of the game or the policies of a
-    run.
+def _opponents_by_game(
+    scenario_by_game: Mapping[str, Scenario], opponent_or_run: str
+) -> dict[str, Sequence[_WeightedOpponents]]:
+    """Return game -> opponents called `opponent_or_run`, which are scripted players of the game, the policies of a run,
+    or the members of a run's population, each with its share of the episodes.
 
     A game without opponents of this name has no entry.
 
@@ -248,24 +253,57 @@ def _opponents_by_game(scenario_by_game: Mapping[str, Scenario], opponent_or_run
     exporting = {
         game: view for game, view in scenario_by_game.items() if opponent_or_run in scripted_opponent_names([view.game])
     }
-    if exporting or not Path(opponent_or_run).is_dir():
-        # If no game has a player of this name, all games are tried: the first raises an error that lists its players.
-        return {
-            game: OpponentPlayers.from_scripted_player(view, opponent_or_run)
-            for game, view in (exporting or scenario_by_game).items()
-        }
-    run, simulator = restore_simulator(Path(opponent_or_run))
-    run_views = run.scenario_by_game().values()
-    opponents = {}
-    for game, view in scenario_by_game.items():
-        for run_view in run_views:
-            if run_view.game == view.game:
-                roles = {agent: run_view.roles[role] for agent, role in run_view.seats.items()}
-                opponents[game] = OpponentPlayers(roles, simulator.engines)
+    opponents: dict[str, Sequence[_WeightedOpponents]] = {}
+    if is_population(opponent_or_run):
+        roster = read_roster([opponent_or_run])
+        run_games = [roster.scenario.game]
+        shares = roster.mixtures[opponent_or_run]
+        members = [(partial(_opponents_of_player, entrant), shares[entrant.name]) for entrant in roster.entrants]
+        opponents = {game: members for game, view in scenario_by_game.items() if view.game in run_games}
+    elif exporting or not Path(opponent_or_run).is_dir():
+        for game, view in (exporting or scenario_by_game).items():
+            scripted = OpponentPlayers.from_scripted_player(view, opponent_or_run)
+            opponents[game] = [(lambda scripted=scripted: scripted, 1.0)]
+        return opponents
+    else:
+        run, simulator = restore_simulator(Path(opponent_or_run))
+        run_views = run.scenario_by_game().values()
+        run_games = [view.game for view in run_views]
+        for game, view in scenario_by_game.items():
+            for run_view in run_views:
+                if run_view.game == view.game:
+                    roles = {agent: run_view.roles[role] for agent, role in run_view.seats.items()}
+                    players = OpponentPlayers(roles, simulator.engines)
+                    opponents[game] = [(lambda players=players: players, 1.0)]
     if not opponents:
-        run_games, games = [view.game for view in run_views], [view.game for view in scenario_by_game.values()]
+        games = [view.game for view in scenario_by_game.values()]
         raise ScenarioError(f"--against {opponent_or_run}: it plays {run_games!r}, not {games!r}")
     return opponents
+
+
+def _opponents_of_player(player: TournamentPlayer) -> OpponentPlayers:
+    return OpponentPlayers(player.roles, player.load_engines())
+
+
+def _play_against(
+    scenario: Scenario,
+    simulator: BaseSimulator,
+    opponents: Sequence[_WeightedOpponents],
+    episodes: int,
+    search: SearchEvaluation | None,
+) -> MatchReturns:
+    """Play `episodes` episodes, divided among `opponents` by their shares. One member of a population is in memory at a
+    time, and plays equally many episodes against each seat."""
+    counts = [episodes]
+    if len(opponents) > 1:
+        counts = episodes_by_share([share for _, share in opponents], episodes, len(scenario.seats))
+    returns: dict[str, list[float]] = {}
+    for number, ((load_opponents, _), count) in enumerate(zip(opponents, counts, strict=True)):
+        if count:
+            match = play_match(scenario, simulator, load_opponents(), episodes=count, seed=number, search=search)
+            for seat, seat_returns in match.returns.items():
+                returns.setdefault(seat, []).extend(seat_returns)
+    return MatchReturns(returns)
 
 
 def format_metrics(metrics: Mapping[str, float], rule_based_roles: Collection[str] = ()) -> str:

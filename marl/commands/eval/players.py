@@ -6,14 +6,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from marl.commands.eval.evaluate import scripted_opponent_names
+from marl.commands.eval.populations import POPULATIONS, is_population, read_population
 from marl.commands.simulators import untrained_simulator
 from marl.core.config import choices_hint
 from marl.evaluation.cross_play import Engines, TournamentPlayer
-from marl.evaluation.evaluate import OpponentPlayers
+from marl.evaluation.evaluate import OpponentPlayers, scripted_opponent_names
 from marl.models.hf_folder import ADAPTER_CONFIG
 from marl.protocols import EngineConfig, RoleConfig
 from marl.runs.checkpoint import intact_checkpoint_steps, verify_file_sizes, verify_policy_checksums
@@ -25,7 +25,7 @@ from marl.training.build import prepare_models
 from marl.training.placement import build_engines, set_torch_threads
 from marl.training.restore import best_checkpoint_step, restore_simulator
 
-NAMED = "RUN, RUN@STEP, RUN@best, RUN@all, SCENARIO.yaml, a model's folder"
+NAMED = "RUN, RUN@STEP, RUN@best, RUN@all, RUN@pool, RUN@meta, SCENARIO.yaml, a model's folder"
 """Forms of the names of players, for error messages. Players that a game exports have names of their own."""
 
 
@@ -36,6 +36,8 @@ class PlayerRoster:
     scenario: Scenario
     """Scenario that contains only the players' game."""
     entrants: Sequence[TournamentPlayer]
+    mixtures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Population (`RUN@pool`, `RUN@meta`) -> name of a player -> the player's share in the population."""
 
 
 def read_roster(player_specs: Sequence[str], *, game: str | None = None, policy: str | None = None) -> PlayerRoster:
@@ -76,15 +78,16 @@ def read_roster(player_specs: Sequence[str], *, game: str | None = None, policy:
     for name, count in Counter(entrant.name for entrant in entrants).items():
         if count > 1:
             raise ScenarioError(f"{name}: given more than once; name each player once")
-    return PlayerRoster(reader.scenario, entrants)
+    return PlayerRoster(reader.scenario, entrants, reader.mixtures)
 
 
 def _split_path_and_step(player_spec: str) -> tuple[Path, str]:
-    """Return the path and the step in `PATH@STEP`. The step is digits, `best` or `all`, or "" if `player_spec` has
-    none."""
+    """Return the path and the step in `PATH@STEP`. The step is digits or one of the words of `NAMED`, or "" if
+    `player_spec` has none."""
     path, _, step = player_spec.rpartition("@")
     # `PATH@STEP` may also be the name of an existing file that contains "@".
-    names_step = path and not Path(player_spec).exists() and (step in ("best", "all") or step.isdecimal())
+    words = ("best", "all", *POPULATIONS)
+    names_step = path and not Path(player_spec).exists() and (step in words or step.isdecimal())
     return (Path(path), step) if names_step else (Path(player_spec), "")
 
 
@@ -106,17 +109,24 @@ class _PlayerSpecParser:
 
     def __init__(self, scenario: Scenario, policy: str | None) -> None:
         self.scenario, self._policy = scenario, policy
+        self.mixtures: dict[str, dict[str, float]] = {}
 
     def read_players(self, player_spec: str) -> Iterator[TournamentPlayer]:
-        """Yield the players that `player_spec` names: several for the word `RUN@all`, which names all intact
-        checkpoints.
+        """Yield the players that `player_spec` names: several for `RUN@all`, which names all intact
+        checkpoints, and for populations.
 
         Raises:
             ScenarioError: if `player_spec` names no player, or a player of another game.
         """
         path, step = _split_path_and_step(player_spec)
         # If a path and a scripted player have the same name, the path wins.
-        if _has_scenario_file(path):
+        if is_population(player_spec):
+            shares = self.mixtures.setdefault(player_spec, {})
+            for member in read_population(player_spec):
+                entrant = self._player_with_model(member.folder)
+                shares[entrant.name] = member.weight
+                yield entrant
+        elif _has_scenario_file(path):
             home = RunFolder(path)
             if step == "all":
                 steps = intact_checkpoint_steps(home.checkpoints)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from marl.core.errors import EndpointError
 from marl.core.types import Completion, CompletionFailure, Request, Ticket
 from marl.engines.background_requests import BackgroundCoroutines
+from marl.engines.openai.chat_format import chat_request_body, maximum_usage
 from marl.engines.openai.client import EndpointClient
 from marl.protocols import RemoteEngine
 
@@ -44,6 +45,11 @@ class OpenAIEngine(RemoteEngine):
             raise ValueError(f"policy {request.policy!r}: the endpoint {self.address} cannot {problem}")
         self._policies[ticket] = request.policy
         self._requests.submit(ticket, self._client(request))
+
+    def max_cost(self, request: Request) -> float:
+        settings = self._settings
+        body = chat_request_body(request, settings.model, settings.extra)
+        return maximum_usage(body, settings.price).cost * (settings.retries + 1)
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         """Return the endpoint's answers that have arrived, after a wait of at most `wait_s` seconds for the first.

@@ -101,6 +101,10 @@ class OpenAI(EngineConfig):
         return api_key_errors(self.key_env)
 
     @property
+    def counts_cost(self) -> bool:
+        return self.price is not None
+
+    @property
     def request_time_limit_s(self) -> float:
         # Each attempt may be followed by a pause of up to `timeout_s`, if the server asks for one.
         return self.timeout_s * (2 * self.retries + 1)

@@ -17,8 +17,13 @@ from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.state import MetricsReporter
 from marl.core.types import Deal, Metrics
-from marl.experience.league.matchmaking import entropy, opponent_probabilities, systematic_sample
-from marl.experience.league.pool import POOL, SELF, PolicyPool
+from marl.experience.league.matchmaking import (
+    entropy,
+    opponent_probabilities,
+    psro_probabilities,
+    systematic_sample,
+)
+from marl.experience.league.pool import POOL, SELF, PolicyPool, PoolMember
 from marl.experience.league.results import MeanPayoffTable, RecentGameResults, return_margin
 from marl.experience.league.temporary_policies import play_with_temporary_policies
 from marl.protocols import AddedPlayer, DealsOfStep, EngineConfig, Simulator, WeightArchive
@@ -98,7 +103,7 @@ class LeagueExperience(MetricsReporter):
                 if player.reset:
                     self.archive.save_initial_learner_state(policy)
         original_deals = list(deals(step))
-        matches = self._play_pairs_without_payoff(list(original_deals[0].seats), simulator)
+        matches = self._play_for_payoffs(list(original_deals[0].seats), simulator)
         plan = self._plan_matches(step, list(dict.fromkeys(deal.group for deal in original_deals)))
         match_deals: list[Deal] = []
         for deal in original_deals:
@@ -203,18 +208,31 @@ class LeagueExperience(MetricsReporter):
             else:
                 draws, offset = min(self._settings.draws, count), self._systematic_sampling_offset(step, match.role)
                 drawn_members = systematic_sample(
-                    members, self._opponent_probabilities(match.role, members), draws, offset
+                    members,
+                    self._opponent_probabilities(match.role, self.archive.policy_of_role(match.role), members),
+                    draws,
+                    offset,
                 )
                 for index in range(count):
                     matches.append(replace(match, opponent=drawn_members[index * draws // count]))
         return dict(zip(group_names, matches, strict=True))
 
-    def _opponent_probabilities(self, role: str, members: Sequence[str]) -> list[float]:
+    def pool_members(self) -> list[PoolMember]:
+        """Return all members of the pool, oldest first."""
+        return self._pool.members()
+
+    def member_probabilities(self, role: str, policy: str) -> dict[PoolMember, float]:
+        """Return member -> probability of being met by the player `role`, which speaks with `policy`."""
+        members = self._pool.members(self._settings.players[role].pool)
+        if not members:
+            return {}
+        names = [member.name for member in members]
+        return dict(zip(members, self._opponent_probabilities(role, policy, names), strict=True))
+
+    def _opponent_probabilities(self, role: str, policy: str, members: Sequence[str]) -> list[float]:
         """Return the probability that the player `role` meets each of `members`, which are names in the pool."""
         player = self._settings.players[role]
-        rates = [
-            record.win_rate for record in self._results.results_against(self.archive.policy_of_role(role), members)
-        ]
+        rates = [record.win_rate for record in self._results.results_against(policy, members)]
         payoffs = self._payoffs.payoff_matrix(members) if player.by == "psro" else ()
         return opponent_probabilities(player.by, player.power, rates, payoffs)
 
@@ -243,18 +261,30 @@ class LeagueExperience(MetricsReporter):
             for name in exported:
                 simulator.remove_policy(name)
 
-    def _play_pairs_without_payoff(self, agents: Sequence[str], simulator: Simulator) -> int:
-        """Play matches between members of the pool without a payoff, for `psro`; return the number of episodes."""
+    def _play_for_payoffs(self, agents: Sequence[str], simulator: Simulator) -> int:
+        """Play matches between members of the pool, for `psro`; return the number of episodes.
+
+        Pairs without a payoff come first. If there are none, pairs in the support of the meta-strategy play on.
+        """
+        matches, settings = self._settings.matches, self._settings
         pairs: dict[tuple[str, str], str] = {}
-        for role, player in self._settings.players.items():
+        for role, player in settings.players.items():
             if player.by == "psro":
                 names = self._pool.member_names(player.pool)
                 pairs |= dict.fromkeys(self._payoffs.pairs_without_games(names), role)
-        matches = self._settings.matches
+        chosen = list(pairs.items())[: max(1, settings.budget // matches)]
+        if not chosen:
+            for role, player in settings.players.items():
+                names = self._pool.member_names(player.pool) if player.by == "psro" else []
+                if len(names) > 1:
+                    probabilities = psro_probabilities(self._payoffs.payoff_matrix(names))
+                    refined = self._payoffs.pairs_by_worth(dict(zip(names, probabilities, strict=True)))
+                    chosen += [(pair, role) for pair in refined[: settings.refine // matches]]
         deals: list[Deal] = []
-        for pair, role in list(pairs.items())[: max(1, self._settings.budget // matches)]:
-            roles = (role, self._settings.opponent)
-            for number in range(matches):
+        for pair, role in chosen:
+            roles = (role, settings.opponent)
+            first = self._payoffs.games_of(*pair)
+            for number in range(first, first + matches):
                 # Each start is played twice, with exchanged seats.
                 name = f"league.{'.'.join(pair)}.{number}"
                 seats = dict(zip(agents, roles[:: 1 if number % 2 else -1], strict=True))
@@ -286,5 +316,5 @@ class LeagueExperience(MetricsReporter):
                 rates = [record.win_rate for record in self._results.results_against(policy, members)]
                 metrics[f"league/{policy}/win_rate"] = fmean(rates)
                 metrics[f"league/{policy}/win_rate_least"] = min(rates)
-                metrics[f"league/{policy}/entropy"] = entropy(self._opponent_probabilities(role, members))
+                metrics[f"league/{policy}/entropy"] = entropy(self._opponent_probabilities(role, policy, members))
         return metrics

@@ -105,6 +105,23 @@ class MeanPayoffTable:
             if column not in self._sums.get(row, {}):
                 yield row, column
 
+    def games_of(self, row_policy: str, column_policy: str) -> int:
+        """Return the number of games between two members, given in the order of their addition."""
+        return int(self._sums.get(row_policy, {}).get(column_policy, (0, 0.0))[0])
+
+    def pairs_by_worth(self, probabilities: Mapping[str, float]) -> list[tuple[str, str]]:
+        """Return the pairs of members in the support, by falling probability that they meet, divided by their games.
+
+        `probabilities` maps each member, oldest first, to its probability under the meta-strategy. The variance of the
+        mixture's estimated payoff falls fastest if such pairs play.
+        """
+        support = [name for name, probability in probabilities.items() if probability > 0]
+
+        def worth(pair: tuple[str, str]) -> float:
+            return probabilities[pair[0]] * probabilities[pair[1]] / max(1, self.games_of(*pair))
+
+        return sorted(combinations(support, 2), key=worth, reverse=True)
+
     def payoff_matrix(self, members: Sequence[str]) -> list[list[float]]:
         """Return the mean payoff of each row's member against each column's member, or 0 for pairs without games."""
 

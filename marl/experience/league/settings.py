@@ -6,7 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from marl.core.config import Config, choices_hint
 from marl.experience.league.pool import POOL, SELF
@@ -98,6 +106,9 @@ class League(ExperienceConfig):
     budget: PositiveInt = 512
     """Maximum number of episodes per step between members of the pool, played to estimate the payoffs of `psro`. Pairs
     with the newest members are played first."""
+    refine: NonNegativeInt = 0
+    """Maximum number of episodes per step, once all pairs have played, that refine the payoffs of `psro` where its
+    equilibrium needs them: between members that it gives a probability above 0."""
 
     def build(self) -> Experience:
         from marl.experience.league.league import LeagueExperience

@@ -1,0 +1,75 @@
+"""Populations of a league: `RUN@pool`, all members alike, and `RUN@meta`, members by a player's meta-strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from marl.experience.league.league import LeagueExperience
+from marl.experience.league.matchmaking import systematic_sample
+from marl.experience.league.pool import POOL
+from marl.experience.league.settings import League
+from marl.runs.checkpoint import read_checkpoint, verify_policy_checksums
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError
+
+POPULATIONS = ("pool", "meta")
+"""Words after the @ of a run that name a population."""
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationMember:
+    """Earlier weights of a policy, and the share of games in which they play."""
+
+    policy: str
+    version: int
+    """Step after which the weights were saved."""
+    folder: Path
+    """Folder of the weights."""
+    weight: float
+    """Probability of being drawn for an episode."""
+
+
+def is_population(player_spec: str) -> bool:
+    """Return True if `player_spec` is `RUN@pool` or `RUN@meta`."""
+    path, _, name = player_spec.rpartition("@")
+    return name in POPULATIONS and not Path(player_spec).exists() and (Path(path) / "scenario.yaml").is_file()
+
+
+def read_population(player_spec: str) -> list[PopulationMember]:
+    """Return the members of the population `RUN@pool` or `RUN@meta` at the run's newest intact checkpoint.
+
+    The meta-strategy is that of the league's first player that meets the pool: with `by: psro` an equilibrium of the
+    members' payoffs, and otherwise the probabilities with which the player meets the members.
+
+    Raises:
+        ScenarioError: if the run has no league, or its pool is empty.
+    """
+    path, _, name = player_spec.rpartition("@")
+    home = RunFolder(Path(path))
+    scenario = home.scenario()
+    settings = scenario.experience
+    if not isinstance(settings, League):
+        raise ScenarioError(f"{player_spec}: the run has no pool; its experience is {settings.kind!r}, not 'league'")
+    league = LeagueExperience(settings)
+    step = home.latest_checkpoint(verify_policy_checksums)[0]
+    league.load_state_dict(read_checkpoint(home.checkpoints, step)[1]["experience"])
+    role = next((role for role, player in settings.players.items() if player.opponents.get(POOL)), None)
+    if name == "meta" and role is None:
+        raise ScenarioError(f"{player_spec}: no player of the league meets the pool; choices: {path}@pool")
+    weights = league.member_probabilities(role, scenario.roles[role].policy) if name == "meta" and role else {}
+    members = weights or dict.fromkeys(league.pool_members(), 1.0)
+    if not members:
+        raise ScenarioError(f"{player_spec}: the pool is empty at step {step}")
+    total = sum(members.values())
+    return [
+        PopulationMember(*member, home.snapshots.version_folder(*member), weight / total)
+        for member, weight in members.items()
+    ]
+
+
+def episodes_by_share(shares: Sequence[float], episodes: int, seats: int) -> list[int]:
+    """Return the number of episodes of each share: its expected number, rounded to a multiple of `seats`."""
+    drawn = systematic_sample(range(len(shares)), shares, max(1, episodes // seats), 0.5)
+    return [seats * drawn.count(index) for index in range(len(shares))]

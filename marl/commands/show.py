@@ -13,6 +13,7 @@ from marl.commands.options import with_options
 from marl.commands.terminal import RunPath
 from marl.view.colours import role_colours
 from marl.view.dialogue import DialogueSelection, dialogue_lines, select_episodes
+from marl.view.prompt_versions import prompt_version_lines
 
 app = typer.Typer()
 
@@ -29,6 +30,10 @@ class ShowOptions:
     ] = None
     episodes: Annotated[int, typer.Option(min=1, help="Maximum number of episodes.")] = 3
     whole: Annotated[bool, typer.Option("--whole", help="Full prompts and texts, and verifiers' turns.")] = False
+    prompts: Annotated[
+        bool,
+        typer.Option("--prompts", help="Versions of learned instructions instead: differences, scores and gains."),
+    ] = False
     graph: Annotated[
         Path | None,
         typer.Option(
@@ -53,7 +58,11 @@ def show_recorded_episodes(run: RunPath, options: ShowOptions) -> None:
         draw_graph(episode, options.graph, advantages, role_colours([run]))
         typer.echo(options.graph)
         return
-    # Long lines are not wrapped, so that a text can be copied from the terminal unchanged.
     console = Console()
+    if options.prompts:
+        for line in prompt_version_lines(run, options.step, whole=options.whole):
+            console.print(line, soft_wrap=True)
+        return
+    # Long lines are not wrapped, so that a text can be copied from the terminal unchanged.
     for line in dialogue_lines(run, selection):
         console.print(line, soft_wrap=True)

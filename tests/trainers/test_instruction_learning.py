@@ -27,6 +27,7 @@ from marl.training.build import build
 from marl.training.placement import simulator_from_engines
 from marl.training.restore import restore_simulator
 from marl.training.session import NewOrResumedRunStart, train_in_folder
+from marl.view.prompt_versions import prompt_version_lines
 from tests.support.paths import SCENARIOS
 
 SEARCH = SCENARIOS / "prompt_search.yaml"
@@ -54,6 +55,10 @@ def trained(folder: Path, scenario: Scenario) -> dict[str, Any]:
 
 def versions_of(run: Path, step: int) -> dict[str, Any]:
     return json.loads((run / "checkpoints" / f"{step:06d}" / "policies" / "editor" / VERSIONS_FILE).read_text())
+
+
+def prompt_lines(run: Path) -> list[str]:
+    return [line.plain for line in prompt_version_lines(run, None, whole=True)]
 
 
 def rules_of(version: dict[str, Any]) -> set[str]:
@@ -232,6 +237,10 @@ def test_one_search_adopts_a_rule_that_is_needed_and_the_checkpoint_plays_it(tmp
     assert scenario.roles["editor"].learnable_instructions == incumbent["instructions"]["editor"]
     turn = simulator.play([Deal("e", "e", 0, scenario.seats)])[0].turns[0]
     assert turn.request.messages[0].content == incumbent["instructions"]["editor"]
+    lines = [line.plain for line in prompt_version_lines(run, None, whole=False)]
+    assert f"version {record['incumbent']} is in use" in lines[0]
+    assert incumbent["diff"][-1] in [line.strip() for line in lines]
+    assert sum(line.startswith("version ") for line in prompt_lines(run)) == len(versions)
     # A run that goes on plays with the adopted version at once.
     again = build(validate(short_scenario(), "test"))
     again.load_state_dict(RunFolder(run).rewind_to_checkpoint(2) or {})

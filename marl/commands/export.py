@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import shutil
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from marl.commands.eval.populations import is_population, read_population
 from marl.commands.options import with_options
 from marl.commands.terminal import RunPath, echo
+from marl.core.config import choices_hint
+from marl.export.atomic_folder import atomic_folder
 from marl.export.model_export import ModelExportOptions, export_model
 from marl.export.saved_policy import find_saved_policy
 from marl.export.upload import check_base_model_is_loadable_by_others, requested_upload
@@ -54,7 +58,13 @@ def export_policy(
     options: ExportOptions,
     policy: Annotated[str | None, typer.Argument(help="Policy to export; default: the only one that learns.")] = None,
 ) -> None:
-    """Write a trained policy as a Hugging Face model or a PEFT adapter, with a model card."""
+    """Write a trained policy as a Hugging Face model or a PEFT adapter, with a model card.
+
+    RUN@pool and RUN@meta write the members of a league, a folder each, and population.json with their weights.
+    """
+    if is_population(str(run)):
+        _export_population(str(run), options, policy)
+        return
     if options.best and options.step is not None:
         raise ScenarioError(f"--step {options.step} names a checkpoint and --best another one: give one of them")
     source = find_saved_policy(run, policy, "best" if options.best else options.step or "latest")
@@ -78,3 +88,30 @@ def export_policy(
         echo(f"from {package} import {written.loader}; {written.loader}.from_pretrained({path})")
     else:
         echo(f"path: {options.out} (for a scenario's model, beside the settings that it has in {run})")
+
+
+def _export_population(player_spec: str, options: ExportOptions, policy: str | None) -> None:
+    """Copy the members of `RUN@pool` or `RUN@meta`, those of `policy` alone if it is given, and write a manifest.
+
+    Raises:
+        ScenarioError: if an option does not apply, or no member has `policy`.
+    """
+    given, defaults = asdict(options), asdict(ExportOptions(options.out))
+    for name, default in defaults.items():
+        if given[name] != default:
+            raise ScenarioError(f"--{name}: {player_spec} is exported as its members were saved; leave it out")
+    members = [member for member in read_population(player_spec) if policy in (None, member.policy)]
+    if not members:
+        choices = {member.policy for member in read_population(player_spec)}
+        raise ScenarioError(f"{player_spec}: no member with policy {policy!r}; {choices_hint(policy or '', choices)}")
+    total = sum(member.weight for member in members)
+    rows: list[dict[str, Any]] = []
+    with atomic_folder(options.out) as folder:
+        for member in members:
+            name = f"{member.policy}-{member.version:06d}"
+            shutil.copytree(member.folder, folder / name)
+            rows.append(
+                {"folder": name, "policy": member.policy, "step": member.version, "weight": member.weight / total}
+            )
+        (folder / "population.json").write_text(json.dumps({"population": player_spec, "members": rows}, indent=1))
+    echo(f"{options.out}: {len(rows)} members of {player_spec}, weights in population.json")

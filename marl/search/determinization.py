@@ -9,8 +9,8 @@ from typing import Any
 from marl.protocols import Game, GameConfig
 from marl.rollout.episode import Episode, step_done_agents_and_check_game_is_over
 
-_TRIES = 1000
-"""Maximum number of random deals per requested state, for games that do not export their deals."""
+_TRIES, _MAX_TRIES = 1000, 8000
+"""Maximum numbers of random deals per requested state, and in all, for games that do not export their deals."""
 
 
 def sample_determinizations(
@@ -42,10 +42,12 @@ def sample_determinizations(
             break
         weights.append(1.0)
         games.append(game)
+    tries = 0
     if not games:
         # A game that cannot draw what is hidden anew is dealt at random, and the episode's reset options count as
         # public information.
-        for _ in range(_TRIES * max_states):
+        tries = min(_TRIES * max_states, _MAX_TRIES)
+        for _ in range(tries):
             options, seed = episode.trajectory.deal.options, rng.getrandbits(63)
             game = _replay_if_indistinguishable(config, episode, agent, seed, options)
             if game is not None:
@@ -55,7 +57,7 @@ def sample_determinizations(
                 break
     if not games:
         raise ValueError(
-            f"search: none of {_TRIES * max_states} random deals of game {config.kind!r} leads to what "
+            f"search: none of {tries} random deals of game {config.kind!r} leads to what "
             f"{agent} knows now; a game that hides so much must export its deals (`all_start_states`) or have a method "
             "`redeal`"
         )

@@ -98,7 +98,7 @@ def measured(ahead: int, steps: int) -> dict[str, Any]:
         "step_s": round(seconds / len(counted), 3),
         "waits_s": mean("time/play"),
         "learns_s": round(mean("time/read") + mean("time/credit") + mean("time/learn") + mean("time/publish"), 3),
-        "idle": mean("cluster/simulator_0/idle", "cluster/simulator_1/idle"),
+        "idle": mean("cluster/idle"),
         "success": mean("episode/measure/success"),
         **stale,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,21 @@ def test_a_run_is_evaluated_against_the_members_of_another_one(trained: RunWorks
     policies = policies_of_run(trained.run, (), None, best=False)
     figures = evaluate_policies(policies, f"{trained.run}@meta", 12)
     assert figures[f"eval/{trained.run.name}@meta/episodes"] == 12
+
+
+def test_a_population_is_exported_with_its_weights(trained: RunWorkspace, run: Any, tmp_path: Path) -> None:
+    spec, out = f"{trained.run}@meta", tmp_path / "meta"
+    status, _, complaint = run("export", spec, "--out", out)
+    assert status == 0, complaint
+    rows = json.loads((out / "population.json").read_text())["members"]
+    members = read_population(spec)
+    assert [row["weight"] for row in rows] == pytest.approx([member.weight for member in members])
+    assert [row["step"] for row in rows] == [member.version for member in members]
+    # Each folder is a player, as the run's own one is.
+    assert len(read_roster([str(trained.run), *[str(member.folder) for member in members]]).entrants) == len(rows) + 1
+    assert all((out / row["folder"] / "config.json").is_file() for row in rows)
+    status, _, complaint = run("export", spec, "--out", tmp_path / "other", "--best")
+    assert "--best: " in complaint
 
 
 def test_a_run_without_a_league_has_no_population(whole: RunWorkspace, run: Any, tmp_path: Path) -> None:

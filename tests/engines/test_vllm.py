@@ -6,18 +6,19 @@ import json
 import os
 import random
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
+from vllm import EngineArgs
 
 from marl.core.config import Sampling
 from marl.core.types import Completion, CompletionFailure, Message, Request, SpanFromEarlierTurn
 from marl.engines.vllm import installation
 from marl.engines.vllm.engine import VLLMEngine
-from marl.engines.vllm.settings import VLLM
+from marl.engines.vllm.settings import VLLM, VLLMArgument
 from marl.models.pretrained import PretrainedSource
 from marl.roles.answering import AnsweringRole
 from marl.scenario.load import load
@@ -108,6 +109,20 @@ def test_a_request_says_the_same_whatever_its_neighbours(speaker: VLLMEngine) ->
     assert [c.token_ids for c in crowd] == [c.token_ids for c in backwards]
     assert [c.token_ids for c in crowd[:6]] == [c.token_ids for c in alone]
     assert len({c.token_ids for c in answers(speaker, [ask("x", seed, max_tokens=9) for seed in range(9)])}) == 9
+
+
+def test_arguments_that_settings_pass_on_are_arguments_of_vllm() -> None:
+    assert {*get_args(VLLMArgument)} <= {field.name for field in fields(EngineArgs)}
+    assert not VLLM(args={"pipeline_parallel_size": 2}).runs_in_this_process
+
+
+@pytest.mark.slow
+def test_arguments_reach_vllm(source: PretrainedSource) -> None:
+    engine = vllm_engine(source, args={"enable_prefix_caching": False})
+    for _ in range(2):
+        answers(engine, [ask("word " * 40, max_tokens=1)])
+    assert engine.take_step_metrics()["actor"]["prefix_cache"] == 0
+    engine.close()
 
 
 def test_prompts_that_fill_more_than_one_forward_are_answered(source: PretrainedSource) -> None:
@@ -331,6 +346,10 @@ def test_what_vllm_cannot_hold_is_refused_before_a_weight_is_loaded(
     [
         ([], r"policies.actor.engine: its heads are 16 wide.*head_dim: 32"),
         (["policies.actor.model={kind: adapter, base: {kind: tiny, head_dim: 32}, use_dora: true}"], "no DoRA"),
+        (
+            ["policies.actor.model.head_dim=32", "policies.actor.engine.args={max_model_len: 9}"],
+            r"engine.args.max_model_len.*choices: .*pipeline_parallel_size, quantization",
+        ),
         (
             ["policies.actor.model.head_dim=32", "roles.player.sampling.structured=legal_moves"],
             r"roles.player.sampling.structured: 'legal_moves', but its turns are learned from",

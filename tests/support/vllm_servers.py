@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,6 +17,9 @@ from pathlib import Path
 import httpx2
 import psutil
 
+from tests.support.paths import ROOT
+
+README = ROOT / "marl" / "engines" / "vllm" / "README.md"
 KEY_ENV = "MARL_TEST_SERVER_KEY"
 _START_S, _END_S = 300.0, 30.0
 
@@ -36,15 +41,19 @@ class RunningServer:
 
 @contextmanager
 def serving_vllm(model: Path, key: str, log: Path) -> Iterator[RunningServer]:
-    """Yield a server that takes new weights and three adapters, and asks for `key`."""
+    """Yield a server that takes new weights and three adapters, and asks for `key`: the README's command starts it."""
     port = _free_port()
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--api-key", key]
+    documented = re.search(r"^VLLM_SERVER_DEV_MODE=1 .*", README.read_text(), flags=re.MULTILINE)
+    assert documented, "the README says how to start a server"
+    words = shlex.split(documented[0])
+    start = words.index("python")
+    wanted = dict(word.split("=", 1) for word in words[:start])
+    command = [sys.executable, *words[start + 1 :], "--api-key", key, "--enable-prompt-tokens-details"]
+    command[command.index("MODEL")] = str(model)
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--block-size", "32"]
     command += ["--kv-cache-memory-bytes", str(64 * 2**20), "--max-num-seqs", "32", "--enforce-eager"]
-    command += ["--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--enable-prompt-tokens-details"]
-    command += ["--enable-lora", "--max-loras", "4", "--max-lora-rank", "8"]
-    wanted = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
-    quick = {"TORCH_COMPILE_DISABLE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command += ["--max-lora-rank", "8"]
+    quick = {"TORCH_COMPILE_DISABLE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1"}
     plain = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
     with log.open("wb") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, env=plain | wanted | quick)

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
 import numpy as np
@@ -80,7 +80,7 @@ class LocalVLLM:
             ValueError: if vLLM refuses the model or a setting.
             EngineError: if vLLM does not start.
         """
-        self._in_process = not settings.process and settings.tensor_parallel == 1
+        self._in_process = settings.runs_in_this_process
         self.accepts_tensors = self._in_process
         """True if `overwrite_all_weights` takes tensors. Separate processes read weights from files instead."""
         self._eager = not torch.cuda.is_available() if settings.eager is None else settings.eager
@@ -328,6 +328,7 @@ def _start_llm_engine(
         structured_outputs_config={"backend": "guidance"},  # type: ignore[arg-type]  # vLLM converts the dictionary
         **limits,
         **vllm_arguments,
+        **cast("Any", settings.args),
     )
     return LLMEngine.from_engine_args(engine_arguments)
 

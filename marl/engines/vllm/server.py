@@ -34,7 +34,10 @@ _Response = TypeVar("_Response", bound=BaseModel)
 _SAMPLING_PARAMS_ADAPTER = TypeAdapter(SamplingParams)
 _RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 _NOT_FOUND_STATUS = 404
-_SERVER_START_COMMAND = "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs"
+_SERVER_START_COMMAND = (
+    "VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model MODEL --enable-scale-out "
+    "--logprobs-mode processed_logprobs"
+)
 """Command that starts a server whose weights can be replaced."""
 NAME_PREFIX = "marl-"
 """First characters of the names under which runs load weights."""

@@ -41,6 +41,20 @@ _LOGIT_COPIES = 4.0
 and log-probabilities."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
+VLLMArgument = Literal[
+    "async_scheduling",
+    "attention_backend",
+    "cpu_offload_gb",
+    "distributed_executor_backend",
+    "enable_expert_parallel",
+    "enable_prefix_caching",
+    "kv_cache_dtype",
+    "moe_backend",
+    "pipeline_parallel_size",
+    "quantization",
+]
+"""Arguments of vLLM that `args` may give."""
+
 
 class VLLMBackedConfig(EngineConfig):
     """Settings of an engine that samples with vLLM, in this process, in its own processes or on a server."""
@@ -109,12 +123,21 @@ class VLLM(VLLMBackedConfig):
     """Run vLLM in separate processes, which start more slowly. Always true with `tensor_parallel` above 1."""
     timeout_s: PositiveFloat = 600.0
     """Maximum time of separate processes for copying new weights, in seconds."""
+    args: dict[VLLMArgument, bool | int | float | str] = Field(default_factory=dict)
+    """Further arguments of vLLM's `EngineArgs`, under vLLM's names, such as `{quantization: fp8}`. Arguments that other
+    settings determine, or that name code, are no choice. Estimates of memory ignore them."""
 
     @model_validator(mode="after")
     def _check_one_memory_limit(self) -> Self:
         if self.memory_share is not None and self.kv_cache_mib is not None:
             raise ValueError("memory_share and kv_cache_mib both limit the cache; give one of them")
         return self
+
+    @property
+    def runs_in_this_process(self) -> bool:
+        """Return True if vLLM runs in this process, False if it runs in separate processes."""
+        devices = self.tensor_parallel * int(self.args.get("pipeline_parallel_size", 1))
+        return not self.process and devices == 1 and "distributed_executor_backend" not in self.args
 
     @property
     def can_sleep(self) -> bool:

@@ -73,7 +73,12 @@ def difference_interval(before: Interval, after: Interval) -> Interval:
 
 
 def paired_bootstrap_interval(
-    baseline_values: Sequence[float], new_values: Sequence[float], *, seed: int = 0, resamples: int = 10_000
+    baseline_values: Sequence[float],
+    new_values: Sequence[float],
+    *,
+    seed: int = 0,
+    resamples: int = 10_000,
+    confidence: float = 0.95,
 ) -> Interval:
     """Return the interval of the mean of `new_values - baseline_values` by the percentile bootstrap (Efron 1979).
 
@@ -95,7 +100,7 @@ def paired_bootstrap_interval(
     rng = np.random.default_rng(seed)
     # Resamples are drawn one at a time, so that memory does not grow with their number.
     means = [gains[rng.integers(len(gains), size=len(gains))].mean() for _ in range(resamples)]
-    low, high = np.quantile(means, (0.025, 0.975))
+    low, high = np.quantile(means, ((1 - confidence) / 2, (1 + confidence) / 2))
     return float(low), float(gains.mean()), float(high)
 
 

@@ -229,7 +229,7 @@ def test_one_search_adopts_a_rule_that_is_needed_and_the_checkpoint_plays_it(tmp
     assert incumbent["status"] == "adopted"
     assert rules_of(incumbent) & FOUND
     assert incumbent["gain"][0] > 0
-    assert len(incumbent["scores"]) == 32
+    assert len(incumbent["scores"]) in (16, 32)  # one look, or two
     assert incumbent["diff"][-1].startswith("+Rules.; ")
     assert [version["number"] for version in versions] == list(range(len(versions)))
     assert all(version["reason"] for version in versions[1:])

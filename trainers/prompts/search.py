@@ -18,6 +18,9 @@ from marl.trainers.prompts.options import PromptOptions
 from marl.trainers.prompts.proposals import proposal_request, read_proposal
 from marl.trainers.prompts.versions import PromptVersion, front_weights, rung_ends
 
+_PARENTS = ("initial", "kept", "adopted")
+"""Statuses of versions that may be changed by the proposer, if they are on the front."""
+
 
 @dataclass(frozen=True, slots=True)
 class SearchSetup:
@@ -56,18 +59,20 @@ class InstructionSearch:
             if not survivors:
                 return
             survivors = self._better_half(survivors)
+            if not survivors:
+                return
         (winner,) = survivors
-        if self._mean_gain(winner, 0) <= 0:
-            winner.status, winner.reason = "eliminated", f"not better than version {self.incumbent}"
-        elif self._play_rung(survivors, start_count):
-            self._compare_with_incumbent(winner, rungs[-1])
+        for end in sorted({max(rungs[-1] + 1, start_count // 2), start_count}):
+            if not self._play_rung(survivors, end) or self._is_adopted(winner, rungs[-1]):
+                return
 
     def _propose(self, turns: Sequence[Sample]) -> list[PromptVersion]:
         """Return the playable ones of the new candidates, all of which become versions."""
         settings, context = self.setup.settings, self.setup.context
         roles, seed = sorted({sample.role for sample in turns}), context.seed
-        complete = {v.number: v.scores for v in self.versions if len(v.scores) == settings.trials}
-        parents = front_weights(complete) or {self.incumbent: 1}
+        played = len(self.versions[self.incumbent].scores)
+        comparable = {v.number: v.scores for v in self.versions if v.status in _PARENTS and len(v.scores) >= played}
+        parents = (front_weights(comparable) if played else {}) or {self.incumbent: 1}
         sampling = Sampling(max_tokens=settings.max_tokens, temperature=settings.temperature)
         requests: list[Request] = []
         origins: list[tuple[int, str]] = []
@@ -144,16 +149,23 @@ class InstructionSearch:
         return self.setup.limit.reached
 
     def _better_half(self, candidates: Sequence[PromptVersion]) -> list[PromptVersion]:
-        """Return the half of the candidates with the higher gains; of equal candidates, the earlier one."""
-        ranked = sorted(candidates, key=lambda version: self._mean_gain(version, 0), reverse=True)
-        count = math.ceil(len(ranked) / 2)
-        for loser in ranked[count:]:
-            loser.reason = f"worse than others after {len(loser.scores)} starts"
-        return ranked[:count]
+        """Return the half of the candidates with the higher gains, without those that gain nothing so far; of equal
+        candidates, the earlier one."""
+        ranked = sorted(candidates, key=self._mean_gain, reverse=True)
+        better: list[PromptVersion] = []
+        for rank, version in enumerate(ranked):
+            played = f"after {len(version.scores)} starts"
+            if self._mean_gain(version) <= 0:
+                version.reason = f"not better than version {self.incumbent} {played}"
+            elif rank >= math.ceil(len(ranked) / 2):
+                version.reason = f"worse than others {played}"
+            else:
+                better.append(version)
+        return better
 
-    def _mean_gain(self, version: PromptVersion, first_start: int) -> float:
-        """Return the mean gain over the incumbent from `first_start` on; -inf if no start has two outcomes."""
-        before, after = self._paired_scores(version, first_start)
+    def _mean_gain(self, version: PromptVersion) -> float:
+        """Return the mean gain over the incumbent; -inf if no start has two outcomes."""
+        before, after = self._paired_scores(version, 0)
         return (math.fsum(after) - math.fsum(before)) / len(after) if after else -math.inf
 
     def _paired_scores(self, version: PromptVersion, first_start: int) -> tuple[list[float], list[float]]:
@@ -166,16 +178,20 @@ class InstructionSearch:
                 after.append(new)
         return before, after
 
-    def _compare_with_incumbent(self, winner: PromptVersion, first_start: int) -> None:
-        """Adopt `winner` if it is surely better on the starts from `first_start` on, which did not choose it."""
+    def _is_adopted(self, winner: PromptVersion, first_start: int) -> bool:
+        """Adopt `winner` if it is surely better on the starts from `first_start` on, which did not choose it.
+
+        A search looks twice, at half of the starts and at all. Each look has half of the error (Bonferroni), so that
+        both together err at most as often as one look at a bound of 95 %.
+        """
         before, after = self._paired_scores(winner, first_start)
+        winner.status = "kept"
         if not after:
             winner.reason = "no start has an outcome"
-            return
-        winner.gain = list(paired_bootstrap_interval(before, after, seed=self.number))
+            return False
+        winner.gain = list(paired_bootstrap_interval(before, after, seed=self.number, confidence=0.975))
         low, mean, _ = winner.gain
+        winner.reason = f"gain {mean:+.3g}, at least {low:+.3g} after {len(winner.scores)} starts"
         if math.isfinite(low) and low > 0:
             winner.status, self.incumbent = "adopted", winner.number
-        else:
-            winner.status = "kept"
-        winner.reason = f"gain {mean:+.3g}, at least {low:+.3g} at 95 %"
+        return winner.status == "adopted"

@@ -10,7 +10,7 @@ from typing import Literal
 
 VersionStatus = Literal["initial", "dropped", "eliminated", "kept", "adopted"]
 """Fate of a version: not playable or known (`dropped`), worse than others of its search (`eliminated`), not surely
-better than the incumbent (`kept`, it has played all starts), or `adopted`."""
+better than the incumbent (`kept`, it has played the last rung), or `adopted`."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,8 @@ class PromptVersion:
     scores: list[float | None] = field(default_factory=list[float | None])
     """Score on each start that was played, in the order of the starts; None without an outcome."""
     gain: list[float] | None = None
-    """Mean gain over the incumbent with its 95 % interval: low, mean, high. None if it was not measured."""
+    """Mean gain over the incumbent with its interval (97.5 %, as a search looks twice): low, mean, high. None if it
+    was not measured."""
 
     @property
     def mean_score(self) -> float | None:

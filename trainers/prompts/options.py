@@ -41,8 +41,8 @@ class PromptOptions(LearnerConfig):
     candidates: PositiveInt = 8
     """Number of new instructions that the proposer writes in a search. There is one search in each update."""
     trials: int = Field(default=64, ge=2)
-    """Maximum number of training starts on which the last candidate of a search meets the incumbent. All searches of a run use
-    the same starts. Other candidates are dropped after fewer starts (successive halving)."""
+    """Maximum number of training starts on which the last candidate of a search meets the incumbent. All searches of
+    a run use the same starts. Other candidates are dropped after fewer starts (successive halving)."""
     budget: PromptBudget = PromptBudget()
     """Limit of tokens and cost of all searches together."""
     max_tokens: PositiveInt = 1024

@@ -58,7 +58,7 @@ class InstructionSearch:
             survivors = self._play_rung(survivors, end)
             if not survivors:
                 return
-            survivors = self._better_half(survivors)
+            survivors = self._better_half(survivors, is_last=end == rungs[-1])
             if not survivors:
                 return
         (winner,) = survivors
@@ -148,14 +148,17 @@ class InstructionSearch:
             version.reason = "the budget was reached"
         return self.setup.limit.reached
 
-    def _better_half(self, candidates: Sequence[PromptVersion]) -> list[PromptVersion]:
-        """Return the half of the candidates with the higher gains, without those that gain nothing so far; of equal
-        candidates, the earlier one."""
+    def _better_half(self, candidates: Sequence[PromptVersion], *, is_last: bool) -> list[PromptVersion]:
+        """Return the half of the candidates with the higher gains; of equal candidates, the earlier one.
+
+        Candidates that lose so far are left out, and at the last of these rungs also those that gain nothing. Earlier
+        rungs are too short for that: they may lack the very starts on which a candidate is better.
+        """
         ranked = sorted(candidates, key=self._mean_gain, reverse=True)
         better: list[PromptVersion] = []
         for rank, version in enumerate(ranked):
-            played = f"after {len(version.scores)} starts"
-            if self._mean_gain(version) <= 0:
+            gain, played = self._mean_gain(version), f"after {len(version.scores)} starts"
+            if gain < 0 or (is_last and gain == 0):
                 version.reason = f"not better than version {self.incumbent} {played}"
             elif rank >= math.ceil(len(ranked) / 2):
                 version.reason = f"worse than others {played}"

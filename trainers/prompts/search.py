@@ -113,7 +113,8 @@ class InstructionSearch:
         if proposed is None:
             return "the answer has no instructions between the tags"
         for version in self.versions:
-            if version.instructions == instructions:
+            # A version that was outranked on few starts may come again: as yet nothing speaks against it.
+            if version.instructions == instructions and version.status != "outranked":
                 return f"the same as version {version.number}"
         try:
             self.setup.context.roles[role].with_instructions(proposed)
@@ -161,7 +162,7 @@ class InstructionSearch:
             if gain < 0 or (is_last and gain == 0):
                 version.reason = f"not better than version {self.incumbent} {played}"
             elif rank >= math.ceil(len(ranked) / 2):
-                version.reason = f"worse than others {played}"
+                version.status, version.reason = "outranked", f"behind others of its search {played}"
             else:
                 better.append(version)
         return better

@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Literal
 
 VersionStatus = Literal["initial", "dropped", "eliminated", "outranked", "kept", "adopted"]
-"""Fate of a version: not playable or known (`dropped`), not better than the incumbent (`eliminated`), behind others of its
-search (`outranked`; it may be proposed again), not surely
-better than the incumbent (`kept`, it has played the last rung), or `adopted`."""
+"""Fate of a version: not playable or known (`dropped`), not better than the incumbent (`eliminated`), behind others of
+its search (`outranked`; it may come again), not surely better than the incumbent (`kept`, it has played the last rung),
+or `adopted`."""
 
 
 @dataclass(slots=True)

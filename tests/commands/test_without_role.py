@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from marl.commands.eval.app import RunEvalOptions
 from marl.commands.eval.evaluate import EvaluatedPolicies
+from marl.commands.eval.output import write_json_results
 from marl.commands.eval.without_role import measure_without_role
 from marl.core.types import Request
 from marl.games.team.settings import TeamConfig
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Scenario
+from marl.view.role_worth import measures_without_roles
 from tests.support.addition_task import team_simulator
 
 TEXT = """
@@ -75,3 +79,24 @@ def test_a_role_that_cannot_be_left_out_is_named(scenario: Scenario) -> None:
         measure_without_role(evaluated(scenario), "verifier", 10)
     with pytest.raises(ScenarioError, match="--without critic and --against random exclude each other"):
         RunEvalOptions(without="critic", against="random").metrics_of(evaluated(scenario), None)
+
+
+def test_a_run_keeps_what_a_role_is_worth_where_the_page_looks_for_it(tmp_path: Path) -> None:
+    for name in ("scenario.yaml", "team.yaml"):
+        (tmp_path / name).touch()
+    kept = RunEvalOptions(without="a/b").results_file(tmp_path)
+    assert kept == tmp_path / "without" / "a%2Fb.json"
+    assert RunEvalOptions(without="critic", out=tmp_path / "x.json").results_file(tmp_path) == tmp_path / "x.json"
+    assert RunEvalOptions().results_file(tmp_path) is None
+    assert RunEvalOptions(without="critic").results_file(tmp_path / "team.yaml") is None
+
+
+def test_the_page_reads_the_figures_of_a_play_without_a_role(scenario: Scenario, tmp_path: Path) -> None:
+    figures = measure_without_role(evaluated(scenario), "reviser", 10)
+    (tmp_path / "without").mkdir()
+    write_json_results(tmp_path / "without" / "reviser.json", {"checkpoint": 4, "figures": figures})
+    measured = {each.measure: each for each in measures_without_roles(tmp_path)}
+    success = measured["success"]
+    assert (success.role, success.checkpoint, success.episodes, success.present) == ("reviser", 4, 10.0, 0.8)
+    assert (success.absent, success.worth) == (0.6, pytest.approx(0.2))
+    assert not [name for name in measured if name.endswith(("_low", "_high"))]

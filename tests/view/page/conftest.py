@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright  # not installed where no browser is
+    from playwright.sync_api import expect, sync_playwright  # not installed where no browser is
 
+    expect.set_options(timeout=20_000)  # on a busy machine the first view takes longer than the default of 5 s
     with sync_playwright() as playwright:
         made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield made

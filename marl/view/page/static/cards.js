@@ -85,5 +85,6 @@ function Card({ run, status }) {
 }
 
 export function Cards({ runs, status }) {
-  return html`<h2>runs</h2><ul class="runs" role="list">${runs.map((run) => html`<${Card} key=${run.name} run=${run} status=${status[run.name]} />`)}</ul>`;
+  const compare = () => document.getElementById("comparison").scrollIntoView();
+  return html`<h2>runs${runs.length > 1 ? html` <button type="button" class="quiet" onClick=${compare}>compare two runs</button>` : null}</h2><ul class="runs" role="list">${runs.map((run) => html`<${Card} key=${run.name} run=${run} status=${status[run.name]} />`)}</ul>`;
 }

@@ -29,13 +29,16 @@ export function RuleChoice({ run, rule, change, state }) {
   const [assign = "", baseline = ""] = rule.split("/");
   const { answer, error } = useAnswer("rules", { run, assign }, 0, true);
   const set = (first, second) => change({ rule: second ? `${first}/${second}` : first });
-  if (!answer) return error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null;
-  return html`<p class="tools">credit by <${Kinds} name="assign" own=${answer.assign} kinds=${answer.assigns} chosen=${assign} choose=${(kind) => set(kind, baseline)} />
+  if (!answer) return html`<div class="rule-choice">${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : html`<p role="status">reading the credit rules…</p>`}</div>`;
+  return html`<div class="rule-choice"><p class="tools">credit by <${Kinds} name="assign" own=${answer.assign} kinds=${answer.assigns} chosen=${assign} choose=${(kind) => set(kind, baseline)} />
       <${Kinds} name="baseline" own=${answer.baseline} kinds=${answer.baselines} chosen=${baseline} choose=${(kind) => set(assign, kind)} />
       ${rule && !state.answer && !state.error ? html`<span role="status">computing the credit…</span>` : null}
       ${state.error || state.answer?.problem ? html`<span class="warning" role="alert">${spelled(state.error || state.answer.problem)}</span>` : null}</p>
-    <${Sentences} assign=${assign || answer.assign} baseline=${baseline || answer.baseline} /><${Unavailable} assigns=${answer.assigns} baselines=${answer.baselines} />`;
+    <${Sentences} assign=${assign || answer.assign} baseline=${baseline || answer.baseline} /><${Unavailable} assigns=${answer.assigns} baselines=${answer.baselines} /></div>`;
 }
+
+// A rule that replaces the baseline alone is written as /BASELINE in addresses and commands.
+export const ruleName = (rule) => (rule.startsWith("/") ? `baseline ${rule.slice(1)}` : rule);
 
 function Row({ role, rule, figures, agreement }) {
   if (!figures) return null;
@@ -46,12 +49,12 @@ function Row({ role, rule, figures, agreement }) {
 }
 
 export function RuleComparison({ step, judged }) {
-  return html`<section aria-label="comparison of the rules"><h4>step ${step} by role: the run's own rule and ${judged.rule}</h4>
+  return html`<section aria-label="comparison of the rules"><h4>step ${step} by role: the run's own rule and ${ruleName(judged.rule)}</h4>
     ${judged.differences.length ? html`<ul class="plain">${judged.differences.map((line) => html`<li><code>${spelled(line)}</code></li>`)}</ul><p class="faint">Every other setting is the run's.</p>`
       : html`<p class="faint">This is the run's own rule.</p>`}
     ${judged.notes.map((note) => html`<p class="faint">${spelled(note)}</p>`)}
     <div class="wide" tabindex="0" role="region" aria-label="credit of the step by role"><table><thead><tr><th>role</th><th>rule</th><th>turns</th><th>mean earned</th><th>its deviation</th>
       <th>mean advantage</th><th>its deviation</th><th>advantage 0</th><th>same sign</th><th>correlation</th></tr></thead>
     <tbody>${judged.summary.flatMap((each) => [html`<${Row} role=${each.role} rule="the run's own" figures=${each.own} />`,
-      html`<${Row} role=${each.role} rule=${judged.rule} figures=${each.other} agreement=${each.agreement} />`])}</tbody></table></div></section>`;
+      html`<${Row} role=${each.role} rule=${ruleName(judged.rule)} figures=${each.other} agreement=${each.agreement} />`])}</tbody></table></div></section>`;
 }

@@ -11,7 +11,7 @@ import { Graph } from "./graph.js";
 import { Board, Moves } from "./board.js";
 import { Chain } from "./chain.js";
 import { EpisodeLink } from "./run_state.js";
-import { RuleChoice, RuleComparison } from "./credit_rules.js";
+import { RuleChoice, RuleComparison, ruleName } from "./credit_rules.js";
 
 const CUT_OFF = { length: "cut off at max_tokens", overflow: "no answer: the prompt is too long", aborted: "no answer" };
 
@@ -74,7 +74,7 @@ function Turn({ run, episode, turn, chain, shaded, other, shade, setShade, scale
     <${Answer} turn=${turn} chain=${shaded} learnt=${chain} shade=${shade} setShade=${setShade} scale=${scale} mismatch=${mismatch} />
     <${Scores} turn=${turn} /><${Knowledge} turn=${turn} />
     ${episode.held_out ? html`<p class="faint">Held-out episodes are played to measure: no credit is assigned, and nothing is learned from them.</p>` : html`<div class="chains"><${Chain} chain=${chain} title="Credit used in training" update=${chain && episode.updates[chain.policy]} run=${run} step=${episode.step} />
-      ${other ? html`<${Chain} chain=${other.chains[turn.index]} title="Credit by ${other.rule}" run=${run} step=${episode.step} />` : null}</div>`}
+      ${other ? html`<${Chain} chain=${other.chains[turn.index]} title="Credit by ${ruleName(other.rule)}" run=${run} step=${episode.step} />` : null}</div>`}
     ${sampled && !episode.held_out ? html`<${StepFigures} episode=${episode} policy=${turn.policy} />` : null}</article>`;
 }
 
@@ -165,7 +165,7 @@ export function EpisodePane({ query, change, rules, compare }) {
     <div class="columns"><div><${Graph} episode=${episode} chains=${chains} scale=${scale} chosen=${chosen} choose=${choose} />
       ${around}</div>
       ${turn && query.show === "conversation" ? html`<${Conversation} episode=${episode} chains=${chains} chosen=${chosen} choose=${choose} markdown=${query.markdown === "1"} />` : turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} shaded=${chains && chains[chosen]} other=${judged}
-        shade=${query.shade || (episode.held_out ? "plain" : "advantage")} setShade=${(shade) => change({ shade })} scale=${scale} mismatch=${mismatch} />` : html`<p>no turns</p>`}</div></section>`;
+        shade=${query.shade || (episode.held_out || !turn.tokens.texts ? "plain" : "advantage")} setShade=${(shade) => change({ shade })} scale=${scale} mismatch=${mismatch} />` : html`<p>no turns</p>`}</div></section>`;
 }
 
 export function EpisodePage({ query, rules }) {

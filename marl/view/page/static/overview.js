@@ -52,7 +52,7 @@ function PairChoice({ runs, pair, query, change }) {
   const first = pair?.first ?? (names.includes(query.first) ? query.first : ALL);
   const options = (list) => list.map((name) => html`<option value=${name}>${name}</option>`);
   const others = names.filter((name) => name !== first);
-  const choose = (name) => change({ first: name, second: name === ALL ? "" : pair && pair.second !== name ? pair.second : names.find((each) => each !== name) });
+  const choose = (name) => change({ first: name, second: name === ALL ? "" : pair && pair.second !== name ? pair.second : names[(names.indexOf(name) + 1) % names.length] });
   return html`<p class="tools"><label>compare <select aria-label="compare run" value=${first} onChange=${(event) => choose(event.target.value)}><option value=${ALL}>all runs</option>${options(names)}</select></label>
     ${pair ? html`<label>with <select aria-label="with run" value=${pair.second} onChange=${(event) => change({ first: pair.first, second: event.target.value })}>${options(others)}</select></label>` : null}</p>`;
 }
@@ -85,9 +85,9 @@ function Comparison({ runs, query, change, version }) {
   const pair = pairOf(runs, query);
   const { answer: compared, error } = useAnswer("settings", pair || {}, version);
   const names = pair ? [pair.first, pair.second] : compared?.groups.map((group) => group.name);
-  return html`${runs.length > 1 ? html`<h2>comparison</h2>` : null}<${PairChoice} runs=${runs} pair=${pair} query=${query} change=${change} />
+  return html`${runs.length > 1 ? html`<h2 id="comparison">comparison</h2>` : null}<${PairChoice} runs=${runs} pair=${pair} query=${query} change=${change} />
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
-    ${compared ? html`<${Figures} compared=${compared} names=${names} pair=${pair} /><${Settings} compared=${compared} names=${names} pair=${pair} />` : null}`;
+    ${compared ? html`<${Figures} compared=${compared} names=${names} pair=${pair} /><${Settings} compared=${compared} names=${names} pair=${pair} />` : error ? null : html`<p role="status">comparing the runs…</p>`}`;
 }
 
 function Ledger({ runs }) {

@@ -11,6 +11,11 @@ episodes:
     marl train scenarios/critic_verdict.yaml --out runs/critic schedule.steps=60 evaluate.every=10 \\
         checkpoint.trajectories=0.2
     python tests/bench/page_pictures.py runs/kuhn_0 runs/kuhn_1 runs/debate runs/critic
+
+`graph_solver_critic.png` is drawn by `marl show`:
+
+    marl train scenarios/solver_critic.yaml --out runs/solver_critic schedule.steps=10 checkpoint.trajectories=0.5
+    marl show runs/solver_critic --best --episodes 1 --graph tests/bench/results/graph_solver_critic.png
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ _POLICY = (
 
 _MOST_POINTS = 500
 """Maximum number of points of a curve in a report."""
-_HELD_OUT_BYTES = 240_000
-"""Maximum size of the opened held-out episodes of all runs in a report [bytes]."""
+_MAILED_BYTES = 2_000_000
+"""Size of a report up to which opened held-out episodes are added [bytes]."""
 _MOST_STATES = 1000
 """Maximum number of information states of the recorded strategies in a report."""
 
@@ -45,6 +45,11 @@ def write_report(page_api: PageApi, file: Path, max_episodes: int) -> int:
         run.index.index_new_steps()
     answers = dict(_request_keys_and_answers(page_api, max_episodes))
     script, style = bundle_page_script(), "\n".join(read_page_asset(name).decode() for name in STYLES)
+    room = _MAILED_BYTES - len(script) - len(style) - len(to_json(answers, inf_nan_mode="strings"))
+    for name in page_api.runs:
+        comparison = answers[_canonical_request_address("held_out", {"run": name})]
+        for query, episode in _held_out_episodes_up_to(room // len(page_api.runs), page_api, name, comparison):
+            answers[_canonical_request_address("episode", query)] = episode
     policy = _POLICY.format(
         script=_content_security_policy_digest(script), style=_content_security_policy_digest(style)
     )
@@ -101,11 +106,7 @@ def _request_keys_and_answers(page_api: PageApi, max_episodes: int) -> Iterator[
             _canonical_request_address("distributions", {"run": name}),
             page_api.answer("distributions", {"run": name}),
         )
-        comparison = page_api.answer("held_out", {"run": name})
-        yield _canonical_request_address("held_out", {"run": name}), comparison
-        size = _HELD_OUT_BYTES // len(page_api.runs)
-        for query, episode in _held_out_episodes_up_to(size, page_api, name, comparison):
-            yield _canonical_request_address("episode", query), episode
+        yield _canonical_request_address("held_out", {"run": name}), page_api.answer("held_out", {"run": name})
         strategies = page_api.answer("strategies", {"run": name})
         yield (
             _canonical_request_address("strategies", {"run": name}),

@@ -12,10 +12,13 @@ episodes:
         checkpoint.trajectories=0.2
     python tests/bench/page_pictures.py runs/kuhn_0 runs/kuhn_1 runs/debate runs/critic
 
-`graph_solver_critic.png` is drawn by `marl show`:
+`graph_solver_critic.png` and `graph_one_role.png` are drawn by `marl show`:
 
     marl train scenarios/solver_critic.yaml --out runs/solver_critic schedule.steps=10 checkpoint.trajectories=0.5
     marl show runs/solver_critic --best --episodes 1 --graph tests/bench/results/graph_solver_critic.png
+    marl new one-role --out solver.yaml
+    marl train solver.yaml --out runs/one schedule.steps=20 checkpoint.trajectories=0.1
+    marl show runs/one --best --episodes 1 --graph tests/bench/results/graph_one_role.png
 """
 
 from __future__ import annotations

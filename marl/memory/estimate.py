@@ -6,7 +6,8 @@ these lists, and counts shared memory once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from os.path import commonprefix
@@ -71,10 +72,17 @@ class ModelSizesAndWorkloads:
     """Policy -> sizes of its model, for policies with known sizes."""
     workloads: Mapping[str, Workload]
     """Role -> number and lengths of its turns in one step."""
-    max_concurrent_turns: float
-    """Maximum number of turns of a step that can be sampled at once, because none depends on another."""
+    independent_turns: tuple[Mapping[str, float], ...]
+    """Role -> number of its turns of a step, for each set of turns of which none depends on another."""
     guessed_roles: tuple[str, ...] = ()
     """Roles whose prompt lengths are guessed from their bytes, because no tokenizer is present."""
+
+    def max_concurrent_turns(self, roles: Collection[str]) -> float:
+        """Return the maximum number of turns of `roles` that can be sampled at once."""
+        totals: list[float] = []
+        for turns in self.independent_turns:
+            totals.append(sum(count for role, count in turns.items() if role in roles))
+        return max(totals, default=0.0)
 
 
 def measure_model_sizes_and_workloads(dry_run: DryRun) -> ModelSizesAndWorkloads:
@@ -89,11 +97,14 @@ def measure_model_sizes_and_workloads(dry_run: DryRun) -> ModelSizesAndWorkloads
             workloads[role] = _workload_of_role(dry_run, role)
             if role not in dry_run.prompt_token_counts:
                 guessed.append(role)
-    width = 1
+    independent: list[Mapping[str, float]] = []
     for episode in dry_run.episodes:
+        role_of = {turn.id: turn.role for turn in episode.turns}
         # Turns of one topological generation are independent, so they may all be sampled at the same time.
-        width = max(width, max(map(len, topological_generations(episode.graph)), default=1))
-    return ModelSizesAndWorkloads(models, workloads, dry_run.episodes_per_step * width, tuple(guessed))
+        for generation in topological_generations(episode.graph):
+            turns = Counter(role_of[turn_id] for turn_id in generation)
+            independent.append({role: count * dry_run.episodes_per_step for role, count in turns.items()})
+    return ModelSizesAndWorkloads(models, workloads, tuple(independent), tuple(guessed))
 
 
 def _workload_of_role(dry_run: DryRun, role: str) -> Workload:
@@ -159,7 +170,9 @@ def _engine_memory_uses(
     for key, names in groups.items():
         policies, engine = tuple(names), scenario.policies[names[0]].engine
         work = _policies_workload(scenario, sizes, names, learning=False)
-        rows = min(work.completions, sizes.max_concurrent_turns)
+        # A verifier's turns, for example, are concurrent with a critic's, but take no rows of the critic's engine.
+        roles = [role for role in sizes.workloads if scenario.roles[role].policy in policies]
+        rows = min(work.completions, sizes.max_concurrent_turns(roles))
         work = replace(work, completions=rows, distinct_prompts=min(work.distinct_prompts, rows))
         for use in engine.memory_uses([sizes.models[name] for name in names], work, device_bytes):
             if use.is_shared_base:

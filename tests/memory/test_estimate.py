@@ -72,6 +72,22 @@ def test_the_cache_is_no_longer_than_the_model_takes_and_no_wider_than_what_is_p
     assert estimated_bytes["actor", "keys and values"] == 4 * 512 * 2 * 32 * 4
 
 
+def test_turns_of_other_engines_take_no_rows_of_a_cache() -> None:
+    # A critic and a verifier, which has no model, answer at the same time: 2 groups of 16 episodes, so 32 rows.
+    estimated_bytes = sizes(played("train_solver_only_adapters", "schedule.groups=2", "schedule.group_size=16"))
+    assert estimated_bytes["planner", "solver", "critic", "keys and values"] == 32 * 64 * 2 * 2 * 64 * 4
+
+
+def test_a_static_cache_has_rows_and_tokens_in_powers_of_two_and_graphs_keep_their_memory_on_a_gpu() -> None:
+    engine = "policies.actor.engine={kind: transformers, cache: static}"
+    run = played("kuhn_self_play", "schedule.groups=1", "schedule.group_size=3", engine)
+    # Both seats of 3 episodes are one policy's, but take turns: 3 rows, padded to 4.
+    assert sizes(run)["actor", "keys and values"] == 4 * 64 * 2 * 32 * 4
+    assert ("actor", "CUDA graphs of decoding") not in sizes(run)
+    on_gpu = estimate_memory(run.scenario, measure_model_sizes_and_workloads(run), device_bytes=80e9)
+    assert [item.stage for item in on_gpu.items if item.content == "CUDA graphs of decoding"] == ["always"]
+
+
 def test_weights_in_halves_have_masters_and_gradients_in_float32() -> None:
     estimated_bytes = sizes(run := played("kuhn_self_play", "policies.actor.model.dtype=bfloat16"))
     weights = run.model_facts["actor"].weights or 0

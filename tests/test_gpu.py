@@ -9,6 +9,7 @@ import pytest
 
 import marl
 from marl.runs.run_folder import RunFolder
+from marl.trainers.optim.peak_flops import peak_bfloat16_flops
 from tests.support.paths import KUHN
 
 pytestmark = pytest.mark.gpu
@@ -65,6 +66,8 @@ def test_bfloat16_learns_through_its_masters_whatever_the_layers_do(
     assert rows[-1]["eval/nashconv"] < rows[0]["eval/nashconv"]
     assert max(abs(row["policy/actor/kl_sampler"]) for row in rows[1:]) < TOLERANCE["bfloat16"]
     assert all(0 < row["policy/actor/memory_gib"] < 8 for row in rows[1:])
+    if peak_bfloat16_flops(torch.cuda.get_device_name()):
+        assert all(0 < row["policy/actor/mfu"] < 1 for row in rows[1:])
 
 
 def test_switches_leave_the_gradient_as_it_is_on_the_gpu() -> None:

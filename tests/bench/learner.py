@@ -41,11 +41,10 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from marl.core.config import Sampling
 from marl.core.types import Advantage, Sample
 from marl.protocols import LearnerBuildArguments
+from marl.trainers.optim.peak_flops import peak_bfloat16_flops
 from marl.trainers.policy_gradient.settings import Grpo
 
 GROUP, CALLS = 8, 10
-PEAK_FLOPS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
-"""Of dense bfloat16, by the device's name."""
 
 
 @dataclass(frozen=True)
@@ -313,15 +312,16 @@ def compared(options: Any, name: str, shape: str) -> dict[str, Any]:
     return figures
 
 
-def mfu(size: Size, given: list[Sample], seconds: float) -> float:
-    """Useful operations over the device's peak: each text whole, whatever is shared."""
+def mfu(size: Size, given: list[Sample], seconds: float) -> float | None:
+    """Useful operations over the device's peak, if that is known: each text whole, whatever is shared."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(size.config())
     weights = sum(p.numel() for p in model.parameters())
     lengths = [len(row[-1].prompt_ids) + len(row[-1].token_ids) for row in rows_of(given)]
     # Scores and values, forward and backward, of the lower triangle: 2 * 2 * 3 / 2.
     attention = sum(6 * size.layers * size.hidden * length**2 for length in lengths)
-    return (6 * weights * sum(lengths) + attention) / seconds / PEAK_FLOPS[torch.cuda.get_device_name()]
+    peak = peak_bfloat16_flops(torch.cuda.get_device_name())
+    return (6 * weights * sum(lengths) + attention) / seconds / peak if peak else None
 
 
 def main() -> None:

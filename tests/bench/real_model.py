@@ -193,7 +193,8 @@ def settings(options: argparse.Namespace, folder: Path) -> Any:
         output_dir=str(folder), max_steps=options.steps + 1, seed=options.seed, use_cpu=options.device == "cpu",
         bf16=options.dtype == ["bfloat16"], report_to="none", logging_strategy="no", save_strategy="no",
         disable_tqdm=True, dataloader_num_workers=0, dataloader_pin_memory=False, gradient_checkpointing=False,
-        disable_dropout=True, use_vllm=False, per_device_train_batch_size=samples(options),
+        disable_dropout=True, use_vllm=options.side == "trl_vllm", vllm_mode="colocate",
+        per_device_train_batch_size=samples(options),
         gradient_accumulation_steps=1, steps_per_generation=1, num_generations=options.answers, num_iterations=1,
         max_completion_length=options.tokens, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, epsilon=0.2,
         loss_type="grpo", scale_rewards="group", learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.0,
@@ -206,7 +207,8 @@ def samples(options: argparse.Namespace) -> int:
     return options.prompts * options.answers
 
 
-SIDES = {"ours": ours, "trl": theirs}
+SIDES = {"ours": ours, "trl": theirs, "trl_vllm": theirs}
+"""`trl_vllm`: TRL with vLLM in its own process, which `tests/bench/gpu.py` measures."""
 
 
 def child(options: argparse.Namespace) -> None:
@@ -232,7 +234,7 @@ def run(options: argparse.Namespace, side: str, dtype: str, seed: int) -> dict[s
 
 def compared(options: argparse.Namespace, dtype: str) -> dict[str, Any]:
     """Return the figures of both sides, and their ratios."""
-    found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    found: dict[str, list[dict[str, Any]]] = {"ours": [], "trl": []}
     for seed in range(options.repeats):
         for side, runs in found.items():
             runs.append(run(options, side, dtype, seed))

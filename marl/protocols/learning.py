@@ -108,6 +108,10 @@ class InstructionTrials(Protocol):
         ...
 
 
+VERSIONS_FILE = "prompts.json"
+"""File of a policy's versions of instructions, in its folder of a checkpoint."""
+
+
 @runtime_checkable
 class LearnsByTrials(Protocol):
     """Learner of instructions, which plays candidates itself before it adopts one."""

@@ -10,9 +10,9 @@ from typing import Any
 from rich.text import Text
 
 from marl.host.untrusted_text import escape_for_terminal
+from marl.protocols.learning import VERSIONS_FILE
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
-from marl.trainers.prompts.options import VERSIONS_FILE
 
 _STYLES = {"+": "green", "-": "red", "@": "dim"}
 """First character of a line of a difference -> its style."""

@@ -15,12 +15,12 @@ from marl.core.types import Advantage, Deal, JudgedText, Message, Sample
 from marl.engines.scripted import Random, ScriptedEngine
 from marl.evaluation.trials import ScenarioInstructionTrials
 from marl.protocols import LearnerSurroundings
+from marl.protocols.learning import VERSIONS_FILE
 from marl.roles.programs import CallerRole
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, load, validate
 from marl.scenario.schema import Scenario
-from marl.trainers.prompts.options import VERSIONS_FILE
 from marl.trainers.prompts.proposals import proposal_request, read_proposal
 from marl.trainers.prompts.versions import PromptVersion, front_weights, rung_ends
 from marl.training.build import build

@@ -13,7 +13,8 @@ from pydantic import TypeAdapter
 from marl.core.spending import SpendingLimit
 from marl.core.types import Metrics, Reading, Sample, Turn
 from marl.protocols import InstructionTrials, LearnerBuildArguments
-from marl.trainers.prompts.options import VERSIONS_FILE, PromptOptions
+from marl.protocols.learning import VERSIONS_FILE
+from marl.trainers.prompts.options import PromptOptions
 from marl.trainers.prompts.search import InstructionSearch, SearchSetup
 from marl.trainers.prompts.versions import PromptVersion
 

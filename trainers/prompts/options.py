@@ -11,10 +11,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from marl.core.config import Config, Sampling, choices_hint
 from marl.protocols import LearnerConfig, LearnerSurroundings
+from marl.protocols.learning import VERSIONS_FILE
 from marl.protocols.memory_estimates import MemoryUse, ModelSize, Workload
-
-VERSIONS_FILE = "prompts.json"
-"""File of a policy's versions of instructions, in its folder of a checkpoint."""
 
 
 class PromptBudget(Config):

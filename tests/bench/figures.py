@@ -29,6 +29,7 @@ BENCH = ROOT / "tests" / "bench"
 READMES = (
     *("README.md", "tests/bench/README.md", "credit/README.md", "games/README.md", "scenarios/README.md"),
     *("scenarios/real/README.md", "marl/README.md", "marl/engines/vllm/README.md", "marl/cluster/README.md"),
+    "marl/gateway/README.md",
     *(f".site/pages/{name}.md" for name in ("which_algorithm", "papers")),
     *(f".site/pages/tutorials/{name}.md" for name in ("self_play", "one_role")),
 )

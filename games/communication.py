@@ -14,7 +14,7 @@ import networkx as nx
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from marl.core.types import EpisodeMeasuresAndNewStarts
-from marl.engines.scripted import Always, Tabular
+from marl.engines.scripted import Always, ScriptedConfig
 from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig, format_move_menu
 from marl.games.communication_graph import (
     COMMUNICATION_ACTIONS,
@@ -92,7 +92,13 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
         players: dict[str, EngineConfig] = {f"always_{action}": Always(move=action) for action in COMMUNICATION_ACTIONS}
         if not self.can_enumerate_joint_choices:
             return players
-        table: dict[str, dict[str, float]] = {}
+        return players | {"best_choices": BestJointChoices(game=self)}
+
+    @cached_property
+    def best_choice_by_state(self) -> Mapping[str, str]:
+        """Information state of an agent that chooses -> its action in the best joint choice; raises ValueError unless
+        `can_enumerate_joint_choices`."""
+        choice_by_state: dict[str, str] = {}
         game = self.build()
         for split in get_args(Split):
             for index in range(self.task_problems.problem_count(split)):
@@ -101,8 +107,8 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
                 # Among equally good joint choices, `max` returns the first one.
                 best_choices, _ = max(outcomes.items(), key=lambda item: item[1].value)
                 for chooser, choice in zip(self.edge_choosing_agents, best_choices, strict=True):
-                    table[game.infos[chooser]["state"]] = {choice: 1.0}
-        return players | {"best_choices": Tabular(table=table)}
+                    choice_by_state[game.infos[chooser]["state"]] = choice
+        return choice_by_state
 
     @property
     def can_enumerate_joint_choices(self) -> bool:
@@ -137,6 +143,18 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
     def reward_of_each_agent(self, correct: bool, word_count: int) -> float:
         """Return the reward of every agent for a right or wrong answer and `word_count` words spoken and heard."""
         return self.accuracy * correct - self.cost * min(word_count / self.budget, 1.0)
+
+
+class BestJointChoices(ScriptedConfig):
+    """Plays each agent's part of the best joint choice, which is enumerated at the first move: it takes seconds."""
+
+    kind: str = "best_choices"
+    game: CommunicationConfig
+
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        """Return probability 1 for the best action, or equal probabilities in a state without a known choice."""
+        choice = self.game.best_choice_by_state.get(state)
+        return {choice: 1.0} if choice else dict.fromkeys(moves, 1 / len(moves))
 
 
 class CommunicationGame(TextGame):

@@ -27,7 +27,7 @@ COMMANDS = {
     "report": ("web_view", "Write the page of runs as one HTML file that works offline and without a server."),
     "best-response": (
         "best_response",
-        "Bound the exploitability of a run: train a learner against it in each seat, and measure the learner's gain.",
+        "Bound the exploitability of a run: train a learner or search against it in each seat, and measure the gain.",
     ),
     "show": ("show", "Show recorded dialogues: prompt, answer, action and reward of each turn. Read-only."),
     "export": ("export", "Write a trained policy as a Hugging Face model or a PEFT adapter, with a model card."),

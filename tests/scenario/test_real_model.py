@@ -25,7 +25,7 @@ REAL = SCENARIOS / "real"
 FOLDER = Path("real/SmolLM2-135M-Instruct")
 MODEL = cache_folder() / FOLDER
 """Place of the model, looked up before tests change the cache."""
-FIRST = ("smollm2_team", "smollm2_solver_only", "smollm2_1_sft")
+FIRST = ("smollm2_team", "smollm2_solver_only", "smollm2_calculator", "smollm2_1_sft")
 """Scenarios that need nothing but the model."""
 LATER = {
     "smollm2_2_dpo": "smollm2_1_sft",

@@ -68,7 +68,7 @@ class WriterAndEditor:
 
     def evaluate(self, batch: Sequence[int], candidate: Mapping[str, str], capture_traces: bool = False) -> Any:
         """Play `batch`; called by `gepa`."""
-        from gepa.core.adapter import EvaluationBatch
+        from gepa.core.adapter import EvaluationBatch  # pyright: ignore[reportMissingImports]  it is optional
 
         scores = [score or 0.0 for score in self._trials.play(dict(candidate), batch, SpendingLimit())]
         self.plays += len(batch)
@@ -92,7 +92,7 @@ class WriterAndEditor:
 
 def searched_by_gepa(scenario: Scenario, starts: int) -> dict[str, Any]:
     """Return the number of plays up to the validation of the best instructions, or None."""
-    import gepa
+    import gepa  # pyright: ignore[reportMissingImports]  it is optional
 
     adapter = WriterAndEditor(scenario, starts)
     with silent():

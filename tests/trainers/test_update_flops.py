@@ -15,9 +15,10 @@ from marl.trainers.optim.peak_flops import peak_bfloat16_flops
 
 
 def model_with_attention(trained: bool) -> Any:
+    # Keyword arguments of a base class, which the signature of this configuration does not name.
+    eager: dict[str, Any] = {"attn_implementation": "eager"}
     config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                         num_attention_heads=4, num_key_value_heads=4, tie_word_embeddings=False,
-                         attn_implementation="eager")  # fmt: skip
+                         num_attention_heads=4, num_key_value_heads=4, tie_word_embeddings=False, **eager)  # fmt: skip
     model: Any = LlamaForCausalLM(config)
     if not trained:
         model.model.layers[1].requires_grad_(requires_grad=False)

@@ -1,4 +1,4 @@
-"""Chat templates that TRL ships and one in Mistral's format, with tokenizers of bytes that have their control tokens."""
+"""Chat templates that TRL ships and one in Mistral's format, with byte tokenizers that have their control tokens."""
 
 from __future__ import annotations
 

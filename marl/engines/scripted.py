@@ -75,16 +75,39 @@ def _uniform_probabilities(moves: tuple[str, ...]) -> Mapping[str, float]:
     return {move: count / len(moves) for move, count in Counter(moves).items()}
 
 
-class ScriptedEngine(WeightlessEngine):
+class ImmediateEngine(WeightlessEngine):
+    """Base of engines that answer a request at once, when it is submitted."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Ticket, Completion] = {}
+
+    @abstractmethod
+    def answer(self, request: Request) -> Completion:
+        """Return the answer to `request`."""
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        """Answer the request; `step` returns the answer. Errors of `answer` are raised here."""
+        self._answers[ticket] = self.answer(request)
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
+        answers, self._answers = self._answers, {}
+        return [*answers.items()]
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self._answers.pop(ticket, None)
+
+
+class ScriptedEngine(ImmediateEngine):
     """Engine of scripted players. A move is drawn by inverse CDF from the request's seed."""
 
     reason = "is scripted: it has no weights to load"
 
     def __init__(self, script: ScriptedConfig) -> None:
+        super().__init__()
         self._script = script
-        self._answers: list[tuple[Ticket, Completion | CompletionFailure]] = []
 
-    def submit(self, ticket: Ticket, request: Request) -> None:
+    def answer(self, request: Request) -> Completion:
         # `moves` keeps duplicates, because an example that is listed twice is played twice as often.
         moves = tuple(request.options or request.examples)
         options = request.options or {text: text for text in request.examples}
@@ -104,15 +127,7 @@ class ScriptedEngine(WeightlessEngine):
             text, token = options[move], list(options).index(move)
         probability = probabilities.get(move, 0.0) if move else 0.0
         logprob = math.log(probability) if probability > 0 else -math.inf
-        self._answers.append((ticket, Completion(text, (), (token,), (logprob,), "stop")))
-
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
-        answers, self._answers = self._answers, []
-        return answers
-
-    def cancel(self, tickets: Iterable[Ticket]) -> None:
-        cancelled = set(tickets)
-        self._answers = [answer for answer in self._answers if answer[0] not in cancelled]
+        return Completion(text, (), (token,), (logprob,), "stop")
 
 
 def _draw_move(seed: int, moves: Sequence[str], probabilities: Mapping[str, float]) -> str:
@@ -130,25 +145,14 @@ def _draw_move(seed: int, moves: Sequence[str], probabilities: Mapping[str, floa
     return chosen
 
 
-class EchoEngine(WeightlessEngine):
+class EchoEngine(ImmediateEngine):
     """Engine that answers with the text of the last message, in place of a role that only passes on what it reads."""
 
     reason = "passes on what it reads: it has no weights to load"
 
-    def __init__(self) -> None:
-        self._answers: dict[Ticket, Completion] = {}
-
-    def submit(self, ticket: Ticket, request: Request) -> None:
+    def answer(self, request: Request) -> Completion:
         text = request.messages[-1].content if request.messages else ""
-        self._answers[ticket] = Completion(text, (), (), (), "stop")
-
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
-        answers, self._answers = self._answers, {}
-        return [*answers.items()]
-
-    def cancel(self, tickets: Iterable[Ticket]) -> None:
-        for ticket in tickets:
-            self._answers.pop(ticket, None)
+        return Completion(text, (), (), (), "stop")
 
 
 class TerminalInputEndedError(RunError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 from jinja2 import TemplateError, TemplateSyntaxError, meta
@@ -10,8 +9,9 @@ from pydantic import field_validator
 
 from marl.core.config import choices_hint
 from marl.core.errors import EngineError
-from marl.core.types import Completion, CompletionFailure, Request, Ticket
-from marl.protocols import Engine, EngineConfig, ModelSource, WeightlessEngine
+from marl.core.types import Completion, Request
+from marl.engines.scripted import ImmediateEngine
+from marl.protocols import Engine, EngineConfig, ModelSource
 from marl.text.templates import BoundedEnvironment, CompiledTemplate
 
 _VARIABLES = ("system", "user", "seed")
@@ -48,33 +48,21 @@ class TemplateAnswers(EngineConfig):
         return TemplateEngine(CompiledTemplate(_environment.from_string(self.answer)))
 
 
-class TemplateEngine(WeightlessEngine):
+class TemplateEngine(ImmediateEngine):
     """Engine of the kind `template`."""
 
     reason = "answers by a template: it has no weights to load"
 
     def __init__(self, template: CompiledTemplate) -> None:
+        super().__init__()
         self._template = template
-        self._answers: dict[Ticket, Completion] = {}
 
-    def submit(self, ticket: Ticket, request: Request) -> None:
-        """Answer the request at once; `step` returns the answer.
-
-        Raises:
-            EngineError: if the template cannot be filled in.
-        """
+    def answer(self, request: Request) -> Completion:
+        """Return the filled-in template; raise EngineError if it cannot be filled in."""
         system = [message.content for message in request.messages if message.role == "system"]
         user = request.messages[-1].content if request.messages else ""
         try:
             text = self._template.render({"system": "\n".join(system), "user": user, "seed": request.seed})
         except TemplateError as error:
             raise EngineError(f"policy {request.policy!r}: its template cannot be filled in: {error}") from error
-        self._answers[ticket] = Completion(text.strip(), (), (), (), "stop")
-
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
-        answers, self._answers = self._answers, {}
-        return [*answers.items()]
-
-    def cancel(self, tickets: Iterable[Ticket]) -> None:
-        for ticket in tickets:
-            self._answers.pop(ticket, None)
+        return Completion(text.strip(), (), (), (), "stop")

@@ -20,7 +20,7 @@ from tests.support.run_processes import RunWorkspace, SignalTrigger, kuhn_scenar
 
 KILLS = [
     SignalTrigger("call", "InstructionSearch._propose", 1),
-    SignalTrigger("call", "TemplateEngine.submit", 40),
+    SignalTrigger("call", "TemplateEngine.answer", 40),
     SignalTrigger("call", "InstructionSearch._add_version", 6),
     SignalTrigger("call", "PromptLearner.save", 1),
     SignalTrigger("open", "prompts.json", 1),

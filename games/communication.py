@@ -150,6 +150,7 @@ class BestJointChoices(ScriptedConfig):
 
     kind: str = "best_choices"
     game: CommunicationConfig
+    """Settings of the game, whose best joint choices are played."""
 
     def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
         """Return probability 1 for the best action, or equal probabilities in a state without a known choice."""

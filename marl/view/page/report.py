@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from itertools import chain, islice
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,37 +29,68 @@ _POLICY = (
 _MOST_POINTS = 500
 """Maximum number of points of a curve in a report."""
 _MAILED_BYTES = 2_000_000
-"""Size of a report up to which opened held-out episodes are added [bytes]."""
+"""Size of a report up to which episodes and information states are added [bytes]."""
+_LISTED_BYTES = 200
+"""Compressed size of an episode's entry in the list of episodes, at most [bytes]."""
 _MOST_STATES = 1000
 """Maximum number of information states of the recorded strategies in a report."""
+
+
+class _PackedAnswers:
+    """Gzipped JSON object of answers by address, whose size is known while it grows."""
+
+    def __init__(self) -> None:
+        self._compressor = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)  # 16 asks for the header of gzip
+        self._packed = self._compressor.compress(b'{"":null')
+
+    def size(self) -> int:
+        """Return the length of all answers so far in base64 [bytes]."""
+        return _base64_size(self._packed)
+
+    def add(self, answers: Mapping[str, Any], max_size: float = inf) -> bool:
+        """Add answers by address if all are then at most `max_size` long in base64; return whether they were added."""
+        compressor = self._compressor.copy()
+        parts = [self._packed]
+        for address, answer in answers.items():
+            pair = b"," + to_json(address) + b":" + to_json(answer, inf_nan_mode="strings")
+            parts.append(compressor.compress(pair))
+        packed = b"".join([*parts, compressor.flush(zlib.Z_SYNC_FLUSH)])
+        if _base64_size(packed) > max_size:
+            return False
+        self._compressor, self._packed = compressor, packed
+        return True
+
+    def text(self) -> str:
+        """Return the finished object in base64."""
+        return b64encode(self._packed + self._compressor.compress(b"}") + self._compressor.flush()).decode()
 
 
 def write_report(page_api: PageApi, file: Path, max_episodes: int) -> int:
     """Write the page of the runs, with up to `max_episodes` episodes of each; return the file's size [bytes].
 
     A report holds the best and the worst episodes of the first and the last recorded step with their groups, to compare
-    siblings and checkpoints.
+    siblings and checkpoints, and compared held-out episodes. Episodes that would make it larger than 2 MB are left out.
 
     Raises:
         RunFolderError: if the file cannot be written.
     """
     for run in page_api.runs.values():
         run.index.index_new_steps()
-    answers = dict(_request_keys_and_answers(page_api, max_episodes))
     script, style = bundle_page_script(), "\n".join(read_page_asset(name).decode() for name in STYLES)
-    room = _MAILED_BYTES - len(script) - len(style) - len(to_json(answers, inf_nan_mode="strings"))
-    for name in page_api.runs:
-        comparison = answers[_canonical_request_address("held_out", {"run": name})]
-        for query, episode in _held_out_episodes_up_to(room // len(page_api.runs), page_api, name, comparison):
-            answers[_canonical_request_address("episode", query)] = episode
     policy = _POLICY.format(
         script=_content_security_policy_digest(script), style=_content_security_policy_digest(style)
     )
-    # `<` is escaped, because only `<` can end a script element early; JSON reads the escape as the same character.
-    facts = to_json(answers, inf_nan_mode="strings").decode().replace("<", "\\u003c")
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
-    body = f'<script type="application/json" id="answers">{facts}</script>\n<script>{script}</script>'
     page = _replace_section(read_page_asset("index.html").decode(), "head", head)
+    answers = _PackedAnswers()
+    for address, answer in _answers_without_episodes(page_api):
+        answers.add({address: answer})
+    max_size = _MAILED_BYTES - len(page.encode()) - len(script.encode())
+    for place, name in enumerate(page_api.runs):
+        # What one run leaves is shared by the runs after it.
+        share = (max_size - answers.size()) // (len(page_api.runs) - place)
+        _add_episodes(answers, answers.size() + share, page_api, name, max_episodes)
+    body = f'<script type="application/gzip" id="answers">{answers.text()}</script>\n<script>{script}</script>'
     page = _replace_section(page, "body", body).encode()
     with RaiseRunFolderErrorOnFailedWrite(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -81,8 +114,8 @@ def report_episodes(run: ServedRun, max_episodes: int) -> list[IndexedEpisode]:
     return selected[:max_episodes]
 
 
-def _request_keys_and_answers(page_api: PageApi, max_episodes: int) -> Iterator[tuple[str, Any]]:
-    """Yield (address, answer) of every request that the page in a report can make."""
+def _answers_without_episodes(page_api: PageApi) -> Iterator[tuple[str, Any]]:
+    """Yield (address, answer) of the requests of the page in a report that concern no single episode or step."""
     runs = page_api.answer("runs", {})
     yield _canonical_request_address("runs"), runs
     yield _canonical_request_address("status"), page_api.answer("status", {})
@@ -99,7 +132,7 @@ def _request_keys_and_answers(page_api: PageApi, max_episodes: int) -> Iterator[
                 _canonical_request_address("curves", query),
                 page_api.answer("curves", query | {"points": str(_MOST_POINTS)}),
             )
-    for name, run in page_api.runs.items():
+    for name in page_api.runs:
         query = {"run": name, "limit": str(MAX_ROWS)}
         yield _canonical_request_address("rows", {"run": name}), page_api.answer("rows", query)
         yield (
@@ -112,28 +145,39 @@ def _request_keys_and_answers(page_api: PageApi, max_episodes: int) -> Iterator[
             _canonical_request_address("strategies", {"run": name}),
             strategies | {"states": strategies["states"][:_MOST_STATES]},
         )
-        selected = report_episodes(run, max_episodes)
-        yield (
-            _canonical_request_address("episodes", {"run": name}),
-            {"episodes": selected, "index": run.index.index_counts_and_unreadable_steps()},
-        )
-        for entry in selected:
-            query = {"run": name, "step": str(entry.step), "episode": entry.episode}
-            episode = page_api.answer("episode", query)
-            yield _canonical_request_address("episode", query), episode
-            for turn in episode["turns"]:
-                if turn["prompt_tokens"]:
-                    of_turn = query | {"turn": str(turn["index"])}
-                    yield _canonical_request_address("prompt", of_turn), page_api.answer("prompt", of_turn)
-        for step in dict.fromkeys(entry.step for entry in selected):
-            query = {"run": name, "step": str(step)}
-            yield _canonical_request_address("states", query), page_api.answer("states", query)
 
 
-def _held_out_episodes_up_to(
-    max_bytes: int, page_api: PageApi, run: str, comparison: Mapping[str, Any]
-) -> Iterator[tuple[Query, dict[str, Any]]]:
-    """Yield (query, answer) of compared held-out episodes, first those with changed measures, up to `max_bytes`.
+def _add_episodes(answers: _PackedAnswers, max_size: int, page_api: PageApi, name: str, max_episodes: int) -> None:
+    """Add episodes of a run while the answers are no longer than `max_size`: recorded ones, the information states of
+    their steps, and held-out ones."""
+    run = page_api.runs[name]
+    selected = report_episodes(run, max_episodes)
+    largest = max_size - _LISTED_BYTES * len(selected)
+    held = [entry for entry in selected if answers.add(_episode_with_prompts(page_api, name, entry), largest)]
+    counts = run.index.index_counts_and_unreadable_steps()
+    answers.add({_canonical_request_address("episodes", {"run": name}): {"episodes": held, "index": counts}})
+    for step in dict.fromkeys(entry.step for entry in selected):
+        query = {"run": name, "step": str(step)}
+        answers.add({_canonical_request_address("states", query): page_api.answer("states", query)}, max_size)
+    for query, episode in _compared_held_out_episodes(page_api, name):
+        if not answers.add({_canonical_request_address("episode", query): episode}, max_size):
+            return
+
+
+def _episode_with_prompts(page_api: PageApi, run_name: str, entry: IndexedEpisode) -> dict[str, Any]:
+    """Return address -> answer of an episode, and of the prompts of its turns as they were tokenized."""
+    query = {"run": run_name, "step": str(entry.step), "episode": entry.episode}
+    episode = page_api.answer("episode", query)
+    answers = {_canonical_request_address("episode", query): episode}
+    for turn in episode["turns"]:
+        if turn["prompt_tokens"]:
+            of_turn = query | {"turn": str(turn["index"])}
+            answers[_canonical_request_address("prompt", of_turn)] = page_api.answer("prompt", of_turn)
+    return answers
+
+
+def _compared_held_out_episodes(page_api: PageApi, run_name: str) -> Iterator[tuple[Query, dict[str, Any]]]:
+    """Yield (query, answer) of the compared held-out episodes of a run, first those with changed measures.
 
     The answers lack the tokens of the turns, which are most of an episode's size.
     """
@@ -141,18 +185,15 @@ def _held_out_episodes_up_to(
     def is_unchanged(pair: Mapping[str, Any]) -> bool:
         return pair["before"] is None or pair["before"]["measures"] == pair["after"]["measures"]
 
-    size = 0
+    comparison = page_api.answer("held_out", {"run": run_name})
     for pair in sorted(comparison["episodes"], key=is_unchanged):
         # With a single evaluation, both sides are the same episode.
         for step in dict.fromkeys(comparison[side] for side in ("before", "after") if pair[side]):
-            query = {"run": run, "step": str(step), "episode": pair["episode"], "held_out": "1"}
+            query = {"run": run_name, "step": str(step), "episode": pair["episode"], "held_out": "1"}
             query |= {"game": pair["game"]} if pair["game"] else {}
             episode = page_api.answer("episode", query)
             for turn in episode["turns"]:
                 turn["prompt_tokens"], turn["tokens"] = 0, {name: [] for name in turn["tokens"]}
-            size += len(to_json(episode, inf_nan_mode="strings"))
-            if size > max_bytes:
-                return
             yield query, episode
 
 
@@ -166,6 +207,11 @@ def _replace_section(page: str, section_name: str, replacement: str) -> str:
     `/mark`."""
     before, _, remainder = page.partition(f"<!--{section_name}-->")
     return before + replacement + remainder.partition(f"<!--/{section_name}-->")[2]
+
+
+def _base64_size(data: bytes) -> int:
+    """Return the length of `data` in base64 [bytes]."""
+    return 4 * -(-len(data) // 3)
 
 
 def _content_security_policy_digest(text: str) -> str:

@@ -8,8 +8,7 @@ Code is in fenced blocks, and every language has its check:
   mapping with `kind`) replaces the one that was there.
 - `bash`: commands, run one after the other in a folder of their own with models and schedules made tiny. `make` targets
   must exist, and files that `pip` reads; measurements must accept their arguments. The blocks of a page of the site
-  follow one another in one folder. `tests/transcripts/` runs the tutorials that also write files. A tiny model stands
-  in for the pretrained one of `scenarios/real`, which tests of its own train.
+  follow one another in one folder. A tiny model stands in for the pretrained one of `scenarios/real`.
 - `python`: run; if the first line is a comment with a file's name, it is a module, which other blocks can import.
 - `text`: drawings and output, in which no command may hide.
 
@@ -72,22 +71,24 @@ SLOW = (
     *("new team --out team.yaml", "solver_critic.yaml --graders"),
 )
 """Words in blocks that take long even when they are made small."""
-REAL_MODEL = "train scenarios/real/"
-"""Words in blocks that train the pretrained model."""
+REAL_MODEL = "train scenarios/real/"  # words in blocks that train the pretrained model
 RESULTS = sorted((ROOT / "tests" / "bench" / "results").glob("*.json"))
 
 
 def in_language(language: str) -> list[Any]:
-    """The blocks in a language as parameters of a test; those that take long are marked."""
+    """The blocks in a language as parameters of a test. Long ones are marked; commands and code take turns."""
     return [
-        pytest.param(
-            block,
-            id=f"{block.document}:{block.line}",
-            marks=[pytest.mark.slow] if any(word in block.text for word in SLOW) else [],
-        )
+        pytest.param(block, id=f"{block.document}:{block.line}", marks=block_marks(block))
         for block in (runnable() if language == "bash" else BLOCKS)
         if block.language == language
     ]
+
+
+def block_marks(block: Block) -> list[pytest.MarkDecorator]:
+    """`slow` for blocks that take long; other code and commands take turns, but for those of the README."""
+    if any(word in block.text for word in SLOW):
+        return [pytest.mark.slow]
+    return [pytest.mark.one_in(3)] if block.language in ("bash", "python") and block.document != "README.md" else []
 
 
 def runnable() -> Iterator[Block]:

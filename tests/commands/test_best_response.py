@@ -52,6 +52,7 @@ def test_a_learner_takes_one_seat_and_the_run_stays_as_it_was_in_the_other(whole
     assert (scenario.schedule.steps, scenario.schedule.seed, scenario.schedule.groups) == (5, 3, 2)
 
 
+@pytest.mark.one_in(3)
 def test_who_never_learnt_is_answered_by_a_policy_that_can(tmp_path: Path) -> None:
     file = SCENARIOS / "kuhn_frozen_opponent.yaml"
     response = respond(file, tmp_path)

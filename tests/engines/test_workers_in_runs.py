@@ -111,6 +111,7 @@ def test_faulty_verdicts_are_counted_by_check_and_ring_an_alarm(
         ("nan", "gave a score of nan"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_a_check_that_fails_on_a_third_of_the_answers_ends_the_run(fault: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(
         WorkerPoolError, match=rf"checks\.right: \d+ of its latest \d+ verdicts are faulty, .*: {message}"

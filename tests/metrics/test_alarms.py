@@ -354,6 +354,7 @@ def test_an_alarm_can_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     assert lines(tmp_path)[-1]["step"] == 6
 
 
+@pytest.mark.one_in(3)
 def test_a_critic_that_is_paid_for_saying_yes_collapses_and_the_alarm_catches_exactly_that(tmp_path: Path) -> None:
     voice = RecordingMonitor()
     schedule = {"steps": 60, "groups": 8, "group_size": 8, "threads": 1}

@@ -146,6 +146,7 @@ def test_a_part_beside_the_command_is_found_by_import_path(tmp_path: Path) -> No
     assert f"imports mine:Mine from {tmp_path / 'mine.py'} (game.kind)\n" in done.stdout
 
 
+@pytest.mark.one_in(3)
 def test_installed_parts_are_listed_checked_and_in_the_schema(tmp_path: Path, installed: Path) -> None:
     (tmp_path / "coins.yaml").write_text(named(COINS))
     checked = command("-m", "marl", "check", tmp_path / "coins.yaml", path=installed)

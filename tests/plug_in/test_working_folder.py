@@ -64,6 +64,7 @@ def test_folders_called_like_ours_hide_nothing_from_a_command(desk: Path, way: l
     assert "imports" not in done.stdout, "what is imported is installed"
 
 
+@pytest.mark.one_in(3)
 def test_a_file_called_like_an_optional_package_of_a_library_is_not_run(desk: Path) -> None:
     # torch, transformers and httpx import these if they find them anywhere.
     for name in ("brotli", "h2", "mistral_common", "opt_einsum", "socksio"):

@@ -401,6 +401,7 @@ REPEATED = [
 
 
 @pytest.mark.parametrize("reader", READERS)
+@pytest.mark.one_in(3)
 def test_the_time_to_read_grows_no_faster_than_the_text(reader: str) -> None:
     for unit in REPEATED:
         for text in (unit * (100_000 // len(unit)), "{" + unit * (100_000 // len(unit)) + "`"):

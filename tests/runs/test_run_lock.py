@@ -24,6 +24,7 @@ def halted(desk: RunWorkspace) -> BaseProcess:
     return process
 
 
+@pytest.mark.one_in(3)
 def test_a_folder_that_is_trained_in_is_refused_unharmed_until_its_process_dies(whole, desk):
     first = halted(desk)
     try:

@@ -54,6 +54,7 @@ def test_a_game_that_raises_ends_the_run_after_a_checkpoint_and_is_named(desk):
     assert steps(desk)[-1] == f"{done:06d}"
 
 
+@pytest.mark.one_in(3)
 def test_going_on_after_a_game_that_raised_counts_the_failed_step_once(desk):
     assert desk.train(game=FRAGILE) == 1
     first, before = re.sub(r"time/.*", "", desk.take_output().splitlines()[-1]), metric_lines(desk.run)
@@ -113,6 +114,7 @@ def refusing(desk: RunWorkspace, times: int) -> dict[str, Any]:
     return {"actor": desk.scenario["policies"]["actor"] | {"engine": engine}}
 
 
+@pytest.mark.one_in(3)
 def test_an_engine_that_fails_once_to_take_new_weights_gets_them_again_and_the_run_is_the_same(desk):
     assert desk.train(policies=refusing(desk, 0)) == 0
     undisturbed = metric_lines(desk.run), contents(desk.run, "trajectories", "credit")
@@ -121,6 +123,7 @@ def test_an_engine_that_fails_once_to_take_new_weights_gets_them_again_and_the_r
     assert (metric_lines(desk.run), contents(desk.run, "trajectories", "credit")) == undisturbed
 
 
+@pytest.mark.one_in(3)
 def test_a_finished_update_whose_weights_no_engine_takes_is_saved_before_the_run_ends(desk):
     assert desk.train(policies=refusing(desk, 0)) == 0
     undisturbed = metric_lines(desk.run), contents(desk.run, "trajectories", "credit")
@@ -134,6 +137,7 @@ def test_a_finished_update_whose_weights_no_engine_takes_is_saved_before_the_run
 
 
 @pytest.mark.parametrize("std", [True, False])
+@pytest.mark.one_in(3)
 def test_an_infinite_reward_is_named_kept_and_repeated(std, desk):
     credit = {"baseline": {"kind": "group", "std": std}}
     assert desk.train(game=RICH, credit=credit) == 1
@@ -171,6 +175,7 @@ def test_weights_that_explode_in_the_middle_of_an_update_are_caught_and_the_rest
     assert ended_again(desk, kept[1]) == found[0].split(";")[0]
 
 
+@pytest.mark.one_in(3)
 def test_an_update_that_fails_right_after_a_resume_suspects_the_checkpoint_unless_it_failed_before(desk):
     settings: dict[str, Any] = {"game": RICH, "checkpoint": {"every": 1, "keep": 1}}
     assert desk.train(**settings) == 1
@@ -186,6 +191,7 @@ def test_an_update_that_fails_right_after_a_resume_suspects_the_checkpoint_unles
 
 
 @pytest.mark.parametrize("in_torch", [True, False])
+@pytest.mark.one_in(3)
 def test_memory_that_is_used_up_in_play_leaves_the_steps_done_and_says_what_to_lower(in_torch, desk):
     experience = {"kind": "tests.support.out_of_memory_plugins:HungryPlay", "torch": in_torch}
     assert desk.train(experience=experience) == 1
@@ -222,6 +228,7 @@ def test_memory_that_is_used_up_in_the_middle_of_an_update_leaves_no_checkpoint_
     assert steps(desk) == ["000001", "000002"]
 
 
+@pytest.mark.one_in(3)
 def test_credit_that_raises_leaves_the_steps_done_as_they_were_before_it_had_judged_the_next(desk, whole):
     told = desk.path / "told"
     scenario = {

@@ -87,6 +87,7 @@ def turns_of(folder: Path, roles: Iterable[str]) -> Counter[TurnId]:
 
 
 @pytest.mark.parametrize("name", ["train_solver_only", "train_solver_only_adapters"])
+@pytest.mark.one_in(3)
 def test_training_the_solver_leaves_every_byte_of_planner_and_critic(name: str, tmp_path: Path) -> None:
     run = build(small_scenario(name, steps=3))
     before = {policy: spoken_with(run, policy) for policy in (*FROZEN, "solver")}
@@ -100,6 +101,7 @@ def test_training_the_solver_leaves_every_byte_of_planner_and_critic(name: str, 
 
 
 @pytest.mark.parametrize("learning", [("solver",), ("solver", "critic")], ids=" and ".join)
+@pytest.mark.one_in(3)
 def test_of_roles_on_the_same_weights_only_turns_of_trainable_ones_reach_the_learner(
     learning: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -111,6 +113,7 @@ def test_of_roles_on_the_same_weights_only_turns_of_trainable_ones_reach_the_lea
     assert not {sample.id for sample in given} & turns_of(tmp_path, {*run.scenario.roles} - {*learning}).keys()
 
 
+@pytest.mark.one_in(3)
 def test_what_a_role_that_does_not_learn_is_paid_changes_no_byte(tmp_path: Path) -> None:
     runs = {
         "as written": (),

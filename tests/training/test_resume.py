@@ -104,6 +104,7 @@ def test_a_run_killed_again_and_again_at_chosen_moments_is_the_run_that_was_not(
     assert outcome(desk.run) == outcome(whole.run)
 
 
+@pytest.mark.one_in(3)
 def test_a_run_killed_at_random_moments_is_the_run_that_was_not(whole, desk):
     rng, kills = random.Random(len(metric_lines(whole.run))), 0
     while kills < 5:
@@ -127,12 +128,14 @@ def test_a_run_killed_while_its_model_is_made_is_the_run_that_was_not(whole, tmp
     assert outcome(desk.run) == outcome(whole.run)
 
 
+@pytest.mark.one_in(3)
 def test_the_same_scenario_twice_gives_the_same_rows_and_the_same_bits(whole, tmp_path):
     again = train_to_end(tmp_path / "again", whole.scenario)
     assert outcome(again.run) == outcome(whole.run)
     assert contents(whole.run, "checkpoints"), "there is something to compare"
 
 
+@pytest.mark.one_in(3)
 def test_half_a_row_that_a_killed_run_left_is_cut_off(whole, desk):
     assert desk.train(kill=SignalTrigger("call", "CreditStage.__call__", 6)) == -9
     with (desk.run / "metrics.jsonl").open("a") as file:
@@ -141,6 +144,7 @@ def test_half_a_row_that_a_killed_run_left_is_cut_off(whole, desk):
     assert metric_lines(desk.run) == metric_lines(whole.run)
 
 
+@pytest.mark.one_in(3)
 def test_a_runs_folder_stands_for_its_scenario_and_may_get_more_steps(desk: RunWorkspace) -> None:
     assert desk.train() == 0
     assert desk.take_output()

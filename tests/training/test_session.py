@@ -23,11 +23,13 @@ def longer(desk: RunWorkspace) -> dict[str, object]:
     return desk.scenario["schedule"] | {"steps": 10, "groups": 4}
 
 
+@pytest.mark.one_in(3)
 def test_ctrl_c_while_weights_are_loaded_stops_at_once(desk):
     assert desk.train(kill=SignalTrigger("call", "load_model", 1, (signal.SIGINT,))) == 130
     assert "Traceback" not in desk.take_output()
 
 
+@pytest.mark.one_in(3)
 def test_ctrl_c_while_a_model_is_taught_leaves_no_half_taught_model(tmp_path):
     desk = RunWorkspace(tmp_path, anchored_scenario())
     assert desk.train(kill=SignalTrigger("call", "Optimizer.clip_gradients", 5, (signal.SIGINT,))) == 130
@@ -45,6 +47,7 @@ def test_a_run_in_the_way_is_neither_continued_nor_removed_unasked(done):
     assert outcome(done.run) == before
 
 
+@pytest.mark.one_in(3)
 def test_overwrite_starts_over_and_removes_only_what_is_the_runs(done):
     before = outcome(done.run)
     (done.run / "notes.txt").write_text("mine")
@@ -69,6 +72,7 @@ def test_a_complete_run_is_left_as_it_is_and_says_so(done):
     assert after == before
 
 
+@pytest.mark.one_in(3)
 def test_a_changed_scenario_is_refused_field_by_field_unless_forced(done):
     before = outcome(done.run)
     assert done.train("--resume", "auto", schedule=longer(done)) == 2
@@ -82,6 +86,7 @@ def test_a_changed_scenario_is_refused_field_by_field_unless_forced(done):
     assert marl.load(done.run / "scenario.yaml").schedule.groups == 4
 
 
+@pytest.mark.one_in(3)
 def test_resume_from_a_checkpoint_of_choice_takes_newer_ones_out_of_the_way(whole, desk):
     assert desk.train(kill=SignalTrigger("call", "prune_checkpoints", 2)) == -9
     assert desk.train("--resume", str(desk.run / "checkpoints" / "000003")) == 0
@@ -103,6 +108,7 @@ def test_resume_from_what_is_no_checkpoint_of_the_run_is_refused(where, status, 
     assert message in done.take_output()
 
 
+@pytest.mark.one_in(3)
 def test_resume_auto_in_an_empty_folder_begins(whole, desk):
     assert desk.train("--resume", "auto") == 0
     assert outcome(desk.run) == outcome(whole.run)

@@ -142,6 +142,7 @@ SIGNALS = [
 
 
 @pytest.mark.parametrize("numbers", SIGNALS)
+@pytest.mark.one_in(3)
 def test_signals_end_the_run_after_its_step_with_a_checkpoint(
     numbers: tuple[int, ...], whole: RunWorkspace, desk: RunWorkspace
 ) -> None:
@@ -155,6 +156,7 @@ def test_signals_end_the_run_after_its_step_with_a_checkpoint(
     assert metric_lines(desk.run) == metric_lines(whole.run)
 
 
+@pytest.mark.one_in(3)
 def test_a_second_ctrl_c_stops_at_once_and_promises_no_checkpoint_that_is_not_there(
     whole: RunWorkspace, desk: RunWorkspace
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_second_ctrl_c_stops_at_once_and_promises_no_checkpoint_that_is_not_th
     assert outcome(desk.run) == outcome(whole.run)
 
 
+@pytest.mark.one_in(3)
 def test_after_a_stop_no_figure_of_one_evaluation_is_shown_as_a_result(desk: RunWorkspace) -> None:
     assert desk.train(kill=SignalTrigger("call", "CreditStage.__call__", 2, (signal.SIGINT, signal.SIGINT))) == 130
     said = desk.take_output()
@@ -214,6 +217,7 @@ def sitting(scenario: dict[str, Any], path: Path, *, resume: int = 0, stop_when_
         (6 + 32 * 8 + 6 + 3, 8, False),  # the evaluation after the last
     ],
 )
+@pytest.mark.one_in(3)
 def test_play_or_an_evaluation_is_broken_off_and_a_run_that_goes_on_is_the_one_that_was_not_stopped(
     nth: int, step: int, measured: bool, halting: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -152,6 +152,7 @@ def test_policies_take_turns(tmp_path: Path) -> None:
     assert versions == {"solver": 4, "critic": 6}
 
 
+@pytest.mark.one_in(3)
 def test_a_run_that_dies_while_samples_wait_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     scenario = every_step(solver={"update_every": 4}, critic={"update_every": 2})
     assert train_in_process(tmp_path / "whole", scenario)

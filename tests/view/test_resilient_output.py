@@ -20,6 +20,7 @@ from marl.view.trackers import ExperimentTracker, TensorBoardEvents
 from tests.support.run_processes import RunWorkspace, exit_status, metric_lines
 
 
+@pytest.mark.one_in(3)
 def test_a_reader_that_goes_away_after_one_line_ends_no_training(whole: RunWorkspace, desk: RunWorkspace) -> None:
     os.mkfifo(desk.path / "log")  # standard output and error of the run
     process = desk.start_training()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from answer_table import outcomes, rows
 
 from marl.engines.workers.pool import PluginJobResult
@@ -36,6 +37,7 @@ def test_no_deceitful_answer_is_accepted() -> None:
     assert not fooled
 
 
+@pytest.mark.one_in(3)
 def test_nothing_crashes_a_verifier_and_only_backtracking_has_to_be_killed() -> None:
     errors = [(row.check.kind, outcome.error) for row, outcome in outcomes() if outcome.error]
     assert [error for kind, error in errors if kind != "pattern"] == []

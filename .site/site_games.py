@@ -29,7 +29,7 @@ VALUES = {
     "nim": "multiples of `max_take` + 1 are lost (Bouton 1901); the player `minimax`",
     "tic_tac_toe": "a draw; the player `minimax`",
     "connect_four": "a win of the first player on 7 by 6 (Allis 1988); draws on 4 by 4, 4 by 5 and 5 by 4",
-    "negotiation": "selfish play: the player with the last offer demands everything",
+    "negotiation": "without `discount`, the player with the last offer that can be accepted demands everything",
     "guess_who": "the player `entropy` needs the minimum number of turns on small tables",
     "taboo": "unknown",
     "werewolf": "unknown; of five players, the village wins .17 of random games and .47 of `honest` ones",

@@ -85,6 +85,13 @@ GAMES = 1000
 BEFORE = ("eval/random/win", "eval/minimax/draw")
 RETURNS = ("eval/value/player_0", "eval/value/agent_0", "eval/random/mean")
 """Expected returns that tell how a game's learner does: exact, or in episodes against random play."""
+COURSES = {
+    "negotiation": (
+        *("episode/measure/agreement", "episode/measure/joint_value"),
+        *("episode/return/player_0", "episode/return/player_1"),
+    )
+}
+"""Task -> metrics of training play that are reported at the start, at the end, and at their lowest."""
 RUNS = ROOT / "runs" / "learning"
 
 
@@ -139,6 +146,16 @@ def returns(rows: list[dict[str, Any]]) -> dict[str, float]:
     for name in RETURNS:
         curve = [row[name] for row in rows if name in row]
         figures |= {f"{name}/start": curve[0], f"{name}/end": curve[-1]} if curve else {}
+    return figures
+
+
+def course(task: str, rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return each metric of `COURSES` in the first step, its mean over the last tenth, and the last half's minimum."""
+    figures: dict[str, float] = {}
+    for name in COURSES.get(task, ()):
+        curve = [row[name] for row in rows if name in row]
+        last = curve[-max(1, len(curve) // 10) :]
+        figures |= {f"{name}/start": curve[0], f"{name}/end": fmean(last), f"{name}/low": min(curve[len(curve) // 2 :])}
     return figures
 
 
@@ -271,7 +288,7 @@ def learn(task: str, seed: int, budget: float, overrides: list[str], *, resume: 
     rows = list(RunFolder(run).rows())
     figures["tokens"] = rows[-1]["step/tokens"]
     measured = exactly(rows) | (held_out(rows) if "eval/held_out/episodes" in rows[0] else {})
-    measured |= returns(rows) | learnt(rows) | practised(rows)
+    measured |= returns(rows) | course(task, rows) | learnt(rows) | practised(rows)
     figures |= {name: round(value, 4) for name, value in measured.items()}
     before = {f"before/{key[5:]}": value for key, value in rows[0].items() if key in BEFORE}
     return figures | {key: round(value, 4) for key, value in (before | played(run, task)).items()}

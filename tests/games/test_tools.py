@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
+import pytest
+from pydantic import ValidationError
+
+from marl.engines.workers.settings import Tools
 from marl.games.tools import CalculatorTool, PythonTool
 from marl.sandbox import Sandbox, reason_sandbox_is_unusable
 
@@ -103,3 +107,9 @@ def test_calculator_survives_the_deepest_expression_that_it_reads() -> None:
     assert CalculatorTool(longest=2000)({"expression": "-" * 80 + "1"}) == "1"
     with pytest.raises(ValueError, match="expression"):
         CalculatorTool(longest=2000)({"expression": "-" * 1999 + "x"})
+
+
+@pytest.mark.parametrize("name", ["", "a b", "größe", "x" * 65, "a.b"])
+def test_a_name_that_no_server_of_models_takes_is_refused_with_what_is_allowed(name: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape("choices: 1 to 64 of A-Z, a-z, 0-9, _ and -")):
+        Tools.model_validate({"tools": {name: CalculatorTool()}})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
-from pydantic import Field, PositiveFloat
+from pydantic import AfterValidator, Field, PositiveFloat
 from pydantic_core import PydanticSerializationError
 
 from marl.core.config import shorten
@@ -134,6 +135,17 @@ class Verifiers(WorkerEngineConfig):
         return json.dumps(verdict, sort_keys=True)
 
 
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names of functions in OpenAI's and Anthropic's interfaces."""
+
+
+def _check_tool_name(name: str) -> str:
+    """Return `name`, or raise ValueError if models or servers may not take it as the name of a tool."""
+    if not _TOOL_NAME.fullmatch(name):
+        raise ValueError(f"name of a tool: {shorten(repr(name))}; choices: 1 to 64 of A-Z, a-z, 0-9, _ and -")
+    return name
+
+
 class Tools(WorkerEngineConfig):
     """Answers calls of tools; the result of a failed call begins with `error: `.
 
@@ -144,7 +156,9 @@ class Tools(WorkerEngineConfig):
     kind: str = "tools"
     example = "tools: {calculate: calculator}"
     plugins_field: ClassVar[str] = "tools"
-    tools: dict[str, Annotated[ToolConfig, PluginField("tools", ToolConfig)]] = Field(min_length=1)
+    tools: dict[
+        Annotated[str, AfterValidator(_check_tool_name)], Annotated[ToolConfig, PluginField("tools", ToolConfig)]
+    ] = Field(min_length=1)
     """Name by which roles call a tool -> the tool that answers the call."""
 
     @property

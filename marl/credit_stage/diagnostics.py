@@ -21,7 +21,7 @@ from marl.protocols import Evidence, PeerGroups
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
 credit/ROLE/nonzero | share of turns | the role's turns whose advantage is not 0; turns that got none count, but for
-    those of forks that are not judged
+    those of forks that get no credit
 credit/ROLE/zero | share of turns | judged turns whose advantage is exactly 0
 credit/ROLE/earned | reward | sum of what the role's turns earned in an episode, mean over episodes, before token
     penalties

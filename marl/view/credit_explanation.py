@@ -45,7 +45,7 @@ def explain_advantage(run_path: Path, turn_name: str) -> str:
     lines = list(_turn_lines(answer, step, trajectory))
     credit = credit_of.get(answer.id)
     if credit is None:
-        return "\n".join([*lines, f"not judged: {reason_without_credit(home.scenario(), answer)}"])
+        return "\n".join([*lines, f"no credit: {reason_without_credit(home.scenario(), answer)}"])
     lines += _derivation_lines(derive_advantage(credit, record, trajectory, credit_of))
     count = len(answer.completion.token_ids)
     if credit.token_advantages:

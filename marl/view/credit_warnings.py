@@ -18,4 +18,4 @@ def conservation_warning(role: str, credit_to_reward_ratio: float) -> str | None
             "each reward is credited several times, as by rules that pay every turn in full (`outcome`, `uniform`): "
             "an agent with more turns counts more"
         )
-    return f"role {role}: conservation {format_metric_value(credit_to_reward_ratio)} instead of 1: {meaning}"
+    return f"role {role}: its credit is {format_metric_value(credit_to_reward_ratio)} times its reward: {meaning}"

@@ -136,7 +136,7 @@ def _draw_turns(
             text += f"\n{'+' if advantage > 0 else ''}{format_metric_value(advantage)}"
             fill = to_hex(_mixed_with_white(advantage, maximum)) if isfinite(advantage) else fill
         elif advantage_by_turn is not None:
-            text += "\nnot judged"
+            text += "\nno credit"
         box = {"boxstyle": "round", "facecolor": fill, "edgecolor": "#555555"}
         axes.text(*positions[turn.id], _escape_dollars(text), ha="center", va="center", bbox=box, fontsize=8)
 

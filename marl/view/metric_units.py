@@ -40,8 +40,8 @@ def metric_meaning(metric: str) -> MetricMeaning:
 
 @cache
 def _metric_table() -> tuple[tuple[re.Pattern[str], MetricMeaning], ...]:
-    """Return (pattern of names, meaning) of every documented metric. Patterns without placeholders come first."""
-    rows: list[tuple[bool, re.Pattern[str], MetricMeaning]] = []
+    """Return (pattern of names, meaning) of every documented metric, those with the most literal text first."""
+    rows: list[tuple[int, re.Pattern[str], MetricMeaning]] = []
     # The sources are read and not imported, because most of these modules import torch.
     for folder, _, names in os.walk(str(files("marl")), followlinks=True):
         for name in names:
@@ -51,8 +51,8 @@ def _metric_table() -> tuple[tuple[re.Pattern[str], MetricMeaning], ...]:
                 metrics, unit, meaning = line.split(" | ")
                 if unit not in _REFERENCES:
                     row = MetricMeaning("" if unit in _NO_UNITS else unit, meaning)
-                    rows += [(bool(_PLACEHOLDER.search(metric)), _pattern(metric), row) for metric in _names(metrics)]
-    rows.sort(key=lambda row: row[0])
+                    rows += [(_literal_length(metric), _pattern(metric), row) for metric in _names(metrics)]
+    rows.sort(key=lambda row: row[0], reverse=True)
     return tuple((pattern, meaning) for _, pattern, meaning in rows)
 
 
@@ -61,6 +61,11 @@ def _names(metrics: str) -> list[str]:
     first, *others = metrics.split(", ")
     path = first.rpartition("/")[0]
     return [first, *(other if "/" in other else f"{path}/{other}" for other in others)]
+
+
+def _literal_length(metric: str) -> int:
+    """Return the number of characters of a documented name outside its placeholders."""
+    return len(_PLACEHOLDER.sub("", metric.replace("...", "")))
 
 
 def _pattern(metric: str) -> re.Pattern[str]:

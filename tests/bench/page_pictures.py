@@ -12,13 +12,17 @@ episodes:
         checkpoint.trajectories=0.2
     python tests/bench/page_pictures.py runs/kuhn_0 runs/kuhn_1 runs/debate runs/critic
 
-`graph_solver_critic.png` and `graph_one_role.png` are drawn by `marl show`:
+`graph_solver_critic.png`, `graph_one_role.png` and `graph_langgraph.png` are drawn by `marl show`, the last one in a
+folder with the files of the LangGraph tutorial (.site/pages/tutorials/langgraph.md), steps 1 to 5:
 
     marl train scenarios/solver_critic.yaml --out runs/solver_critic schedule.steps=10 checkpoint.trajectories=0.5
     marl show runs/solver_critic --best --episodes 1 --graph tests/bench/results/graph_solver_critic.png
     marl new one-role --out solver.yaml
     marl train solver.yaml --out runs/one schedule.steps=20 checkpoint.trajectories=0.1
     marl show runs/one --best --episodes 1 --graph tests/bench/results/graph_one_role.png
+    marl train program.yaml --trust --out runs/graph policies.planner.learner=null schedule.steps=4 evaluate.every=4 \\
+        checkpoint.trajectories=1
+    marl show runs/graph --best --episodes 1 --graph graph_langgraph.png
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from marl.view.page.page_data import PageApi, ServedRun
 from marl.view.page.server import PageServer
 
 OUT = ROOT / "tests" / "bench" / "results"
-COLOURS = 64
+COLOURS = 128
 """Of a picture, so that it stays small."""
 
 
@@ -113,7 +117,9 @@ def take(
     page.wait_for_timeout(2000)
     file = OUT / f"page_{name}.png"
     page.screenshot(path=file)
-    Image.open(file).convert("P", palette=Image.Palette.ADAPTIVE, colors=COLOURS).save(file, optimize=True)
+    # The default method replaces rare colours, such as those of a legend.
+    picture = Image.open(file).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    picture.save(file, optimize=True)
     context.close()
 
 

@@ -76,6 +76,20 @@ def kuhn_run(folder: Path, *overrides: str, steps: int = 2, seed: int = 0, said:
     return folder
 
 
+def with_role_worth(run: Path) -> Path:
+    """The same run, whose last evaluation counted a critic's corrections, and which was measured without the critic."""
+    row = {"step": 3, "eval/held_out/episodes": 40.0, "eval/held_out/critic_fixes": 0.25}
+    row |= {"eval/held_out/critic_fixes_episodes": 32.0, "eval/held_out/critic_breaks": 0.1}
+    with RunFolder(run).metrics_file.open("a") as file:
+        file.write(f"{json.dumps(row)}\n")
+    figures = {"eval/held_out/episodes": 40.0, "eval/held_out/success": 0.5, "eval/without/critic/success": 0.375}
+    figures |= {"eval/worth/critic/success": 0.125, "eval/worth/critic/success_low": -0.1}
+    figures |= {"eval/worth/critic/success_high": 0.3, "eval/without/critic/success_low": 0.2}
+    (run / "without").mkdir()
+    (run / "without" / "critic.json").write_text(json.dumps({"checkpoint": 3, "figures": figures}))
+    return run
+
+
 def figures_of(played: Turn) -> tuple[tuple[str, int], TokenLogprobsAndEntropies]:
     """What an update would have computed: the learner finds the second token less likely than the sampler did."""
     return played.id, TokenLogprobsAndEntropies((-0.1, -0.75, -0.2, 0.0), (0.25, 1.0, 2.5, 0.0))

@@ -73,7 +73,7 @@ def test_the_turns_that_led_to_a_turn_and_those_that_it_led_to_are_named(run: Pa
 
 def test_a_turn_that_is_not_judged_says_why(run: Path) -> None:
     text = explain_advantage(run, "000001.0.0:3")
-    assert text.endswith("not judged: role 'verifier' answers by rule")
+    assert text.endswith("no credit: role 'verifier' answers by rule")
 
 
 def test_held_out_episodes_are_written_before_and_after_training(run: Path) -> None:

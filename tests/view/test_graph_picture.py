@@ -48,7 +48,7 @@ def test_a_box_has_the_colour_and_the_number_of_its_advantage_and_a_verifiers_sc
     draw_graph(episode, file, {ann: 0.5, bob: -1.0}, {"player": "#d55e00"})
     drawn = file.read_text()
     texts = "\n".join(re.findall("<!-- (.*?) -->", drawn, re.DOTALL)).split("\n")
-    assert {"0: a", "+0.5", "1: a", "-1", "2: correct 1", "not judged", "ann"} <= set(texts)
+    assert {"0: a", "+0.5", "1: a", "-1", "2: correct 1", "no credit", "ann"} <= set(texts)
     # The page's opacity of 0.45 over white, by hand: of its orange, and half of it of its blue.
     assert "#f4c28c" in drawn
     assert "#c6dfee" in drawn

@@ -85,7 +85,7 @@ class EpisodeSerializer:
                 reason = "it has no entry in the credit record"
                 if self.scenario:
                     reason = reason_without_credit(self.scenario, turn)
-                described.append({"not_judged": reason})
+                described.append({"no_credit": reason})
                 continue
             rule, pool = record.rules[credit.rule], credit.pool or (credit.agent,)
             if pool not in rewards_of:

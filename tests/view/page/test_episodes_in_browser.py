@@ -94,12 +94,12 @@ def test_episodes_are_filtered_and_a_link_leads_to_the_same_selection(page: Page
     page.get_by_label("unreadable turns").check()
     expect(page.get_by_text("1 episodes")).to_be_visible()
     page.get_by_role("button", name="clear").click()
-    page.get_by_label("words (/)").fill("onerror")
+    page.get_by_label("search (/)").fill("onerror")
     expect(page.get_by_role("link", name="000003.0.0")).to_be_visible()
     again = context.new_page()
     again.goto(page.url)
     expect(again.get_by_text("1 episodes")).to_be_visible()
-    expect(again.get_by_label("words (/)")).to_have_value("onerror")
+    expect(again.get_by_label("search (/)")).to_have_value("onerror")
 
 
 def test_two_siblings_stand_side_by_side(page: Page) -> None:

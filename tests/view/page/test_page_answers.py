@@ -19,7 +19,7 @@ from marl.view.closing_report import closing_report
 from marl.view.credit_explanation import explain_advantage
 from marl.view.page.page_data import NotFoundError, PageApi
 from marl.view.page.reference_players import render_information_state_if_possible
-from tests.support.recorded_runs import HOSTILE, WORDS, kuhn_run
+from tests.support.recorded_runs import HOSTILE, WORDS, kuhn_run, with_role_worth
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +277,7 @@ def test_credit_far_from_the_reward_at_the_end_is_a_warning(tmp_path: Path, monk
     ]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (warning,) = answer(PageApi([run]), "runs")["runs"][0]["warnings"]
-    assert warning.startswith("role player: conservation 2 instead of 1: each reward is credited several times")
+    assert warning.startswith("role player: its credit is 2 times its reward: each reward is credited several times")
     report = closing_report(RunFolder(run), is_finished=True)
     assert f"WARNING {warning}" in report.splitlines()
     (run / "metrics.jsonl").write_text(f"{json.dumps(rows[0])}\n")
@@ -346,11 +346,7 @@ def test_a_team_shows_what_its_roles_corrected_and_what_it_loses_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
-    home = RunFolder(kuhn_run(tmp_path / "team"))
-    row = {"step": 3, "eval/held_out/episodes": 40.0, "eval/held_out/critic_fixes": 0.25}
-    row |= {"eval/held_out/critic_fixes_episodes": 32.0, "eval/held_out/critic_breaks": 0.1}
-    with home.metrics_file.open("a") as file:
-        file.write(f"{json.dumps(row)}\n")
+    home = RunFolder(with_role_worth(kuhn_run(tmp_path / "team")))
     made = PageApi([home.path])
     (corrected,) = answer(made, "runs")["runs"][0]["corrections"]
     # A quarter of 32 wrong answers, and a tenth of all 40 answers.
@@ -363,11 +359,6 @@ def test_a_team_shows_what_its_roles_corrected_and_what_it_loses_without_one(
         40,
     ]
     assert "role critic corrected 8 of 32 wrong answers and spoilt 4 of 40" in closing_report(home, is_finished=True)
-    figures = {"eval/held_out/episodes": 40.0, "eval/held_out/success": 0.5, "eval/without/critic/success": 0.375}
-    figures |= {"eval/worth/critic/success": 0.125, "eval/worth/critic/success_low": -0.1}
-    figures |= {"eval/worth/critic/success_high": 0.3, "eval/without/critic/success_low": 0.2}
-    (home.path / "without").mkdir()
-    (home.path / "without" / "critic.json").write_text(json.dumps({"checkpoint": 3, "figures": figures}))
     (home.path / "without" / "damaged.json").write_text("{")
     (measured,) = answer(made, "runs")["runs"][0]["without_roles"]
     assert measured == {

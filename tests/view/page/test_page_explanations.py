@@ -14,7 +14,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from marl.core.types import EpisodeMeasuresAndNewStarts
 from marl.runs.run_folder import RunFolder
 from tests.support.browsed_page import EPISODE, visit
-from tests.support.recorded_runs import kuhn_episode, kuhn_run
+from tests.support.recorded_runs import kuhn_episode, kuhn_run, with_role_worth
 from tests.support.served_page import CHROMIUM, serving
 
 pytestmark = [
@@ -225,3 +225,20 @@ def test_segments_of_an_answer_have_borders_and_each_its_credit(page: Page, runs
     advantage = RunFolder(runs[0]).read_credit_of_step(1).turns()["000001.0.2", 0].advantage
     shown = page.locator(".said .segment-credit b").all_text_contents()
     assert list(map(number, shown)) == pytest.approx([advantage, advantage], rel=1e-3)
+
+
+@pytest.mark.parametrize("context", [{"viewport": {"width": 390, "height": 844}}], indirect=True, ids=["390"])
+def test_what_a_role_is_worth_is_read_on_a_phone_without_scrolling_sideways(
+    context: BrowserContext, runs: list[Path], tmp_path: Path
+) -> None:
+    team = with_role_worth(shutil.copytree(runs[1], tmp_path / "team"))
+    with serving([team]) as server:
+        page = context.new_page()
+        page.goto(server.url)
+        rows = page.get_by_role("region", name="worth of each role").get_by_role("row").filter(has_text="critic")
+        expect(rows).to_have_count(2)
+        expect(rows.first).to_have_text("critic8 of 324 of 403")
+        expect(rows.last).to_contain_text("+0.125 [\N{MINUS SIGN}0.1, 0.3]")
+        box = rows.last.get_by_role("cell").filter(has_text="+0.125").bounding_box()
+        assert box
+        assert box["x"] + box["width"] <= 390

@@ -226,8 +226,8 @@ def test_held_out_starts_are_counted_by_what_changed(page: Page, runs: list[Path
 
 def test_everything_is_reached_without_a_mouse(page: Page) -> None:
     page.keyboard.press("/")
-    page.get_by_label("words (/)").wait_for()
-    expect(page.get_by_label("words (/)")).to_be_focused()
+    page.get_by_label("search (/)").wait_for()
+    expect(page.get_by_label("search (/)")).to_be_focused()
     page.keyboard.type("bet")
     page.keyboard.press("Escape")
     expect(page).to_have_url(re.compile("text=bet"))
@@ -254,7 +254,7 @@ def test_everything_is_reached_without_a_mouse(page: Page) -> None:
 def test_escape_leads_from_an_episode_to_the_list_with_its_filters_and_never_off_the_page(page: Page) -> None:
     visit(page, EPISODE)
     page.keyboard.press("Escape")
-    expect(page.get_by_label("words (/)")).to_be_visible()
+    expect(page.get_by_label("search (/)")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("heading", name="curves")).to_be_visible()
     page.keyboard.press("Escape")

@@ -1,7 +1,7 @@
 // Cards of runs: whether each is going well, at a glance, with the figures behind that sentence.
 import { address, figure, html, value } from "./words.js";
 import { spelled } from "./text.js";
-import { Term } from "./meanings.js";
+import { Term, written } from "./meanings.js";
 import { alarmName, alarmSubject, GOALS, State, stepRanges } from "./run_state.js";
 
 const RUNNING = ["training", "silent"];
@@ -61,9 +61,10 @@ function Progress({ run, status }) {
     <p class="faint"><${State} status=${status} whole=${true} /></p>`;
 }
 
-function Best({ best }) {
+// `main`: the main figure, whose name stands above.
+function Best({ best, main }) {
   if (!best) return null;
-  return html`<p>best: step ${best.step}, ${spelled(best.metric)} ${figure(best.value)}${best.kept ? "" : best.step ? ", its checkpoint is not kept" : ", before training"}</p>`;
+  return html`<p>best: ${figure(best.value)} after step ${best.step}${main?.metric === best.metric ? "" : ` (${spelled(best.metric)})`}${best.kept ? "" : best.step ? ", its checkpoint is not kept" : ", before training"}</p>`;
 }
 
 function Links({ run }) {
@@ -77,8 +78,8 @@ function Card({ run, status }) {
     <div class="run-head"><h3><i class="swatch" style=${{ backgroundColor: run.colour }}></i>${run.name}</h3><b class="verdict ${look}"><span aria-hidden="true">${sign}</span> ${spelled(words)}</b></div>
     <${Progress} run=${run} status=${status} />
     ${run.problem ? html`<p class="warning">${spelled(run.problem)}</p>` : html`<${MainFigure} main=${run.figure} colour=${run.colour} />`}
-    <${Best} best=${run.best} />
-    ${run.warnings.map((warning) => html`<p class="warning">WARNING ${spelled(warning)}</p>`)}
+    <${Best} best=${run.best} main=${run.figure} />
+    ${run.warnings.map((warning) => html`<p class="warning">WARNING ${written(spelled(warning))}</p>`)}
     ${run.alarms.map((alarm) => html`<p class=${active(run).includes(alarm) ? "warning" : "faint"}>ALARM run ${run.name}, <${Term} kind="metrics" name=${alarm.name}>${alarmName(alarm)}<//>, ${stepRanges(alarm)}${active(run).includes(alarm) ? ", still holds" : ""}
       ${" "}<a href=${address("episodes", { run: run.name, alarm: alarm.name })}>episodes of these steps</a></p>`)}
     <${Links} run=${run} /></li>`;

@@ -49,7 +49,7 @@ function formula(chain) {
 // `update`: remark on the update of the turn's policy, for the credit record that training used.
 export function Chain({ chain, title, run, step, update }) {
   if (!chain) return html`<section class="chain"><h3>${title}</h3><p>The credit record of this step is missing.</p></section>`;
-  if (chain.not_judged) return html`<section class="chain"><h3>${title}</h3><p>not judged: ${spelled(chain.not_judged)}</p></section>`;
+  if (chain.no_credit) return html`<section class="chain"><h3>${title}</h3><p>no credit: ${spelled(chain.no_credit)}</p></section>`;
   return html`<section class="chain" aria-label=${title}><h3>${title} <small>${spelled(chain.field)}</small></h3><ol>
     <${Rewards} chain=${chain} /><${Assigned} chain=${chain} />
     <li><${Rule} part="baseline" rule=${chain.baseline_rule} /><${Peers} chain=${chain} run=${run} step=${step} /></li>

@@ -33,7 +33,7 @@ function Outcome({ turn, rewards }) {
 }
 
 function Said({ turn, system, first, chain, rewards, colour, chosen, choose, markdown }) {
-  const advantage = chain && !chain.not_judged ? value(chain.advantage) : null;
+  const advantage = chain && !chain.no_credit ? value(chain.advantage) : null;
   const Body = markdown ? Markdown : Written;
   return html`${system ? html`<details class="system"><summary>system message of ${turn.role}</summary><${Written} text=${system} label="system message of ${turn.role}" /></details>` : null}
     <article class=${chosen ? "said chosen" : "said"} style=${{ borderLeftColor: colour }} data-said=${turn.index} aria-label="turn ${turn.index} of ${spelled(turn.agent)}">

@@ -53,8 +53,8 @@ export function RuleComparison({ step, judged }) {
     ${judged.differences.length ? html`<ul class="plain">${judged.differences.map((line) => html`<li><code>${spelled(line)}</code></li>`)}</ul><p class="faint">Every other setting is the run's.</p>`
       : html`<p class="faint">This is the run's own rule.</p>`}
     ${judged.notes.map((note) => html`<p class="faint">${spelled(note)}</p>`)}
-    <div class="wide" tabindex="0" role="region" aria-label="credit of the step by role"><table><thead><tr><th>role</th><th>rule</th><th>turns</th><th>mean earned</th><th>its deviation</th>
-      <th>mean advantage</th><th>its deviation</th><th>advantage 0</th><th>same sign</th><th>correlation</th></tr></thead>
+    <div class="wide wrapped" tabindex="0" role="region" aria-label="credit of the step by role"><table><thead><tr><th>role</th><th>rule</th><th>turns</th><th>mean earned</th><th>standard deviation</th>
+      <th>mean advantage</th><th>standard deviation</th><th>advantage 0</th><th>same sign as the run's</th><th>correlation with the run's</th></tr></thead>
     <tbody>${judged.summary.flatMap((each) => [html`<${Row} role=${each.role} rule="the run's own" figures=${each.own} />`,
       html`<${Row} role=${each.role} rule=${ruleName(judged.rule)} figures=${each.other} agreement=${each.agreement} />`])}</tbody></table></div></section>`;
 }

@@ -69,7 +69,7 @@ const version = ([first, last]) => (first === last ? `version ${first}` : `versi
 function Turn({ run, episode, turn, chain, shaded, other, shade, setShade, scale, mismatch }) {
   const sampled = turn.tokens.ids.length > 0;
   return html`<article class="turn" aria-label="turn ${turn.index}">
-    <h3 tabindex="-1" id="turn-title">turn ${turn.index}: ${spelled(turn.agent)} <small>role ${turn.role}, policy ${turn.policy}${sampled ? `, ${version(turn.versions)}` : ""}${turn.attempt ? `, after ${turn.attempt} refused` : ""}</small></h3>
+    <h3 tabindex="-1" id="turn-title">turn ${turn.index}: ${spelled(turn.agent)} <small>role ${turn.role}, policy ${turn.policy}${sampled ? `, ${version(turn.versions)}` : ""}${turn.attempt ? `, attempt ${turn.attempt + 1}` : ""}</small></h3>
     <${Messages} run=${run} episode=${episode} turn=${turn} />
     <${Answer} turn=${turn} chain=${shaded} learnt=${chain} shade=${shade} setShade=${setShade} scale=${scale} mismatch=${mismatch} />
     <${Scores} turn=${turn} /><${Knowledge} turn=${turn} />

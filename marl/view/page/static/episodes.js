@@ -31,15 +31,15 @@ function Filters({ run, query, change }) {
   // The sum of rewards of a zero-sum game is always 0: its best and worst episodes are those of the learner.
   const reorder = ({ order }) => change({ order, ...(["best", "worst"].includes(order) && !query.figure && !query.role ? { figure: run.ordering_figure } : {}) });
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
-    <${Field} name="text" label="words (/)"><input id="filter-text" type="search" value=${query.text || ""} onInput=${(event) => change({ text: event.target.value })} /><//>
+    <${Field} name="text" label="search (/)"><input id="filter-text" type="search" value=${query.text || ""} onInput=${(event) => change({ text: event.target.value })} /><//>
     <${Choice} name="role" label="role" query=${query} change=${change} choices=${[["", "any"], ...plain(run.roles)]} />
     ${run.games.length ? html`<${Choice} name="game" label="game" query=${query} change=${change} choices=${[["", "any"], ...plain(run.games)]} />` : null}
     <${Entry} name="first" label="from step" query=${query} change=${change} /><${Entry} name="last" label="to step" query=${query} change=${change} />
     <${Choice} name="figure" label="figure" query=${query} change=${change} choices=${[["", "sum of rewards"], ...run.figures.map((name) => [name, name.startsWith("return/") ? `${name}, sum of its seats` : name])]} />
     <${Entry} name="low" label="at least" query=${query} change=${change} /><${Entry} name="high" label="at most" query=${query} change=${change} />
-    ${alarms.length ? html`<${Choice} name="alarm" label="while alarm" query=${query} change=${change} choices=${[["", "any step"], ...alarms]} />` : null}
+    ${alarms.length ? html`<${Choice} name="alarm" label="during alarm" query=${query} change=${change} choices=${[["", "any step"], ...alarms]} />` : null}
     <${Choice} name="order" label="order" query=${query} change=${reorder} choices=${[["", "newest first"], ["oldest", "oldest first"], ["best", "best first"], ["worst", "worst first"], ["longest", "longest first"], ["shortest", "shortest first"]]} />
-    <${Flag} name="unreadable" label="unreadable turns" query=${query} change=${change} /><${Flag} name="cut_off" label="cut-off turns" query=${query} change=${change} />
+    <${Flag} name="unreadable" label="with unreadable turns" query=${query} change=${change} /><${Flag} name="cut_off" label="with cut-off turns" query=${query} change=${change} />
     <button type="button" onClick=${() => go("episodes", { run: run.name })}>clear</button></form>`;
 }
 

@@ -24,11 +24,11 @@ function fill(advantage, scale) {
 }
 
 const label = (turn, chain, advantage) => `turn ${turn.index}, ${turn.agent}, ${turn.action === null ? "unreadable" : spelled(turn.action)}`
-  + (!chain ? "" : advantage === null ? ", not judged" : `, advantage ${figure(advantage, true)}`);
+  + (!chain ? "" : advantage === null ? ", no credit" : `, advantage ${figure(advantage, true)}`);
 
 function Node({ turn, chain, scale, chosen, choose }) {
   const [x, y] = middle(turn);
-  const advantage = chain && !chain.not_judged ? value(chain.advantage) : null;
+  const advantage = chain && !chain.no_credit ? value(chain.advantage) : null;
   const press = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(turn.index); } };
   const gave = turn.gave.map((score) => `${score.name} ${figure(score.value)}`).join(", ");
   const said = cut(spelled(gave || (turn.action ?? "?")).replace(/\s+/g, " "), 14);
@@ -38,7 +38,7 @@ function Node({ turn, chain, scale, chosen, choose }) {
     <rect class="ground" x=${x - BOX.width / 2} y=${y - BOX.height / 2} width=${BOX.width} height=${BOX.height} rx="6" />
     <rect class="box" x=${x - BOX.width / 2} y=${y - BOX.height / 2} width=${BOX.width} height=${BOX.height} rx="6" fill=${fill(advantage, scale)} />
     <text x=${x} y=${y - 4}>${turn.index}: ${said}</text>
-    <text class="small" x=${x} y=${y + 13}>${advantage === null ? (chain ? "not judged" : "") : figure(advantage, true)}</text></g>`;
+    <text class="small" x=${x} y=${y + 13}>${advantage === null ? (chain ? "no credit" : "") : figure(advantage, true)}</text></g>`;
 }
 
 const MARGIN = 12;  // rows that are drawn above and below those in sight

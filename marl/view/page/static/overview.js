@@ -77,7 +77,7 @@ function Settings({ compared, names, pair }) {
   const words = !pair ? `${differing.size} differ, seeds left out` : compared.differing.length ? `${differing.size} differ` : seeds.length ? "The runs differ only in their seed." : "No setting differs, not even the seed.";
   return html`<section aria-label="settings"><h2>settings</h2>${several ? html`<p class="tools"><button type="button" aria-pressed=${all ? "true" : "false"} onClick=${() => setAll(!all)}>all settings</button>
     <span>${words}</span></p>` : null}
-    ${rows.length ? html`<div class="wide short" tabindex="0" role="region" aria-label="table of settings"><table><thead><tr><th>setting</th>${names.map((name) => html`<th>${name}</th>`)}</tr></thead>
+    ${rows.length ? html`<div class="wide short settings" tabindex="0" role="region" aria-label="table of settings"><table><thead><tr><th>setting</th>${names.map((name) => html`<th>${name}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr class=${several && differing.has(row.name) ? "differs" : null}><th scope="row">${row.name}</th>${row.values.map((each) => html`<td class="text">${each === null ? "–" : spelled(each)}</td>`)}</tr>`)}</tbody></table></div>` : null}</section>`;
 }
 
@@ -94,7 +94,7 @@ function Ledger({ runs }) {
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.ledger)))];
   const facts = [...new Set(runs.flatMap((run) => Object.keys(run.environment)))];
   const unit = (name) => (name.startsWith("time/") ? " s" : "");
-  return html`<section aria-label="ledger"><h2>tokens, time and money</h2>
+  return html`<section aria-label="ledger"><h2>tokens and time</h2>
     <div class="wide" tabindex="0" role="region" aria-label="table of costs"><table><thead><tr><th>sum over the run</th>${runs.map((run) => html`<th>${run.name}</th>`)}</tr></thead>
     <tbody>${names.map((name) => html`<tr><th scope="row"><${Term} kind="metrics" name=${name} /></th>${runs.map((run) => html`<td>${name in run.ledger ? figure(run.ledger[name]) + unit(name) : "–"}</td>`)}</tr>`)}</tbody></table></div>
     <details><summary>machine and versions</summary><div class="wide" tabindex="0" role="region" aria-label="machine and versions"><table><thead><tr><th>fact</th>${runs.map((run) => html`<th>${run.name}</th>`)}</tr></thead>

@@ -7,24 +7,29 @@ const between = ({ low, high }) => (low === null ? "" : ` [${figure(low)}, ${fig
 // The interval of the difference does not contain 0.
 const isClear = ({ low, high }) => low !== null && (low > 0 || high < 0);
 
+// A table whose first columns say which run and which role; the run's is left out where there is only one.
+function RoleTable({ label, columns, rows, several }) {
+  return html`<div class="wide wrapped" tabindex="0" role="region" aria-label=${label}><table><thead><tr>${several ? html`<th>run</th>` : null}<th>role</th>${columns.map((words) => html`<th>${words}</th>`)}</tr></thead>
+    <tbody>${rows.map(([run, each, ...cells]) => html`<tr>${several ? html`<td>${run.name}</td>` : null}<th scope="row">${spelled(name(each))}</th>${cells.map((cell) => html`<td>${cell}</td>`)}</tr>`)}</tbody></table></div>`;
+}
+
 function Corrections({ runs }) {
-  const rows = runs.flatMap((run) => run.corrections.map((each) => ({ ...each, run: run.name })));
+  const rows = runs.flatMap((run) => run.corrections.map((each) => [run, each, each.wrong ? `${each.fixed} of ${each.wrong}` : "none was wrong", each.right ? `${each.spoilt} of ${each.right}` : "none was right", each.step]));
   if (!rows.length) return null;
-  return html`<div class="wide" tabindex="0" role="region" aria-label="table of corrections"><table><thead><tr><th>run</th><th>role</th><th>corrected wrong answers</th><th>spoilt right answers</th><th>step</th></tr></thead>
-    <tbody>${rows.map((each) => html`<tr><td>${each.run}</td><th scope="row">${spelled(name(each))}</th><td>${each.fixed} of ${each.wrong}</td><td>${each.spoilt} of ${each.right}</td><td>${each.step}</td></tr>`)}</tbody></table></div>
-    <p class="faint">Of the role before it, on the held-out starts of the newest evaluation.</p>`;
+  return html`<${RoleTable} label="table of corrections" columns=${["wrong answers corrected", "right answers spoilt", "after step"]} rows=${rows} several=${runs.length > 1} />
+    <p class="faint">Answers of the role before it, on the held-out starts of the newest evaluation.</p>`;
 }
 
 function WithAndWithout({ runs }) {
-  const rows = runs.flatMap((run) => run.without_roles.filter((each) => !/_(fixes|breaks)$/.test(each.measure)).map((each) => ({ ...each, run: run.name })));
+  const worth = (each) => html`${isClear(each) ? html`<b>${figure(each.worth, true)}</b>` : figure(each.worth, true)}${between(each)}`;
+  const rows = runs.flatMap((run) => run.without_roles.filter((each) => !/_(fixes|breaks)$/.test(each.measure))
+    .map((each) => [run, each, spelled(each.measure), worth(each), figure(each.present), figure(each.absent), figure(each.episodes), figure(each.checkpoint)]));
   if (!rows.length) return html`<p class="faint">What a team loses without a role: <code>marl eval RUN --without ROLE</code> measures it and adds it here.</p>`;
-  return html`<div class="wide" tabindex="0" role="region" aria-label="table of measures without a role"><table><thead><tr><th>run</th><th>role</th><th>measure</th><th>with it</th><th>without it</th><th>difference [95 %, paired]</th><th>starts</th><th>step</th></tr></thead>
-    <tbody>${rows.map((each) => html`<tr><td>${each.run}</td><th scope="row">${spelled(name(each))}</th><td>${spelled(each.measure)}</td><td>${figure(each.present)}</td><td>${figure(each.absent)}</td>
-      <td>${isClear(each) ? html`<b>${figure(each.worth, true)}</b>` : figure(each.worth, true)}${between(each)}</td><td>${figure(each.episodes)}</td><td>${figure(each.checkpoint)}</td></tr>`)}</tbody></table></div>
-    <p class="faint">Without a role, its seats pass on what they read. Bold: the interval does not contain 0.</p>`;
+  return html`<${RoleTable} label="table of measures without a role" columns=${["measure", "difference", "with it", "without it", "starts", "after step"]} rows=${rows} several=${runs.length > 1} />
+    <p class="faint">Difference: the mean of the measure with the role minus the mean without it, on the same held-out starts, with its 95 % interval; bold if the interval does not contain 0. A seat without its role passes on what it read.</p>`;
 }
 
 export function RoleWorth({ runs }) {
   if (!runs.some((run) => run.corrections.length || run.without_roles.length)) return null;
-  return html`<section aria-label="worth of each role"><h2>worth of each role</h2><${Corrections} runs=${runs} /><${WithAndWithout} runs=${runs} /></section>`;
+  return html`<section aria-label="worth of each role"><h2>what each role is worth</h2><${Corrections} runs=${runs} /><${WithAndWithout} runs=${runs} /></section>`;
 }

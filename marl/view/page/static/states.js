@@ -16,7 +16,7 @@ const AT_ONCE = 60;
 // Strategies measured by an evaluation: the newest policy, the run's average policy and the reference players.
 function Strategy({ each }) {
   const columns = { newest: each.newest, ...(each.average ? { average: each.average } : {}), ...each.reference };
-  return html`<article class="state"><h3>${each.game ? `${each.game}, ` : ""}${spelled(each.agent)} <small>${each.attempt ? `after ${each.attempt} refused, ` : ""}${each.distance === null ? "" : `${share(each.distance)} away from ${Object.keys(each.reference)[0]}`}</small></h3>
+  return html`<article class="state"><h3>${each.game ? `${each.game}, ` : ""}${spelled(each.agent)} <small>${each.attempt ? `attempt ${each.attempt + 1}, ` : ""}${each.distance === null ? "" : `${share(each.distance)} away from ${Object.keys(each.reference)[0]}`}</small></h3>
     ${each.drawing ? html`<${Board} drawing=${each.drawing} />` : html`<${Written} text=${cut(each.state, 400)} label="information state" />`}
     <${Moves} moves=${each.moves} columns=${columns} /></article>`;
 }
@@ -32,7 +32,7 @@ function Strategies({ run, query, version }) {
   const change = (changes) => stay("states", { ...query, run: run.name, ...changes });
   return html`<p class="tools"><label>step <select value=${String(answer.step)} disabled=${!live} onChange=${(event) => change({ step: event.target.value })}>${answer.steps.map((each) => html`<option value=${String(each)}>${each}</option>`)}</select></label>
       <label>order <select value=${far ? "far" : ""} onChange=${(event) => change({ order: event.target.value })}><option value="">as in the game</option><option value="far">furthest from the game's player first</option></select></label></p>
-    <p class="faint">newest: the policy's own probabilities after step ${answer.step}${answer.averaged ? `; average: of ${answer.averaged} evaluations up to then, weighted by how likely the policy itself gets there` : ""}; then the game's reference players. The rest to 100 % are answers that are no legal move.</p>
+    <p class="faint">newest: the policy's own probabilities after step ${answer.step}${answer.averaged ? `; average: of ${answer.averaged} evaluations up to then, weighted by the agent's own probability of getting to the state` : ""}; then the game's reference players. The rest to 100 % are answers that are no legal move.</p>
     ${answer.problem ? html`<p class="warning">no average: ${spelled(answer.problem)}</p>` : null}
     ${answer.states.length < answer.count ? html`<p class="faint">This report holds the first ${answer.states.length} of ${answer.count} states.</p>` : null}
     <div class="states">${states.slice(0, shown).map((each) => html`<${Strategy} each=${each} />`)}</div>

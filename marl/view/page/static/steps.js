@@ -9,11 +9,12 @@ import { Term, useMeanings, written } from "./meanings.js";
 const PAGE = 100;
 
 // The rules are compared on one episode: the first that was recorded of the step.
-function RulesLink({ run, step }) {
+function StepLinks({ run, step, rules }) {
   const { answer } = useAnswer("episodes", { run: run.name, first: step, last: step, order: "oldest", limit: 1 });
   if (!answer) return null;
-  if (!answer.episodes.length) return html`<span class="faint">no episode of this step was recorded</span>`;
-  return html`<a href=${address("episode", { run: run.name, step, episode: answer.episodes[0].episode })}>compare credit rules on an episode</a>`;
+  if (!answer.episodes.length) return html`<p class="faint">No episode of this step was recorded.</p>`;
+  return html`<p class="tools"><a href=${address("episodes", { run: run.name, first: step, last: step })}>its episodes</a><a href=${address("states", { run: run.name, step })}>its information states</a>
+    ${rules ? html`<a href=${address("episode", { run: run.name, step, episode: answer.episodes[0].episode })}>compare credit rules on an episode</a>` : null}</p>`;
 }
 
 function Step({ run, step, rules }) {
@@ -21,21 +22,20 @@ function Step({ run, step, rules }) {
   const section = useRef(null), meanings = useMeanings()?.metrics ?? {};
   useEffect(() => { section.current?.scrollIntoView(); }, [step]);
   if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
-  return html`<section ref=${section} aria-label="step ${step}"><h3>step ${step}</h3><p class="tools"><a href=${address("episodes", { run: run.name, first: step, last: step })}>its episodes</a>
-    <a href=${address("states", { run: run.name, step })}>its information states</a>${rules ? html`<${RulesLink} run=${run} step=${step} />` : null}</p>
+  return html`<section ref=${section} aria-label="step ${step}"><h3>step ${step}</h3><${StepLinks} run=${run} step=${step} rules=${rules} />
     ${answer ? html`<div class="wide short" tabindex="0" role="region" aria-label="all metrics of step ${step}"><table><tbody>${Object.entries(answer).map(([name, number]) => html`<tr><th scope="row">${name}</th><td>${figure(number)}</td><td class="faint">${meanings[name]?.unit}</td><td class="faint text">${written(meanings[name]?.meaning ?? "")}</td></tr>`)}</tbody></table></div>` : null}</section>`;
 }
 
 const LOOK = { x: axis("", {}), smoothing: 0, logarithmic: false };
 
-// Advantages, lengths and entropies in the recorded steps: median, the middle half and nine tenths of each role.
+// Advantages, lengths and entropies in the recorded steps: median, the middle 50 % and the middle 90 % of each role.
 function Distributions({ run, version, theme }) {
   const { answer, error } = useAnswer("distributions", { run: run.name }, version, true);
   if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
   if (!answer) return html`<p role="status">reading the recorded steps…</p>`;
   if (!answer.panels.length) return null;
   const open = (_, step) => go("episodes", { run: run.name, first: step, last: step });
-  return html`<section aria-label="distributions"><h2>distributions by step</h2><p class="faint">Line: median; bands: the middle half and the middle nine tenths${answer.read < answer.recorded ? `; ${answer.read} of ${answer.recorded} recorded steps` : ""}. A click opens the step's episodes.</p>
+  return html`<section aria-label="distributions"><h2>distributions by step</h2><p class="faint">Line: median; bands: the middle 50 % and the middle 90 %${answer.read < answer.recorded ? `; ${answer.read} of ${answer.recorded} recorded steps` : ""}. A click opens the step's episodes.</p>
     <div class="charts">${answer.panels.map((panel) => html`<${Chart} key=${panel.metric} panel=${panel} theme=${theme} open=${open} look=${LOOK} />`)}</div></section>`;
 }
 

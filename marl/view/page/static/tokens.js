@@ -12,7 +12,7 @@ const orange = (strength) => `rgba(230, 120, 0, ${(0.5 * strength).toFixed(3)})`
 
 // Advantage of each token: the rule's own, or the turn's if the rule assigns credit per turn. Imposed tokens have none.
 export function advantages(turn, chain) {
-  if (!chain || chain.not_judged) return turn.tokens.ids.map(() => null);
+  if (!chain || chain.no_credit) return turn.tokens.ids.map(() => null);
   const imposed = new Set(turn.tokens.imposed);
   return turn.tokens.ids.map((_, i) => (imposed.has(i) ? null : value(chain.tokens.length ? chain.tokens[i] : chain.advantage)));
 }
@@ -38,7 +38,7 @@ export function SegmentedText({ turn, chain, label }) {
 
 // Per-token values from the training update, or nulls if they were not recorded.
 export function recorded(turn, chain, name) {
-  const known = chain && !chain.not_judged ? chain[name] : [];
+  const known = chain && !chain.no_credit ? chain[name] : [];
   return turn.tokens.ids.map((_, i) => (known.length ? value(known[i]) : null));
 }
 
@@ -59,7 +59,7 @@ function Swatch({ colour, words }) {
 
 function Legend({ shade, scale, known }) {
   if (!known && shade === "advantage") return html`<p class="faint">This turn has no credit record.</p>`;
-  if (!known) return html`<p class="faint">Not recorded for this turn: it was not learnt from in the update after its step, or its learner does not report single tokens, as those in processes of their own.</p>`;
+  if (!known) return html`<p class="faint">Not recorded for this turn: the update after its step did not use it, or its learner does not report single tokens; learners in processes of their own do not.</p>`;
   const ends = {
     advantage: [[orange(1), figure(-scale)], [orange(0), "0"], [blue(1), figure(scale, true)]],
     logprob: [[orange(0), "0: certain"], [orange(1), `${figure(-FULL_LOGPROB)} nats or less`]],

@@ -69,7 +69,7 @@ class SharedPropertyBaseline(PeerBaselineConfig):
 
 
 class GrpoBaseline(SharedPropertyBaseline, StandardizingBaseline):
-    """GRPO (arXiv 2402.03300): credit minus the mean of the peers in this step, divided by their standard deviation."""
+    """GRPO (arXiv 2402.03300): credit minus the mean of the peers in this step; with `std`, in standard deviations."""
 
     kind: str = "group"
     like: SharedProperty = "start"

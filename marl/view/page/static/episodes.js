@@ -16,9 +16,12 @@ function Choice({ name, label, query, change, choices }) {
     ${choices.map(([value, words]) => html`<option value=${value}>${words}</option>`)}</select><//>`;
 }
 
+// What is typed is kept until it is entered: a page that is drawn anew meanwhile must not take it away.
 function Entry({ name, label, query, change, kind = "number" }) {
-  return html`<${Field} name=${name} label=${label}><input id="filter-${name}" type=${kind} step="any" value=${query[name] || ""}
-    onChange=${(event) => change({ [name]: event.target.value })} /><//>`;
+  const [typed, type] = useState(null);
+  const enter = (event) => { type(null); change({ [name]: event.target.value }); };
+  return html`<${Field} name=${name} label=${label}><input id="filter-${name}" type=${kind} step="any" value=${typed ?? (query[name] || "")}
+    onInput=${(event) => type(event.target.value)} onChange=${enter} /><//>`;
 }
 
 function Flag({ name, label, query, change }) {

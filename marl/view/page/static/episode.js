@@ -110,7 +110,7 @@ function Siblings({ episode, run, compare }) {
   };
   return html`${episode.siblings.length ? html`<details open=${compare}><summary>group ${episode.group}: ${episode.siblings.length} episodes from one start</summary>
     <ul class="plain siblings">${episode.siblings.map((each) => row(episode.step, each.episode, Object.entries(each.figures).filter(([name]) => name.startsWith("agent/"))
-      .map(([name, paid]) => `${name.slice(6)} ${figure(paid, true)}`).join(", "), html`<span class="faint">advantages ${of(each.episode)}</span>`))}</ul></details>` : null}
+      .map(([name, paid]) => `${name.slice(6)} ${figure(paid, true)}`).join(", "), html`<span class="faint">advantages in training ${of(each.episode)}</span>`))}</ul></details>` : null}
     ${elsewhere.length ? html`<details open=${episode.held_out}><summary>the same start ${episode.held_out ? `after ${elsewhere.length} other` : `in ${elsewhere.length} other`} step${elsewhere.length === 1 ? "" : "s"}, by other weights</summary>
       <ul class="plain siblings">${elsewhere.map(([step, name]) => row(step, name, `step ${step}`, ""))}</ul></details>` : null}`;
 }

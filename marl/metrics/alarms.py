@@ -66,6 +66,8 @@ class _AlarmDefinition:
     """Watched metric: METRIC of `role/NAME/METRIC`, or the full name with `{name}` for a role or policy."""
     message_format: str
     """Format string of the warning with the fields `value`, `move`, `turns` and `rule`."""
+    summary: str
+    """Predicate of a sentence whose subject is the role, policy or pair of metrics."""
     relative: bool = False
     """True if limits are multiples of the metric's mean over the first steps."""
     too_low: bool = False
@@ -77,27 +79,60 @@ class _AlarmDefinition:
 
 
 _ALARM_DEFINITIONS: dict[AlarmKind, _AlarmDefinition] = {
-    "constant": _AlarmDefinition("constant", "says {move!r} in {value:.0%} of its choices ({turns} turns a step)"),
-    "unreadable": _AlarmDefinition("illegal", "{value:.0%} of {turns} turns a step cannot be read"),
-    "repeated": _AlarmDefinition("repeated", "repeats itself, whatever it is asked, with probability {value:.2f}"),
-    "distinct": _AlarmDefinition(
-        "distinct2", "says few different things: distinct-2 is {value:.3g}", relative=True, too_low=True
+    "constant": _AlarmDefinition(
+        "constant",
+        "says {move!r} in {value:.0%} of its choices ({turns} turns a step)",
+        "gives nearly always the same answer",
     ),
-    "entropy": _AlarmDefinition("entropy", "samples at {value:.3g} nats a token"),
-    "length": _AlarmDefinition("tokens", "says {value:.3g} tokens a turn", relative=True),
-    "cut": _AlarmDefinition("cut", "{value:.0%} of {turns} turns a step are cut off by max_tokens"),
+    "unreadable": _AlarmDefinition(
+        "illegal", "{value:.0%} of {turns} turns a step cannot be read", "gives answers that cannot be read"
+    ),
+    "repeated": _AlarmDefinition(
+        "repeated",
+        "repeats itself, whatever it is asked, with probability {value:.2f}",
+        "repeats itself, whatever it is asked",
+    ),
+    "distinct": _AlarmDefinition(
+        "distinct2",
+        "says few different things: distinct-2 is {value:.3g}",
+        "says few different things",
+        relative=True,
+        too_low=True,
+    ),
+    "entropy": _AlarmDefinition(
+        "entropy", "samples at {value:.3g} nats a token", "samples with too little or too much entropy"
+    ),
+    "length": _AlarmDefinition(
+        "tokens", "says {value:.3g} tokens a turn", "gives much longer or shorter answers than at first", relative=True
+    ),
+    "cut": _AlarmDefinition(
+        "cut", "{value:.0%} of {turns} turns a step are cut off by max_tokens", "has its answers cut off"
+    ),
     "reward": _AlarmDefinition(
-        "reward_std", "its returns are all the same (standard deviation {value:.2g})", too_low=True
+        "reward_std",
+        "its returns are all the same (standard deviation {value:.2g})",
+        "gets the same return in all episodes",
+        too_low=True,
     ),
     "credit": _AlarmDefinition(
         "credit/{name}/nonzero",
         "its credit ({rule}) is 0 or missing in all of {turns} turns a step, though its returns differ",
+        "gets no credit, though its returns differ",
         too_low=True,
     ),
-    "return_fell": _AlarmDefinition("return", "its mean return over ten steps is {value:.3g}, far below its best"),
-    "faulty": _AlarmDefinition("faulty", "{value:.1%} of {turns} verdicts a step are faulty: a check's code failed"),
+    "return_fell": _AlarmDefinition(
+        "return",
+        "its mean return over ten steps is {value:.3g}, far below its best",
+        "has fallen far below its best return",
+    ),
+    "faulty": _AlarmDefinition(
+        "faulty",
+        "{value:.1%} of {turns} verdicts a step are faulty: a check's code failed",
+        "has checks whose code fails",
+    ),
     "samples": _AlarmDefinition(
         "policy/{name}/samples",
+        "gets no sample to learn from",
         "gets no sample to learn from",
         too_low=True,
         scope="policy",
@@ -106,10 +141,13 @@ _ALARM_DEFINITIONS: dict[AlarmKind, _AlarmDefinition] = {
     "kl": _AlarmDefinition(
         "policy/{name}/kl_update",
         "an update moves it by {value:.3g} nats a token; set learner.stop_at_kl, or lower learner.lr",
+        "changes too much in an update",
         scope="policy",
         unit="updates",
     ),
-    "proxy": _AlarmDefinition("", "{rule}", scope="proxy", unit="evaluations"),
+    "proxy": _AlarmDefinition(
+        "", "{rule}", "rises while the metric that it stands for falls", scope="proxy", unit="evaluations"
+    ),
 }
 
 
@@ -257,6 +295,11 @@ class ProxyMonitor:
 def alarm_subject(kind: str) -> str:
     """Return what an alarm of `kind` is about: `role`, `policy` or `proxy`."""
     return next((definition.scope for name, definition in _ALARM_DEFINITIONS.items() if name == kind), "role")
+
+
+def alarm_summary(kind: str) -> str:
+    """Return what an alarm of `kind` says about its subject, such as `repeats itself`, or `kind` if it is unknown."""
+    return next((definition.summary for name, definition in _ALARM_DEFINITIONS.items() if name == kind), kind)
 
 
 def watched_metric(name: str, kind: str) -> str:

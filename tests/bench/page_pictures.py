@@ -12,8 +12,8 @@ episodes:
         checkpoint.trajectories=0.2
     python tests/bench/page_pictures.py runs/kuhn_0 runs/kuhn_1 runs/debate runs/critic
 
-`graph_solver_critic.png`, `graph_one_role.png` and `graph_langgraph.png` are drawn by `marl show`, the last one in a
-folder with the files of the LangGraph tutorial (.site/pages/tutorials/langgraph.md), steps 1 to 5:
+`graph_solver_critic.png`, `graph_one_role.png`, `graph_langgraph.png` and `graph_shop.png` are drawn by `marl show`,
+the last two with the files of the tutorials `langgraph.md` (steps 1 to 5) and `function_to_team.md` (2 and 3):
 
     marl train scenarios/solver_critic.yaml --out runs/solver_critic schedule.steps=10 checkpoint.trajectories=0.5
     marl show runs/solver_critic --best --episodes 1 --graph tests/bench/results/graph_solver_critic.png
@@ -23,6 +23,8 @@ folder with the files of the LangGraph tutorial (.site/pages/tutorials/langgraph
     marl train program.yaml --trust --out runs/graph policies.planner.learner=null schedule.steps=4 evaluate.every=4 \\
         checkpoint.trajectories=1
     marl show runs/graph --best --episodes 1 --graph graph_langgraph.png
+    marl train shop.yaml --trust --out runs/shop schedule.steps=10 evaluate.every=10 checkpoint.trajectories=1
+    marl show runs/shop --best --episodes 1 --graph graph_shop.png
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ def take_comparison(browser: Browser, url: str, runs: list[ServedRun]) -> None:
 
 
 def take_alarm(browser: Browser, url: str, run: ServedRun) -> None:
-    take(browser, url, "alarm", "#/overview", ".chart canvas", (1200, 680))
+    take(browser, url, "alarm", "#/overview", ".chart canvas", (1200, 730))
     _, episodes = run.index.query_episodes(EpisodeFilter(order="worst"), limit=200)
     worst = next(episode for episode in episodes if not episode.unreadable)
     where = f"run={run.name}&step={worst.step}&episode={worst.episode}&turn=1&show=conversation"

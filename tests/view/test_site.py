@@ -57,6 +57,12 @@ def test_every_document_of_the_site_is_one_whose_blocks_are_run() -> None:
     assert shown <= {*DOCUMENTS, *typed}, "documents whose code no test runs"
 
 
+def test_every_tutorial_has_a_picture() -> None:
+    tutorials = sorted((ROOT / ".site" / "pages" / "tutorials").glob("*.md"))
+    assert tutorials
+    assert [tutorial.name for tutorial in tutorials if "\n![" not in tutorial.read_text()] == []
+
+
 def test_every_setting_of_every_part_is_in_the_reference() -> None:
     pages = site_settings.settings_pages()
     for group in GROUPS:

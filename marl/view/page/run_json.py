@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from marl.core.errors import RunFolderError
 from marl.core.statistics import difference_interval
-from marl.metrics.alarms import alarm_subject, is_alarm_metric, watched_metric
+from marl.metrics.alarms import alarm_subject, alarm_summary, is_alarm_metric, watched_metric
 from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.run_folder import RunFolder
 from marl.runs.run_format import read_environment
@@ -110,7 +110,7 @@ def _alarm_json(metric: str, steps: Sequence[int]) -> dict[str, Any]:
             ranges.append([step, step])
     return {
         **{"name": metric, "game": game[0] if game else "", "role": role, "kind": kind, "ranges": ranges},
-        **{"subject": alarm_subject(kind), "metric": watched_metric(role, kind)},
+        **{"subject": alarm_subject(kind), "summary": alarm_summary(kind), "metric": watched_metric(role, kind)},
     }
 
 

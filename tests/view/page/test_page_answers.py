@@ -216,9 +216,9 @@ def test_runs_are_described_with_alarms_costs_and_differences(data: PageApi) -> 
         returns[0],
         returns[-1],
     )
-    assert [(alarm["role"], alarm["kind"], alarm["ranges"]) for alarm in told["alarms"]] == [
-        ("player", "constant", [[2, 2]])
-    ]
+    (alarm,) = told["alarms"]
+    assert (alarm["role"], alarm["kind"], alarm["ranges"]) == ("player", "constant", [[2, 2]])
+    assert alarm["summary"] == "gives nearly always the same answer"
     compared = answer(data, "settings")
     assert set(compared["differing"]) == {"credit.scale", "schedule.steps"}
     few = answer(data, "curves", points=1, band="")["panels"][0]["lines"][0]["points"]

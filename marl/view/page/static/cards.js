@@ -2,7 +2,7 @@
 import { address, figure, html, value } from "./words.js";
 import { spelled } from "./text.js";
 import { Term, written } from "./meanings.js";
-import { alarmName, alarmSubject, GOALS, State, stepRanges } from "./run_state.js";
+import { alarmName, alarmSentence, GOALS, State, stepRanges } from "./run_state.js";
 
 const RUNNING = ["training", "silent"];
 const SPARK = { width: 150, height: 40 };
@@ -27,7 +27,7 @@ function headline(run, status) {
   const state = status?.state ?? "", running = RUNNING.includes(state);
   if (run.problem) return ["!", "cannot be read", "warning"];
   if (state && !["training", "ended", "not started"].includes(state)) return ["!", state, "warning"];
-  if (active(run).length) return ["!", `alarm: ${alarmSubject(active(run)[0])}`, "warning"];
+  if (active(run).length) return ["!", `alarm: ${alarmSentence(active(run)[0])}`, "warning"];
   if (!run.step) return ["·", "no step yet", ""];
   if (!run.figure) return ["?", "nothing tells whether it learns", ""];
   const [sign, during, after, look] = VERDICTS[run.figure.verdict];

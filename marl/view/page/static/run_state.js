@@ -17,9 +17,10 @@ export function State({ status, whole }) {
 // Direction of improvement of a figure, in words.
 export const GOALS = { max: "higher is better", min: "lower is better" };
 
-// Subject and kind of an alarm, in the words of the closing report; with its watched metric as its whole name.
-export const alarmSubject = (alarm) => `${alarm.subject} ${alarm.role}${alarm.game ? ` in game ${alarm.game}` : ""}: ${alarm.kind}`;
-export const alarmName = (alarm) => spelled(`${alarmSubject(alarm)}${alarm.metric ? ` (${alarm.metric})` : ""}`);
+// What an alarm is about, what it says, and its kind with its watched metric, as the closing report names it.
+const alarmSubject = (alarm) => `${alarm.subject} ${alarm.role}${alarm.game ? ` in game ${alarm.game}` : ""}`;
+export const alarmSentence = (alarm) => `${alarmSubject(alarm)} ${alarm.summary}`;
+export const alarmName = (alarm) => spelled(`${alarmSubject(alarm)}: ${alarm.kind}${alarm.metric ? ` (${alarm.metric})` : ""}`);
 
 export const stepRanges = ({ ranges }) => `step${ranges.length === 1 && ranges[0][0] === ranges[0][1] ? "" : "s"} ${ranges.map(([a, b]) => (a === b ? a : `${a}–${b}`)).join(", ")}`;
 

@@ -72,9 +72,12 @@ class RemoteEngine(WeightlessEngine):
         self.spent: dict[str, RemoteUsage] = {}
         """Policy -> cost of its answers in this run."""
 
-    def max_cost(self, request: Request) -> float:
-        """Return the most that the answer to `request` can cost, retries included (default: 0, for unknown prices)."""
-        return 0.0
+    def max_usage(self, request: Request) -> RemoteUsage:
+        """Return the most that the answer to `request` can take and cost, retries included.
+
+        By default, nothing is sent again, and prices are unknown: `max_tokens` at no cost.
+        """
+        return RemoteUsage(completion_tokens=request.sampling.max_tokens)
 
 
 class PolicyMetricsEngine:

@@ -393,9 +393,12 @@ class RolloutSimulator(BaseSimulator):
         engine = slot.engine if slot else self.engines[request.policy]
         if limit is None:
             return self.router.submit(engine, request, deliver, slot and slot.policy, handle_call)
-        tokens = 0 if isinstance(engine, WorkerProcessEngine) else request.sampling.max_tokens
-        cost = engine.max_cost(request) if isinstance(engine, RemoteEngine) else 0.0
-        limit.check(tokens, cost)
+        most = RemoteUsage(completion_tokens=request.sampling.max_tokens)
+        if isinstance(engine, RemoteEngine):
+            most = engine.max_usage(request)
+        elif isinstance(engine, WorkerProcessEngine):
+            most = RemoteUsage()
+        limit.check(most.completion_tokens, most.cost)
 
         def settle_and_deliver(ticket: Ticket, answer: Answer) -> None:
             usage = answer.usage or RemoteUsage(completion_tokens=_sampled_token_count(answer))
@@ -403,7 +406,7 @@ class RolloutSimulator(BaseSimulator):
             deliver(ticket, answer)
 
         ticket = self.router.submit(engine, request, settle_and_deliver, slot and slot.policy, handle_call)
-        limit.reserve(ticket, tokens, cost)
+        limit.reserve(ticket, most.completion_tokens, most.cost)
         return ticket
 
     def _drop_episode_without_outcome(

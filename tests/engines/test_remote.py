@@ -348,6 +348,25 @@ def test_tries_that_were_paid_for_in_vain_are_counted(start_server: Serve) -> No
     assert answer.usage == RemoteUsage(6, 4, 4.0, tries=2)
 
 
+@pytest.mark.parametrize(
+    ("fault", "cost"),
+    [
+        (replies_with_bytes(b'{"choices": []}'), 9.0),
+        (never_replies, 9.0),
+        (drops_connection, 9.0),
+        (replies_with_bytes(b"no", 500), 0.0),
+    ],
+    ids=["broken", "late", "dropped", "refused"],
+)
+def test_an_attempt_that_may_have_been_billed_counts_as_the_most_that_it_may_have_cost(
+    fault: Act, cost: float, start_server: Serve
+) -> None:
+    mate = build_endpoint(start_server(fault, replies_with_text("now", usage=(3, 2))), price=PRICE)
+    [answer] = collect_answers(mate, make_request())
+    assert answer.usage is not None
+    assert (answer.usage.cost, answer.usage.tries) == (cost + 2.0, 2)
+
+
 # --- settings ---
 
 

@@ -45,11 +45,13 @@ class BudgetExceededError(Exception):
 
 class RequestAttemptError(Exception):
     """One attempt at a request failed. `is_retryable`: True if another attempt may succeed; `wait_s`: pause before a
-    retry."""
+    retry; `may_be_billed`: True if the endpoint may have sampled an answer."""
 
-    def __init__(self, reason: str, *, is_retryable: bool = True, wait_s: float = 0.0) -> None:
+    def __init__(
+        self, reason: str, *, is_retryable: bool = True, wait_s: float = 0.0, may_be_billed: bool = False
+    ) -> None:
         super().__init__(reason)
-        self.is_retryable, self.wait_s = is_retryable, wait_s
+        self.is_retryable, self.wait_s, self.may_be_billed = is_retryable, wait_s, may_be_billed
 
 
 class CostBudget:
@@ -156,14 +158,22 @@ class EndpointClient:
         try:
             async with self._budget.reserve_cost(bound.cost):
                 self._add_usage(request, RemoteUsage(tries=1))
-                body = await self._post_and_read_body(request.body)
+                # Where the endpoint reports no token counts, the upper bound is charged, so that the budget holds.
+                try:
+                    body = await self._post_and_read_body(request.body)
+                except RequestAttemptError as error:
+                    if error.may_be_billed:
+                        self._add_usage(request, bound)
+                    raise
+                usage = bound
                 try:
                     response = parse_chat_completion(body)
-                    # If the endpoint reports no token counts, the upper bound is charged, so that the budget holds.
-                    self._add_usage(request, reported_usage(response, settings.price) or bound)
+                    usage = reported_usage(response, settings.price) or bound
                     completion = chat_response_to_completion(response)
                 except ValueError as error:
                     raise RequestAttemptError(f"{error} in {self._body_excerpt(body)}") from error
+                finally:
+                    self._add_usage(request, usage)
         except BudgetExceededError:
             cost, limit = self._budget.total_cost, settings.budget
             raise EndpointError(
@@ -187,18 +197,21 @@ class EndpointClient:
                 # The client accepts no compressed bodies, as a small one may unpack to gigabytes.
                 if (packed := response.headers.get("content-encoding", "identity")) != "identity":
                     packing = self._key.redacted_excerpt(packed)
-                    raise RequestAttemptError(f"the body is packed ({packing}), although that was not asked for")
+                    reason = f"the body is packed ({packing}), although that was not asked for"
+                    raise RequestAttemptError(reason, may_be_billed=True)
                 answer = bytearray()
                 async for chunk in response.aiter_raw():
                     answer += chunk
                     if len(answer) > _MAX_BODY:
                         beginning = self._body_excerpt(answer)
-                        raise RequestAttemptError(f"more than {_MAX_BODY >> 20} MiB, beginning with {beginning}")
+                        reason = f"more than {_MAX_BODY >> 20} MiB, beginning with {beginning}"
+                        raise RequestAttemptError(reason, may_be_billed=True)
         except TimeoutError:
-            raise RequestAttemptError(f"no answer within {settings.timeout_s:g} s (engine.timeout_s)") from None
+            reason = f"no answer within {settings.timeout_s:g} s (engine.timeout_s)"
+            raise RequestAttemptError(reason, may_be_billed=True) from None
         except httpx2.HTTPError as error:
             reason = f"the connection failed: {type(error).__name__}: {self._key.redacted_excerpt(str(error))}"
-            raise RequestAttemptError(reason) from error
+            raise RequestAttemptError(reason, may_be_billed=not isinstance(error, httpx2.ConnectError)) from error
         status = response.status_code
         if response.is_success:
             return bytes(answer)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from marl.core.errors import EndpointError
 from marl.core.types import Completion, CompletionFailure, Request, Ticket
+from marl.core.usage import RemoteUsage
 from marl.engines.background_requests import BackgroundCoroutines
 from marl.engines.openai.chat_format import chat_request_body, maximum_usage
 from marl.engines.openai.client import EndpointClient
@@ -46,10 +48,10 @@ class OpenAIEngine(RemoteEngine):
         self._policies[ticket] = request.policy
         self._requests.submit(ticket, self._client(request))
 
-    def max_cost(self, request: Request) -> float:
+    def max_usage(self, request: Request) -> RemoteUsage:
         settings = self._settings
-        body = chat_request_body(request, settings.model, settings.extra)
-        return maximum_usage(body, settings.price).cost * (settings.retries + 1)
+        most = maximum_usage(chat_request_body(request, settings.model, settings.extra), settings.price)
+        return sum(itertools.repeat(most, settings.retries + 1), RemoteUsage())
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
         """Return the endpoint's answers that have arrived, after a wait of at most `wait_s` seconds for the first.

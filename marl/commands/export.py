@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from marl.commands.eval.populations import is_population, read_population
 from marl.commands.options import with_options
 from marl.commands.terminal import RunPath, echo
 from marl.core.config import choices_hint
@@ -18,6 +17,7 @@ from marl.export.atomic_folder import atomic_folder
 from marl.export.model_export import ModelExportOptions, export_model
 from marl.export.saved_policy import find_saved_policy
 from marl.export.upload import check_base_model_is_loadable_by_others, requested_upload
+from marl.runs.populations import is_population, read_population
 from marl.scenario.load import ScenarioError
 
 app = typer.Typer()

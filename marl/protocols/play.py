@@ -184,6 +184,13 @@ class WeightArchive(Protocol):
         """Return the location of the weights that `save` wrote for this policy and version."""
         ...
 
+    def population_members(self, run: Path, policy: str) -> list[tuple[str, SavedWeights, float]]:
+        """Return (name, weights, probability) of each member of a population, `RUN@pool` or `RUN@meta`.
+
+        `policy` is the policy of this run whose engine and model settings load the weights.
+        """
+        ...
+
     def prune_weights(self, policy: str, versions_after_step: Callable[[int], Collection[int]]) -> None:
         """Delete the saved weights of `policy` that neither the run nor any of its checkpoints needs.
 

@@ -58,10 +58,17 @@ class EarlierWeightsAdapterPool:
 
     def __init__(self, engine: Engine, source: ModelSource) -> None:
         self._engine, self._source = engine, source
+        self._names: set[str] = set()
+        """Names of the adapters that are in the engine now."""
 
     def acquire_slot(self, saved_weights: SavedWeights) -> EngineSlot:
         """Add an adapter with `saved_weights` to the engine and return its slot."""
-        slot = EngineSlot(self._engine, f"{saved_weights.policy}.{saved_weights.version:06d}")
+        name = f"{saved_weights.policy}.{saved_weights.version:06d}"
+        # A population of another run may have a member with the same version.
+        while name in self._names:
+            name += "+"
+        self._names.add(name)
+        slot = EngineSlot(self._engine, name)
         self._engine.add_policy(slot.policy, self._source)
         self._engine.load_weights(slot.policy, saved_weights.folder, saved_weights.version)
         return slot
@@ -69,6 +76,7 @@ class EarlierWeightsAdapterPool:
     def release_slot(self, slot: EngineSlot) -> None:
         """Remove the adapter of `slot` from the engine."""
         slot.engine.remove_policy(slot.policy)
+        self._names.remove(slot.policy)
 
 
 SlotPool = EarlierWeightsEnginePool | EarlierWeightsAdapterPool

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from marl.evaluation.evaluate import opponent_engine_settings
 from marl.protocols import EngineConfig, SavedWeights
 from marl.runs import checkpoint
+from marl.runs.populations import read_population
 from marl.runs.run_folder import RunFolder
 from marl.training.run import Run
 
@@ -29,6 +31,13 @@ class RunWeightArchive:
 
     def saved_weights(self, policy: str, version: int) -> SavedWeights:
         return SavedWeights(policy, self._snapshots.version_folder(policy, version).absolute(), version)
+
+    def population_members(self, run: Path, policy: str) -> list[tuple[str, SavedWeights, float]]:
+        members: list[tuple[str, SavedWeights, float]] = []
+        for member in read_population(str(run)):
+            weights = SavedWeights(policy, member.folder.absolute(), member.version)
+            members.append((f"{member.policy}.{member.version:06d}", weights, member.weight))
+        return members
 
     def prune_weights(self, policy: str, versions_after_step: Callable[[int], Collection[int]]) -> None:
         oldest = next(iter(checkpoint.checkpoint_steps(self._folder.checkpoints)), 0)

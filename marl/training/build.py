@@ -19,6 +19,7 @@ from marl.credit_stage.stage import CreditStage
 from marl.models.hf_folder import move_into_place
 from marl.protocols import ImitationWarmUp, ModelConfig, ModelPreparation, ModelSource
 from marl.protocols.models import LANGUAGE_MODEL
+from marl.runs.populations import require_populations
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import PolicyConfig, Scenario
@@ -38,6 +39,7 @@ def build(scenario: Scenario, placement: Placement | None = None) -> Run:
     """Prepare the models, load their weights, and return the run; `placement` defaults to this process."""
     placement = placement or LocalPlacement()
     set_torch_threads(scenario.schedule.threads)
+    require_populations(scenario)
     sources = prepare_models(scenario, scenario.policies)
     check_teacher_vocabularies(scenario, sources)
     simulator, learners = placement.build_simulator(scenario, sources), placement.build_learners(scenario, sources)

@@ -11,7 +11,7 @@ import pytest
 from marl.commands.eval.evaluate import evaluate_policies, policies_of_run
 from marl.commands.eval.exploitability import AVERAGE, measure_exploitability
 from marl.commands.eval.players import read_roster
-from marl.commands.eval.populations import episodes_by_share, read_population
+from marl.runs.populations import episodes_by_share, read_population
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from tests.support.league_scenarios import league

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import track
 
 from marl.commands.eval.players import read_roster
-from marl.commands.eval.populations import episodes_by_share, is_population
 from marl.commands.simulators import untrained_simulator
 from marl.core.config import choices_hint
 from marl.core.types import Metrics
@@ -37,6 +36,7 @@ from marl.protocols import Critic
 from marl.rollout.base import BaseSimulator
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.checkpoint import verify_policy_checksums
+from marl.runs.populations import episodes_by_share, is_population
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, explain_validation_error, format_problem_list, load
 from marl.scenario.schema import Scenario

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from marl.commands.eval.populations import POPULATIONS, is_population, read_population
 from marl.commands.simulators import untrained_simulator
 from marl.core.config import choices_hint
 from marl.evaluation.cross_play import Engines, TournamentPlayer
@@ -18,6 +17,7 @@ from marl.models.hf_folder import ADAPTER_CONFIG
 from marl.protocols import EngineConfig, RoleConfig
 from marl.runs.checkpoint import intact_checkpoint_steps, verify_file_sizes, verify_policy_checksums
 from marl.runs.checksums import checksum
+from marl.runs.populations import POPULATIONS, is_population, read_population
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, load
 from marl.scenario.schema import PolicyConfig, Scenario

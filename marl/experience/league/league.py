@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from marl.experience.league.matchmaking import (
 from marl.experience.league.pool import POOL, SELF, PolicyPool, PoolMember
 from marl.experience.league.results import MeanPayoffTable, RecentGameResults, return_margin
 from marl.experience.league.temporary_policies import play_with_temporary_policies
-from marl.protocols import AddedPlayer, DealsOfStep, EngineConfig, Simulator, WeightArchive
+from marl.protocols import AddedPlayer, DealsOfStep, EngineConfig, SavedWeights, Simulator, WeightArchive
 
 if TYPE_CHECKING:
     from marl.experience.league.settings import League, LeaguePlayer
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
 league/pool | members | members of the pool at the step's end of play (`experience: league`)
-league/loads | weights | members of the pool that were loaded for the step's episodes
+league/loads | weights | members of the pool, and of populations, that were loaded for the step's episodes
 league/matches | episodes | played in the step between members of the pool, for a meta-strategy (`by: psro`);
     counted in `step/eval_tokens`
-league/POLICY/share/OPPONENT | share of groups | groups of a player that met an opponent; `pool` stands for all
-    members
+league/POLICY/share/OPPONENT | share of groups | groups of a player that met an opponent; `pool`, and the name of a
+    population, stand for all members
 league/POLICY/win_rate, win_rate_least | share of points | a player's results against the members that it may meet,
     later games counting more (a draw is half a point; .5 before the first game): mean over members, and the least
 league/POLICY/entropy | nats | of the probabilities with which members of the pool are met: of the meta-strategy
@@ -55,6 +56,8 @@ class Matchup:
     """Role of the learning player."""
     opponent: str
     """`self`, or the name of the policy in the opponents' seats."""
+    population: str = ""
+    """Population of the opponent, or "" if the opponent is no member of a population."""
 
 
 @dataclass(slots=True)
@@ -74,6 +77,8 @@ class LeagueExperience(MetricsReporter):
         self._pool, self._payoffs = PolicyPool(settings.keep), MeanPayoffTable()
         self._results = RecentGameResults(settings.decay)
         self._progress = {role: LeaguePlayerProgress() for role in settings.players}
+        self._populations: dict[str, dict[str, tuple[SavedWeights, float]]] = {}
+        """Population -> name of a member in `Deal.policies` -> weights and probability of the member."""
         self._archive: WeightArchive | None = None
 
     def set_archive(self, archive: WeightArchive) -> None:
@@ -96,6 +101,7 @@ class LeagueExperience(MetricsReporter):
     def gather(self, step: int, deals: DealsOfStep, simulator: Simulator) -> list[Trajectory]:
         """Return the episodes of the step's deals. Each group is played by one player against one opponent."""
         if step == 0:
+            self._read_populations()
             for role, player in self._settings.players.items():
                 policy = self.archive.policy_of_role(role)
                 if player.every:
@@ -121,7 +127,8 @@ class LeagueExperience(MetricsReporter):
             match = plan[trajectory.deal.group]
             if match.opponent != SELF:
                 result = return_margin(trajectory, match.role, self._settings.opponent)
-                self._results.add_game_result(self.archive.policy_of_role(match.role), match.opponent, result)
+                opponent = match.population or match.opponent
+                self._results.add_game_result(self.archive.policy_of_role(match.role), opponent, result)
         metrics = {"league/matches": float(matches), "league/loads": float(loads)}
         self._metrics = metrics | self._match_metrics(list(plan.values()))
         return played
@@ -143,7 +150,14 @@ class LeagueExperience(MetricsReporter):
                 self._add_policy_to_pool(policy, step)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
+        populations: dict[str, dict[str, list[Any]]] = {}
+        for population, members in self._populations.items():
+            populations[population] = {}
+            for name, (weights, probability) in members.items():
+                row = [weights.policy, str(weights.folder), weights.version, probability]
+                populations[population][name] = row
+        state = {"populations": populations} if populations else {}
+        return state | {
             "taken": {policy: [*versions] for policy, versions in self._pool.saved_versions.items()},
             "progress": {role: [progress.updates, progress.resets] for role, progress in self._progress.items()},
             "results": self._results.state_dict(),
@@ -157,6 +171,19 @@ class LeagueExperience(MetricsReporter):
         }
         self._results.load_state_dict(state["results"])
         self._payoffs.load_state_dict(state["payoffs"])
+        self._populations = {}
+        for population in self._settings.populations:
+            members = self._populations[population] = {}
+            for name, (policy, folder, version, probability) in state["populations"][population].items():
+                members[name] = (SavedWeights(policy, Path(folder), version), probability)
+
+    def _read_populations(self) -> None:
+        """Read the members of all populations, which stay the same to the end of the run."""
+        policy = self.archive.policy_of_role(self._settings.opponent)
+        for population, settings in self._settings.populations.items():
+            members = self._populations[population] = {}
+            for name, weights, probability in self.archive.population_members(settings.run, policy):
+                members[f"{population}@{name}"] = (weights, probability)
 
     def _add_policy_to_pool(self, policy: str, step: int) -> None:
         """Add a policy's newest weights to the pool, and delete the weights and results of removed members."""
@@ -200,22 +227,30 @@ class LeagueExperience(MetricsReporter):
         matches: list[Matchup] = []
         for match, count in Counter(drawn).items():
             members = self._pool.member_names(self._settings.players[match.role].pool)
-            if match.opponent != POOL:
+            if match.opponent in self._populations:
+                population = self._populations[match.opponent]
+                weights = [probability for _, probability in population.values()]
+                drawn_members = self._draw_members(step, match, count, list(population), weights)
+                matches += [replace(match, opponent=name, population=match.opponent) for name in drawn_members]
+            elif match.opponent != POOL:
                 matches += [match] * count
             elif not members:
                 # While the pool is empty, players play against themselves.
                 matches += [replace(match, opponent=SELF)] * count
             else:
-                draws, offset = min(self._settings.draws, count), self._systematic_sampling_offset(step, match.role)
-                drawn_members = systematic_sample(
-                    members,
-                    self._opponent_probabilities(match.role, self.archive.policy_of_role(match.role), members),
-                    draws,
-                    offset,
-                )
-                for index in range(count):
-                    matches.append(replace(match, opponent=drawn_members[index * draws // count]))
+                weights = self._opponent_probabilities(match.role, self.archive.policy_of_role(match.role), members)
+                drawn_members = self._draw_members(step, match, count, members, weights)
+                matches += [replace(match, opponent=name) for name in drawn_members]
         return dict(zip(group_names, matches, strict=True))
+
+    def _draw_members(
+        self, step: int, match: Matchup, count: int, names: Sequence[str], weights: Sequence[float]
+    ) -> list[str]:
+        """Return the members in the opponents' seats of `count` groups: at most `draws` members, drawn by weight."""
+        purpose = match.role if match.opponent == POOL else f"{match.role} {match.opponent}"
+        draws = min(self._settings.draws, count)
+        drawn = systematic_sample(names, weights, draws, self._systematic_sampling_offset(step, purpose))
+        return [drawn[index * draws // count] for index in range(count)]
 
     def pool_members(self) -> list[PoolMember]:
         """Return all members of the pool, oldest first."""
@@ -249,6 +284,8 @@ class LeagueExperience(MetricsReporter):
         for member in self._pool.members():
             if member.name in names:
                 members[member.name] = self.archive.saved_weights(*member)
+        for population in self._populations.values():
+            members |= {name: weights for name, (weights, _) in population.items() if name in names}
         exported: dict[str, EngineConfig] = {}
         for name in sorted(names - members.keys()):
             if player := self.archive.reference_player(name):
@@ -306,7 +343,7 @@ class LeagueExperience(MetricsReporter):
             opponents = Counter[str]()
             for match in matches:
                 if match.role == role:
-                    opponents[POOL if match.opponent in members else match.opponent] += 1
+                    opponents[match.population or (POOL if match.opponent in members else match.opponent)] += 1
             if opponents:
                 for name in player.opponents:
                     metrics[f"league/{policy}/share/{name}"] = opponents[name] / opponents.total()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import (
@@ -42,6 +43,22 @@ class ResetConditions(Config):
         return self
 
 
+class Population(Config):
+    """Frozen members of another run's league, from which the opponents of a group are drawn."""
+
+    run: Path
+    """`RUN@pool` (every member with equal probability) or `RUN@meta` (members by the run's meta-strategy). The members
+    and their probabilities are read once, before the first step; the run must keep their folders. The engine and the
+    model settings of the policy of the role `opponent` load them."""
+
+    @field_validator("run")
+    @classmethod
+    def _check_names_population(cls, run: Path) -> Path:
+        if not run.name.endswith(("@pool", "@meta")):
+            raise ValueError(f"{run}: names no population; choices: RUN@pool, RUN@meta")
+        return run
+
+
 class LeaguePlayer(Config):
     """Settings of one learning player: its opponents, additions to the pool, and resets.
 
@@ -54,7 +71,8 @@ class LeaguePlayer(Config):
     """Weight of the player's games among the games of all players."""
     opponents: dict[str, NonNegativeFloat] = Field(default={SELF: 0.5, POOL: 0.5})
     """Opponent -> weight of its games among the player's games. Opponents: `self` (both seats learn), `pool` (earlier
-    weights), a policy of the scenario with its newest weights, or a player that the game exports, such as `random`."""
+    weights), a policy of the scenario with its newest weights, a name in `populations` (frozen members of another run's
+    league), or a player that the game exports, such as `random`."""
     pool: tuple[str, ...] | None = None
     """Policies whose earlier weights the player meets (null: the policies of all players)."""
     by: MatchmakingRule = "pfsp"
@@ -91,6 +109,9 @@ class League(ExperienceConfig):
     all players, so `seats` needs to name only one of the players."""
     opponent: str = "opponent"
     """Role in whose seats opponents play; it must not be trainable. The opponent replaces the role's policy."""
+    populations: dict[str, Population] = Field(default_factory=dict[str, Population])
+    """Name of an opponent -> frozen members of another run's league. Each group that meets this opponent has one
+    member, drawn as members of the pool are; `draws` holds for it, too."""
     keep: int = Field(default=200, ge=2)
     """Maximum number of members of the pool from each policy. If there are more, the member whose neighbours in time
     are closest to each other is removed, never the oldest or the newest. So members stay spread over the run."""
@@ -142,6 +163,9 @@ class League(ExperienceConfig):
             yield f"opponent: no seat has the role {self.opponent!r}; {choices}"
         if self.opponent in summary.trained_roles:
             yield f"opponent: roles.{self.opponent} is trained on what opponents say; set trainable: false"
+        for name in self.populations:
+            if name in (SELF, POOL, "random", *summary.has_weights, *summary.game.reference_players()):
+                yield f"populations.{name}: another opponent has this name; choose one of its own"
         if not self.players.keys() & set(summary.seats.values()):
             yield f"players: none of {', '.join(self.players)} has a seat; seats: {dict(summary.seats)}"
         policies = Counter(summary.trained_roles.get(name) for name in self.players)
@@ -158,7 +182,7 @@ class League(ExperienceConfig):
         self, player: LeaguePlayer, summary: ScenarioSummary, policies: Collection[str]
     ) -> Iterator[str]:
         assert summary.game is not None
-        choices = {SELF, POOL, "random", *summary.has_weights, *summary.game.reference_players()}
+        choices = {SELF, POOL, "random", *self.populations, *summary.has_weights, *summary.game.reference_players()}
         for name in player.opponents:
             if name not in choices:
                 yield f"opponents.{name}: no such opponent; {choices_hint(name, choices)}"

@@ -13,6 +13,7 @@ from marl.experience.league.settings import League
 from marl.runs.checkpoint import read_checkpoint, verify_policy_checksums
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
+from marl.scenario.schema import Scenario
 
 POPULATIONS = ("pool", "meta")
 """Words after the @ of a run that name a population."""
@@ -67,6 +68,23 @@ def read_population(player_spec: str) -> list[PopulationMember]:
         PopulationMember(*member, home.snapshots.version_folder(*member), weight / total)
         for member, weight in members.items()
     ]
+
+
+def require_populations(scenario: Scenario) -> None:
+    """Check that every population of the scenario's league exists and plays the scenario's game.
+
+    Raises:
+        ScenarioError: if a run is missing, has no league or an empty pool, or plays another game.
+    """
+    settings = scenario.experience
+    for name, population in settings.populations.items() if isinstance(settings, League) else ():
+        field, spec = f"experience.populations.{name}.run", str(population.run)
+        if not is_population(spec):
+            raise ScenarioError(f"{field}: {spec}: no such run; choices: RUN@pool, RUN@meta")
+        other = RunFolder(Path(spec.rpartition("@")[0])).scenario()
+        if [other.game] != [scenario.game]:
+            raise ScenarioError(f"{field}: {spec} plays {other.game!r}, not {scenario.game!r}")
+        read_population(spec)
 
 
 def episodes_by_share(shares: Sequence[float], episodes: int, seats: int) -> list[int]:

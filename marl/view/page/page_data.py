@@ -44,6 +44,7 @@ from marl.view.page.url_parameters import (
     parse_episode_filter,
 )
 from marl.view.page.word_meanings import word_meanings
+from marl.view.prompt_versions import policies_with_learned_instructions, prompt_versions_json
 from marl.view.run_groups import group_runs, runs_by_name
 from marl.view.token_decoder import TokenDecoder
 
@@ -119,6 +120,7 @@ class PageApi:
             "episodes": self._answer_episodes,
             "episode": self._answer_episode,
             "prompt": self._answer_prompt,
+            "instructions": self._answer_learned_instructions,
             "rules": self._answer_credit_rule_choices,
             "judgement": self._answer_recomputed_credit,
             "states": self._answer_information_states,
@@ -227,6 +229,7 @@ class PageApi:
                     **summary,
                     "planned": scenario.schedule.steps if scenario else None,
                     "roles": list(scenario.roles) if scenario else [],
+                    "learns_instructions": bool(scenario and policies_with_learned_instructions(scenario)),
                     "games": list(filter(None, run.serializer.games)),
                     "index": run.index.index_counts_and_unreadable_steps(),
                     "figures": (names := run.index.metric_names()),
@@ -322,6 +325,11 @@ class PageApi:
         if not 0 <= index < len(trajectory.turns):
             raise NotFoundError(f"no turn {index} in episode {trajectory.id}")
         return run.serializer.prompt_json(trajectory.turns[index])
+
+    def _answer_learned_instructions(self, query: Query) -> list[dict[str, Any]]:
+        run = self._selected_run(query)
+        scenario = run.serializer.scenario
+        return prompt_versions_json(run.home, policies_with_learned_instructions(scenario) if scenario else ())
 
     def _answer_recomputed_credit(self, query: Query) -> dict[str, Any]:
         """Return the credit of an episode's turns under another rule than the run's own, and how the rules differ."""

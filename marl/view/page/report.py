@@ -140,6 +140,8 @@ def _answers_without_episodes(page_api: PageApi) -> Iterator[tuple[str, Any]]:
             page_api.answer("distributions", {"run": name}),
         )
         yield _canonical_request_address("held_out", {"run": name}), page_api.answer("held_out", {"run": name})
+        instructions = page_api.answer("instructions", {"run": name})
+        yield _canonical_request_address("instructions", {"run": name}), instructions
         strategies = page_api.answer("strategies", {"run": name})
         yield (
             _canonical_request_address("strategies", {"run": name}),

@@ -89,9 +89,11 @@ COURSES = {
     "negotiation": (
         *("episode/measure/agreement", "episode/measure/joint_value"),
         *("episode/return/player_0", "episode/return/player_1"),
-    )
+    ),
+    "sage": tuple(f"episode/measure/{name}" for name in ("posed", "difficulty", "success")),
 }
-"""Task -> metrics of training play that are reported at the start, at the end, and at their lowest."""
+"""Task -> metrics of training play that are reported at the start (the first step and the first tenth), at the end, and
+at their lowest."""
 RUNS = ROOT / "runs" / "learning"
 
 
@@ -150,11 +152,13 @@ def returns(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def course(task: str, rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return each metric of `COURSES` in the first step, its mean over the last tenth, and the last half's minimum."""
+    """Return each metric of `COURSES`: first step, means of the first and last tenth, and the last half's minimum."""
     figures: dict[str, float] = {}
     for name in COURSES.get(task, ()):
         curve = [row[name] for row in rows if name in row]
-        last = curve[-max(1, len(curve) // 10) :]
+        tenth = max(1, len(curve) // 10)
+        first, last = curve[:tenth], curve[-tenth:]
+        figures |= {f"{name}/first_tenth": fmean(first)}
         figures |= {f"{name}/start": curve[0], f"{name}/end": fmean(last), f"{name}/low": min(curve[len(curve) // 2 :])}
     return figures
 
@@ -162,7 +166,8 @@ def course(task: str, rows: list[dict[str, Any]]) -> dict[str, float]:
 def held_out(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Measures on held-out problems before training and at the end, with 95 % intervals, and steps with an alarm."""
     measured = [row for row in rows if "eval/held_out/episodes" in row]
-    names = [name for name in measured[0] if name.startswith("eval/held_out/") and name.count("/") == 2]
+    scoped = [name for name in measured[-1] if name.startswith("eval/held_out/")]
+    names = [name for name in scoped if name.count("/") == 2 or name.startswith("eval/held_out/forecast/")]
     figures: dict[str, float] = {}
     for when, row in (("start", measured[0]), ("end", measured[-1])):
         figures |= {f"{name.removeprefix('eval/')}/{when}": row[name] for name in names if name in row}

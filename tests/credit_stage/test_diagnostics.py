@@ -212,13 +212,13 @@ def test_problems_that_were_posed_to_peers_are_starts_of_their_own() -> None:
         return sage.game.problems(20)[number].question if asked == "pose" else request.examples[1]
 
     rules = sage.build_rule_based_engines()
-    play = simulator_from_engines(sage, {"team": FunctionEngine(say), **rules}).play
+    play = simulator_from_engines(sage, {"team": FunctionEngine(say), "critic": FunctionEngine(say), **rules}).play
     names = [f"{start}.{i}" for start in range(2) for i in range(4)]
     played = play([Deal(name, name[0], int(name[0]), sage.seats) for name in names])
     by_start = diagnosed(played, baseline={"kind": "group", "like": "start"})
     assert (by_start["challenger/purity"], by_start["planner/purity"], by_start["critic/purity"]) == (1.0, 0.0, 0.0)
     by_problem = diagnosed(played, baseline={"kind": "group", "like": "problem"})
-    assert by_problem["solver/purity"] == 1.0, "four solvers in each episode work on one problem"
+    assert by_problem["solver/purity"] == 1.0, "the solvers of an episode work on one problem"
 
 
 def test_a_problem_that_was_dealt_to_one_and_posed_to_another_is_the_same_problem() -> None:

@@ -25,8 +25,9 @@ from marl.evaluation.game_tree import (
     nash_conv,
 )
 from marl.evaluation.held_out import HeldOutEvaluator
+from marl.evaluation.population_mixture import PopulationMixture
 from marl.metrics.trajectory_metrics import metric_names_in_all_games
-from marl.protocols import EngineConfig, GameConfig, RoleConfig
+from marl.protocols import EngineConfig, GameConfig, RoleConfig, SavedWeights
 from marl.rollout.base import BaseSimulator, EngineMap
 from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.episode import Episode
@@ -49,7 +50,9 @@ eval/OPPONENT/SEAT/... | as above | the same in one seat
 
 MIN_LEGAL_MASS = 0.98
 """Minimum mean probability of canonical legal moves for exact figures to be reliable."""
-EXACT_METRICS = ("eval/nashconv", "eval/average/nashconv", "eval/optimal")
+EXACT_METRICS = (
+    *("eval/nashconv", "eval/average/nashconv", "eval/pool/nashconv", "eval/meta/nashconv", "eval/optimal"),
+)
 """Metrics computed from move probabilities instead of episodes."""
 
 
@@ -103,6 +106,16 @@ class Evaluator:
         """Episodes of the last evaluation on held-out starts, empty if there is no such evaluation."""
         return list(chain.from_iterable(game.held_out_episodes for game in self._games.values()))
 
+    def population_metrics(self, members: Mapping[str, tuple[SavedWeights, float]]) -> Metrics:
+        """Return NashConv of the mixtures of a league's pool, if the scenario asks for it.
+
+        `members` maps a member's name to its weights and its probability under the meta-strategy.
+        """
+        metrics: Metrics = {}
+        for game in self._games.values():
+            metrics |= game.population.metrics(members) if game.population else {}
+        return metrics
+
     def move_probability_rows(self) -> list[StrategyRow]:
         """Return the move probabilities of the last evaluation for all games with a measured average policy."""
         rows: list[StrategyRow] = []
@@ -150,6 +163,10 @@ class GameEvaluator:
             AveragePolicy(self._tree, averaging, scenario.schedule.steps) if self._tree and averaging else None
         )
         """Average policy so far, or None if it is not measured."""
+        self.population: PopulationMixture | None = None
+        """Mixtures of a league's pool, or None if they are not measured."""
+        if self._tree and self._settings.population:
+            self.population = PopulationMixture(self._tree, self._strategy_of_member)
         self.strategy: Strategy = {}
         """Move probabilities of the last evaluation; empty without a game tree."""
         self._positions = positions_with_optimal_moves(game, casting, seats) if self._settings.optimal else []
@@ -179,6 +196,17 @@ class GameEvaluator:
             results = play_match(self._scenario, self._simulator, opponents, episodes=episodes, seed=step)
             metrics |= results.metrics(f"eval/{name}")
         return metrics | (self._held_out() if self._held_out else {})
+
+    def _strategy_of_member(self, name: str, weights: SavedWeights) -> Strategy:
+        """Return the strategy of a league's member, which is loaded meanwhile, in the seats of all agents."""
+        assert self._tree
+        self._simulator.add_policy(name, weights)
+        try:
+            requests = [replace(request, policy=name) for request in self._tree.requests.values()]
+            probabilities = move_probabilities(self._simulator, requests)
+        finally:
+            self._simulator.remove_policy(name)
+        return dict(zip(self._tree.requests, probabilities, strict=True))
 
 
 def move_probability_metrics(

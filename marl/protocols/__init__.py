@@ -52,6 +52,7 @@ from marl.protocols.play import Critic as Critic
 from marl.protocols.play import DealsOfStep as DealsOfStep
 from marl.protocols.play import Experience as Experience
 from marl.protocols.play import ExperienceConfig as ExperienceConfig
+from marl.protocols.play import HasPopulation as HasPopulation
 from marl.protocols.play import RewardTransform as RewardTransform
 from marl.protocols.play import SavedWeights as SavedWeights
 from marl.protocols.play import ScenarioSummary as ScenarioSummary

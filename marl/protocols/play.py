@@ -225,6 +225,15 @@ class TracksPolicyUpdates(Protocol):
         ...
 
 
+@runtime_checkable
+class HasPopulation(Protocol):
+    """Experience with a pool of saved weights, whose mixtures an evaluation may measure."""
+
+    def population(self) -> Mapping[str, tuple[SavedWeights, float]]:
+        """Return name of a member -> its weights, and its probability under the meta-strategy (0: never drawn)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ScenarioSummary:
     """Facts about a scenario that may contradict the settings of an experience."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from marl.core.config import choices_hint
+from marl.experience.league.settings import League
 
 if TYPE_CHECKING:
     from marl.scenario.schema import Scenario
@@ -16,6 +17,9 @@ def evaluation_errors(scenario: Scenario) -> Iterator[str]:
     game, evaluate = scenario.game, scenario.evaluate
     if evaluate.nashconv and game.all_start_states() is None:
         yield f"evaluate.nashconv: game {game.kind!r} does not export its deals; measure `against` instead"
+    if evaluate.population and not isinstance(scenario.experience, League):
+        kind = scenario.experience.kind
+        yield f"evaluate.population: experience {kind!r} has no pool; set experience.kind: league, or population: false"
     for name, role in scenario.roles.items():
         if (evaluate.nashconv or evaluate.optimal) and role.history != "fresh":
             yield f"roles.{name}.history: {role.history!r}, but exact evaluation asks each question alone; use 'fresh'"
@@ -122,6 +126,9 @@ def evaluation_metrics(scenario: Scenario) -> Iterator[str]:
             yield f"eval/value/{agent}"
     if evaluate.average:
         yield "eval/average/nashconv"
+    if evaluate.population:
+        yield "eval/pool/nashconv"
+        yield "eval/meta/nashconv"
     if evaluate.optimal or evaluate.nashconv:
         yield "eval/legal_mass"
     for opponent in evaluate.against:

@@ -70,6 +70,9 @@ class EvaluationMeasurements(Config):
     average: AveragePolicySettings | None = None
     """Compute NashConv of the average policy, too, as `eval/average/nashconv`. The run's folder keeps the move
     probabilities of every evaluation. Null: no average policy."""
+    population: bool = False
+    """Compute NashConv of the mixtures of a league's pool, too: uniform, as `eval/pool/nashconv`, and by the
+    meta-strategy, as `eval/meta/nashconv`. Each new member costs as much as an evaluation of the newest policy."""
     optimal: bool = False
     """Compute the mean probability of an optimal move, over all positions with one. The game must export the optimal
     moves."""
@@ -88,6 +91,8 @@ class EvaluationMeasurements(Config):
     def _check_average_has_nashconv(self) -> Self:
         if self.average and not self.nashconv:
             raise ValueError("average: NashConv of the average policy needs the policies' own; set nashconv: true")
+        if self.population and not self.nashconv:
+            raise ValueError("population: NashConv of the pool's mixtures needs the policies' own; set nashconv: true")
         return self
 
 

@@ -23,7 +23,7 @@ from marl.evaluation.evaluate import Evaluator
 from marl.metrics.alarms import Alarm, AlarmMonitor, AlarmStopError, ProxyMonitor
 from marl.metrics.collapse import most_common_move
 from marl.metrics.trajectory_metrics import edited_history_metrics, summarize_trajectories, usage_metrics
-from marl.protocols import TracksPolicyUpdates
+from marl.protocols import HasPopulation, TracksPolicyUpdates
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.failed_updates import save_failed_batch
@@ -248,6 +248,8 @@ class TrainingLoop:
             failure_context = self._checkpoint_on_failure(clock, save_checkpoint_without_evaluation)
             with failure_context, clock("evaluate"), self._stop.grace_period(STEP_S):
                 figures = self._evaluator(run.step)
+                if isinstance(run.experience, HasPopulation):
+                    figures |= self._evaluator.population_metrics(run.experience.population())
                 if rows := self._evaluator.move_probability_rows():
                     self.folder.record_strategies(run.step, rows)
             self._best.require_compared_metric(figures)

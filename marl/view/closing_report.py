@@ -23,6 +23,8 @@ from marl.view.run_groups import metric_values
 _TITLES = {
     "eval/nashconv": "NashConv",
     "eval/average/nashconv": "NashConv of the average policy",
+    "eval/pool/nashconv": "NashConv of the pool, all members alike",
+    "eval/meta/nashconv": "NashConv of the pool's meta-strategy",
     "eval/optimal": "Probability of an optimal move",
     "eval/random/win": "Wins against random",
     "eval/minimax/draw": "Draws against minimax",

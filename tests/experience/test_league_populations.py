@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from marl.commands.eval.exploitability import measure_exploitability
+from marl.commands.eval.players import read_roster
 from marl.core.graph import Trajectory
 from marl.experience.league.league import LeagueExperience
 from marl.experience.league.results import MeanPayoffTable
@@ -25,7 +27,7 @@ from tests.support.run_processes import RunWorkspace, SignalTrigger, metric_line
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> RunWorkspace:
     """The run whose members are met: its pool has the versions 0, 2, 4 and 6."""
-    return train_to_end(tmp_path_factory.mktemp("other"), league())
+    return train_to_end(tmp_path_factory.mktemp("other"), with_mixtures(league()))
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,11 @@ def guested(tmp_path_factory: pytest.TempPathFactory, other: RunWorkspace) -> Ru
     path = tmp_path_factory.mktemp("guested")
     (path / "cache").symlink_to(other.path / "cache")
     return train_to_end(path, with_population(f"{other.run}@pool"))
+
+
+def with_mixtures(scenario: dict[str, Any]) -> dict[str, Any]:
+    """The same, with NashConv of the pool's mixtures at every evaluation."""
+    return scenario | {"evaluate": scenario["evaluate"] | {"population": True}}
 
 
 def with_population(spec: str, **settings: Any) -> dict[str, Any]:
@@ -47,6 +54,20 @@ def with_population(spec: str, **settings: Any) -> dict[str, Any]:
 def episodes(desk: RunWorkspace) -> Iterator[Trajectory]:
     home = RunFolder(desk.run)
     return (trajectory for step in home.recorded_steps() for trajectory in home.load_trajectories(step))
+
+
+def test_the_mixtures_of_a_pool_are_a_curve_that_ends_at_what_marl_eval_measures(
+    other: RunWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(other.path / "cache"))
+    rows = [row for row in RunFolder(other.run).rows() if "eval/nashconv" in row]
+    # The pool is empty before the first step.
+    assert ["eval/pool/nashconv" in row for row in rows] == [False, True, True]
+    for name in ("pool", "meta"):
+        spec = f"{other.run}@{name}"
+        assert rows[-1][f"eval/{name}/nashconv"] == pytest.approx(
+            measure_exploitability(read_roster([spec]))[spec].nashconv, abs=1e-6
+        )
 
 
 def test_half_of_the_groups_meet_a_frozen_member_of_the_other_run(guested: RunWorkspace, other: RunWorkspace) -> None:
@@ -123,3 +144,7 @@ def test_a_run_refines_the_payoffs_of_members_in_the_support(tmp_path: Path) -> 
     counts = [payoffs.games_of(row, column) for index, row in enumerate(names) for column in names[index + 1 :]]
     assert sum(counts) == sum(matches)
     assert max(counts) > 4
+    # Members that joined after the last matches have no payoffs, and no place in the meta-strategy.
+    newest = {member for member in league_state.pool_members() if member.version == 6}
+    assert newest
+    assert not newest & league_state.member_probabilities("player", "actor").keys()

@@ -259,10 +259,37 @@ class LeagueExperience(MetricsReporter):
     def member_probabilities(self, role: str, policy: str) -> dict[PoolMember, float]:
         """Return member -> probability of being met by the player `role`, which speaks with `policy`."""
         members = self._pool.members(self._settings.players[role].pool)
+        if self._settings.players[role].by == "psro":
+            members = self._members_with_payoffs(members)
         if not members:
             return {}
         names = [member.name for member in members]
         return dict(zip(members, self._opponent_probabilities(role, policy, names), strict=True))
+
+    def population(self) -> dict[str, tuple[SavedWeights, float]]:
+        """Return name of a member of the pool -> its weights, and its probability under the meta-strategy.
+
+        The meta-strategy is that of the first player that meets the pool; without one, all probabilities are 0.
+        """
+        probabilities: dict[PoolMember, float] = {}
+        for role, player in self._settings.players.items():
+            if player.opponents.get(POOL) and not probabilities:
+                probabilities = self.member_probabilities(role, self.archive.policy_of_role(role))
+        population: dict[str, tuple[SavedWeights, float]] = {}
+        for member in self._pool.members():
+            population[member.name] = (self.archive.saved_weights(*member), probabilities.get(member, 0.0))
+        return population
+
+    def _members_with_payoffs(self, members: Sequence[PoolMember]) -> list[PoolMember]:
+        """Return the members, oldest first, that have played all earlier members of the result.
+
+        A newer member's payoffs would count as 0, and an equilibrium could choose it for this reason alone.
+        """
+        known: list[PoolMember] = []
+        for member in members:
+            if all(self._payoffs.games_of(earlier.name, member.name) for earlier in known):
+                known.append(member)
+        return known
 
     def _opponent_probabilities(self, role: str, policy: str, members: Sequence[str]) -> list[float]:
         """Return the probability that the player `role` meets each of `members`, which are names in the pool."""

@@ -20,7 +20,7 @@ function Sentences({ assign, baseline }) {
 function Unavailable({ assigns, baselines }) {
   const kinds = [...assigns, ...baselines].filter((each) => each.problem);
   if (!kinds.length) return null;
-  return html`<details><summary>${kinds.length} rules that cannot be used here</summary><ul class="plain">${kinds.map((each) => html`<li class="faint"><b><${Term} kind=${assigns.includes(each) ? "assign" : "baseline"} name=${each.kind} /></b>: ${spelled(each.problem)}
+  return html`<details><summary>${kinds.length} other rules, by a command or in other runs</summary><ul class="plain">${kinds.map((each) => html`<li class="faint"><b><${Term} kind=${assigns.includes(each) ? "assign" : "baseline"} name=${each.kind} /></b>: ${spelled(each.problem)}
     ${each.command ? html`; <code>${spelled(each.command)}</code>` : null}</li>`)}</ul></details>`;
 }
 

@@ -47,7 +47,8 @@ function Filters({ run, query, change }) {
 }
 
 function Progress({ index }) {
-  const words = index.indexed < index.recorded ? `, ${index.indexed} of ${index.recorded} steps indexed so far` : "";
+  const recorded = live ? `; ${index.recorded} step${index.recorded === 1 ? " was" : "s were"} recorded` : "";
+  const words = index.indexed < index.recorded ? `${recorded}, ${index.indexed} of them indexed so far` : recorded;
   return html`${words}${index.problems.map((problem) => html`<p class="warning">${spelled(problem)}</p>`)}`;
 }
 

@@ -14,7 +14,7 @@ function StepLinks({ run, step, rules }) {
   if (!answer) return null;
   if (!answer.episodes.length) return html`<p class="faint">No episode of this step was recorded.</p>`;
   return html`<p class="tools"><a href=${address("episodes", { run: run.name, first: step, last: step })}>its episodes</a><a href=${address("states", { run: run.name, step })}>its information states</a>
-    ${rules ? html`<a href=${address("episode", { run: run.name, step, episode: answer.episodes[0].episode })}>compare credit rules on an episode</a>` : null}</p>`;
+    ${rules ? html`<a href=${address("episode", { run: run.name, step, episode: answer.episodes[0].episode })}>compare credit rules</a>` : null}</p>`;
 }
 
 function Step({ run, step, rules }) {

@@ -38,9 +38,10 @@ class AlarmThresholds(Config):
     """Minimum and maximum length of a turn, as multiples of its mean length at the start of the run. Null: no alarm."""
     cut: Share | None = 0.5
     """Maximum share of the role's turns cut off at `sampling.max_tokens`. Null: no alarm."""
-    return_fell: PositiveFloat | None = 1.0
+    return_fell: PositiveFloat | None = 0.5
     """Maximum fall of a trained role's mean return (over ten steps) below its best such mean, in standard deviations of
-    the returns of episodes. Not watched if two trained roles play a zero-sum game. Null: no alarm."""
+    the returns of episodes (0.5 is a medium effect in Cohen's convention). Not watched if two trained roles play a
+    zero-sum game. Null: no alarm."""
     reward: float | None = Field(default=1e-6, ge=0)
     """Minimum standard deviation of a trained role's returns; equal returns teach nothing. Null: no alarm."""
     faulty: Share | None = 0.01

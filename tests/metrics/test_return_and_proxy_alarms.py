@@ -38,14 +38,14 @@ def raised(watch: AlarmMonitor, returns: Iterable[float], spread: float) -> list
     return alarms
 
 
-def test_a_mean_return_of_ten_steps_one_standard_deviation_below_its_best_is_an_alarm() -> None:
-    # Best mean of ten steps: 5. With 0 from step 10 on, the mean after k such steps is 5 - k / 2, which is below 5 - 2
-    # from k = 5 (step 14) on; the third such step is step 16.
+def test_a_mean_return_of_ten_steps_half_a_standard_deviation_below_its_best_is_an_alarm() -> None:
+    # Best mean of ten steps: 5. With 0 from step 10 on, the mean after k such steps is 5 - k / 2, which is below
+    # 5 - .5 * 4 from k = 5 (step 14) on; the third such step is step 16.
     watch = AlarmMonitor(settings(patience=3), {"solver": True})
-    [(step, alarm)] = raised(watch, [5.0] * 10 + [0.0] * 20, spread=2.0)
+    [(step, alarm)] = raised(watch, [5.0] * 10 + [0.0] * 20, spread=4.0)
     assert step == 16
     assert alarm.message("") == (
-        "ALARM role solver: its mean return over ten steps is 1.5, far below its best (return_fell 1 standard "
+        "ALARM role solver: its mean return over ten steps is 1.5, far below its best (return_fell 0.5 standard "
         "deviations below 5) for 3 steps"
     )
 

@@ -66,7 +66,7 @@ def _connect_to_ray(settings: ClusterConfig) -> None:
     """Connect to the cluster of `settings.address`, or start a private one.
 
     Raises:
-        ScenarioError: if no cluster answers at the address.
+        ScenarioError: if no cluster answers at the address, or Ray's token is missing or wrong.
         EngineError: if a private cluster does not start.
     """
     import ray.exceptions
@@ -90,6 +90,10 @@ def _connect_to_ray(settings: ClusterConfig) -> None:
         try:
             with _SuppressRayTimeout(until):
                 ray.init(log_to_driver=False, logging_level=logging.ERROR, job_config=job, **options)
+        except ray.exceptions.AuthenticationError as error:
+            token = "set RAY_AUTH_TOKEN to the cluster's token, or RAY_AUTH_TOKEN_PATH to a file that holds it"
+            message = f"cluster.address: {options['address']}: the token for Ray is missing or wrong; {token}"
+            raise ScenarioError(message) from error
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise _unreachable_cluster_error(options["address"], error) from error
         if ray.is_initialized():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -46,6 +47,19 @@ with ray_connection(ClusterConfig(cpus=0.5)):
     print(sys.argv[1] in ray.get(ray.remote(num_cpus=0.5)(lambda: sys.path).remote()))
 """
 
+WITHOUT_TOKEN = """
+import socket
+from marl.cluster.connection import ray_connection
+from marl.scenario.cluster import ClusterConfig
+from marl.scenario.load import ScenarioError
+
+with socket.create_server(("127.0.0.1", 0)) as server:
+    try:
+        ray_connection(ClusterConfig(address=f"127.0.0.1:{server.getsockname()[1]}")).__enter__()
+    except ScenarioError as error:
+        print(error)
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
@@ -82,6 +96,15 @@ def test_an_address_that_is_none_is_refused() -> None:
     for address in ("rubbish", "no.such.host.invalid:6379"):
         with pytest.raises(ScenarioError, match=f"cluster.address: {address}: no Ray cluster answers there"):
             ray_connection(ClusterConfig(address=address)).__enter__()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_a_missing_token_is_named_with_where_ray_reads_it(tmp_path: Path) -> None:
+    environment = os.environ | {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}
+    words = [sys.executable, "-c", WITHOUT_TOKEN]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    assert "the token for Ray is missing or wrong; set RAY_AUTH_TOKEN to the cluster's token" in done.stdout
 
 
 def test_a_start_that_takes_ray_too_long_is_tried_again_until_the_runs_own_limit(

@@ -65,7 +65,9 @@ def nodes(network: None) -> Iterator[None]:
     alone = ["sh", "-c", f'mount -t tmpfs none {own} && exec "$@"', "sh"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1", **SECRET}
-    environment.pop("RAY_TMPDIR", None)
+    # A private cluster that a test before this one started in this process leaves its setting behind.
+    for name in ("RAY_TMPDIR", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
+        environment.pop(name, None)
     started: list[subprocess.Popen[bytes]] = []
     try:
         for number, words in enumerate((head, [*alone, *other])):

@@ -40,6 +40,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 256  # with 5, connections of many requests at once are reset, and may count as billed
 
     def __init__(self, acts: Sequence[Act]) -> None:
         super().__init__(("127.0.0.1", 0), RequestHandler)

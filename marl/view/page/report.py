@@ -48,7 +48,10 @@ class _PackedAnswers:
         return _base64_size(self._packed)
 
     def add(self, answers: Mapping[str, Any], max_size: float = inf) -> bool:
-        """Add answers by address if all are then at most `max_size` long in base64; return whether they were added."""
+        """Add `answers` (address -> answer), unless the object in base64 would then be longer than `max_size` [bytes].
+
+        Return True if they were added.
+        """
         compressor = self._compressor.copy()
         parts = [self._packed]
         for address, answer in answers.items():

@@ -22,6 +22,7 @@ import math
 import shutil
 import time
 from functools import partial
+from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
@@ -30,14 +31,20 @@ from typing import Any
 from _bench import ROOT, parser, report, silent
 
 import marl
+from marl.commands.simulators import untrained_simulator
 from marl.core.graph import write_trajectories
-from marl.evaluation.evaluate import EXACT_METRICS
+from marl.core.seeds import hash_to_seed
+from marl.core.types import Deal
+from marl.evaluation.evaluate import EXACT_METRICS, opponent_engine_settings
+from marl.evaluation.held_out import summarize_episodes
 from marl.models.tiny import Tiny
 from marl.protocols import ImitationWarmUp
 from marl.runs.run_folder import RunFolder
 from marl.scenario.games import game_shares
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
+from marl.training.placement import simulator_from_engines
+from marl.training.restore import restore_simulator
 from marl.training.warm_up import random_play, random_play_texts, warm_up_scenario_data
 from tests.support.evaluated_runs import evaluate_run
 
@@ -49,7 +56,7 @@ GAMES_OF = {
     **{name: name for name in ("biased_rps_self_play", "goofspiel_self_play", "connect_four_self_play")},
     "colonel_blotto": "colonel_blotto_self_play",
     **{name: name for name in ("first_price_auction", "werewolf", "holdem_self_play", "hanabi")},
-    **{name: name for name in ("negotiation", "guess_who")},
+    **{name: name for name in ("negotiation", "guess_who", "codenames")},
 }
 TEAMS = (
     *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
@@ -94,6 +101,13 @@ COURSES = {
 }
 """Task -> metrics of training play that are reported at the start (the first step and the first tenth), at the end, and
 at their lowest."""
+COMPARED = {
+    "first_price_auction": ("nash", ("bid_error", "efficient", "revenue")),
+    "hanabi": ("hints", ("score", "lives")),
+    "werewolf": ("honest", ("village_win", "votes_for_truth", "village_lies")),
+    "codenames": ("topics", ("found_red", "accuracy", "assassin")),
+}
+"""Task -> a scripted player of its game, and the measures by which the trained policies are compared with it."""
 RUNS = ROOT / "runs" / "learning"
 
 
@@ -139,6 +153,32 @@ def played(run: Path, task: str) -> dict[str, float]:
         for kind in kinds:
             names = (kind, f"{kind}_low", f"{kind}_high")
             figures |= {f"{opponent}/{name}": found[f"eval/{opponent}/{name}"] for name in names}
+    return figures
+
+
+def compared(run: Path, task: str) -> dict[str, float]:
+    """Return measures with 95 % intervals in 1,000 new episodes: before and after training, and of a scripted player.
+
+    The scripted player takes all seats of policies that learn. All three play from the same start states.
+    """
+    if task not in COMPARED:
+        return {}
+    player, measures = COMPARED[task]
+    checked, trained = restore_simulator(run)
+    scripted = opponent_engine_settings(checked.game, player).build(None)
+    engines = dict.fromkeys(checked.policies, scripted) | checked.build_rule_based_engines()
+    simulators = {"start": untrained_simulator(checked), "end": trained}
+    simulators[player] = simulator_from_engines(checked, engines)
+    deals: list[Deal] = []
+    for index in range(GAMES):
+        name = f"compared.{index}"
+        deals.append(Deal(name, name, hash_to_seed(checked.schedule.seed, name), checked.seats, "eval"))
+    figures: dict[str, float] = {}
+    for who, simulator in simulators.items():
+        found = summarize_episodes(simulator.play(deals))
+        for measure, bound in product(measures, ("", "_low", "_high")):
+            # A measure with the same value in all episodes has no interval.
+            figures[f"{measure}{bound}/{who}"] = found.get(f"{measure}{bound}", found[measure])
     return figures
 
 
@@ -296,7 +336,7 @@ def learn(task: str, seed: int, budget: float, overrides: list[str], *, resume: 
     measured |= returns(rows) | course(task, rows) | learnt(rows) | practised(rows)
     figures |= {name: round(value, 4) for name, value in measured.items()}
     before = {f"before/{key[5:]}": value for key, value in rows[0].items() if key in BEFORE}
-    return figures | {key: round(value, 4) for key, value in (before | played(run, task)).items()}
+    return figures | {key: round(value, 4) for key, value in (before | played(run, task) | compared(run, task)).items()}
 
 
 OTHERS = {name: partial(follow, name) for name in RECIPES} | {"sft": imitate, "two_games": together}

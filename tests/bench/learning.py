@@ -38,7 +38,7 @@ from marl.core.types import Deal
 from marl.evaluation.evaluate import EXACT_METRICS, opponent_engine_settings
 from marl.evaluation.held_out import summarize_episodes
 from marl.models.tiny import Tiny
-from marl.protocols import ImitationWarmUp
+from marl.protocols import Engine, ImitationWarmUp
 from marl.runs.run_folder import RunFolder
 from marl.scenario.games import game_shares
 from marl.scenario.load import validate
@@ -165,8 +165,10 @@ def compared(run: Path, task: str) -> dict[str, float]:
         return {}
     player, measures = COMPARED[task]
     checked, trained = restore_simulator(run)
-    scripted = opponent_engine_settings(checked.game, player).build(None)
-    engines = dict.fromkeys(checked.policies, scripted) | checked.build_rule_based_engines()
+    scripted = opponent_engine_settings(checked.game, player)
+    engines: dict[str, Engine] = {}
+    for name, policy in checked.policies.items():
+        engines[name] = (scripted if policy.learner else policy.engine).build(None)
     simulators = {"start": untrained_simulator(checked), "end": trained}
     simulators[player] = simulator_from_engines(checked, engines)
     deals: list[Deal] = []

@@ -84,6 +84,7 @@ learning: $(VENV)/.dev
 	for game in negotiation first_price_auction; do \
 		$(BIN)/python tests/bench/learning.py $$game --seeds 1 2 3 --out tests/bench/results/$$game.json || exit 1; \
 	done
+	$(BIN)/python tests/bench/transfer.py --out tests/bench/results/spiral_transfer.json
 	$(BIN)/python tests/bench/critic_spoof.py --out tests/bench/results/critic_spoof.json
 	$(BIN)/python tests/bench/figures.py
 

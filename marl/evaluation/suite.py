@@ -155,6 +155,9 @@ def scenario_settings_with_own_roles(test_name: str, test: SuiteTest, scenario: 
         scenario = views.get(test_name, scenario)
     data = scenario.model_dump(mode="json", include={"game", "seats", "roles", "policies", "schedule"})
     data["schedule"].pop("mix")  # `mix` needs several games, but a suite's test plays one
+    # Policies of other games' roles, and teachers, play no part in the test.
+    speaking = {role["policy"] for role in data["roles"].values()}
+    data["policies"] = {name: policy for name, policy in data["policies"].items() if name in speaking}
     for policy in data["policies"].values():
         policy |= _NO_LEARNING_SETTINGS
     if test.task:

@@ -196,14 +196,23 @@ def _schedule_errors(scenario: Scenario) -> Iterator[str]:
     mix, games = scenario.schedule.mix, scenario.games
     if mix.by != "weights" and not games:
         yield f"schedule.mix: {mix.by!r} divides starts among several games; give `games`, or leave it out"
+    trained_games = {name: played for name, played in games.items() if played.weight}
+    if games and not trained_games:
+        yield f"games.{next(iter(games))}.weight: 0, like those of all games, so training has none to play; raise one"
+        return
     for name, share in game_shares(games).items():
-        if share < MIN_GAME_SHARE:
+        if 0 < share < MIN_GAME_SHARE:
             weight = games[name].weight
             yield f"games.{name}.weight: {weight:g} is less than {MIN_GAME_SHARE:g} of all weights; give more"
+    trained_roles = {role for played in trained_games.values() for role in played.seats.values()}
+    trained_policies = {role.policy for name, role in scenario.roles.items() if name in trained_roles}
+    for name, policy in scenario.policies.items() if games else ():
+        if policy.learner and name in scenario.sampling_policies and name not in trained_policies:
+            yield f"policies.{name}.learner: all its roles are in games of weight 0; raise one, or drop the learner"
     for name in games:
         if name in SCOPES:
             yield f"games.{name}: {name!r} is a part of metrics' names (eval/{name}/...); choose another"
-    for name, played in games.items() if mix.by == "learning_progress" else ():
+    for name, played in trained_games.items() if mix.by == "learning_progress" else ():
         field, metric = f"games.{name}.progress", played.progress
         metrics = list(evaluation_metrics(scenario.scenario_by_game()[name]))
         choices = choices_hint(metric or "", metrics)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import (
     Field,
     GetJsonSchemaHandler,
-    PositiveFloat,
+    NonNegativeFloat,
     PositiveInt,
     ValidationInfo,
     field_validator,
@@ -125,8 +125,9 @@ class ScenarioGame(Config):
     """Game that is played, such as `kind: team` for a workflow on problems."""
     seats: dict[str, str] = Field(default_factory=dict, validate_default=True)
     """Agent of the game -> role. Omitted agents get the game's default role if the game has one."""
-    weight: PositiveFloat = 1.0
-    """Weight of the game in the division of a step's groups, relative to the weights of the other games."""
+    weight: NonNegativeFloat = 1.0
+    """Weight of the game in the division of a step's groups, relative to the weights of the other games. 0: training
+    never plays the game. A warm-up imitates random play in it, and evaluations measure it."""
     evaluate: EvaluationMeasurements | None = None
     """Measurements of this game, as `eval/NAME/...`. None: the scenario's `evaluate`."""
     progress: str | None = Field(default=None, examples=["eval/random/mean"])
@@ -168,6 +169,6 @@ class GameMixSettings(Config):
 
 
 def game_shares(games: Mapping[str, ScenarioGame]) -> dict[str, float]:
-    """Return name of a game -> its share of the total weight. The shares add up to 1."""
+    """Return name of a game -> its share of the total weight, which is above 0. The shares add up to 1."""
     total = sum([played.weight for played in games.values()])
     return {name: played.weight / total for name, played in games.items()}

@@ -36,7 +36,9 @@ class GameMix:
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        self._games, self._mix = scenario.games, scenario.schedule.mix
+        # Games with weight 0 are only evaluated.
+        self._games = {name: game for name, game in scenario.games.items() if game.weight}
+        self._mix = scenario.schedule.mix
         self._groups, self._seed = scenario.schedule.groups, scenario.schedule.seed
         self._progress = GameLearningProgress(self._games, self._mix)
         self._rota = FixedWeightGameSequence({name: Fraction(str(game.weight)) for name, game in self._games.items()})

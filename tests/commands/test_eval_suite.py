@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import marl
 from marl.commands.eval.suite import read_suite, suite_player
 from marl.evaluation.suite import Suite
 from marl.evaluation.suite_play import EpisodeScoresOfProblem, paired_gain_metrics, suite_metrics
@@ -142,6 +143,14 @@ def test_the_shipped_suite_fits_the_team_and_any_model(bare: Path) -> None:
         assert all(not policy.learner for test in tests.values() for policy in test.scenario.policies.values())
     held_out = tests["two_digits"].scenario.game.held_out_reset_options(1000)
     assert len(held_out) == 1000
+
+
+def test_the_suite_of_transfer_has_a_test_for_every_game_of_spiral_trained_on_or_not() -> None:
+    suite, spiral = read_suite(SCENARIOS / "suites" / "transfer.yaml"), SCENARIOS / "spiral.yaml"
+    tests = suite_player(str(spiral), suite).assign_policies_to_tests(suite)
+    games = marl.load(spiral).games
+    assert {test.name: test.scenario.game for test in tests} == {name: played.game for name, played in games.items()}
+    assert [name for name, played in games.items() if not played.weight] == ["nim", "sums", "puzzles"]
 
 
 def test_of_several_games_each_test_takes_the_one_that_it_names_or_fits() -> None:

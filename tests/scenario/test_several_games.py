@@ -60,6 +60,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"games": {"nim": NIM, "kuhn": {**KUHN, "weight": 1e-5}}},
         "games.kuhn.weight: 1e-05 is less than 0.0001 of all weights; give more",
     ),
+    "weights": (
+        {"games": {"nim": {**NIM, "weight": 0}, "kuhn": {**KUHN, "weight": 0}}},
+        "games.nim.weight: 0, like those of all games, so training has none to play; raise one",
+    ),
+    "negative": (
+        {"games": {"nim": NIM, "kuhn": {**KUHN, "weight": -1}}},
+        "games.kuhn.weight: must be at least 0.0 (got -1)",
+    ),
     "progress": (
         {"games": {"nim": NIM}, "schedule": {**PLAN, "mix": PATIENT}},
         "games.nim.progress: missing; schedule.mix asks for it, such as episode/measure/success; evaluated choices: "
@@ -81,6 +89,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("changes", "message"), [*WRONG.values()], ids=[*WRONG])
 def test_what_does_not_fit_names_the_game_and_its_field(changes: dict[str, Any], message: str) -> None:
     assert problems(**changes) == [message]
+
+
+def test_a_policy_that_learns_in_games_of_weight_zero_alone_is_refused() -> None:
+    data = untrained_two_games()
+    policies = {**data["policies"], "other": data["policies"]["actor"]}
+    roles = {**data["roles"], "guest": {**data["roles"]["player"], "policy": "other"}}
+    games = {"nim": NIM, "kuhn": {**KUHN, "seats": dict.fromkeys(SEATS, "guest"), "weight": 0}}
+    with pytest.raises(ScenarioError, match=r"policies\.other\.learner: all its roles are in games of weight 0"):
+        validate(data | {"games": games, "roles": roles, "policies": policies})
 
 
 def test_a_mix_by_progress_needs_several_games() -> None:

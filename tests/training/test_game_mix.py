@@ -46,6 +46,15 @@ def test_whole_shares_are_dealt_exactly_and_spread_over_the_step() -> None:
     assert counts == {"g0": 5, "g1": 10, "g2": 15}
 
 
+@pytest.mark.parametrize("by", ["weights", "learning_progress"])
+def test_a_game_of_weight_zero_is_never_dealt(by: str) -> None:
+    division = mix([0, 1, 0, 2, 0], 3, mix=by)
+    division.update_from_step_metrics({f"game/g{i}/episode/return/player_0": 0.0 for i in range(5)})
+    division.update_from_step_metrics({f"game/g{i}/episode/return/player_0": 0.5 for i in range(5)})
+    counts = Counter(slot.game for slot in dealt(division, 50))
+    assert counts == {"g1": 50, "g3": 100}
+
+
 def test_steps_can_be_dealt_ahead_in_any_order() -> None:
     division = mix([1, 0.3, 5], 2)
     ahead = {step: division(step) for step in reversed(range(30))}

@@ -84,6 +84,18 @@ def test_a_game_among_several_is_played_as_it_would_be_alone(tmp_path: Path, mad
         assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
 
 
+def test_a_game_of_weight_zero_is_measured_but_not_trained_on(tmp_path: Path, made: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(made))
+    games = untrained_two_games()["games"]
+    games["nim"]["weight"] = 0
+    rows = trained(tmp_path / "run", untrained_two_games(games=games, schedule=SHORT))
+    assert {"eval/kuhn/nashconv", "eval/nim/random/mean"} <= rows[-1].keys()
+    assert rows[-1]["game/kuhn/episode/count"] == rows[-1]["episode/count"] == 12
+    assert not [name for row in rows for name in row if name.startswith("game/nim/")]
+    played = trajectories_by_game(random_play(validate(untrained_two_games(games=games)), 7, 0))
+    assert len(played["nim"]) == 7, "a warm-up imitates it"
+
+
 def test_warm_up_plays_every_game_as_often() -> None:
     played = trajectories_by_game(random_play(validate(untrained_two_games()), 7, 0))
     assert {name: len(episodes) for name, episodes in played.items()} == {"kuhn": 7, "nim": 7}

@@ -41,8 +41,9 @@ def is_population(player_spec: str) -> bool:
 def read_population(player_spec: str) -> list[PopulationMember]:
     """Return the members of the population `RUN@pool` or `RUN@meta` at the run's newest intact checkpoint.
 
-    The meta-strategy is that of the league's first player that meets the pool: with `by: psro` an equilibrium of the
-    members' payoffs, and otherwise the probabilities with which the player meets the members.
+    The meta-strategy is that of the league's first player that meets the pool: with `by: psro` and `by: rectified` an
+    equilibrium of the members' payoffs, with `by: anytime` the average mixture of the last complete phase, and
+    otherwise the probabilities with which the player meets the members.
 
     Raises:
         ScenarioError: if the run has no league, or its pool is empty.

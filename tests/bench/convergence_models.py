@@ -15,6 +15,9 @@ size are the same in all runs of a game; only what keeps play from going in circ
 - `R-NaD`: `credit.assign.rnad`, its reference replaced likewise (2206.15378)
 - `fictitious play`: one seat learns against all earlier selves alike (`experience: league`, `by: uniform`), with a
   constant step size and a fixed magnet that falls, so that it can answer anew; half of the tokens are opponents'
+- `league`: AlphaStar's roles with the learner of `fixed magnet`. The main player, which is measured, meets itself and
+  the pool in half of the episodes; a main exploiter meets the main player, a league exploiter the pool. Exploiters are
+  reset when they win 70 % against everybody they meet, or after a sixth of the run
 
 NashConv is exact. The average policy is the mixture of the evaluations in the last half of the run; that of fictitious
 play, by its definition, of all. With `--add`, runs that the result file holds are kept and not repeated; it is written
@@ -33,6 +36,7 @@ from typing import Any
 
 import learning
 import numpy as np
+import yaml
 from _bench import ROOT, parser, report, silent
 from convergence import tabulated
 
@@ -49,14 +53,16 @@ EVALUATIONS = 10
 THIRD = "a third of the steps"
 """Stands in settings for a third of a run's steps."""
 RUNS = ROOT / "runs" / "convergence"
+SIXTH = "a sixth of the steps"
+"""Stands in settings for a sixth of a run's steps."""
 _LEARNER = "policies.actor.learner"
 _PROXIMAL = f"{_LEARNER}.proximal={{coefficient: 1.0, refresh: 10}}"
-_LEAGUE = (
-    "experience={kind: league, players: {player: {opponents: {pool: 1}, by: uniform, every: 20}}}",
+_OPPONENT = (
     "seats={player_0: player, player_1: opponent}",
     "roles.opponent={kind: player, policy: actor, trainable: false, sampling: {max_tokens: 6}}",
     "schedule.rotate_seats=true",
 )
+_RESET = f"{{win_rate: 0.7, every: {SIXTH}}}"
 METHODS: dict[str, tuple[str, ...]] = {
     "plain": (f"{_LEARNER}.magnet=null", f"{_LEARNER}.proximal=null"),
     "moving magnet": (f"{_LEARNER}.magnet={{coefficient: 0.15, refresh: {THIRD}}}", _PROXIMAL),
@@ -78,7 +84,17 @@ METHODS: dict[str, tuple[str, ...]] = {
         f"{_LEARNER}.lr_end=null",
         "evaluate.average.last=1",
         _PROXIMAL,
-        *_LEAGUE,
+        "experience={kind: league, players: {player: {opponents: {pool: 1}, by: uniform, every: 20}}}",
+        *_OPPONENT,
+    ),
+    "league": (
+        f"{_LEARNER}.magnet={{coefficient: 0.1, final: 0.02}}",
+        _PROXIMAL,
+        "experience={kind: league}",
+        "experience.players.player={opponents: {self: 0.35, pool: 0.65}, every: 20, share: 2}",
+        f"experience.players.main_exploiter={{opponents: {{actor: 1}}, every: 20, reset: {_RESET}}}",
+        f"experience.players.league_exploiter={{opponents: {{pool: 1}}, every: 20, reset: {_RESET}}}",
+        *_OPPONENT,
     ),
 }
 """Method -> what it changes in the scenario."""
@@ -96,8 +112,28 @@ def scenario(game: str, method: str, steps: int, overrides: Sequence[str]) -> Sc
         "credit.baseline.like=start",
         f"checkpoint.every={steps}",
     ]
-    changes = [change.replace(THIRD, str(max(1, steps // 3))) for change in METHODS[method]]
-    return marl.load(ROOT / "scenarios" / f"{game}_self_play.yaml", [*common, *changes, *overrides])
+    changes = [*common]
+    for change in METHODS[method]:
+        changes.append(change.replace(THIRD, str(max(1, steps // 3))).replace(SIXTH, str(max(1, steps // 6))))
+    file = ROOT / "scenarios" / f"{game}_self_play.yaml"
+    if method == "league":
+        changes += exploiters(file, changes)
+    return marl.load(file, [*changes, *overrides])
+
+
+def exploiters(file: Path, changes: Sequence[str]) -> list[str]:
+    """Return the changes that add a league's exploiters, with the model and the changed learner of the main player."""
+    actor = json.dumps(yaml.safe_load(file.read_text())["policies"]["actor"])
+    added: list[str] = []
+    for name in ("main_exploiter", "league_exploiter"):
+        added += [
+            f"policies.{name}={actor}",
+            f"roles.{name}={{kind: player, policy: {name}, sampling: {{max_tokens: 6}}}}",
+        ]
+        for change in changes:
+            if change.startswith("policies.actor."):
+                added.append(change.replace("policies.actor.", f"policies.{name}."))
+    return added
 
 
 def train(game: str, method: str, steps: int, seed: int, overrides: Sequence[str]) -> dict[str, Any]:

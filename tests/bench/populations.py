@@ -3,18 +3,21 @@
     python tests/bench/populations.py [--seeds 0 1 2] [--steps 96] [--games cycle_3 ...] [--modes psro ...] [--out FILE]
 
 Games: cycles of three and five moves with unequal stakes, and a disc game (Balduzzi et al. 2019, arXiv 1901.08106).
-Each game is learned by self-play, fictitious play and PSRO with the model and learner of rps_league; a member joins the
-pool after every sixth update. PSRO trains fewer steps, as its matches for payoffs count as episodes.
+Each game is learned by self-play, fictitious play, PSRO, rectified PSRO, PSRO with alpha-Rank and anytime PSRO, with
+the model and learner of rps_league; a member joins the pool after every sixth update. Methods with matches for payoffs
+train fewer steps, as these matches count as episodes.
 
-Figures, all exact NashConv: the newest policy, the uniform mixture of the pool's members, and the equilibrium of their
-exact payoffs (each agent's own). Runs go to runs/populations/.
+Figures, all exact NashConv: the newest policy, the uniform mixture of the pool's members, the run's own mixture
+(`RUN@meta`, by what the run itself has measured), the equilibrium of the members' exact payoffs (each agent's own), and
+the least exploitable mixture of the members (population exploitability, arXiv 2306.16884). The latter two need a game
+that is small enough, and the last says how good a pool is, whoever mixes it. Runs go to runs/populations/.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import product
+from itertools import permutations, product
 from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
@@ -24,18 +27,23 @@ from _bench import ROOT, parser, report
 from league import members, strategies
 
 import marl
+from marl.core.zero_sum import nash_equilibrium
 from marl.evaluation.exploitability import meta_nash_exploitability, uniform_mixture_exploitability
-from marl.evaluation.game_tree import build_game_tree, nash_conv
+from marl.evaluation.game_tree import GameTree, Strategy, build_game_tree, expected_returns, nash_conv
+from marl.evaluation.mixtures import mix_strategies
 from marl.rollout.casting import RoleRequestBuilder
+from marl.runs.populations import read_population
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Scenario
 
 EVERY, MATCHES = 6, 8
 """Updates between two members of the pool, and episodes between two members for their payoff."""
+BY_PAYOFFS = ("psro", "rectified", "alpha_rank")
+"""Modes in which members of the pool play each other."""
 MODES = {
     "self_play": f"{{opponents: {{self: 1}}, every: {EVERY}}}",
     "fictitious": f"{{opponents: {{pool: 1}}, by: uniform, every: {EVERY}}}",
-    "psro": f"{{opponents: {{pool: 1}}, by: psro, every: {EVERY}}}",
+    **{rule: f"{{opponents: {{pool: 1}}, by: {rule}, every: {EVERY}}}" for rule in (*BY_PAYOFFS, "anytime")},
 }
 
 
@@ -67,11 +75,11 @@ GAMES = {"cycle_3": cycle((2, 1, 1)), "cycle_5": cycle((2, 1, 3, 1, 2)), "disc_7
 
 
 def planned(game: str, mode: str, seed: int, steps: int) -> Scenario:
-    """Return the scenario of a run; PSRO's steps are fewer by its matches."""
+    """Return the scenario of a run; its steps are fewer by its matches between members."""
     payoffs = GAMES[game]
     settings = {"kind": "repeated_matrix", "table": [[[value, -value] for value in row] for row in payoffs]}
     base = marl.load(ROOT / "scenarios" / "rps_league.yaml").schedule
-    if mode == "psro":
+    if mode in BY_PAYOFFS:
         count = -(-steps // EVERY)
         steps -= -(-MATCHES * count * (count - 1) // 2 // (base.groups * base.group_size))
     changes = [
@@ -98,16 +106,40 @@ def measured(game: str, mode: str, seed: int, steps: int) -> dict[str, float]:
     played = strategies(scenario, tree, folders)
     exact = [row["eval/nashconv"] for row in rows if "eval/nashconv" in row and row["step"] > last / 2]
     episodes = last * scenario.schedule.groups * scenario.schedule.group_size
-    return {
+    own = {} if mode == "self_play" else {"own": round(nash_conv(tree, own_mixture(tree, run, folders, played)), 4)}
+    return own | {
         "last": round(sum(exact) / len(exact), 4),
         "pool": round(uniform_mixture_exploitability(tree, played).nashconv, 4),
         "meta": round(meta_nash_exploitability(tree, played).nashconv, 4),
-        "best": round(min(nash_conv(tree, strategy) for strategy in played), 4),
+        "least": round(least_exploitable(tree, played), 4),
         "members": len(played),
         "episodes": episodes + sum(row.get("league/matches", 0.0) for row in rows),
         "legal_mass": round(min(row["eval/legal_mass"] for row in rows if "eval/legal_mass" in row), 4),
         "cpu_s": round(time.process_time() - started, 1),
     }
+
+
+def own_mixture(tree: GameTree, run: Path, folders: Sequence[Path], played: Sequence[Strategy]) -> Strategy:
+    """Return the mixture `RUN@meta` of the members in `folders`, whose strategies are `played`."""
+    weights = {member.folder.name: member.weight for member in read_population(f"{run}@meta")}
+    return mix_strategies(tree, played, [weights.get(folder.name, 0.0) for folder in folders])
+
+
+def least_exploitable(tree: GameTree, played: Sequence[Strategy]) -> float:
+    """Return NashConv of the least exploitable mixture of the strategies `played`, one mixture for each agent.
+
+    Each agent moves once, so its opponent's best responses are single moves, and the mixture is a maximin strategy.
+    """
+    gains = 0.0
+    for agent, other in permutations(tree.agents):
+        (situation,) = [situation for situation in tree.requests if situation.agent == other]
+        payoffs: list[list[float]] = [[] for _ in played]
+        for row, strategy in zip(payoffs, played, strict=True):
+            for move in tree.requests[situation].options or ():
+                joint = {**strategy, situation: {move: 1.0}}
+                row.append(expected_returns(tree, joint)[agent])
+        gains -= nash_equilibrium(payoffs).value
+    return gains
 
 
 def main() -> None:

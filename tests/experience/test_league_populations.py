@@ -44,9 +44,9 @@ def with_mixtures(scenario: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_population(spec: str, **settings: Any) -> dict[str, Any]:
-    """A league whose player meets itself, its own pool, and the population `spec`."""
+    """A league whose player meets itself, its own pool by the anytime mixture, and the population `spec`."""
     scenario = league(**settings)
-    player = {"opponents": {"self": 1, "pool": 1, "guests": 2}, "every": 2}
+    player = {"opponents": {"self": 1, "pool": 1, "guests": 2}, "by": "anytime", "every": 2}
     scenario["experience"] |= {"players": {"player": player}, "populations": {"guests": {"run": spec}}}
     return scenario
 
@@ -94,6 +94,25 @@ def test_members_of_a_population_speak_with_their_own_weights_and_are_not_learne
     for step, line in enumerate(map(json.loads, metric_lines(guested.run)[1:]), 1):
         turns = [turn for t in RunFolder(guested.run).load_trajectories(step) for turn in t.turns]
         assert line["policy/actor/samples"] == sum(turn.role == "player" for turn in turns)
+
+
+def test_an_anytime_league_plays_no_matches_and_keeps_the_mixture_of_its_last_phase(guested: RunWorkspace) -> None:
+    assert {json.loads(line)["league/matches"] for line in metric_lines(guested.run)[1:]} == {0.0}
+    home = RunFolder(guested.run)
+    settings = home.scenario().experience
+    assert isinstance(settings, League)
+    state = read_checkpoint(home.checkpoints, 6)[1]["experience"]
+    league_state = LeagueExperience(settings)
+    league_state.load_state_dict(state)
+    assert league_state.state_dict() == state
+    # In its last two updates the player met the versions 0, 2 and 4; the newest member has met nobody.
+    probabilities = {member.version: p for member, p in league_state.member_probabilities("player", "actor").items()}
+    assert [*probabilities] == [0, 2, 4, 6]
+    assert probabilities.pop(6) == 0
+    assert min(probabilities.values()) > 0
+    assert sum(probabilities.values()) == pytest.approx(1)
+    # The mixture was moved by the results.
+    assert len(set(probabilities.values())) > 1
 
 
 @pytest.mark.slow

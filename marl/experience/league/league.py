@@ -2,6 +2,9 @@
 
 Players, exploiters and prioritised fictitious self-play: Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z.
 Equilibria of the pool's payoffs (PSRO): Lanctot et al. 2017, https://arxiv.org/abs/1711.00832.
+Other mixtures of the pool: Balduzzi et al. 2019, https://arxiv.org/abs/1901.08106 (`rectified`);
+Omidshafiei et al. 2019, https://arxiv.org/abs/1903.01373 (`alpha_rank`);
+McAleer et al. 2022, https://arxiv.org/abs/2201.07700 (`anytime`).
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from marl.core.seeds import hash_to_seed
 from marl.core.state import MetricsReporter
 from marl.core.types import Deal, Metrics
 from marl.experience.league.matchmaking import (
+    alpha_rank_probabilities,
     entropy,
     opponent_probabilities,
     psro_probabilities,
     systematic_sample,
 )
 from marl.experience.league.pool import POOL, SELF, PolicyPool, PoolMember
+from marl.experience.league.restricted_mixture import RestrictedMixture
 from marl.experience.league.results import MeanPayoffTable, RecentGameResults, return_margin
 from marl.experience.league.temporary_policies import play_with_temporary_policies
 from marl.protocols import AddedPlayer, DealsOfStep, EngineConfig, SavedWeights, Simulator, WeightArchive
@@ -36,8 +41,8 @@ if TYPE_CHECKING:
 METRICS = """
 league/pool | members | members of the pool at the step's end of play (`experience: league`)
 league/loads | weights | members of the pool, and of populations, that were loaded for the step's episodes
-league/matches | episodes | played in the step between members of the pool, for a meta-strategy (`by: psro`);
-    counted in `step/eval_tokens`
+league/matches | episodes | played in the step between members of the pool, for a meta-strategy (`by: psro`,
+    `rectified` or `alpha_rank`); counted in `step/eval_tokens`
 league/POLICY/share/OPPONENT | share of groups | groups of a player that met an opponent; `pool`, and the name of a
     population, stand for all members
 league/POLICY/win_rate, win_rate_least | share of points | a player's results against the members that it may meet,
@@ -77,6 +82,8 @@ class LeagueExperience(MetricsReporter):
         self._pool, self._payoffs = PolicyPool(settings.keep), MeanPayoffTable()
         self._results = RecentGameResults(settings.decay)
         self._progress = {role: LeaguePlayerProgress() for role in settings.players}
+        anytime_roles = [role for role, player in settings.players.items() if player.by == "anytime"]
+        self._mixtures = {role: RestrictedMixture() for role in anytime_roles}
         self._populations: dict[str, dict[str, tuple[SavedWeights, float]]] = {}
         """Population -> name of a member in `Deal.policies` -> weights and probability of the member."""
         self._archive: WeightArchive | None = None
@@ -129,6 +136,7 @@ class LeagueExperience(MetricsReporter):
                 result = return_margin(trajectory, match.role, self._settings.opponent)
                 opponent = match.population or match.opponent
                 self._results.add_game_result(self.archive.policy_of_role(match.role), opponent, result)
+        self._update_mixtures(plan, played)
         metrics = {"league/matches": float(matches), "league/loads": float(loads)}
         self._metrics = metrics | self._match_metrics(list(plan.values()))
         return played
@@ -156,7 +164,9 @@ class LeagueExperience(MetricsReporter):
             for name, (weights, probability) in members.items():
                 row = [weights.policy, str(weights.folder), weights.version, probability]
                 populations[population][name] = row
-        state = {"populations": populations} if populations else {}
+        state: dict[str, Any] = {"populations": populations} if populations else {}
+        if self._mixtures:
+            state["mixtures"] = {role: mixture.state_dict() for role, mixture in self._mixtures.items()}
         return state | {
             "taken": {policy: [*versions] for policy, versions in self._pool.saved_versions.items()},
             "progress": {role: [progress.updates, progress.resets] for role, progress in self._progress.items()},
@@ -171,6 +181,8 @@ class LeagueExperience(MetricsReporter):
         }
         self._results.load_state_dict(state["results"])
         self._payoffs.load_state_dict(state["payoffs"])
+        for role, mixture in self._mixtures.items():
+            mixture.load_state_dict(state["mixtures"][role])
         self._populations = {}
         for population in self._settings.populations:
             members = self._populations[population] = {}
@@ -192,6 +204,10 @@ class LeagueExperience(MetricsReporter):
         self.archive.prune_weights(policy, partial(self._pool.member_versions_after_step, policy))
         names = set(self._pool.member_names())
         self._payoffs.delete_results_except(names)
+        for role, mixture in self._mixtures.items():
+            members = self._settings.players[role].pool
+            if members is None or policy in members:
+                mixture.start_phase(self._pool.member_names(members))
         for player in self._settings.players.values():
             names |= player.opponents.keys()
         self._results.delete_results_except(names)
@@ -257,14 +273,25 @@ class LeagueExperience(MetricsReporter):
         return self._pool.members()
 
     def member_probabilities(self, role: str, policy: str) -> dict[PoolMember, float]:
-        """Return member -> probability of being met by the player `role`, which speaks with `policy`."""
-        members = self._pool.members(self._settings.players[role].pool)
-        if self._settings.players[role].by == "psro":
+        """Return member -> probability under the meta-strategy of the player `role`, which speaks with `policy`.
+
+        For most rules these are the probabilities of meeting the members. That of `rectified` is the whole equilibrium,
+        that of `anytime` the average mixture of its last complete phase.
+        """
+        player = self._settings.players[role]
+        members = self._pool.members(player.pool)
+        if player.needs_payoffs:
             members = self._members_with_payoffs(members)
         if not members:
             return {}
         names = [member.name for member in members]
-        return dict(zip(members, self._opponent_probabilities(role, policy, names), strict=True))
+        if player.by == "anytime":
+            probabilities = self._mixtures[role].average_probabilities(names)
+        elif player.needs_payoffs:
+            probabilities = self._meta_strategy(player, names)
+        else:
+            probabilities = self._opponent_probabilities(role, policy, names)
+        return dict(zip(members, probabilities, strict=True))
 
     def population(self) -> dict[str, tuple[SavedWeights, float]]:
         """Return name of a member of the pool -> its weights, and its probability under the meta-strategy.
@@ -294,9 +321,29 @@ class LeagueExperience(MetricsReporter):
     def _opponent_probabilities(self, role: str, policy: str, members: Sequence[str]) -> list[float]:
         """Return the probability that the player `role` meets each of `members`, which are names in the pool."""
         player = self._settings.players[role]
+        if player.by == "anytime":
+            return self._mixtures[role].draw_probabilities(members)
         rates = [record.win_rate for record in self._results.results_against(policy, members)]
-        payoffs = self._payoffs.payoff_matrix(members) if player.by == "psro" else ()
-        return opponent_probabilities(player.by, player.power, rates, payoffs)
+        payoffs = self._payoffs.payoff_matrix(members) if player.needs_payoffs else ()
+        own_indices = [index for index, name in enumerate(members) if name.rpartition("@")[0] == policy]
+        return opponent_probabilities(player.by, player.power, rates, payoffs, max(own_indices, default=None))
+
+    def _meta_strategy(self, player: LeaguePlayer, members: Sequence[str]) -> list[float]:
+        """Return the mixture of `members` by their payoffs: of alpha-Rank, or their equilibrium."""
+        payoffs = self._payoffs.payoff_matrix(members)
+        return alpha_rank_probabilities(payoffs) if player.by == "alpha_rank" else psro_probabilities(payoffs)
+
+    def _update_mixtures(self, plan: Mapping[str, Matchup], played: Sequence[Trajectory]) -> None:
+        """Update the mixtures of `anytime` by the step's episodes against members of the pool."""
+        for role, mixture in self._mixtures.items():
+            members = self._pool.member_names(self._settings.players[role].pool)
+            payoffs: dict[str, list[float]] = {}
+            for trajectory in played:
+                match = plan[trajectory.deal.group]
+                if match.role == role and match.opponent in members:
+                    margin = return_margin(trajectory, role, self._settings.opponent)
+                    payoffs.setdefault(match.opponent, []).append(-margin / 2)
+            mixture.update(payoffs)
 
     def _systematic_sampling_offset(self, step: int, purpose: str) -> float:
         """Return the random offset of systematic sampling, in [0, 1)."""
@@ -326,22 +373,22 @@ class LeagueExperience(MetricsReporter):
                 simulator.remove_policy(name)
 
     def _play_for_payoffs(self, agents: Sequence[str], simulator: Simulator) -> int:
-        """Play matches between members of the pool, for `psro`; return the number of episodes.
+        """Play matches between members of the pool for their payoffs; return the number of episodes.
 
         Pairs without a payoff come first. If there are none, pairs in the support of the meta-strategy play on.
         """
         matches, settings = self._settings.matches, self._settings
         pairs: dict[tuple[str, str], str] = {}
         for role, player in settings.players.items():
-            if player.by == "psro":
+            if player.needs_payoffs:
                 names = self._pool.member_names(player.pool)
                 pairs |= dict.fromkeys(self._payoffs.pairs_without_games(names), role)
         chosen = list(pairs.items())[: max(1, settings.budget // matches)]
         if not chosen:
             for role, player in settings.players.items():
-                names = self._pool.member_names(player.pool) if player.by == "psro" else []
+                names = self._pool.member_names(player.pool) if player.needs_payoffs else []
                 if len(names) > 1:
-                    probabilities = psro_probabilities(self._payoffs.payoff_matrix(names))
+                    probabilities = self._meta_strategy(player, names)
                     refined = self._payoffs.pairs_by_worth(dict(zip(names, probabilities, strict=True)))
                     chosen += [(pair, role) for pair in refined[: settings.refine // matches]]
         deals: list[Deal] = []

@@ -7,9 +7,14 @@ from itertools import accumulate
 from math import fsum, log
 from typing import Literal, TypeVar
 
+import numpy as np
+
 from marl.core.zero_sum import nash_equilibrium
 
 _Choice = TypeVar("_Choice")
+
+ALPHA_RANK_NOISE = 0.01
+"""Probability that a stronger member's replacement by a weaker one succeeds in `alpha_rank_probabilities`."""
 
 
 def uniform_opponent_probabilities(opponent_count: int) -> list[float]:
@@ -45,11 +50,53 @@ def psro_probabilities(payoffs: Sequence[Sequence[float]]) -> list[float]:
     return nash_equilibrium(payoffs).row.tolist()
 
 
+def rectified_probabilities(payoffs: Sequence[Sequence[float]], newest: int | None) -> list[float]:
+    """Return a Nash equilibrium of the pool's payoffs, restricted to members that the player's newest member beats or
+    ties (rectified PSRO, Balduzzi et al. 2019, 1901.08106).
+
+    The paper trains one response from each member in the equilibrium's support. A league's player is one such line of
+    responses, so a league has as many niches as players. `newest` is the index of the player's newest member. The
+    whole equilibrium is returned if it is None, or if the newest member loses to everybody in the support.
+    """
+    equilibrium = psro_probabilities(payoffs)
+    if newest is None:
+        return equilibrium
+    rectified: list[float] = []
+    for probability, payoff in zip(equilibrium, payoffs[newest], strict=True):
+        rectified.append(probability if payoff >= 0 else 0.0)
+    total = fsum(rectified)
+    return [probability / total for probability in rectified] if total > 1e-10 else equilibrium
+
+
+def alpha_rank_probabilities(payoffs: Sequence[Sequence[float]]) -> list[float]:
+    """Return the stationary distribution of alpha-Rank with infinite ranking intensity, in one population.
+
+    A member is challenged by every other member with equal probability, and replaced with probability 1 - noise if it
+    loses, 1/2 if they tie, and noise if it wins (Omidshafiei et al. 2019, 1903.01373; as a meta-strategy of PSRO:
+    Muller et al. 2020, 1909.12823). Only the signs of payoffs count, so a rare move that loses much does not decide.
+    """
+    margins = np.asarray(payoffs, dtype=np.float64)
+    count = len(margins)
+    if count == 1:
+        return [1.0]
+    # replaced[i, j]: probability that j replaces i when it challenges.
+    replaced = np.select([margins < 0, margins > 0], [1 - ALPHA_RANK_NOISE, ALPHA_RANK_NOISE], 0.5)
+    np.fill_diagonal(replaced, 0.0)
+    transitions = replaced / (count - 1)
+    np.fill_diagonal(transitions, 1 - transitions.sum(axis=1))
+    # The balance equations have rank count - 1; the last is replaced by the sum of the probabilities.
+    equations = transitions.T - np.eye(count)
+    equations[-1] = 1.0
+    stationary = np.linalg.solve(equations, np.eye(count)[-1])
+    return stationary.tolist()
+
+
 def opponent_probabilities(
-    rule: Literal["uniform", "latest", "pfsp", "pfsp_even", "psro"],
+    rule: Literal["uniform", "latest", "pfsp", "pfsp_even", "psro", "rectified", "alpha_rank"],
     pfsp_power: float,
     win_rates: Sequence[float],
     payoffs: Sequence[Sequence[float]],
+    newest: int | None,
 ) -> list[float]:
     """Return the probability of meeting each member of a pool, oldest first.
 
@@ -57,7 +104,8 @@ def opponent_probabilities(
         rule: distribution over the members, as in `LeaguePlayer.by`.
         pfsp_power: exponent of `pfsp`.
         win_rates: win rate of the player against each member, at least one number.
-        payoffs: payoff of each member against each other member, used by `psro` alone.
+        payoffs: payoff of each member against each other member, used by `psro`, `rectified` and `alpha_rank`.
+        newest: index of the player's newest member, used by `rectified`, or None if the pool holds none.
     """
     match rule:
         case "uniform":
@@ -70,6 +118,10 @@ def opponent_probabilities(
             return pfsp_even_probabilities(win_rates)
         case "psro":
             return psro_probabilities(payoffs)
+        case "rectified":
+            return rectified_probabilities(payoffs, newest)
+        case "alpha_rank":
+            return alpha_rank_probabilities(payoffs)
 
 
 def systematic_sample(choices: Sequence[_Choice], weights: Sequence[float], count: int, offset: float) -> list[_Choice]:

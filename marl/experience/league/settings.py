@@ -21,7 +21,7 @@ from marl.core.config import Config, choices_hint
 from marl.experience.league.pool import POOL, SELF
 from marl.protocols import Experience, ExperienceConfig, ScenarioSummary
 
-MatchmakingRule = Literal["uniform", "latest", "pfsp", "pfsp_even", "psro"]
+MatchmakingRule = Literal["uniform", "latest", "pfsp", "pfsp_even", "psro", "rectified", "alpha_rank", "anytime"]
 
 
 class ResetConditions(Config):
@@ -80,13 +80,21 @@ class LeaguePlayer(Config):
     `opponents: {pool: 1}` this is fictitious self-play against the average of all earlier weights (Heinrich et al.
     2015). `latest`: the newest member. `pfsp`: in proportion to (1 - win rate)^power, which prefers opponents that win.
     `pfsp_even`: in proportion to win rate x (1 - win rate), which prefers opponents of equal strength. `psro`: a Nash
-    equilibrium of the pool's payoffs."""
+    equilibrium of the pool's payoffs. `rectified`: the same equilibrium, restricted to members that the player's newest
+    member beats or ties (Balduzzi et al. 2019). `alpha_rank`: the stationary distribution of alpha-Rank on the pool's
+    payoffs (Omidshafiei et al. 2019). `anytime`: the least exploitable mixture of members, found by regret matching
+    against the player while it learns, from the episodes of training alone (anytime PSRO, McAleer et al. 2022)."""
     power: NonNegativeFloat = 2.0
     """Exponent of (1 - win rate) in `pfsp`."""
     every: PositiveInt | None = 20
     """Number of updates between two additions of the player's weights to the pool (null: only resets add weights)."""
     reset: ResetConditions | None = None
     """Conditions for resetting the player (null: the player is never reset)."""
+
+    @property
+    def needs_payoffs(self) -> bool:
+        """Return True if members of the pool play each other, so that `by` can use their payoffs."""
+        return self.by in ("psro", "rectified", "alpha_rank")
 
     @field_validator("opponents")
     @classmethod
@@ -123,13 +131,14 @@ class League(ExperienceConfig):
     """Factor by which every new result against an opponent reduces the weight of earlier results in the win rate
     (AlphaStar: 0.99)."""
     matches: PositiveInt = 32
-    """Number of episodes between two members of the pool, from which `psro` estimates their payoffs."""
+    """Number of episodes between two members of the pool, from which `psro`, `rectified` and `alpha_rank` estimate
+    their payoffs."""
     budget: PositiveInt = 512
-    """Maximum number of episodes per step between members of the pool, played to estimate the payoffs of `psro`. Pairs
-    with the newest members are played first."""
+    """Maximum number of episodes per step between members of the pool, played to estimate payoffs. Pairs with the
+    newest members are played first."""
     refine: NonNegativeInt = 0
-    """Maximum number of episodes per step, once all pairs have played, that refine the payoffs of `psro` where its
-    equilibrium needs them: between members that it gives a probability above 0."""
+    """Maximum number of episodes per step, once all pairs have played, that refine payoffs where the meta-strategy
+    needs them: between members that it gives a probability above 0."""
 
     def build(self) -> Experience:
         from marl.experience.league.league import LeagueExperience
@@ -189,8 +198,8 @@ class League(ExperienceConfig):
         for name in player.pool or ():
             if name not in policies:
                 yield f"pool: {name!r} is no policy of a player; {choices_hint(name, policies)}"
-        if player.by == "psro":
-            if self.resident < 2:
-                yield "by: 'psro' lets two members of the pool play each other; set experience.resident: 2"
-            if len(summary.seats) != 2 or not summary.game.is_zero_sum():
-                yield f"by: 'psro' needs a zero-sum game of two, which {summary.game.kind!r} is not; use pfsp"
+        if player.needs_payoffs and self.resident < 2:
+            yield f"by: {player.by!r} lets two members of the pool play each other; set experience.resident: 2"
+        two_player_zero_sum = len(summary.seats) == 2 and summary.game.is_zero_sum()
+        if (player.needs_payoffs or player.by == "anytime") and not two_player_zero_sum:
+            yield f"by: {player.by!r} needs a zero-sum game of two, which {summary.game.kind!r} is not; use pfsp"

@@ -21,6 +21,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from marl.cluster.gpu_weights import GpuBufferPool
 from marl.cluster.node_plan import start_on
+from marl.cluster.pending_calls import PendingCalls
 from marl.cluster.simulator_process import ExecuteAndPlayReply, SimulatorProcess, SimulatorProcessSettings
 from marl.cluster.simulator_slot import RestartableSimulator, UnfinishedJobBatch
 from marl.cluster.weight_transfer import PublishedWeights
@@ -49,13 +50,18 @@ cluster/simulators | processes | simulators that play (`cluster: {kind: ray}`)
 cluster/restarts | processes | lost and replaced in this step
 cluster/idle | share | of the step's time in which a simulator had nothing to play, mean over simulators
 cluster/idle_max | share | the same of the simulator that had nothing to play for longest
+cluster/idle_max_simulator | index | of this simulator, as in `marl status`
 cluster/published_bytes | bytes | of new weights that the step before put into the object store
 cluster/publish_s | s | that this took the run itself
 """
 
-_TURN_S = 0.5
-"""Maximum duration of one call of `SimulatorProcess.execute_and_play`, in seconds; new commands wait for the call's
-end."""
+_SIGN_OF_LIFE_S = 0.5
+"""Minimum time after which a call of `SimulatorProcess.execute_and_play` replies without a result, in seconds."""
+_SIGNS_OF_LIFE_PER_S = 100
+"""Maximum number of such replies per second of all simulators together. With more simulators, each replies more
+rarely, so that the cost of the run's process does not grow with their number."""
+_SIGNS_OF_LIFE_PER_DEADLINE = 4
+"""Minimum number of such replies of one simulator within `cluster.deadline_s`."""
 _END_S = 10.0
 """Maximum time that `close` waits for the end of all tasks, in seconds."""
 
@@ -83,6 +89,7 @@ class RayShardGroup(ShardGroup):
         super().__init__(settings.simulators)
         self._node_ids = node_ids
         self._settings, self._setup = settings, ray.put(setup)
+        self._call_limit_s = call_limit_s(settings)
         self._sleeps = any(policy.engine.can_sleep for policy in setup.scenario.policies.values())
         self._actor: Any = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus, max_restarts=0)(SimulatorProcess)
         # `queue.Queue` is used, because a SimpleQueue could wait for ever if a signal ends a timed wait.
@@ -103,6 +110,7 @@ class RayShardGroup(ShardGroup):
         self._step_began = time.monotonic()
         self._slots = [RestartableSimulator(number) for number in range(self.size)]
         self._loop = asyncio.new_event_loop()
+        self._calls = PendingCalls(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         for slot in self._slots:
@@ -160,6 +168,7 @@ class RayShardGroup(ShardGroup):
             "cluster/idle": sum(idle) / len(idle),
             # Not a metric of each simulator: a row of 1,000 of them would take 45 kB.
             "cluster/idle_max": max(idle),
+            "cluster/idle_max_simulator": float(idle.index(max(idle))),
         }
         for slot in self._slots:
             slot.busy_s = 0.0
@@ -183,6 +192,7 @@ class RayShardGroup(ShardGroup):
         """End the processes of all simulators."""
         with suppress(concurrent.futures.TimeoutError):
             asyncio.run_coroutine_threadsafe(_cancel_other_asyncio_tasks(), self._loop).result(_END_S)
+        self._calls.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_END_S)
         for slot in self._slots:
@@ -270,8 +280,7 @@ class RayShardGroup(ShardGroup):
 
     async def _start_process(self, slot: RestartableSimulator) -> None:
         """Start a process, build its simulator, and queue commands for all unfinished batches."""
-        strategy = start_on(() if slot.restarts else self._node_ids, slot.number)
-        slot.process, slot.location = self._actor.options(scheduling_strategy=strategy).remote(), ""
+        slot.process, slot.location = self._create_actor(slot), ""
         patience_s = self._settings.room_s if slot.restarts else self._settings.start_s
         vacate = self._loop.call_later(patience_s, self._reassign_jobs_until_process_starts, slot)
         try:
@@ -296,8 +305,16 @@ class RayShardGroup(ShardGroup):
             self._notes.append(f"{slot.name} is there again ({slot.location})")
         slot.vacant = False
 
+    def _create_actor(self, slot: RestartableSimulator) -> Any:
+        """Return the handle of a new actor, which Ray starts when there is room for it."""
+        strategy = start_on(() if slot.restarts else self._node_ids, slot.number)
+        return self._actor.options(scheduling_strategy=strategy).remote()
+
     async def _send_commands_and_deliver_results(self, slot: RestartableSimulator) -> None:
-        """Let a process execute its commands and play for up to `_TURN_S`; deliver its results and reports."""
+        """Let a process execute its commands and play until its next results; deliver its results and reports.
+
+        Further commands wait for the reply to this call.
+        """
         while not slot.commands and not slot.open:
             slot.set_process_activity("idle")
             slot.wake.clear()
@@ -314,9 +331,8 @@ class RayShardGroup(ShardGroup):
             else:
                 payloads.append(command)
         # `commands` keeps shared GPU buffers alive until the process has replied, and so has read them.
-        reply: ExecuteAndPlayReply = await self._await_process_call(
-            slot, activity, slot.process.execute_and_play.remote(payloads, _TURN_S), self._settings.deadline_s
-        )
+        call = slot.process.execute_and_play.remote(payloads, self._call_limit_s)
+        reply: ExecuteAndPlayReply = await self._await_process_call(slot, activity, call, self._settings.deadline_s)
         slot.busy_s += reply.busy_s
         for report in reply.reports:
             if slot.report:
@@ -343,7 +359,7 @@ class RayShardGroup(ShardGroup):
         """
         slot.set_process_activity(activity)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(pending_call.future()), limit_s)
+            return await asyncio.wait_for(self._calls.result_of(pending_call), limit_s)
         except RayTaskError as error:
             if isinstance(error.cause, RayError):
                 raise _SimulatorProcessLost(
@@ -381,6 +397,12 @@ class RayShardGroup(ShardGroup):
         for slot in self._slots:
             slot.deliver_report(ShardStepReport())
         self._done.put(None)  # any item, even None, wakes the run's thread in `step`
+
+
+def call_limit_s(settings: ClusterConfig) -> float:
+    """Return the time after which a simulator that plays replies without a result, in seconds."""
+    limit_s = max(_SIGN_OF_LIFE_S, settings.simulators / _SIGNS_OF_LIFE_PER_S)
+    return min(limit_s, settings.deadline_s / _SIGNS_OF_LIFE_PER_DEADLINE)
 
 
 async def _cancel_other_asyncio_tasks() -> None:

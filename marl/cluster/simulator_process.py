@@ -15,7 +15,8 @@ from marl.scenario.schema import Scenario
 from marl.training.placement import ModelSources, build_simulator, set_torch_threads
 
 _GATHER_S = 0.1
-"""Time after which finished episodes are sent in a reply while others are in flight, in seconds."""
+"""Time from a call's first result to its reply, in which further results are gathered while jobs are open, in
+seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,10 @@ class SimulatorProcess:
 
     @SendableErrors()
     def execute_and_play(self, commands: Sequence[ShardCommand], limit_s: float) -> ExecuteAndPlayReply:
-        """Execute commands, then play for up to `limit_s` seconds, or until no job is left."""
+        """Execute commands, then play until shortly after the first result, or until no job is left.
+
+        Without a result, the reply comes after `limit_s` seconds, as a sign of life.
+        """
         shard, began, reply = self._shard, time.monotonic(), ExecuteAndPlayReply()
         assert shard is not None
         for command in commands:
@@ -73,9 +77,11 @@ class SimulatorProcess:
                 self._load_weights(shard, command)
             elif report := shard.execute(command):
                 reply.reports.append(report)
-        while shard.open_job_count and (elapsed_s := time.monotonic() - began) < limit_s:
-            if reply.results and elapsed_s > _GATHER_S:
-                break
-            reply.results += shard.step(limit_s - elapsed_s)
+        end = began + limit_s
+        while shard.open_job_count and (remaining_s := end - time.monotonic()) > 0:
+            results = shard.step(remaining_s)
+            if results and not reply.results:
+                end = min(end, time.monotonic() + _GATHER_S)
+            reply.results += results
         reply.busy_s = time.monotonic() - began
         return reply

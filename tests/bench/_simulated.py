@@ -36,7 +36,7 @@ class SimulatedModel(ModelConfig):
 
     kind: str = "simulated"
     parameters: int = 1024**2
-    """Numbers in all, as whole matrices of 1024 by 1024."""
+    """Numbers in all, as whole matrices of 1024 by 1024; fewer than that are rows of one matrix."""
 
     def prepare(self, context: ModelPreparation) -> ModelSource:
         return Matrices(self.parameters)
@@ -49,11 +49,12 @@ class Matrices:
 
     def __init__(self, parameters: int) -> None:
         self._count = max(1, round(parameters / WIDTH**2))
+        self._rows = min(WIDTH, max(1, parameters // WIDTH))
 
     def model(self) -> dict[str, Tensor]:
         import torch
 
-        return {f"layers.{n}.weight": torch.full((WIDTH, WIDTH), float(n)) for n in range(self._count)}
+        return {f"layers.{n}.weight": torch.full((self._rows, WIDTH), float(n)) for n in range(self._count)}
 
     def tokenizer(self) -> None:
         """Tokens are numbers drawn at random."""

@@ -110,6 +110,7 @@ def test_every_episode_is_learnt_from_once_while_those_in_flight_go_on_under_new
     versions = {turn.completion.versions for turn in turns}
     assert any(first < last for first, last in versions)  # one completion, begun by old and ended by new weights
     figures = ("queue/ready", "queue/in_flight", "queue/wait_s", "cluster/idle", "cluster/idle_max")
+    assert all(row["cluster/idle_max_simulator"] in {0, 1} for row in table)
     assert all(row[figure] >= 0 for row in table for figure in figures)
     assert table[-1]["queue/in_flight"] == table[-1]["queue/ready"] == 0  # nothing is played beyond the last step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,11 @@ from tests.support.ray_clusters import local_cluster
 from tests.support.run_processes import kuhn_scenario
 
 pytest.importorskip("ray")
+import ray
+from ray.exceptions import RayTaskError
+
 from marl.cluster.actor_errors import ActorError
+from marl.cluster.pending_calls import PendingCalls
 from marl.cluster.ray_shards import RayShardGroup
 from marl.cluster.simulator_process import SimulatorProcessSettings
 from marl.cluster.weight_transfer import PublishedWeights
@@ -75,3 +80,23 @@ def test_fifty_updates_beside_a_simulator_without_room_keep_the_weights_of_one()
         assert kept == 1
     finally:
         group.close()
+
+
+def test_a_call_that_fails_leaves_the_results_of_calls_that_ended_at_the_same_time() -> None:
+    @ray.remote(num_cpus=0)
+    def inverse(number: float) -> float:
+        return 1 / number
+
+    async def outcomes() -> list[object]:
+        pending = PendingCalls(asyncio.get_running_loop())
+        calls = [inverse.remote(number) for number in (1.0, 0.0, 4.0)]
+        ray.wait(calls, num_returns=3)
+        try:
+            return await asyncio.gather(*map(pending.result_of, calls), return_exceptions=True)
+        finally:
+            pending.close()
+
+    first, failed, last = asyncio.run(asyncio.wait_for(outcomes(), 60))
+    assert (first, last) == (1.0, 0.25)
+    assert isinstance(failed, RayTaskError)
+    assert isinstance(failed, ZeroDivisionError)

@@ -43,6 +43,8 @@ from marl.scenario.yaml_text import MAX_BYTES, ScenarioError, read_yaml, read_ya
 MODEL_FIELDS = frozenset({"model", "base"})
 """Fields whose bare text names a model's folder, or a model on the hub."""
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_REWARD_OR_MEASURE = re.compile(r"(games\.[^.]+\.)?game\.(rewards\.[^.]+|measures)\.[^.]+")
+"""Field of a reward component or a measure, whose name may be any word."""
 _CODE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".py", ".so"})
 """Suffixes of files that are code, or whose loading can run code (pickle)."""
 _ARGUMENT = re.compile(r"[=(,]\s*([^\s=(),][^=(),]*)")
@@ -146,7 +148,8 @@ def _program_accesses(entry: ScenarioValue) -> Iterator[ExternalAccess]:
     """Yield the access of `entry` if it is a program's `call`, or a `run` or `command` that is a list."""
     # The plug-in's kind may be any import path, so fields decide. A `run` that is a text names a folder.
     is_command = isinstance(entry.value, list) and entry.field.endswith((".run", ".command"))
-    if is_command or (entry.key == "call" and isinstance(entry.value, str)):
+    is_call = entry.key == "call" and isinstance(entry.value, str) and not _REWARD_OR_MEASURE.fullmatch(entry.field)
+    if is_command or is_call:
         command = " ".join(map(str, entry.value)) if is_command else entry.value
         interpreter = f" under {entry.parent['python']}" if entry.parent.get("python") else ""
         target = f"the program {command!r}{interpreter}, which may do anything"

@@ -81,8 +81,8 @@ learning: $(VENV)/.dev
 			chain mixture_of_agents absolute_zero kuhn_frozen_opponent taboo fork_join two_step_q tic_tac_toe_q; do \
 		$(BIN)/python tests/bench/learning.py $$team --out tests/bench/results/$$team.json || exit 1; \
 	done
-	for game in negotiation first_price_auction; do \
-		$(BIN)/python tests/bench/learning.py $$game --seeds 1 2 3 --out tests/bench/results/$$game.json || exit 1; \
+	for game in negotiation first_price_auction colonel_blotto_self_play; do \
+		$(BIN)/python tests/bench/learning.py $${game%_self_play} --seeds 1 2 3 --out tests/bench/results/$$game.json || exit 1; \
 	done
 	$(BIN)/python tests/bench/transfer.py --out tests/bench/results/spiral_transfer.json
 	$(BIN)/python tests/bench/critic_spoof.py --out tests/bench/results/critic_spoof.json

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from marl.core.errors import RunError
 from marl.core.types import Metrics
@@ -314,48 +315,53 @@ def is_alarm_metric(metric: str) -> bool:
     return metric.startswith("alarm/") or (metric.startswith("game/") and "/alarm/" in metric)
 
 
+class WatchedRole(NamedTuple):
+    """What the alarms of a role depend on."""
+
+    is_trained: bool
+    rule: str = ""
+    """Kinds of the role's credit rule, for messages."""
+    exploration_share: float = 0.0
+    """Share of the role's moves that exploration draws at random."""
+    has_trained_rival: bool = False
+    """True if the role's return falls when another trained role gets better."""
+
+
 class AlarmMonitor:
     """Monitor of a run's alarms. Its state follows from the rows of metrics.jsonl alone, which a resumed run
     replays."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         settings: AlarmSettings | None,
-        roles: Mapping[str, bool],
-        rules: Mapping[str, str] | None = None,
+        roles: Mapping[str, WatchedRole],
         policies: Iterable[str] = (),
         games: Mapping[str, Iterable[str]] | None = None,
-        exploration_share: Mapping[str, float] | None = None,
-        rivals: Collection[str] = (),
     ) -> None:
         """Watch the indicators of all roles and policies.
 
         Args:
             settings: thresholds of the alarms, or None to watch nothing.
-            roles: role -> True if the role is trained.
-            rules: role -> kinds of its credit rule, for messages.
+            roles: role -> what its alarms depend on.
             policies: policies that learn.
             games: with several games, game -> its roles. Each game is watched separately, so that collapse in one game
                 does not hide behind the others.
-            exploration_share: role -> share of the role's moves that exploration draws at random.
-            rivals: trained roles whose returns fall when another trained role gets better.
         """
-        rules, exploration_share = rules or {}, exploration_share or {}
         self._stop = settings.stop if settings else ()
         self._watches: list[_MetricLimitMonitor] = []
         if settings is None:
             return
         for game, seated_roles in (games or {"": roles}).items():
             for role in seated_roles:
+                is_trained, rule, share, has_rival = roles[role]
                 if not (limits := settings.alarm_thresholds_of_role(role)):
                     continue
-                if limits.return_fell is not None and roles[role] and role not in rivals:
+                if limits.return_fell is not None and is_trained and not has_rival:
                     self._watches.append(_ReturnMonitor(role, limits, game=game))
                 for kind, definition in _ALARM_DEFINITIONS.items():
                     # The alarms `reward` and `credit` are not raised for roles that do not learn.
-                    watched = definition.scope == "role" and (roles[role] or kind not in ("reward", "credit"))
+                    watched = definition.scope == "role" and (is_trained or kind not in ("reward", "credit"))
                     if watched and kind != "return_fell" and limits.alarm_threshold(kind) is not None:
-                        rule, share = rules.get(role, ""), exploration_share.get(role, 0.0)
                         self._watches.append(
                             _MetricLimitMonitor(role, kind, limits, rule=rule, game=game, exploration_share=share)
                         )
@@ -368,24 +374,24 @@ class AlarmMonitor:
     def from_scenario(cls, scenario: Scenario) -> AlarmMonitor:
         """Return a monitor of all roles and learners of a scenario."""
         learning, credit = scenario.credited_roles(), scenario.credit
-        roles: dict[str, bool] = {}
-        rules: dict[str, str] = {}
-        for role in scenario.roles:
-            rule = credit.roles.get(role, credit)
-            roles[role], rules[role] = role in learning, f"{rule.assign.kind} / {rule.baseline.kind}"
-        policies = [name for name, policy in scenario.policies.items() if policy.learner]
         rivals: set[str] = set()
         for view in scenario.scenario_by_game().values():
             seated = {*view.seats.values()} & learning.keys()
             if len(seated) > 1 and view.game.is_zero_sum():
                 rivals |= seated
-        games = {name: view.roles for name, view in scenario.scenario_by_game().items()} if scenario.games else None
         exploration_share: dict[str, float] = {}
         for role, _, learner in scenario.learning_roles():
             # A policy that explores in at least half of its moves is not watched for constant answers.
             if learner.exploration_rate < 0.5:
                 exploration_share[role] = learner.exploration_rate
-        return cls(scenario.alarms, roles, rules, policies, games, exploration_share, rivals)
+        roles: dict[str, WatchedRole] = {}
+        for role in scenario.roles:
+            rule, share = credit.roles.get(role, credit), exploration_share.get(role, 0.0)
+            kinds = f"{rule.assign.kind} / {rule.baseline.kind}"
+            roles[role] = WatchedRole(role in learning, kinds, share, role in rivals)
+        policies = [name for name, policy in scenario.policies.items() if policy.learner]
+        games = {name: view.roles for name, view in scenario.scenario_by_game().items()} if scenario.games else None
+        return cls(scenario.alarms, roles, policies, games)
 
     def __call__(self, metrics: Mapping[str, float]) -> tuple[Metrics, list[Alarm]]:
         """Process the metrics of one step; return the alarm metrics and the alarms raised in this step.

@@ -15,7 +15,7 @@ from marl.core.types import Completion, Credit, Turn
 from marl.core.usage import RemoteUsage
 from marl.engines.scripted import Random
 from marl.games.kuhn_poker import KuhnPokerConfig
-from marl.metrics.alarms import AlarmMonitor, AlarmStopError
+from marl.metrics.alarms import AlarmMonitor, AlarmStopError, WatchedRole
 from marl.metrics.collapse import collapse_metrics, group_turns_by_decision_kind, most_common_move
 from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.protocols import AssignConfig, Evidence
@@ -155,7 +155,7 @@ def watched(
     settings: AlarmSettings | None, *steps: float, figure: str = "constant", turns: int = 256
 ) -> list[list[str]]:
     """What is shouted, step by step, of a critic with this figure."""
-    watch = AlarmMonitor(settings, {"critic": True})
+    watch = AlarmMonitor(settings, {"critic": WatchedRole(True)})
     rows = [{"role/critic/turns": float(turns), f"role/critic/{figure}": value} for value in steps]
     return [[alarm.message("yes") for alarm in watch(row)[1]] for row in rows]
 
@@ -169,7 +169,7 @@ def test_an_alarm_is_raised_once_when_a_sign_was_bad_for_so_many_steps_in_a_row(
 
 
 def test_its_metric_is_1_while_it_holds_and_0_when_it_ends() -> None:
-    watch = AlarmMonitor(alarms(patience=2, constant=0.9), {"critic": True})
+    watch = AlarmMonitor(alarms(patience=2, constant=0.9), {"critic": WatchedRole(True)})
     steps = [0.95, 0.95, 0.95, 0.5, 0.5]
     held = [watch({"role/critic/turns": 99.0, "role/critic/constant": value})[0] for value in steps]
     name = "alarm/critic/constant"
@@ -228,7 +228,7 @@ def test_a_kind_a_role_or_all_can_be_off() -> None:
     assert not any(watched(alarms(constant=None), *bad))
     assert not any(watched(alarms(roles={"critic": None}), *bad))
     assert not any(watched(None, *bad))
-    watch = AlarmMonitor(alarms(), {"critic": False})
+    watch = AlarmMonitor(alarms(), {"critic": WatchedRole(False)})
     for _ in range(30):
         assert watch({"role/critic/turns": 99.0, "role/critic/reward_std": 0.0}) == ({}, []), "it does not learn"
 
@@ -241,7 +241,7 @@ def test_a_role_inherits_what_its_own_thresholds_leave_out() -> None:
 
 
 def test_credit_that_is_0_though_returns_differ_names_its_rule() -> None:
-    watch = AlarmMonitor(alarms(patience=3), {"solver": True}, {"solver": "my_rule / group"})
+    watch = AlarmMonitor(alarms(patience=3), {"solver": WatchedRole(True, "my_rule / group")})
     row = {"role/solver/turns": 64.0, "role/solver/reward_std": 0.4}
     steps = [watch(row | {"credit/solver/nonzero": share})[1] for share in (0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0)]
     messages = [[alarm.message("") for alarm in raised] for raised in steps]
@@ -255,24 +255,24 @@ def test_credit_that_is_0_though_returns_differ_names_its_rule() -> None:
 
 
 def test_credit_that_is_0_because_all_returns_are_equal_is_one_alarm_and_not_two() -> None:
-    watch = AlarmMonitor(alarms(patience=2), {"solver": True})
+    watch = AlarmMonitor(alarms(patience=2), {"solver": WatchedRole(True)})
     row = {"role/solver/turns": 64.0, "role/solver/reward_std": 0.0, "credit/solver/nonzero": 0.0}
     assert [alarm.kind for _ in range(4) for alarm in watch(row)[1]] == ["reward"]
     for settings, learns in ((alarms(reward=None), True), (alarms(), False)):
-        off = AlarmMonitor(settings, {"solver": learns})
+        off = AlarmMonitor(settings, {"solver": WatchedRole(learns)})
         assert not any(off(row | {"role/solver/reward_std": 1.0})[1] for _ in range(30))
 
 
 def test_a_role_that_is_paid_only_by_credit_is_not_said_to_have_nothing_to_learn_from() -> None:
     row = {"role/first/turns": 64.0, "role/first/reward_std": 0.0, "credit/first/nonzero": 0.9}
-    watch = AlarmMonitor(alarms(patience=2), {"first": True})
+    watch = AlarmMonitor(alarms(patience=2), {"first": WatchedRole(True)})
     assert not any(watch(row)[1] for _ in range(9)), "a reward flows back to it"
     assert [alarm.kind for _ in range(4) for alarm in watch(row | {"role/first/reward/own": 1.0})[1]] == ["reward"]
 
 
 def test_what_collapses_in_one_of_several_games_does_not_hide_behind_the_others() -> None:
     games = {"kuhn": ["player"], "nim": ["player", "judge"]}
-    watch = AlarmMonitor(alarms(patience=2), {"player": True, "judge": False}, games=games)
+    watch = AlarmMonitor(alarms(patience=2), {"player": WatchedRole(True), "judge": WatchedRole(False)}, games=games)
     row = {"role/player/constant": 0.6, "game/kuhn/role/player/constant": 1.0, "game/nim/role/player/constant": 0.4}
     row |= {f"{scope}role/player/turns": 64.0 for scope in ("", "game/kuhn/", "game/nim/")}
     assert watch(row) == ({}, [])
@@ -286,7 +286,7 @@ def test_what_collapses_in_one_of_several_games_does_not_hide_behind_the_others(
 
 @pytest.mark.parametrize("kind", ["credit", "samples"])
 def test_alarms_without_a_threshold_may_end_the_run_as_well(kind: str) -> None:
-    watch = AlarmMonitor(alarms(patience=1, stop=[kind]), {"actor": True}, policies=["actor"])
+    watch = AlarmMonitor(alarms(patience=1, stop=[kind]), {"actor": WatchedRole(True)}, policies=["actor"])
     row = {"role/actor/turns": 64.0, "role/actor/reward_std": 0.4, "credit/actor/nonzero": 0.0}
     raised = watch(row | {"policy/actor/samples": 0.0})[1]
     assert {alarm.kind: watch.ends_run(alarm) for alarm in raised} == {

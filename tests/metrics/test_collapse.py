@@ -12,7 +12,7 @@ import pytest
 from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Deal, Request
-from marl.metrics.alarms import AlarmMonitor
+from marl.metrics.alarms import AlarmMonitor, WatchedRole
 from marl.metrics.collapse import most_common_move
 from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.rollout.casting import RoleRequestBuilder
@@ -67,7 +67,8 @@ def step(number: int, verdict: Callable[[Request], str]) -> list[Trajectory]:
 
 def shouted(verdict: Callable[[Request], str], steps: int = 7) -> list[tuple[int, str]]:
     """The alarms of a run: the step, and what is told to a person."""
-    watch, shown = AlarmMonitor(AlarmSettings(), dict.fromkeys(GAME.team_seats.agents_of, False) | {"critic": True}), []
+    roles = dict.fromkeys(GAME.team_seats.agents_of, WatchedRole(False)) | {"critic": WatchedRole(True)}
+    watch, shown = AlarmMonitor(AlarmSettings(), roles), []
     for number in range(1, steps + 1):
         trajectories = step(number, verdict)
         for alarm in watch(summarize_trajectories(trajectories))[1]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from marl.core.types import Advantage, Credit
-from marl.metrics.alarms import Alarm, AlarmMonitor, ProxyMonitor
+from marl.metrics.alarms import Alarm, AlarmMonitor, ProxyMonitor, WatchedRole
 from marl.protocols import AssignConfig, Evidence
 from marl.scenario.alarms import AlarmSettings
 from marl.scenario.load import ScenarioError, validate
@@ -41,7 +41,7 @@ def raised(watch: AlarmMonitor, returns: Iterable[float], spread: float) -> list
 def test_a_mean_return_of_ten_steps_half_a_standard_deviation_below_its_best_is_an_alarm() -> None:
     # Best mean of ten steps: 5. With 0 from step 10 on, the mean after k such steps is 5 - k / 2, which is below
     # 5 - .5 * 4 from k = 5 (step 14) on; the third such step is step 16.
-    watch = AlarmMonitor(settings(patience=3), {"solver": True})
+    watch = AlarmMonitor(settings(patience=3), {"solver": WatchedRole(True)})
     [(step, alarm)] = raised(watch, [5.0] * 10 + [0.0] * 20, spread=4.0)
     assert step == 16
     assert alarm.message("") == (
@@ -52,12 +52,13 @@ def test_a_mean_return_of_ten_steps_half_a_standard_deviation_below_its_best_is_
 
 def test_a_return_that_rises_or_wavers_by_less_than_the_spread_is_quiet() -> None:
     for returns in ([0.1 * step for step in range(40)], [0.5 + 0.4 * (step % 2) for step in range(40)]):
-        assert not raised(AlarmMonitor(settings(), {"solver": True}), returns, spread=0.5)
+        assert not raised(AlarmMonitor(settings(), {"solver": WatchedRole(True)}), returns, spread=0.5)
     falls = [1.0] * 10 + [0.0] * 20
-    assert raised(AlarmMonitor(settings(), {"solver": True}), falls, spread=0.5)
-    assert not raised(AlarmMonitor(settings(return_fell=None), {"solver": True}), falls, spread=0.5)
-    assert not raised(AlarmMonitor(settings(), {"solver": False}), falls, spread=0.5), "it does not learn"
-    assert not raised(AlarmMonitor(settings(), {"solver": True}, rivals=["solver"]), falls, spread=0.5)
+    assert raised(AlarmMonitor(settings(), {"solver": WatchedRole(True)}), falls, spread=0.5)
+    assert not raised(AlarmMonitor(settings(return_fell=None), {"solver": WatchedRole(True)}), falls, spread=0.5)
+    assert not raised(AlarmMonitor(settings(), {"solver": WatchedRole(False)}), falls, spread=0.5), "it does not learn"
+    rival = {"solver": WatchedRole(True, has_trained_rival=True)}
+    assert not raised(AlarmMonitor(settings(), rival), falls, spread=0.5)
 
 
 def test_returns_of_two_trained_roles_of_a_zero_sum_game_are_not_watched() -> None:

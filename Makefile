@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINNED := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: demo real clients clients-all mcp test test-slow lint format bench house redteam learning learning-smoke credit schema site clean
+.PHONY: demo real clients clients-all mcp verifiers test test-slow lint format bench house redteam learning learning-smoke credit schema site clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/marl train scenarios/kuhn_self_play.yaml --out runs/demo --overwrite
@@ -23,6 +23,9 @@ clients-all: .clients/.installed .clients-all/.installed .clients-crewai/.instal
 # of the first one, with that version before them.
 mcp: .mcp/.installed
 
+# Environments of verifiers.v1 run as programs, in an environment with what verifiers needs, without marl and torch.
+verifiers: .verifiers/.installed
+
 # `make test ROOM=credit` runs the tests of one room.
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup $(addprefix tests/,$(ROOM))
@@ -32,6 +35,7 @@ test-slow: $(VENV)/.dev
 	-$(MAKE) real
 	-$(MAKE) clients
 	-$(MAKE) mcp
+	-$(MAKE) verifiers
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -rs -n 2 --dist loadgroup -m "slow and not gpu"
 
 # All learning runs at a tenth of their budgets; `make test-slow` has a fifth of them, chosen by the commit's hash.
@@ -105,7 +109,7 @@ site: $(VENV)/.docs
 
 # What was learnt, `runs/`, stays.
 clean:
-	rm -rf $(VENV) .clients* .mcp *.egg-info
+	rm -rf $(VENV) .clients* .mcp .verifiers *.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -121,7 +125,8 @@ $(VENV)/.gguf: $(VENV)/.runtime
 .clients/.installed: .ci/clients.txt
 .clients-all/.installed: .ci/clients_all.txt
 .clients-crewai/.installed: .ci/clients_crewai.txt
-.clients/.installed .clients-all/.installed .clients-crewai/.installed:
+.verifiers/.installed: .ci/verifiers.txt
+.clients/.installed .clients-all/.installed .clients-crewai/.installed .verifiers/.installed:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
 	touch $@

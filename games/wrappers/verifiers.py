@@ -53,6 +53,7 @@ class VerifiersConfig(TextGameConfig):
         with IsolatedGlobalRandom():
             env = _environment_factory(self.env)(**self.settings)
         if not isinstance(env, import_optional_package("verifiers.legacy", "verifiers").Environment):
+            _refuse_v1_class(self.env, type(env))
             raise ValueError(f"env: {self.env!r} makes a {type(env).__name__}; choices: an Environment of `verifiers`")
         rubrics = [env.rubric, *vars(env.rubric).get("rubrics", ())]
         if any(rubric.has_group_rewards for rubric in rubrics):
@@ -169,7 +170,21 @@ class VerifiersGame(TextGame):
 def _environment_factory(import_path: str) -> Callable[..., Any]:
     """Return the class or function that creates the environment; raise ValueError if there is none."""
     library = import_optional_package("verifiers.legacy", "verifiers")
-    return import_env_factory(import_path, "env", lambda kind: issubclass(kind, library.Environment))
+
+    def is_environment(candidate: type) -> bool:
+        _refuse_v1_class(import_path, candidate)
+        return issubclass(candidate, library.Environment)
+
+    return import_env_factory(import_path, "env", is_environment)
+
+
+def _refuse_v1_class(import_path: str, candidate: type) -> None:
+    """Raise ValueError if `candidate`, to which `import_path` leads, is a class of `verifiers.v1`."""
+    if any(base.__module__.startswith("verifiers.v1.") for base in candidate.__mro__):
+        raise ValueError(
+            f"env: {import_path!r} belongs to verifiers.v1, whose environments are no games: they are trained as "
+            "programs, by scenarios such as scenarios/programs/verifiers_v1.yaml"
+        )
 
 
 def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,20 @@ def test_what_is_no_environment_of_verifiers_is_refused() -> None:
         VerifiersConfig(env="tests.support.third_party_environments:GuessEnvironment").build()
     with pytest.raises(ValueError, match="environments has no 'load_environmen'; did you mean 'load_environment'"):
         VerifiersConfig(env="tests.support.third_party_environments:load_environmen").build()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SingleAgentEnv", "Taskset", "load_environment"])
+def test_an_environment_of_verifiers_v1_is_refused_with_the_way_to_train_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "modern.py").write_text(
+        "from verifiers.v1 import SingleAgentEnv, Taskset\ndef load_environment():\n"
+        "    return SingleAgentEnv.__new__(SingleAgentEnv)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"belongs to verifiers\.v1, .* programs, by .*/programs/verifiers_v1\.yaml"):
+        _ = VerifiersConfig(env=f"modern:{name}").environment
 
 
 def test_an_environment_of_trl_is_played_by_calls_of_its_tools() -> None:

@@ -170,6 +170,10 @@ class Completion:
     finish: Finish
     versions: tuple[int, int] = (0, 0)
     """Versions of the weights that sampled the first and the last token."""
+    version_runs: FailFastTuple[tuple[int, int]] = ()
+    """(version of the weights, number of successive tokens that it sampled), in order, if the weights changed during
+    the completion. Imposed tokens count with the run before them. Empty if one version sampled all tokens, or if it is
+    not known which tokens each sampled (texts that were only scored, older files)."""
     usage: RemoteUsage | None = None
     """Tokens and cost of the completion, or None if the engine counts no cost."""
     imposed: FailFastTuple[int] = ()
@@ -439,6 +443,6 @@ class Sample:
     targets: tuple[ImitationTarget, ...] = ()
     """Distribution over completions that imitation learns, copied from `Completion.targets`; empty if there is none."""
     staleness: int = 0
-    """Number of steps by which the weights that sampled the first token are older than the newest weights."""
+    """Number of steps by which the oldest weights that sampled a token are older than the newest weights."""
     judged: JudgedText | None = None
     """Prompt, answer and scores as text if the learner reads texts; else None."""

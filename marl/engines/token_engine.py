@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marl.core.types import Completion, CompletionFailure, Finish, Request, Ticket
@@ -29,21 +29,42 @@ class OpenTokenRequest:
     """For each marked span of the request's messages, the range of its tokens in the prompt."""
     version: int = 0
     """Version of the weights that sample the first token."""
+    later_versions: list[tuple[int, int]] = field(default_factory=list)
+    """(index of a token of the completion, version of the weights that sample it and the tokens after it), for each
+    change of the weights."""
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
         """Return the token ids of the prompt, without the request's prefix."""
         return self.prompt.ids
 
+    @property
+    def newest_version(self) -> int:
+        """Return the version of the weights that sample the next token, as far as `record_version` was told."""
+        return self.later_versions[-1][1] if self.later_versions else self.version
+
+    def record_version(self, token_index: int, version: int) -> None:
+        """Record that `version` of the weights samples the completion's tokens from `token_index` on."""
+        if token_index <= len(self.request.prefix):
+            self.version = version
+        elif version != self.newest_version:
+            self.later_versions.append((token_index, version))
+
+    def _version_runs(self, token_count: int) -> tuple[tuple[int, int], ...]:
+        """Return (version, number of tokens) of each run of tokens, or () if one version sampled all of them."""
+        if not self.later_versions:
+            return ()
+        runs: list[tuple[int, int]] = []
+        begin, version = 0, self.version
+        for end, next_version in [*self.later_versions, (token_count, 0)]:
+            runs.append((version, end - begin))
+            begin, version = end, next_version
+        return tuple(runs)
+
     def to_completion(
-        self,
-        text: str,
-        completion_ids: Iterable[int],
-        logprobs: Iterable[float],
-        finish_reason: Finish,
-        last_weights_version: int,
+        self, text: str, completion_ids: Sequence[int], logprobs: Iterable[float], finish_reason: Finish
     ) -> Completion:
-        """Return the completion of this request. `last_weights_version` sampled its last token."""
+        """Return the completion of this request."""
         given = len(self.request.prefix)
         imposed = {*range(given), *(self.thinking.imposed if self.thinking else ())}
         return Completion(
@@ -52,7 +73,8 @@ class OpenTokenRequest:
             tuple(completion_ids),
             tuple(logprobs),
             finish_reason,
-            (self.version, last_weights_version),
+            (self.version, self.newest_version),
+            self._version_runs(len(completion_ids)),
             imposed=tuple(sorted(imposed)),
             prefix_tokens=given,
             mark_tokens=self.mark_tokens,

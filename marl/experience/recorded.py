@@ -122,7 +122,8 @@ class RecordedEpisodesReplay:
                 completion = scores.get(turn.id)
                 if completion is None:
                     # A text that could not be scored keeps no tokens, so no learner trains on it.
-                    completion = replace(turn.completion, prompt_ids=(), token_ids=(), logprobs=(), mark_tokens=())
+                    tokens: dict[str, Any] = dict.fromkeys(("prompt_ids", "token_ids", "logprobs", "version_runs"), ())
+                    completion = replace(turn.completion, mark_tokens=(), **tokens)
                 copy.add(replace(turn, id=(episode, turn.id[1]), request=request, completion=completion), reads, reads)
             for reward in trajectory.rewards:
                 copy.rewards.append(replace(reward, turn=(episode, reward.turn[1])))

@@ -17,6 +17,7 @@ from marl.protocols.data_parallel import DataParallelGroup as DataParallelGroup
 from marl.protocols.data_parallel import SingleProcessGroup as SingleProcessGroup
 from marl.protocols.encoders import TextEncoder as TextEncoder
 from marl.protocols.encoders import TextEncoderConfig as TextEncoderConfig
+from marl.protocols.engines import CacheAtUpdate as CacheAtUpdate
 from marl.protocols.engines import Engine as Engine
 from marl.protocols.engines import EngineConfig as EngineConfig
 from marl.protocols.engines import PolicyMetricsEngine as PolicyMetricsEngine

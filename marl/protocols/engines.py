@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 
 from marl.core.config import PluginConfig
 from marl.core.types import Completion, CompletionFailure, MetricsByPolicy, Request, Ticket
@@ -12,6 +12,9 @@ from marl.core.usage import RemoteUsage
 from marl.protocols.memory_estimates import FLOAT32_BYTES, MemorySavingSetting, MemoryUse, ModelSize, Workload
 from marl.protocols.models import LANGUAGE_MODEL, ModelConfig, ModelSource, Weights
 from marl.protocols.tasks import TaskConfig, Tool
+
+CacheAtUpdate = Literal["keep", "recompute"]
+"""What happens to the keys and values of open completions when new weights arrive."""
 
 
 class Engine(Protocol):
@@ -146,6 +149,11 @@ class EngineConfig(PluginConfig):
     @property
     def can_sleep(self) -> bool:
         """Return True if the engine frees its device memory while learners train."""
+        return False
+
+    @property
+    def may_differ_from_learner(self) -> bool:
+        """Return True if settings may change the engine's log-probabilities, such as a quantization."""
         return False
 
     def with_task(self, task: TaskConfig) -> Self:

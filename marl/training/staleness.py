@@ -1,4 +1,8 @@
-"""Staleness: the age, in steps, of the weights that sampled a turn, if play runs ahead of learning."""
+"""Staleness: the age, in steps, of the weights that sampled a turn, if play runs ahead of learning.
+
+Weights may change during a turn (`Completion.version_runs`). The bound of the experience counts the oldest weights that
+sampled a token of the turn.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,25 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from marl.core.errors import EngineError
-from marl.core.types import Metrics, Turn
+from marl.core.types import Completion, Metrics, Turn
 from marl.protocols import RoleConfig
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
-role/NAME/staleness | steps | since the weights that began a turn were the newest, mean over turns (`experience:
-    queue` with a `max_staleness` above 0)
+role/NAME/staleness | steps | since the oldest weights that sampled a turn were the newest, mean over turns
+    (`experience: queue` with a `max_staleness` above 0)
 role/NAME/staleness_max | steps | the same of the stalest turn
+role/NAME/staleness_token | steps | since the weights that sampled a token were the newest, mean over tokens
+role/NAME/mixed_versions | share of turns | turns during which the weights changed
 """
+
+
+def tokens_by_version(completion: Completion) -> tuple[tuple[int, int], ...]:
+    """Return (version of the weights, number of successive tokens that it sampled) for all tokens, in order.
+
+    If it is not known which tokens each version sampled, all count with the first version.
+    """
+    return completion.version_runs or ((completion.versions[0], len(completion.token_ids)),)
 
 
 class StalenessTracker:
@@ -31,35 +45,48 @@ class StalenessTracker:
         self._published[policy].append(version)
 
     def __call__(self, turn: Turn, step: int) -> int:
-        """Return the staleness of `turn` at `step`: steps since the weights of its first token were the newest.
+        """Return the staleness of `turn` at `step`: steps since the weights of its oldest token were the newest.
 
         The staleness is 0 for the newest weights, and for a policy that never learns.
 
         Raises:
             EngineError: if the staleness exceeds `allowed`, because published weights did not reach the engine.
         """
-        policy, version = self._policies[turn.role], turn.completion.versions[0]
-        published = self._published.get(policy, ()) if self._allowed else ()
-        # The turn's weights were the newest ones until version `published[following]` was published.
-        following = bisect_right(published, version)
-        steps = step - published[following] + 1 if following < len(published) else 0
+        policy = self._policies[turn.role]
+        version = min([version for version, _ in tokens_by_version(turn.completion)])
+        steps = self._age(policy, version, step)
         if steps > self._allowed:
             raise EngineError(
-                f"turn {turn.id} of step {step + 1} was begun by version {version} of the weights of policy "
+                f"turn {turn.id} of step {step + 1} has tokens from version {version} of the weights of policy "
                 f"{policy!r}, {steps} steps old, but experience.max_staleness is {self._allowed}: weights that were "
                 "published have not reached its engine"
             )
         return steps
 
+    def _age(self, policy: str, version: int, step: int) -> int:
+        """Return the steps until `step` since `version` of the weights of `policy` was the newest."""
+        published = self._published.get(policy, ()) if self._allowed else ()
+        # The version was the newest until version `published[following]` was published.
+        following = bisect_right(published, version)
+        return step - published[following] + 1 if following < len(published) else 0
+
     def metrics(self, turns: Iterable[Turn], current_step: int) -> Metrics:
-        """Return the metrics `staleness` (mean) and `staleness_max` [steps] of each role whose policy learns."""
-        ages: dict[str, list[int]] = {}
+        """Return the metrics of this module for each role whose policy learns."""
+        turns_by_role: dict[str, list[Turn]] = {}
         for turn in turns if self._allowed else ():
             if turn.completion.prompt_ids and self._policies[turn.role] in self._published:
-                ages.setdefault(turn.role, []).append(self(turn, current_step))
-        means: Metrics = {}
-        maxima: Metrics = {}
-        for role, role_ages in ages.items():
-            means[f"role/{role}/staleness"] = fmean(role_ages)
-            maxima[f"role/{role}/staleness_max"] = float(max(role_ages))
-        return means | maxima
+                turns_by_role.setdefault(turn.role, []).append(turn)
+        metrics: Metrics = {}
+        for role, role_turns in turns_by_role.items():
+            ages = [self(turn, current_step) for turn in role_turns]
+            token_ages = tokens = mixed = 0
+            for turn in role_turns:
+                mixed += bool(turn.completion.version_runs)
+                for version, count in tokens_by_version(turn.completion):
+                    token_ages += self._age(self._policies[role], version, current_step) * count
+                    tokens += count
+            metrics[f"role/{role}/staleness"] = fmean(ages)
+            metrics[f"role/{role}/staleness_max"] = float(max(ages))
+            metrics[f"role/{role}/staleness_token"] = token_ages / max(tokens, 1)
+            metrics[f"role/{role}/mixed_versions"] = mixed / len(role_turns)
+        return metrics

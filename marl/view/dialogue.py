@@ -198,6 +198,8 @@ def _turn_lines(
     """Yield one turn: its agent, role, policy and weights, sources, prompt, answer, move, scores and credit."""
     first, last = turn.completion.versions
     version = f"version {first}" if first == last else f"versions {first} to {last}"
+    if runs := turn.completion.version_runs:
+        version = "versions " + ", ".join([f"{number} ({count} tokens)" for number, count in runs])
     weights = f", {version}" if turn.completion.token_ids else ""
     retry = f", after {turn.attempt} refused" if turn.attempt else ""
     speaker = f"  role {turn.role}, policy {turn.request.policy}{weights}{retry}"

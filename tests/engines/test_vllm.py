@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +16,9 @@ from vllm import EngineArgs
 
 from marl.core.config import Sampling
 from marl.core.types import Completion, CompletionFailure, Message, Request, SpanFromEarlierTurn
-from marl.engines.vllm import installation
+from marl.engines.vllm import arguments, installation
 from marl.engines.vllm.engine import VLLMEngine
-from marl.engines.vllm.settings import VLLM, VLLMArgument
+from marl.engines.vllm.settings import VLLM
 from marl.models.pretrained import PretrainedSource
 from marl.roles.answering import AnsweringRole
 from marl.scenario.load import load
@@ -111,9 +111,31 @@ def test_a_request_says_the_same_whatever_its_neighbours(speaker: VLLMEngine) ->
     assert len({c.token_ids for c in answers(speaker, [ask("x", seed, max_tokens=9) for seed in range(9)])}) == 9
 
 
-def test_arguments_that_settings_pass_on_are_arguments_of_vllm() -> None:
-    assert {*get_args(VLLMArgument)} <= {field.name for field in fields(EngineArgs)}
+def test_names_of_arguments_are_those_of_the_installed_vllm() -> None:
+    assert {*arguments.installed_argument_types()} == {field.name for field in fields(EngineArgs)}
+    taken: dict[str, Any] = {"quantization": "fp8", "cpu_offload_gb": 4, "enable_prefix_caching": False}
+    assert VLLM(args=taken).args == taken
     assert not VLLM(args={"pipeline_parallel_size": 2}).runs_in_this_process
+
+
+@pytest.mark.parametrize(
+    ("passed", "message"),
+    [
+        ({"quantisation": "fp8"}, r"args.quantisation: 'fp8'.*did you mean 'quantization'"),
+        ({"seed": 3}, r"args.seed: 3, but each request has a seed of its own"),
+        ({"max_model_len": 9}, r"args.max_model_len: 9, but the setting `max_context` gives it"),
+        ({"data_parallel_size": 2}, r"cluster.simulators"),
+        ({"worker_cls": "os.system"}, r"a file, a host, code or a table"),
+        ({"speculative_config": "x"}, r"a file, a host, code or a table"),
+        ({"distributed_executor_backend": "os.system"}, r"'os.system'; choices: mp, ray"),
+        ({"quantization": "../folder"}, r"is not one word"),
+        ({"pipeline_parallel_size": True}, r"True is no int"),
+        ({"cpu_offload_gb": "4"}, r"'4' is no float"),
+    ],
+)
+def test_arguments_that_scenarios_may_not_pass_are_refused(passed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VLLM(args=passed)
 
 
 @pytest.mark.slow
@@ -348,7 +370,26 @@ def test_what_vllm_cannot_hold_is_refused_before_a_weight_is_loaded(
         (["policies.actor.model={kind: adapter, base: {kind: tiny, head_dim: 32}, use_dora: true}"], "no DoRA"),
         (
             ["policies.actor.model.head_dim=32", "policies.actor.engine.args={max_model_len: 9}"],
-            r"engine.args.max_model_len.*choices: .*pipeline_parallel_size, quantization",
+            r"engine.args: args.max_model_len: 9, but the setting `max_context` gives it",
+        ),
+        (
+            ["policies.actor.model.head_dim=32", "policies.actor.engine.sleep_level=2"],
+            r"sleep_level: 2 has no effect with sleep: false",
+        ),
+        (
+            [
+                "policies.actor.model={kind: adapter, base: {kind: tiny, head_dim: 32}}",
+                "policies.actor.engine={kind: vllm, sleep: true, sleep_level: 2}",
+            ],
+            r"vLLM discards adapters with their base; choices: 1",
+        ),
+        (
+            [
+                "policies.actor.model.head_dim=32",
+                "policies.actor.engine.args={quantization: fp8}",
+                "policies.actor.learner.fidelity=null",
+            ],
+            r"policies.actor.learner.fidelity: null, but engine.args of policies.actor may change",
         ),
         (
             ["policies.actor.model.head_dim=32", "roles.player.sampling.structured=legal_moves"],

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from vllm import LLMEngine
 
 import marl
-from marl.core.errors import UserNotice
+from marl.core.errors import EngineError, UserNotice
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.settings import VLLM
 from marl.models.pretrained import Pretrained, PretrainedSource
+from marl.protocols import SharedWeights
 from marl.scenario.load import validate
 from marl.training.placement import LocalLearners
+from tests.support.changed_weights import shifted_model
 from tests.support.gguf_files import small_llama, write_gguf
 from tests.support.run_processes import kuhn_scenario, tiny_model
 from tests.support.transformers_engines import CONTEXT, answers, ask, plain_logprobs
@@ -76,6 +79,32 @@ def test_an_engine_that_sleeps_wakes_up_when_it_is_asked_or_given_weights(
     engine.close()
 
 
+@pytest.mark.filterwarnings("ignore::marl.core.errors.UserNotice")
+def test_weights_that_sleep_discards_are_sent_again_unless_a_learner_has_changed_them(
+    source: PretrainedSource, tmp_path: Path
+) -> None:
+    # On a CPU, vLLM keeps the weights in its sleep: this shows when they are sent, not that memory is free.
+    engine = vllm_engine(source, sleep=True, sleep_level=2)
+    request, model = ask("hi", max_tokens=9), shifted_model(source, 1)
+    [before] = answers(engine, [request])
+    engine.sleep()
+    assert engine.core.lacks_weights
+    assert answers(engine, [request]) == [before]
+    assert not engine.core.lacks_weights
+    save_file({name: tensor.clone() for name, tensor in model.named_parameters()}, tmp_path / "shared")
+    for weights in (SharedWeights(tmp_path / "shared", 1), model.named_parameters()):
+        engine.load_weights("actor", weights, 1)
+        engine.sleep()
+        [after] = answers(engine, [request])
+        assert after.logprobs == pytest.approx(plain_logprobs(model, after, request.sampling), abs=CLOSE)
+    engine.sleep()
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.0)
+    with pytest.raises(EngineError, match=r"sleep_level: 2.*a learner has changed them since; set sleep_level: 1"):
+        engine.submit(0, request)
+    engine.close()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::marl.core.errors.UserNotice")
 def test_an_engine_sleeps_while_the_learner_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,10 +152,11 @@ def test_logprobs_hold_on_a_gpu_before_and_after_new_weights(
 
 @pytest.mark.gpu
 @needs_gpu
-def test_the_memory_share_is_kept_and_most_of_it_is_free_during_sleep(source: PretrainedSource) -> None:
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_memory_share_is_kept_and_most_of_it_is_free_during_sleep(source: PretrainedSource, level: Any) -> None:
     there = replace(source, dtype="bfloat16", device="cuda")
     before, whole = torch.cuda.mem_get_info()
-    engine = VLLM(memory_share=0.2, max_sequences=32, eager=True, sleep=True).build(there)
+    engine = VLLM(memory_share=0.2, max_sequences=32, eager=True, sleep=True, sleep_level=level).build(there)
     assert isinstance(engine, VLLMEngine)
     [said] = answers(engine, [ask("hi", max_tokens=9)])
     awake = before - torch.cuda.mem_get_info()[0]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -16,6 +16,8 @@ from marl.core.types import Completion, Request
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.server_settings import VLLMServer
 from marl.models.pretrained import PretrainedSource
+from marl.protocols import CacheAtUpdate
+from tests.support.changed_weights import assert_versions_of_long_answers, shifted_model
 from tests.support.lora_adapters import adapted, merged_model, random_adapter_weights
 from tests.support.transformers_engines import ask, plain_logprobs
 from tests.support.transformers_engines import engine as transformers_engine
@@ -76,6 +78,17 @@ def test_a_server_that_is_not_there_is_told_with_its_address() -> None:
         settings.start_vllm(None, None, 9, {})  # type: ignore[arg-type]  # it gets no further
     with pytest.raises(ValueError, match="no URL of an endpoint"):
         VLLMServer(base_url="127.0.0.1:8000")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_update", get_args(CacheAtUpdate))
+def test_a_server_pauses_for_new_weights_between_two_tokens(
+    server: RunningServer, source: PretrainedSource, at_update: CacheAtUpdate
+) -> None:
+    engine = speaker(server, source, cache_at_update=at_update)
+    models = {0: source.model(), 4: shifted_model(source, 1), 9: shifted_model(source, 2)}
+    assert_versions_of_long_answers(engine, models, at_update)
+    engine.close()
 
 
 @pytest.mark.slow

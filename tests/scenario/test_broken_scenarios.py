@@ -36,7 +36,7 @@ TYPOS = {
     f"{LEARNER}.magnet.coeficient=1": f"{LEARNER}.magnet.coeficient: unknown field 'coeficient'; did you mean "
     "'coefficient'? choices: clamp, coefficient, estimator, final, horizon, refresh, schedule, target",
     "policies.actor.engine={kind: transformers, slot: 1}": "policies.actor.engine.slot: unknown field 'slot'; did you "
-    "mean 'slots'? choices: cache, kind, max_context, prefill_tokens, slots",
+    "mean 'slots'? choices: cache, cache_at_update, kind, max_context, prefill_tokens, slots",
     "policies.actor.model.warm_up.stepz=2": "policies.actor.model.warm_up.stepz: unknown field 'stepz'; did you mean "
     "'steps'? choices: batch, episodes, lr, seed, steps",
     "credit.roles.player.scal=2": "credit.roles.player.scal: unknown field 'scal'; did you mean 'scale'? choices: "

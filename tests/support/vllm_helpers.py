@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import setuptools  # noqa: F401  # vLLM imports it late, and it refuses to come after Python's own distutils
+
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.settings import VLLM
 from marl.models.pretrained import PretrainedSource

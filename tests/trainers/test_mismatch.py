@@ -66,6 +66,15 @@ def test_weights_stay_within_their_bounds_at_ratios_of_e_to_the_200():
     assert mis(old, nothing, every, "sequence", (0.5, 2.0)).tolist() == [[0.0] * 4]
 
 
+def test_each_token_is_weighted_against_the_weights_that_sampled_it():
+    # Two tokens of old weights, which gave them probabilities .5 and .8, and two of the learner's own weights.
+    sampled = torch.tensor([[0.5, 0.8, 0.25, 0.1]]).log()
+    learner = torch.tensor([[0.4, 0.2, 0.25, 0.1]]).log()
+    every = torch.ones(1, 4, dtype=torch.bool)
+    torch.testing.assert_close(tis(learner, sampled, every), torch.tensor([[0.8, 0.25, 1.0, 1.0]]))
+    torch.testing.assert_close(icepop(learner, sampled, every), torch.tensor([[0.8, 0.0, 1.0, 1.0]]))
+
+
 def test_icepop_drops_the_tokens_whose_ratio_is_out_of_bounds():
     old = torch.tensor([0.4, 0.6, 1.0, 4.9, 5.1]).log()[None]
     weights = icepop(old, torch.zeros(1, 5), torch.ones(1, 5, dtype=torch.bool))

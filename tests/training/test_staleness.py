@@ -39,7 +39,26 @@ def test_staleness_is_the_steps_since_a_turns_weights_were_the_newest() -> None:
     rare = publishing(4, 8, allowed=1)  # a policy that learns in every fourth step
     assert [rare(turn(version), 8) for version in (4, 8)] == [1, 0]
     figures = every.metrics([turn(5), turn(2), turn(3)], 5)
-    assert figures == {"role/player/staleness": pytest.approx(5 / 3), "role/player/staleness_max": 3}
+    means = {"role/player/staleness": pytest.approx(5 / 3), "role/player/staleness_token": pytest.approx(5 / 3)}
+    assert figures == {**means, "role/player/staleness_max": 3, "role/player/mixed_versions": 0}
+
+
+def test_the_oldest_token_of_a_turn_bounds_its_staleness() -> None:
+    every = publishing(1, 2, 3, 4, 5, allowed=3)
+    # Weights of version 2 are 3 steps old at step 5, and those of version 4 one step.
+    for runs in (((2, 3), (4, 9)), ((4, 9), (2, 3))):
+        changed = turn(runs[0][0])
+        ends = (runs[0][0], runs[1][0])
+        mixed = replace(changed, completion=replace(changed.completion, versions=ends, version_runs=runs))
+        assert every(mixed, 5) == 3
+        figures = every.metrics(
+            [mixed, replace(turn(5), completion=replace(turn(5).completion, token_ids=(7,) * 6))], 5
+        )
+        assert figures["role/player/staleness"] == pytest.approx(3 / 2)
+        assert figures["role/player/staleness_token"] == pytest.approx((3 * 3 + 9 * 1) / 18)
+        assert figures["role/player/mixed_versions"] == pytest.approx(1 / 2)
+        with pytest.raises(EngineError, match=r"tokens from version 2 .* 4 steps old"):
+            publishing(1, 2, 3, 4, 5, 6, allowed=3)(mixed, 6)
 
 
 def test_weights_older_than_the_experience_allows_end_the_run() -> None:

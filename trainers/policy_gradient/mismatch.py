@@ -3,6 +3,12 @@
 The sampler may use another engine, precision or version of the weights than the learner. With the learner's probability
 π_old of a token before the update (`old_logprobs_BT`) and the sampler's probability μ (`sampler_logprobs_BT`), r =
 π_old / μ is the ratio. Weights multiply a token's loss and are 0 at masked tokens. Nothing here has a gradient.
+
+μ is recorded when a token is sampled. If the weights change during a completion, μ of each token is therefore that of
+the weights that sampled it, and of the keys and values that they read (`engine.cache_at_update`). Ratios of level
+`token` (the default of `tis` and `mis`, and `icepop`) therefore need no version numbers. With `cache_at_update:
+recompute`, r of a token of the newest weights is 1, although older weights sampled the tokens before it. With `keep`, r
+also corrects for the keys and values of the older weights.
 """
 
 from collections.abc import Sequence

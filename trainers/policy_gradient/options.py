@@ -1,6 +1,6 @@
 """Settings of policy gradients: all fields of `grpo` and its variants; the code is not imported here."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Annotated, Any, Literal, Self
 
@@ -8,7 +8,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
 from marl.core.config import Config, Sampling, field_errors
 from marl.core.plugins import PluginField
-from marl.protocols import LossConfig
+from marl.protocols import LearnerSurroundings, LossConfig
 from marl.protocols.memory_estimates import MemoryUse, ModelSize, Workload
 from marl.trainers.distillation.options import TaughtLearnerConfig
 from marl.trainers.optim.memory_estimate import ANCHOR_LOGIT_TABLES, anchor_memory
@@ -197,6 +197,14 @@ class PolicyGradientOptions(TaughtLearnerConfig):
                 "because the tokens were not drawn from the whole distribution"
             )
         return self
+
+    def scenario_conflicts(self, surroundings: LearnerSurroundings) -> Iterable[str]:
+        yield from super().scenario_conflicts(surroundings)
+        if self.fidelity is None and surroundings.engines[surroundings.policy].may_differ_from_learner:
+            yield (
+                f"fidelity: null, but engine.args of policies.{surroundings.policy} may change the sampler's "
+                "log-probabilities, which only this check measures; choices: {}, or {max: …, mean: …} in nats"
+            )
 
     def supports(self, sampling: Sampling) -> bool:
         """Return True if tokens sampled with `sampling` can be learned from; greedy tokens have no gradient."""

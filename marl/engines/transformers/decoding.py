@@ -92,6 +92,19 @@ class Decoder:
         self._sampling = None
         return torch.stack([job.logits_V for job in jobs if job.logits_V is not None])
 
+    @torch.inference_mode()
+    def recompute_keys_and_values(self, rows: Sequence[int]) -> None:
+        """Replace the cached keys and values of `rows` by those of the current weights."""
+        batch, texts = self.batch, list[Prompt]()
+        for row in rows:
+            prompt = batch.jobs[row].prompt
+            # The last token is not in the cache yet: the next step reads it.
+            ids = (*batch.jobs[row].prompt_ids, *batch.sampled_ids(row)[:-1])
+            texts.append(Prompt(ids, prompt.policy))
+        for indices in self.network.prefill_batch_indices(texts):
+            kv, _ = self.network.prefill([texts[index] for index in indices])
+            self.cache.store_prefilled(kv, list(range(len(indices))), [rows[index] for index in indices])
+
     def current_weights_version(self, job: SamplingJob) -> int:
         """Return the version of the weights that sample the next token of `job`."""
         return self.network.policy_weights.versions[job.prompt.policy]

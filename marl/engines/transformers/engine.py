@@ -71,6 +71,7 @@ class TransformersEngine:
         else:
             self._decoder = Decoder(self.network, settings.slots)
         self._slots = self._decoder.batch
+        self._recomputes_cache = settings.cache_at_update == "recompute"
 
     def submit(self, ticket: Ticket, request: Request) -> None:
         """Queue a request. Requests with lower tickets are served first.
@@ -106,13 +107,19 @@ class TransformersEngine:
         self._decoder.free_rows([row for row, job in enumerate(self._slots.jobs) if job.ticket in cancelled])
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
-        """Copy weights in place; active rows continue with the new weights (see `Completion.versions`).
+        """Copy weights in place; active rows continue with the new weights (see `Completion.version_runs`).
 
         Raises:
             ValueError: if names, shapes or version differ, or another policy uses the engine's only weights.
         """
         check_shared_weights_version(policy, weights, version)
         self.policy_weights.load_weights(policy, weights, version)
+        index = self.policy_weights.policy_index(policy)
+        overtaken_rows = [row for row, job in enumerate(self._slots.jobs) if job.prompt.policy == index]
+        for row in overtaken_rows:
+            self._slots.jobs[row].record_version(int(self._slots.counts_S[row]), version)
+        if self._recomputes_cache and overtaken_rows:
+            self._decoder.recompute_keys_and_values(overtaken_rows)
 
     def add_policy(self, policy: str, source: ModelSource | None) -> None:
         """Add `policy`, which samples with the adapter `source`, or with the engine's initial weights."""
@@ -152,7 +159,7 @@ class TransformersEngine:
             for job, ids, logprobs in zip(forced, texts, scores, strict=True):
                 if np.isnan(logprobs).any():
                     raise nan_logits_error(job.request.policy, job.version)
-                completion = job.to_completion(job.request.forced or "", ids, logprobs, "stop", job.version)
+                completion = job.to_completion(job.request.forced or "", ids, logprobs, "stop")
                 answers.append((job.ticket, completion))
         if sampled or self._slots.jobs:
             answers += self._sample_next_tokens(sampled)
@@ -182,8 +189,7 @@ class TransformersEngine:
             logprobs = slots.logprobs_ST[row, : len(token_ids)].tolist()
             text = decode_completion(self.chat_tokenizer, job.request, job.prompt, token_ids)
             finish = "stop" if stopped_N[row] else "length"
-            version = self._decoder.current_weights_version(job)
-            completion = job.to_completion(text, token_ids, logprobs, finish, version)
+            completion = job.to_completion(text, token_ids, logprobs, finish)
             answers.append((job.ticket, with_segments(completion, job.request, self.chat_tokenizer)))
         self._decoder.free_rows(finished_rows)
         return answers

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from marl.engines.transformers.memory import sampling_memory_uses
 from marl.models.adapter import AdapterSource
-from marl.protocols import Engine, EngineConfig, ModelSource
+from marl.protocols import CacheAtUpdate, Engine, EngineConfig, ModelSource
 from marl.protocols.memory_estimates import MemorySavingSetting, MemoryUse, ModelSize, Workload
 
 LEAST_SLOTS, LEAST_PREFILL = 16, 2048
@@ -33,6 +33,10 @@ class Transformers(EngineConfig):
     """How rows are decoded. `static`: in tensors of fixed shapes, padded to powers of two; a GPU replays such steps as
     CUDA graphs. `dynamic`: in tensors as large as the rows. Default: `static` on a GPU for models that can be captured
     as a graph, else `dynamic`. Sampled tokens are equal on a CPU; log-probabilities may differ in their last digits."""
+    cache_at_update: CacheAtUpdate = "keep"
+    """Keys and values of open completions when new weights arrive: `keep` those that the older weights computed, or
+    `recompute` them with the new ones, by one forward over prompt and answer. Recorded log-probabilities are those of
+    sampling in both cases."""
 
     def memory_uses(
         self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None

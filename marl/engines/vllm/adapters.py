@@ -100,6 +100,10 @@ class VLLMAdapters:
         loaded.request = self._load_adapter(policy, loaded.source, loaded.tensors, loaded.request.lora_int_id)
         loaded.version = version
 
+    def send_discarded_weights(self) -> None:
+        """Raise an error, because adapters need `sleep_level: 1`."""
+        raise ValueError("engine.sleep_level: 2 discards the base of adapters; choices: 1")
+
     def reload_after_restart(self) -> None:
         """Load all adapters into new processes of vLLM, from the folders of their newest versions."""
         for loaded in self._adapters.values():

@@ -85,7 +85,13 @@ class LocalVLLM:
         """True if `overwrite_all_weights` takes tensors. Separate processes read weights from files instead."""
         self._eager = not torch.cuda.is_available() if settings.eager is None else settings.eager
         self._timeout_s = settings.timeout_s
-        self._sleeps, self._asleep = settings.sleep, False
+        self._sleep_level, self._asleep = settings.sleep * settings.sleep_level, False
+        self.discards_weights, self.lacks_weights = self._sleep_level > 1, False
+        """True if sleep discards weights; and if it has, so that they must be sent again before a request."""
+        self._recomputes_cache = settings.cache_at_update == "recompute"
+        self._update, self._recompute_next = 0, False
+        self._early_outputs: list[RequestOutput] = []
+        """Outputs of the steps that were finished before an update of the weights, for the next `step`."""
         # vLLM's processes outlive this process if SIGKILL ends it: nothing of theirs watches their parent.
         self._killer = None if self._in_process else start_descendant_killer(*_VLLM_COMMANDS)
         self._start_engine = partial(_start_llm_engine, source, settings, context)
@@ -129,7 +135,7 @@ class LocalVLLM:
         if self._in_process:
             return False
         self._engine.engine_core.shutdown()
-        self._asleep = False
+        self._asleep = self.lacks_weights = False
         self._start()
         return True
 
@@ -155,12 +161,62 @@ class LocalVLLM:
                     if time.monotonic() >= deadline:
                         return []
                     time.sleep(_POLL_S)
-            return self._engine.step()  # type: ignore[return-value]  # none of the requests is for an embedding
+            early, self._early_outputs = self._early_outputs, []
+            return early + cast("list[RequestOutput]", self._engine.step())
+
+    def updates_met_by(self, output: RequestOutput) -> list[tuple[int, int]]:
+        """Return (number of the last update of weights, index of the first token sampled after it), in order.
+
+        The indices are those of the tokens of the request that `output` answers, from 0. An update after which no
+        token was sampled is left out.
+        """
+        spans = output.outputs[0].weight_versions
+        if spans is not None:
+            return [(_update_number(span.version), span.start) for span in spans]
+        # vLLM adds the spans to a request's last output, which a request that is about to be aborted does not get.
+        processor = self._engine.output_processor
+        [internal_id] = processor.external_req_ids[output.request_id]
+        starts = processor.request_states[internal_id].weight_version_starts
+        return [(_update_number(label), start) for label, start in starts]
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         """Cancel the requests to vLLM with these `request_ids`."""
         with self._translate_dead_process_errors():
             self._engine.abort_request(list(request_ids))
+
+    def announce_update(self, number: int, *, recompute_cache: bool) -> None:
+        """Give the next update of the weights a number, under which `updates_met_by` reports it.
+
+        `recompute_cache`: True if open requests will continue with the new weights, so that `engine.cache_at_update`
+        applies to their keys and values.
+        """
+        self._update, self._recompute_next = number, recompute_cache and self._recomputes_cache
+
+    def _replace_between_tokens(self, load: Callable[[], object]) -> None:
+        """Call `load`, which replaces weights, after a token of the open requests and before the next one."""
+        self._call_with_time_limit(lambda: self._pause_and_load(load))
+
+    def _pause_and_load(self, load: Callable[[], object]) -> None:
+        core: Any = self._engine.engine_core
+        # The pause keeps the open requests, and does not clear the cache.
+        if self._in_process:
+            core.engine_core.pause_scheduler("keep", False)
+            # With asynchronous scheduling, a finished forward may wait for the next step to bring its tokens.
+            for _ in range(len(core.engine_core.batch_queue or ())):
+                self._early_outputs += cast("list[RequestOutput]", self._engine.step())
+        else:
+            core.call_utility("pause_scheduler", "keep", False)
+        try:
+            load()
+            self._engine.set_weight_version(str(self._update))
+            if self._recompute_next:
+                self._engine.reset_prefix_cache(reset_running_requests=True)
+                self._recompute_next = False
+        finally:
+            if self._in_process:
+                core.engine_core.resume_scheduler()
+            else:
+                core.call_utility("resume_scheduler")
 
     def overwrite_all_weights(self, tensors_or_folder: Mapping[str, Tensor] | str) -> None:
         """Overwrite all weights of vLLM in place, by named tensors or by the weights in the folder of a path.
@@ -172,12 +228,13 @@ class LocalVLLM:
         weights: dict[str, Any] = {"weights_path": tensors_or_folder}
         if not isinstance(tensors_or_folder, str):
             weights = {"weights_iterator": list(tensors_or_folder.items())}
-        self._call_with_time_limit(lambda: self._engine.collective_rpc("reload_weights", kwargs=weights))
+        self._replace_between_tokens(lambda: self._engine.collective_rpc("reload_weights", kwargs=weights))
+        self.lacks_weights = False
 
     def load_adapter(self, adapter: LoRARequest) -> None:
         """Load `adapter` from its folder into vLLM, in place of the adapter with the same number."""
         self._wake_up()
-        self._call_with_time_limit(lambda: self._engine.add_lora(adapter))
+        self._replace_between_tokens(lambda: self._engine.add_lora(adapter))
 
     def unload_adapter(self, adapter_id: int) -> None:
         """Unload the adapter with this `adapter_id` from vLLM."""
@@ -185,10 +242,11 @@ class LocalVLLM:
         self._call_with_time_limit(lambda: self._engine.remove_lora(adapter_id))
 
     def sleep(self) -> None:
-        """Move the weights to the host's memory and drop the key-value cache, if `engine.sleep` is true."""
-        if self._sleeps and not self._asleep:
-            self._call_with_time_limit(lambda: self._engine.sleep(level=1))
+        """Drop the key-value cache and free the weights as `engine.sleep_level` says, if `engine.sleep` is true."""
+        if self._sleep_level and not self._asleep:
+            self._call_with_time_limit(lambda: self._engine.sleep(level=self._sleep_level))
             self._asleep = True
+            self.lacks_weights = self.discards_weights
 
     def _wake_up(self) -> None:
         if self._asleep:
@@ -331,6 +389,11 @@ def _start_llm_engine(
         **cast("Any", settings.args),
     )
     return LLMEngine.from_engine_args(engine_arguments)
+
+
+def _update_number(label: str) -> int:
+    """Return the number of the update that vLLM reports by `label`; 0 for its own label of the initial weights."""
+    return int(label) if label.isdecimal() else 0
 
 
 def _main_guard_advice() -> str:

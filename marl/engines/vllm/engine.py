@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from marl.core.errors import EngineError, EngineLostError
@@ -61,6 +62,10 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         """Failures of requests that are longer than the context."""
         self._has_lost_core = False
         """True if vLLM's processes were lost in the last update of weights, so that the next one restarts them."""
+        self._updates = 0
+        """Number of finished updates of weights, under which vLLM reports tokens sampled after the last one."""
+        self._versions_after_update: dict[int, dict[str, int]] = {0: {}}
+        """Number of an update that open requests have met -> version of each policy's weights after it (default: 0)."""
         self._steps = 0
         """Number of finished training steps."""
         self._prompt_tokens: dict[str, list[int]] = {}
@@ -88,6 +93,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         thinking = None if forced else thinking_budget_after_prefix(request, chat)
         marks = chat.token_spans_of_marks(request)
         pending = PendingCompletion(ticket, request, prompt, max_tokens, thinking, marks, version)
+        pending.first_update = self._updates
         pending.ids, pending.logprobs = list(request.prefix), [0.0] * len(request.prefix)
         self._open[ticket] = pending
         if forced is not None:
@@ -120,7 +126,9 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
             del self._open[pending.ticket]
             if text is None:
                 text = decode_completion(self.chat_tokenizer, request, pending.prompt, tuple(pending.ids))
-            completion = pending.to_completion(text, pending.ids, pending.logprobs, finish, version)
+            completion = pending.to_completion(text, pending.ids, pending.logprobs, finish)
+            if request.forced is not None:
+                completion = replace(completion, versions=(pending.version, version))
             answers.append((pending.ticket, with_segments(completion, request, self.chat_tokenizer)))
         return answers
 
@@ -132,7 +140,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
             self._abort_requests(self._open.pop(ticket))
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
-        """Replace weights in place; open completions continue with the new weights (see `Completion.versions`).
+        """Replace weights in place; open completions continue with the new weights (see `Completion.version_runs`).
 
         If vLLM's processes were lost in the last update, they are restarted first; open completions start again.
 
@@ -142,6 +150,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
             EngineError: if vLLM's processes cannot be restarted.
         """
         check_shared_weights_version(policy, weights, version)
+        self._announce_update(policy, version)
         try:
             with self._add_policy_names_to_errors(policy):
                 restarted = self._has_lost_core and self.core.restart_processes()
@@ -152,8 +161,19 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
             self._has_lost_core = True
             raise
         self._has_lost_core = False
+        self._updates += 1
         if restarted:
             self._resubmit_open_requests()
+
+    def _announce_update(self, policy: str, version: int) -> None:
+        """Number the next update of weights, by which vLLM will report the tokens sampled after it."""
+        requests = list(self._open.values())
+        oldest = min([pending.first_update for pending in requests], default=self._updates)
+        versions = {number: after for number, after in self._versions_after_update.items() if number >= oldest}
+        versions[self._updates + 1] = versions[self._updates] | {policy: version}
+        self._versions_after_update = versions
+        has_open_requests = policy in [pending.request.policy for pending in requests]
+        self.core.announce_update(self._updates + 1, recompute_cache=has_open_requests)
 
     def _resubmit_open_requests(self) -> None:
         """Submit all open requests again, because new processes of vLLM know none of them."""
@@ -173,6 +193,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         """
         check_no_open_requests(policy, [pending.request for pending in self._open.values()])
         self.weights.remove_policy(policy)
+        self._versions_after_update[self._updates].pop(policy, None)
 
     def take_step_metrics(self) -> MetricsByPolicy:
         """Return the metric `prefix_cache` of each policy: the cached share of its prompt tokens in this step."""
@@ -207,6 +228,7 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         if imposed:
             self._request_logprobs_of_forced_tokens(pending, imposed)
         else:
+            pending.sampled_from = len(pending.ids)
             self._send_request(pending, pending.ids, pending.sampling_params(self._ends), None)
 
     def _request_logprobs_of_forced_tokens(self, pending: PendingCompletion, forced_ids: Sequence[int]) -> None:
@@ -241,6 +263,8 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         pending.open_requests[name] = scored_index
         self._completion_of[name] = pending
         with self._add_policy_names_to_errors(policy):
+            if self.core.lacks_weights:
+                self.weights.send_discarded_weights()
             # The salt includes the purpose: training shares no prefixes with evaluations, which a resumed run skips.
             salt = f"{self.weights.prefix_cache_salt(policy)}/{self._steps}/{pending.request.purpose}"
             prompt_ids = (*pending.prompt.ids, *ids_after_prompt)
@@ -291,7 +315,10 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         if not pending.request.sampling.stop and pending.thinking is None:
             pending.ids += sampled.token_ids
             pending.logprobs += logprobs
-            return self._finish_reason(pending) if output.finished else None
+            if not output.finished:
+                return None
+            self._record_versions(pending, output)
+            return self._finish_reason(pending)
         # A server sends complete answers, so tokens behind a stop text or over the thinking budget are dropped.
         for token, logprob in zip(sampled.token_ids, logprobs, strict=True):
             pending.ids.append(token)
@@ -299,13 +326,25 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
             if pending.thinking is not None:
                 pending.thinking.record_last_token(pending.ids)
             if finish := self._finish_reason(pending):
+                self._record_versions(pending, output)
                 self._abort_requests(pending)
                 return finish
             if pending.thinking is not None and pending.thinking.token_to_impose is not None:
+                self._record_versions(pending, output)
                 self._abort_requests(pending)
                 self._request_next_tokens(pending)
                 return None
         return None
+
+    def _record_versions(self, pending: PendingCompletion, output: RequestOutput | ServerOutput) -> None:
+        """Record which versions of the weights sampled the tokens of the request to vLLM that `output` answers."""
+        for update, first_token in self.core.updates_met_by(output):
+            index = pending.sampled_from + first_token
+            if update not in self._versions_after_update:
+                raise EngineError(f"vLLM sampled with weights {update}, which were replaced before the request")
+            # Tokens that a server samples behind the end of a completion are dropped.
+            if index < len(pending.ids):
+                pending.record_version(index, self._versions_after_update[update].get(pending.request.policy, 0))
 
     def _finish_reason(self, pending: PendingCompletion) -> Finish | None:
         """Return the finish reason of a completion that its last token ends, or None if the completion goes on."""

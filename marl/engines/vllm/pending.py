@@ -34,6 +34,10 @@ class PendingCompletion(OpenTokenRequest):
     """Number of requests sent to vLLM for this completion so far."""
     open_requests: dict[str, int | None] = field(default_factory=dict)
     """Id of an open request to vLLM -> index of the only token to score, or None for sampling or scoring all tokens."""
+    sampled_from: int = 0
+    """Index in `ids` of the first token that the open request for sampling samples."""
+    first_update: int = 0
+    """Number of the engine's updates of weights before the request was submitted."""
 
     def sampling_params(self, end_ids: Sequence[int]) -> SamplingParams:
         """Return vLLM's settings for sampling the completion's remaining tokens. `end_ids`: ids of the end tokens."""

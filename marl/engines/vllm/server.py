@@ -34,6 +34,8 @@ _Response = TypeVar("_Response", bound=BaseModel)
 _SAMPLING_PARAMS_ADAPTER = TypeAdapter(SamplingParams)
 _RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 _NOT_FOUND_STATUS = 404
+_MAX_DIGITS = 18
+"""Maximum number of digits of the number of an update."""
 _SERVER_START_COMMAND = (
     "VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model MODEL --enable-scale-out "
     "--logprobs-mode processed_logprobs"
@@ -66,6 +68,10 @@ class ServedWeights:
     """Folder of the full weights, if `version` is not empty."""
     adapters: dict[int, str] = field(default_factory=dict)
     """Number of an adapter -> its folder."""
+    update: int = 0
+    """Number of the engine's last update of weights, under which the server reports tokens sampled after it."""
+    recompute_cache: bool = False
+    """True if open requests recompute their keys and values with these weights."""
 
 
 class VLLMServerConnection:
@@ -122,7 +128,8 @@ class VLLMServerConnection:
 
     def has_weights(self, wanted: ServedWeights) -> bool:
         """Return True if the server holds the weights `wanted`."""
-        return (self._loaded.version, self._loaded.adapters) == (wanted.version, wanted.adapters)
+        loaded = self._loaded
+        return (loaded.version, loaded.adapters, loaded.update) == (wanted.version, wanted.adapters, wanted.update)
 
     def forget_weights(self) -> None:
         """Record that the server may have lost all weights that this connection has sent."""
@@ -131,26 +138,48 @@ class VLLMServerConnection:
     async def load_missing(self, wanted: ServedWeights) -> None:
         """Load the full weights and adapters in `wanted` that the server lacks, and unload all other adapters.
 
+        The server pauses meanwhile, so that each token is sampled by weights of one name.
+
         Raises:
             EngineError: if the server does not answer, or refuses the weights.
         """
         async with self._loading:
-            # If the weights are forgotten in the meantime, what is loaded here is forgotten with them.
-            loaded = self._loaded
-            if wanted.version != loaded.version:
-                path = {"weights_path": wanted.folder}
-                await self._fetch("collective_rpc", {"method": "reload_weights", "kwargs": path})
-                await self._fetch("update_weight_version", {"new_version": wanted.version})
-                loaded.version = wanted.version
-            for number, folder in wanted.adapters.items():
-                if loaded.adapters.get(number) != folder:
-                    # An adapter keeps its name in all versions, so that a new version replaces the old one in its slot.
-                    adapter = {"lora_name": self._adapter_name(number), "lora_path": folder, "load_inplace": True}
-                    await self._fetch("v1/load_lora_adapter", adapter)
-                    loaded.adapters[number] = folder
-            for number in sorted(loaded.adapters.keys() - wanted.adapters.keys()):
-                await self._fetch("v1/unload_lora_adapter", {"lora_name": self._adapter_name(number)})
-                del loaded.adapters[number]
+            if self._settings.frozen:
+                await self._load_into_paused_server(wanted)
+                return
+            await self._fetch("pause?mode=keep&clear_cache=false", {})
+            try:
+                await self._load_into_paused_server(wanted)
+            except ServerLostError:
+                # A lost server stays paused until it has loaded the newest weights.
+                raise
+            except EngineError:
+                await self._fetch("resume", {})
+                raise
+            await self._fetch("resume", {})
+
+    async def _load_into_paused_server(self, wanted: ServedWeights) -> None:
+        # If the weights are forgotten in the meantime, what is loaded here is forgotten with them.
+        loaded = self._loaded
+        is_new = (wanted.version, wanted.update) != (loaded.version, loaded.update)
+        if wanted.version != loaded.version:
+            path = {"weights_path": wanted.folder}
+            await self._fetch("collective_rpc", {"method": "reload_weights", "kwargs": path})
+            loaded.version = wanted.version
+        for number, folder in wanted.adapters.items():
+            if loaded.adapters.get(number) != folder:
+                # An adapter keeps its name in all versions, so that a new version replaces the old one in its slot.
+                adapter = {"lora_name": self._adapter_name(number), "lora_path": folder, "load_inplace": True}
+                await self._fetch("v1/load_lora_adapter", adapter)
+                loaded.adapters[number] = folder
+        for number in sorted(loaded.adapters.keys() - wanted.adapters.keys()):
+            await self._fetch("v1/unload_lora_adapter", {"lora_name": self._adapter_name(number)})
+            del loaded.adapters[number]
+        if is_new:
+            await self._fetch("update_weight_version", {"new_version": f"{self._name}/{wanted.update}"})
+            loaded.update = wanted.update
+        if wanted.recompute_cache:
+            await self._fetch("reset_prefix_cache?reset_running_requests=true", {})
 
     async def unload_adapters(self) -> None:
         """Unload all adapters that this connection has loaded.
@@ -159,6 +188,11 @@ class VLLMServerConnection:
             EngineError: if the server does not answer.
         """
         await self.load_missing(replace(self._loaded, adapters={}))
+
+    def _is_name_of_update(self, label: str) -> bool:
+        """Return True if `label` names weights that this connection has sent."""
+        name, _, number = label.rpartition("/")
+        return name == self._name and number.isdecimal() and len(number) <= _MAX_DIGITS
 
     def _adapter_name(self, number: int) -> str:
         return f"{self._name}/{number}"
@@ -193,9 +227,9 @@ class VLLMServerConnection:
         output = response.to_engine_output(
             request.id, tuple(request.prompt_ids), score_all_reported_tokens=bool(scored)
         )
-        spans = () if self._settings.frozen else response.choices[0].weight_versions or ()
+        spans = () if self._settings.frozen else output.outputs[0].weight_versions
         for version in sorted(span.version for span in spans):
-            if not version.startswith(f"{self._name}/"):
+            if not self._is_name_of_update(version):
                 shown = self._key.redacted_excerpt(version)
                 message = f"{self.url} sampled with weights {shown}, which this run has not sent"
                 if version.startswith(NAME_PREFIX):

@@ -9,8 +9,9 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import httpx2
@@ -67,6 +68,9 @@ class VLLMServerPool:
         self._requests: BackgroundCoroutines[str, ServerOutput] = BackgroundCoroutines()
         self.has_source_weights = settings.frozen
         """True if the servers have the weights of the policy's model. Unless frozen, servers may hold any weights."""
+        self._update, self._recompute_next = 0, False
+        self.discards_weights = self.lacks_weights = False
+        """False: weights stay on a server."""
         self._wanted = ServedWeights()
         """Weights that every server is to hold."""
         self._folder = self.create_transfer_folder()
@@ -101,6 +105,23 @@ class VLLMServerPool:
         """Cancel the requests with these `request_ids` and close their connections."""
         self._requests.cancel(request_ids)
 
+    def announce_update(self, number: int, *, recompute_cache: bool) -> None:
+        """Give the next update of the weights a number, under which `updates_met_by` reports it.
+
+        `recompute_cache`: True if open requests will continue with the new weights, so that `engine.cache_at_update`
+        applies to their keys and values.
+        """
+        self._update = number
+        self._recompute_next = recompute_cache and self._settings.cache_at_update == "recompute"
+
+    def updates_met_by(self, output: ServerOutput) -> list[tuple[int, int]]:
+        """Return (number of the last update of weights, index of the first token sampled after it), in order.
+
+        The indices are those of the answer's tokens, from 0. Frozen servers report no updates.
+        """
+        spans = () if self._settings.frozen else output.outputs[0].weight_versions
+        return [(int(span.version.rpartition("/")[2]), span.start) for span in spans]
+
     def overwrite_all_weights(self, tensors_or_folder: Mapping[str, Tensor] | str) -> None:
         """Overwrite all weights of the servers in place, from the files in the folder `tensors_or_folder`.
 
@@ -113,17 +134,17 @@ class VLLMServerPool:
             os.replace(file, Path(self._folder.name) / file.name)
         self._loads += 1
         version = f"{self._name}/{self._loads}"
-        self._change_weights(ServedWeights(version, self._folder.name, dict(self._wanted.adapters)))
+        self._change_weights(version=version, folder=self._folder.name)
 
     def load_adapter(self, adapter: LoRARequest) -> None:
         """Load `adapter` into the servers from its folder, in place of the adapter with the same number."""
         adapters = {**self._wanted.adapters, adapter.lora_int_id: adapter.lora_path}
-        self._change_weights(ServedWeights(self._wanted.version, self._wanted.folder, adapters))
+        self._change_weights(adapters=adapters)
 
     def unload_adapter(self, adapter_id: int) -> None:
         """Unload the adapter with this `adapter_id` from the servers."""
         adapters = {number: folder for number, folder in self._wanted.adapters.items() if number != adapter_id}
-        self._change_weights(ServedWeights(self._wanted.version, self._wanted.folder, adapters))
+        self._change_weights(adapters=adapters)
 
     def create_transfer_folder(self) -> tempfile.TemporaryDirectory[str]:
         """Return a temporary folder for new weights, which the servers can read."""
@@ -138,12 +159,14 @@ class VLLMServerPool:
         self._requests.run_and_wait(self._close())
         self._folder.cleanup()
 
-    def _change_weights(self, wanted: ServedWeights) -> None:
-        """Load `wanted` into all servers that answer. Lost servers load it when they answer again.
+    def _change_weights(self, **changes: Any) -> None:
+        """Load the wanted weights, with `changes`, into all servers that answer. Lost servers load them later.
 
         Raises:
             EngineError: if a server refuses the weights.
         """
+        wanted = replace(self._wanted, update=self._update, recompute_cache=self._recompute_next, **changes)
+        self._recompute_next = False
         self._requests.run_and_wait(self._load_everywhere(wanted))
 
     async def _load_everywhere(self, wanted: ServedWeights) -> None:

@@ -56,15 +56,19 @@ class _SampledLogprobs(BaseModel):
     content: list[_SampledTokenLogprob]
 
 
-class _WeightsVersionResponse(BaseModel):
+class WeightsSpan(BaseModel):
+    """Tokens of an answer that weights of one name sampled."""
+
     version: str
+    start: int = Field(default=0, ge=0)
+    """Index of the first of these tokens in the answer."""
 
 
 class _Choice(BaseModel):
     token_ids: list[int]
     logprobs: _SampledLogprobs | None = None
     finish_reason: str
-    weight_versions: list[_WeightsVersionResponse] | None = None
+    weight_versions: list[WeightsSpan] | None = None
 
 
 class _PromptTokenLogprob(BaseModel):
@@ -91,6 +95,7 @@ class SampledTokens(NamedTuple):
 
     token_ids: list[int]
     logprobs: TokenIdsAndLogprobs
+    weight_versions: list[WeightsSpan]
 
 
 class ServerOutput(NamedTuple):
@@ -139,7 +144,7 @@ class GenerateResponse(BaseModel):
             for score in sampled.top_logprobs:
                 ids.append(score.token_id)
                 logprobs.append(score.logprob if score.logprob > _LOWEST_LOGPROB else -math.inf)
-        tokens = SampledTokens(choice.token_ids, TokenIdsAndLogprobs(ids, logprobs))
+        tokens = SampledTokens(choice.token_ids, TokenIdsAndLogprobs(ids, logprobs), choice.weight_versions or [])
         prompt_scores = None
         if self.prompt_logprobs is not None:
             prompt_logprobs: list[float] = []

@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from marl.core.errors import UserNotice
+from marl.engines.vllm.arguments import ArgumentValue, check_arguments
 from marl.engines.vllm.installation import is_vllm_cpu_build, vllm_installation_error
 from marl.engines.vllm.limits import (
     DEFAULT_CPU_CACHE_MIB,
@@ -23,7 +24,7 @@ from marl.engines.vllm.limits import (
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.pretrained import PretrainedSource
 from marl.models.tiny import Tiny
-from marl.protocols import Engine, EngineConfig, ModelConfig, ModelSource
+from marl.protocols import CacheAtUpdate, Engine, EngineConfig, ModelConfig, ModelSource
 from marl.protocols.memory_estimates import (
     FLOAT32_BYTES,
     MemorySavingSetting,
@@ -41,20 +42,6 @@ _LOGIT_COPIES = 4.0
 and log-probabilities."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-VLLMArgument = Literal[
-    "async_scheduling",
-    "attention_backend",
-    "cpu_offload_gb",
-    "distributed_executor_backend",
-    "enable_expert_parallel",
-    "enable_prefix_caching",
-    "kv_cache_dtype",
-    "moe_backend",
-    "pipeline_parallel_size",
-    "quantization",
-]
-"""Arguments of vLLM that `args` may give."""
-
 
 class VLLMBackedConfig(EngineConfig):
     """Settings of an engine that samples with vLLM, in this process, in its own processes or on a server."""
@@ -62,6 +49,10 @@ class VLLMBackedConfig(EngineConfig):
     needs_model: ClassVar[bool] = True
     serves_several_policies: ClassVar[bool] = True
     supports_structured: ClassVar[bool] = True
+    cache_at_update: CacheAtUpdate = "keep"
+    """Keys and values of open completions when new weights arrive: `keep` those that the older weights computed, or
+    `recompute` them with the new ones: vLLM then reads prompts and answers so far again, also those of other policies.
+    Recorded log-probabilities are those of sampling in both cases."""
 
     def model_conflict_messages(self, model: ModelConfig) -> Iterable[str]:
         if isinstance(model, Adapter) and model.use_dora:
@@ -117,15 +108,25 @@ class VLLM(VLLMBackedConfig):
     max_adapters: PositiveInt | None = None
     """Maximum number of adapters in memory. Default: two more than at the start of a run, for opponents added later."""
     sleep: bool = False
-    """Free the device while learners work: weights move to the host's memory, and the key-value cache is dropped. No
-    effect on a CPU."""
+    """Free the device while learners work, as `sleep_level` says. No effect on a CPU."""
+    sleep_level: Literal[1, 2] = 1
+    """What `sleep` frees besides the key-value cache. 1: weights move to the host's memory. 2: weights are discarded,
+    which takes no memory of the host, and are sent again when vLLM wakes up. Adapters need level 1."""
     process: bool = False
     """Run vLLM in separate processes, which start more slowly. Always true with `tensor_parallel` above 1."""
     timeout_s: PositiveFloat = 600.0
     """Maximum time of separate processes for copying new weights, in seconds."""
-    args: dict[VLLMArgument, bool | int | float | str] = Field(default_factory=dict)
-    """Further arguments of vLLM's `EngineArgs`, under vLLM's names, such as `{quantization: fp8}`. Arguments that other
-    settings determine, or that name code, are no choice. Estimates of memory ignore them."""
+    args: dict[str, ArgumentValue] = Field(default_factory=dict)
+    """Further arguments of vLLM's `EngineArgs`, under vLLM's names, such as `{quantization: fp8}`: numbers, truth
+    values and single words. Names are compared with the installed vLLM. Arguments that the engine sets itself, or that
+    may name a file, a host or code, are refused. A policy that learns needs `learner.fidelity` with them. Estimates of
+    memory ignore them."""
+
+    @field_validator("args")
+    @classmethod
+    def _check_args(cls, args: dict[str, ArgumentValue]) -> dict[str, ArgumentValue]:
+        check_arguments(args)
+        return args
 
     @model_validator(mode="after")
     def _check_one_memory_limit(self) -> Self:
@@ -133,15 +134,27 @@ class VLLM(VLLMBackedConfig):
             raise ValueError("memory_share and kv_cache_mib both limit the cache; give one of them")
         return self
 
+    @model_validator(mode="after")
+    def _check_sleep_level(self) -> Self:
+        if self.sleep_level != 1 and not self.sleep:
+            raise ValueError(f"sleep_level: {self.sleep_level} has no effect with sleep: false; set sleep: true")
+        return self
+
     @property
     def runs_in_this_process(self) -> bool:
         """Return True if vLLM runs in this process, False if it runs in separate processes."""
-        devices = self.tensor_parallel * int(self.args.get("pipeline_parallel_size", 1))
+        devices = self.tensor_parallel
+        for name in ("pipeline_parallel_size", "prefill_context_parallel_size"):
+            devices *= int(self.args.get(name, 1))
         return not self.process and devices == 1 and "distributed_executor_backend" not in self.args
 
     @property
     def can_sleep(self) -> bool:
         return self.sleep
+
+    @property
+    def may_differ_from_learner(self) -> bool:
+        return bool(self.args)
 
     def memory_uses(
         self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None
@@ -198,6 +211,8 @@ class VLLM(VLLMBackedConfig):
 
     def model_conflict_messages(self, model: ModelConfig) -> Iterable[str]:
         yield from super().model_conflict_messages(model)
+        if isinstance(model, Adapter) and self.sleep_level != 1:
+            yield f"sleep_level: {self.sleep_level}, but vLLM discards adapters with their base; choices: 1"
         base = model.shared_base() or model
         if isinstance(base, Tiny) and is_vllm_cpu_build():
             message = cpu_head_width_error(base.head_dim or base.hidden // base.heads)

@@ -68,11 +68,9 @@ RUN_FILES = re.compile(
 SLOW = (
     *("runs/solver", "scenarios/team_arithmetic.yaml --graders", "runs/poker", "runs/only"),
     *("verifiers_environment\n", "import verifiers", "train scenarios/real/", "cluster.simulators=2 cluster.cpus"),
-    *("new team --out team.yaml", "solver_critic.yaml --graders"),
+    *("new team --out team.yaml", "solver_critic.yaml --graders", ".verifiers/bin/python"),
 )
 """Words in blocks that take long even when they are made small."""
-PROGRAM_PYTHON = ".verifiers/bin/python"
-"""Interpreter of a block whose program has packages of its own; `make verifiers` sets it up."""
 REAL_MODEL = "train scenarios/real/"  # words in blocks that train the pretrained model
 RESULTS = sorted((ROOT / "tests" / "bench" / "results").glob("*.json"))
 
@@ -88,9 +86,6 @@ def in_language(language: str) -> list[Any]:
 
 def block_marks(block: Block) -> list[pytest.MarkDecorator]:
     """`slow` for blocks that take long; other code and commands take turns, but for those of the README."""
-    if PROGRAM_PYTHON in block.text:
-        missing = not (ROOT / PROGRAM_PYTHON).is_file()
-        return [pytest.mark.slow, pytest.mark.skipif(missing, reason="no .verifiers: `make verifiers` sets it up")]
     if any(word in block.text for word in SLOW):
         return [pytest.mark.slow]
     return [pytest.mark.one_in(3)] if block.language in ("bash", "python") and block.document != "README.md" else []
@@ -148,9 +143,6 @@ def merged(base: Any, change: Any) -> Any:
 @pytest.mark.parametrize("block", in_language("yaml"))
 def test_scenarios_and_their_fragments_pass_check(block: Block, desk: Path, command: Run) -> None:
     write_modules(block.document, desk)
-    if PROGRAM_PYTHON in block.text:
-        (desk / ".verifiers").symlink_to(ROOT / ".verifiers")
-        shutil.copy(ROOT / "scenarios" / "programs" / "verifiers_v1.py", desk)
     text, data = block.text, yaml.safe_load(block.text)
     if block.base:
         text = yaml.safe_dump(merged(yaml.safe_load((ROOT / block.base).read_text()), data))

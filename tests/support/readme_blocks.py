@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 from tests.support.paths import ROOT
 
@@ -20,6 +23,9 @@ DOCUMENTS = (
 
 TYPED = tuple(f".site/pages/tutorials/{name}.md" for name in ("team_on_your_csv", "function_to_team", "langgraph"))
 """The tutorials whose blocks also write files: `tests/transcripts/` types them."""
+
+PROGRAM_PYTHON = ".verifiers/bin/python"
+"""Interpreter of a block whose program has packages of its own."""
 
 
 class Block(NamedTuple):
@@ -73,4 +79,9 @@ def write_modules(document: str, folder: Path) -> None:
         if block.document == document and block.module:
             (folder / f"{block.module}.py").write_text(block.text)
             sys.modules.pop(block.module, None)  # two documents may have a module of one name
+        if block.document == document and block.language == "yaml" and PROGRAM_PYTHON in block.text:
+            if not (ROOT / PROGRAM_PYTHON).is_file():
+                pytest.skip("no .verifiers: `make verifiers` sets it up")
+            (folder / ".verifiers").symlink_to(ROOT / ".verifiers")
+            shutil.copy(ROOT / "scenarios" / "programs" / "verifiers_v1.py", folder)
     importlib.invalidate_caches()

@@ -57,6 +57,9 @@ class PackedBatch:
     """[L, W], exclusive end of each token's continuations, as an index in the sequence."""
     token_indices: dict[int, Ints]
     """Index of a text -> indices of its tokens in the flattened [L * W] sequences."""
+    is_causal: bool
+    """True if each sequence is one path, such as a dialogue and its beginnings: each of its tokens may attend to all
+    earlier ones, so causal attention needs no mask. Padding stands behind the path."""
 
     @property
     def attended_pair_count(self) -> int:
@@ -72,6 +75,11 @@ class _Forest:
     depths: Ints
     ends: Ints
     token_indices: dict[int, Ints]
+
+    @property
+    def is_path(self) -> bool:
+        """True if there are no branches: all tokens belong to the longest text."""
+        return bool((self.ends == len(self.ids)).all())
 
 
 class _ConcatenatedTexts:
@@ -240,4 +248,5 @@ def _pack_batch(forests: list[_Forest], limits: PackingLimits) -> tuple[PackedBa
             for text, indices in forest.token_indices.items():
                 token_indices[text] = indices + offset
             start += len(forest.ids)
-    return PackedBatch(ids_LW, depths_LW, ends_LW, token_indices), remaining
+    is_causal = all(len(sequence) == 1 and sequence[0].is_path for sequence in sequences)
+    return PackedBatch(ids_LW, depths_LW, ends_LW, token_indices, is_causal), remaining

@@ -86,9 +86,7 @@ class LayoutCostModel:
             texts = len(chunk) if with_end_states else len({(row.prompt_ids, row.token_ids[:-1]) for row in chunk})
             width = _max_row_length(chunk) - (not with_end_states)
             tokens, pairs = tokens + texts * width, pairs + texts * width**2
-            # Causal attention kernels skip key blocks above the diagonal (measured on a CPU).
-            causal_share = 0.5 if self.skips_masked_blocks else min(MAX_CAUSAL_SHARE, 0.45 + 150 / max(width, 1))
-            timed_pairs += texts * width**2 * causal_share
+            timed_pairs += texts * width**2 * self._causal_time_share(width)
         matrix_flops = self._matrix_product_flops(tokens, chunks)
         time = matrix_flops + ATTENTION_FLOP_TIME * self._pair_flops * timed_pairs + self.pass_time * len(chunks)
         return ForwardFlopsAndTime(matrix_flops + self._pair_flops * pairs / 2, time)
@@ -130,17 +128,28 @@ class LayoutCostModel:
 
     def packed_pass_cost(self, batches: Sequence[PackedBatch], rows: Sequence[BatchRow]) -> ForwardFlopsAndTime:
         """Return the cost of a pass for each packed batch, with the time to pack `rows`."""
-        tokens = pairs = 0
+        tokens, pairs, timed_pairs, mask_time = 0, 0.0, 0.0, 0.0
         for batch in batches:
-            tokens += batch.ids_LW.size
-            pairs += (
-                batch.attended_pair_count if self.skips_masked_blocks else batch.ids_LW.size * batch.ids_LW.shape[1]
-            )
+            size, width = batch.ids_LW.size, batch.ids_LW.shape[1]
+            tokens += size
+            computed = batch.attended_pair_count if self.skips_masked_blocks else size * width
+            if batch.is_causal:
+                pairs, timed_pairs = (
+                    pairs + size * width / 2,
+                    timed_pairs + size * width * self._causal_time_share(width),
+                )
+            else:
+                pairs, timed_pairs = pairs + computed, timed_pairs + computed
+                mask_time += 0.0 if self.skips_masked_blocks else MASK_PAIR_TIME * computed
         matrix_flops = self._matrix_product_flops(tokens, [rows])
-        mask_time = 0.0 if self.skips_masked_blocks else MASK_PAIR_TIME
-        attention_time = (ATTENTION_FLOP_TIME * self._pair_flops + mask_time) * pairs
+        attention_time = ATTENTION_FLOP_TIME * self._pair_flops * timed_pairs + mask_time
         time = matrix_flops + attention_time + self.pass_time * len(batches)
         return ForwardFlopsAndTime(matrix_flops + self._pair_flops * pairs, time + self.row_time * len(rows))
+
+    def _causal_time_share(self, width: int) -> float:
+        """Return the time of causal attention over sequences of `width` tokens, relative to that of all pairs."""
+        # Causal attention kernels skip key blocks above the diagonal (measured on a CPU).
+        return 0.5 if self.skips_masked_blocks else min(MAX_CAUSAL_SHARE, 0.45 + 150 / max(width, 1))
 
     def _matrix_product_flops(self, token_count: int, chunks: Sequence[Sequence[BatchRow]]) -> float:
         """Return the FLOPs of all matrix products: of the layers for all tokens, of the head for completion tokens."""
@@ -295,7 +304,7 @@ class BatchPlanner:
         for packed in packs:
             batches.append((list(map(rows.__getitem__, packed.token_indices)), partial(packed_inputs, packed)))
             # A bundle is never split, so one bundle alone may exceed the limits.
-            fits &= pairs is None or packed.ids_LW.size * packed.ids_LW.shape[1] <= pairs
+            fits &= pairs is None or packed.is_causal or packed.ids_LW.size * packed.ids_LW.shape[1] <= pairs
         return BatchPlan(layout, batches, *self._layout_cost_model.packed_pass_cost(packs, rows), fits)
 
     def _padded_batches(self, rows: Sequence[BatchRow], with_end_states: bool) -> Batches:

@@ -41,7 +41,7 @@ class ModelInputs:
     state_index_N: Tensor
     """Index, in the flattened `ids_US`, of the hidden state that predicts each completion token."""
     forest: PrefixForest | None = None
-    """Visibility in packed sequences. None: each sequence is one text, with causal attention."""
+    """Visibility in packed sequences. None: each token of a sequence sees all earlier ones, by causal attention."""
     prompts: PromptBatch | None = None
     """Prompts of a first pass that the sequences continue. `state_index_N` counts their last states first."""
     ends_B2: Tensor | None = None
@@ -116,7 +116,8 @@ def packed_inputs(
     ends_B2 = torch.tensor(ends, device=device) if len(ends) == len(rows) else None
     tables = (packed.ids_LW, np.concatenate(states), packed.depths_LW, packed.ends_LW)
     ids_US, states_N, depths_US, last_US = (torch.from_numpy(table).to(device) for table in tables)
-    return ModelInputs(ids_US, states_N, PrefixForest(depths_US, last_US), ends_B2=ends_B2)
+    forest = None if packed.is_causal else PrefixForest(depths_US, last_US)
+    return ModelInputs(ids_US, states_N, forest, ends_B2=ends_B2)
 
 
 def _right_padded_ids(texts: Sequence[tuple[int, ...]]) -> Tensor:

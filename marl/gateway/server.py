@@ -18,6 +18,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
+import uvloop
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from pydantic import BaseModel, Field, FiniteFloat
@@ -103,7 +104,8 @@ class Gateway:
         """Connection without a complete request header so far -> timer that closes it."""
         self._last_calls: dict[Any, list[ModelCallFuture]] = {}
         """Connection -> calls of its last request, whose answers are sent."""
-        self._loop = asyncio.new_event_loop()
+        # The event loop of asyncio itself takes more CPU time, which the run's own thread lacks.
+        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         started: Future[int] = Future()
         threading.Thread(target=self._run_event_loop, args=(started,), name="marl gateway", daemon=True).start()
         self.port = started.result(timeout=30)

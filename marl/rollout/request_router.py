@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, count
+from itertools import count
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -35,11 +35,10 @@ Answer = Completion | CompletionFailure
 """Answer of an engine to a request."""
 AnswerCallback = Callable[[Ticket, Answer], None]
 """Function that is called with the ticket of a request and the answer to it."""
-CallHandler = Callable[[ModelCallingEngine, ProgramModelCall | IneffectiveCallsNotice], Callable[[], object] | None]
-"""Function that is called with each call of a request's program, and with the engine that runs the program. It returns
-a function that submits the request for the call, or None if the call needs no request."""
-_CallSubmission = tuple[Ticket, Callable[[], object]]
-"""(ticket of the request that runs a program, function that submits the request for a call of the program)."""
+CallHandler = Callable[[ModelCallingEngine, ProgramModelCall | IneffectiveCallsNotice], None]
+"""Function that is called with each call of a request's program, and with the engine that runs the program."""
+ProgramCall = tuple[ModelCallingEngine, ProgramModelCall | IneffectiveCallsNotice]
+"""(engine that runs a program, call of the program)."""
 
 
 class _OpenRequest(NamedTuple):
@@ -73,8 +72,8 @@ class RequestRouter:
         """Open request to a worker -> round of its delivery, in ascending order of ticket and round."""
         self._early: dict[Ticket, Answer] = {}
         """Answers of workers that wait for the round of their delivery."""
-        self._call_submissions: list[_CallSubmission] = []
-        """Submissions of calls that wait until no program computes."""
+        self._program_calls: list[ProgramCall] = []
+        """Calls of programs that wait until no program computes."""
         self._program_answers: list[tuple[Ticket, Answer]] = []
         """Answers of programs that wait until no program computes."""
         self._engines = {id(engine): engine for engine in engines}
@@ -142,20 +141,17 @@ class RequestRouter:
                 self._last_answer = began
             wait_s = min(wait_s, self.deadline_s)
             busy = [engine_id for engine_id in self._engines if self._busy[engine_id]]
-            submissions: list[_CallSubmission] = []
+            calls: list[ProgramCall] = []
             if any(isinstance(self._engines[engine_id], ModelCallingEngine) for engine_id in busy):
-                answers, submissions = self._step_with_programs(busy, wait_s)
+                answers, calls = self._step_with_programs(busy, wait_s)
             elif self._due:
                 answers = self._step_with_worker_delay(busy, wait_s)
             else:
                 answers = self._step_engines(busy, wait_s)
             self._last_step = now = time.monotonic()
-            # Calls of programs are submitted before answers are delivered, because a program's answer ends the program.
-            for parent, submit_call in submissions:
-                # `parent` is gone if the submission of an earlier call has ended the episode.
-                if parent in self._open:
-                    submit_call()
-            if answers or submissions:
+            # Calls of programs are handled before answers, because a program's answer ends the program.
+            self._handle_calls(calls)
+            if answers or calls:
                 self._last_answer = now
             elif self._open and now - self._last_answer > self.deadline_s:
                 open_requests = Counter((request.policy, request.engine_id) for request in self._open.values())
@@ -179,8 +175,8 @@ class RequestRouter:
 
     def _step_with_programs(
         self, busy_engine_ids: Sequence[int], wait_s: float
-    ) -> tuple[list[tuple[Ticket, Answer]], list[_CallSubmission]]:
-        """Run one round of all engines, or of programs alone. Return the answers and the submissions of calls.
+    ) -> tuple[list[tuple[Ticket, Answer]], list[ProgramCall]]:
+        """Run one round of all engines, or of programs alone, and return the answers and the programs' calls.
 
         `busy_engine_ids` are the identities of the engines with open requests.
         """
@@ -195,34 +191,37 @@ class RequestRouter:
         step_engines = self._step_with_worker_delay if self._due else self._step_engines
         if self.worker_delay is None:
             answers = step_engines(busy_engine_ids, wait_s)
-            return answers, list(chain.from_iterable(map(self._handle_calls, programs.values())))
+            return answers, [
+                (engine, call) for engine in programs.values() for call in engine.take_model_calls_and_notices()
+            ]
         for engine_id, engine in programs.items():
             # Only a program that waits for an answer needs other engines to be stepped.
-            pause_s = wait_s if engine.is_computing() or not others else 0.0
-            self._program_answers += self._engines[engine_id].step(pause_s)
-            # The requests of calls are made while further programs compute, and submitted when none does.
-            self._call_submissions += self._handle_calls(engine)
-        waiting = self._program_answers or self._call_submissions
+            answers = self._engines[engine_id].step(wait_s if engine.is_computing() or not others else 0.0)
+            calls = [(engine, call) for call in engine.take_model_calls_and_notices()]
+            if answers or calls:
+                self._last_answer = time.monotonic()
+            self._program_answers += answers
+            self._program_calls += calls
         if any(engine.is_computing() for engine in programs.values()):
             # Taking each call at once would take the interpreter's lock from the gateway's thread as often.
-            if waiting:
+            if self._program_answers or self._program_calls:
                 time.sleep(min(wait_s, _COLLECTING_S))
             return [], []
-        if not waiting:
+        if not (self._program_answers or self._program_calls):
             return step_engines(others, wait_s), []
         # The order in which programs called or ended depends on the time that they took.
         answers = sorted(self._program_answers, key=itemgetter(0))
-        submissions = sorted(self._call_submissions, key=itemgetter(0))
-        self._program_answers, self._call_submissions = [], []
-        return answers, submissions
+        calls = sorted(self._program_calls, key=lambda call: call[1].parent)
+        self._program_answers, self._program_calls = [], []
+        return answers, calls
 
-    def _handle_calls(self, engine: ModelCallingEngine) -> Iterator[_CallSubmission]:
-        """Pass new calls of the programs of `engine` to their handlers, and yield the submissions of their requests."""
-        for call in engine.take_model_calls_and_notices():
-            self._last_answer = time.monotonic()
+    def _handle_calls(self, calls: Iterable[ProgramCall]) -> None:
+        """Pass the model calls of programs to their handlers."""
+        for engine, call in calls:
+            # `parent` is gone if the handler of an earlier call has ended the episode.
             parent = self._open.get(call.parent)
-            if parent and parent.handle_call and (submit_call := parent.handle_call(engine, call)):
-                yield call.parent, submit_call
+            if parent and parent.handle_call:
+                parent.handle_call(engine, call)
 
     def _step_with_worker_delay(self, busy_engine_ids: Sequence[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
         """Run one round with `worker_delay` and return the answers, or return [] until all due worker answers arrive.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -57,9 +57,8 @@ class _OpenEpisode:
     rewards: RewardTransform | None
     requests: set[Ticket] = field(default_factory=set)
     """Tickets of the episode's unanswered requests."""
-    calls: dict[tuple[str, int], Ticket | None] = field(default_factory=dict)
-    """(agent that runs a program, id of the program's open call) -> ticket of the request that answers the call, or
-    None before its submission."""
+    calls: dict[tuple[str, int], Ticket] = field(default_factory=dict)
+    """(agent that runs a program, id of the program's open call) -> ticket of the request that answers the call."""
     tokens: int = 0
     """Number of tokens sampled or scored for the episode."""
 
@@ -333,33 +332,24 @@ class RolloutSimulator(BaseSimulator):
         agent: str,
         engine: ModelCallingEngine,
         call: ProgramModelCall | IneffectiveCallsNotice,
-    ) -> Callable[[], None] | None:
-        """Answer a model call of the program of `agent`, return the submission of its request, or cancel void calls."""
+    ) -> None:
+        """Submit the request for a model call of the program of `agent`, or cancel void calls."""
         if isinstance(call, IneffectiveCallsNotice):
             opened.episode.discard_ineffective_calls(agent, call)
             ids = [number for owner, number in opened.calls if owner == agent] if call.calls is None else call.calls
-            tickets = [ticket for number in ids if (ticket := opened.calls.pop((agent, number), None)) is not None]
+            tickets = [opened.calls.pop((agent, number)) for number in ids if (agent, number) in opened.calls]
             opened.requests.difference_update(tickets)
             self.router.cancel(tickets)
-            return None
+            return
         try:
             request = opened.episode.request_or_recorded_answer_of_model_call(agent, call)
         except RefusedModelCallError as error:
             engine.deliver_model_call_answer(call.id, CompletionFailure("aborted", str(error)))
-            return None
+            return
         if isinstance(request, Completion):
             # An absent agent answers with an empty text, and its program goes on. Recorded failures have a reason.
             is_absent = request.finish == "aborted" and not request.reason
             engine.deliver_model_call_answer(call.id, replace(request, finish="stop") if is_absent else request)
-            return None
-        opened.calls[agent, call.id] = None
-        return partial(self._submit_model_call, opened, agent, engine, call, request)
-
-    def _submit_model_call(
-        self, opened: _OpenEpisode, agent: str, engine: ModelCallingEngine, call: ProgramModelCall, request: Request
-    ) -> None:
-        """Submit `request` for a model call of the program of `agent`, unless the call has become void."""
-        if (agent, call.id) not in opened.calls:
             return
         deliver = partial(self._record_and_deliver_model_call_answer, opened, agent, engine, call)
         try:
@@ -369,7 +359,6 @@ class RolloutSimulator(BaseSimulator):
             return
         except ValueError as error:
             # The engine may refuse a program's request, for instance messages that the chat template cannot render.
-            del opened.calls[agent, call.id]
             opened.episode.discard_ineffective_calls(agent, IneffectiveCallsNotice(call.parent, (call.id,)))
             engine.deliver_model_call_answer(call.id, CompletionFailure("aborted", str(error)))
             return

@@ -57,8 +57,6 @@ _TEXTARENA_MODELS = re.compile(r"Debate|ScenarioPlanning|TwentyQuestions|GuessWh
 """Games of TextArena in which models of the host openrouter.ai judge or answer."""
 _MAX_MANIFEST_BYTES = 2**24
 """Maximum size of a checkpoint's manifest.json in bytes."""
-_DEFAULT_KEY = "OPENAI_API_KEY"
-"""Environment variable whose content engine `openai` sends by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +146,8 @@ def _program_accesses(entry: ScenarioValue) -> Iterator[ExternalAccess]:
     """Yield the access of `entry` if it is a program's `call`, or a `run` or `command` that is a list."""
     # The plug-in's kind may be any import path, so fields decide. A `run` that is a text names a folder.
     is_command = isinstance(entry.value, list) and entry.field.endswith((".run", ".command"))
-    is_call = entry.key == "call" and isinstance(entry.value, str) and not _REWARD_OR_MEASURE.fullmatch(entry.field)
-    if is_command or is_call:
+    is_call = entry.key == "call" and isinstance(entry.value, str)
+    if is_command or (is_call and not _REWARD_OR_MEASURE.fullmatch(entry.field)):
         command = " ".join(map(str, entry.value)) if is_command else entry.value
         interpreter = f" under {entry.parent['python']}" if entry.parent.get("python") else ""
         target = f"the program {command!r}{interpreter}, which may do anything"
@@ -380,7 +378,7 @@ def _host_accesses(entry: ScenarioValue) -> Iterator[ExternalAccess]:
             host = urlsplit(entry.value).hostname or entry.value
             is_loopback = host == "localhost"
             is_loopback = is_loopback or ip_address(host).is_loopback
-        variable = parent.get("key_env", None if parent.get("kind") == "vllm_server" else _DEFAULT_KEY)
+        variable = parent.get("key_env", None if parent.get("kind") == "vllm_server" else "OPENAI_API_KEY")
         # Data leaves the machine with prompts, which may contain rows of a data set or other files.
         content = "prompts" if variable is None else f"prompts and the environment variable {variable}"
         yield ExternalAccess("sends", f"{content} to {host}", entry.field, not is_loopback)

@@ -426,14 +426,6 @@ def test_a_cluster_elsewhere_gets_code_and_prompts_only_with_consent(home: Home)
         assert [access.needs_consent for access in accesses] == expected
 
 
-def test_a_program_needs_consent_and_a_reward_or_measure_of_the_name_call_does_not(home: Home) -> None:
-    (access,) = external_accesses({"policies": {"crew": {"engine": {"kind": "program", "call": "a:b"}}}}, home.own)
-    assert (access.field, access.needs_consent) == ("policies.crew.engine.call", True)
-    game = {"kind": "team", "rewards": {"solver": {"call": "0.2 * own.calls"}}, "measures": {"call": "solver.calls"}}
-    assert not external_accesses({"game": game}, home.own)
-    assert not external_accesses({"games": {"sums": {"game": game}}}, home.own)
-
-
 def test_files_that_games_open_and_hosts_that_games_call_need_consent(home: Home) -> None:
     (home.other / "game.efg").write_text("EFG 2 R")
     game = {"kind": "openspiel", "name": f"efg_game(filename={home.other}/game.efg)"}

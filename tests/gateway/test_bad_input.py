@@ -6,10 +6,12 @@ import http.client
 import json
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from marl.scenario.trust import external_accesses
 from tests.gateway.conftest import AnsweredGateway
 
 CHAT = "/v1/chat/completions"
@@ -257,3 +259,11 @@ def test_a_reward_that_is_no_bounded_number_is_refused(served: AnsweredGateway, 
     body = f'{{"agent": "solver", "name": "brief", "value": {value}, "key": "a"}}'.encode()
     assert send(served, body, "/v1/marl/rewards", "PUT")[0] == 400
     assert served.session.rewards == {}
+
+
+def test_a_program_needs_consent_and_a_reward_or_measure_of_the_name_call_does_not(tmp_path: Path) -> None:
+    (access,) = external_accesses({"policies": {"crew": {"engine": {"kind": "program", "call": "a:b"}}}}, tmp_path)
+    assert (access.field, access.needs_consent) == ("policies.crew.engine.call", True)
+    game = {"kind": "team", "rewards": {"solver": {"call": "0.2 * own.calls"}}, "measures": {"call": "solver.calls"}}
+    assert not external_accesses({"game": game}, tmp_path)
+    assert not external_accesses({"games": {"sums": {"game": game}}}, tmp_path)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import count
 
 import pytest
@@ -182,15 +181,9 @@ def batches_of_programs(seed: int, worker_delay: int | None) -> list[tuple[Ticke
     router = RequestRouter([model, worker, programs], 60.0, worker_delay)
     left = 20
 
-    def handle_call(
-        engine: ModelCallingEngine, call: ProgramModelCall | IneffectiveCallsNotice
-    ) -> Callable[[], Ticket]:
+    def handle_call(engine: ModelCallingEngine, call: ProgramModelCall | IneffectiveCallsNotice) -> None:
         assert isinstance(call, ProgramModelCall)
-
-        def deliver(ticket: Ticket, answer: Answer) -> None:
-            engine.deliver_model_call_answer(call.id, answer)
-
-        return partial(router.submit, model, request("model"), deliver)
+        router.submit(model, request("model"), lambda ticket, answer: engine.deliver_model_call_answer(call.id, answer))
 
     def verify(ticket: Ticket, answer: Answer) -> None:
         router.submit(worker, request("worker"), end)

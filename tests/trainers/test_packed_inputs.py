@@ -174,8 +174,8 @@ def grown(prompt: int, turns: int, answer: int = 16, *, in_one_pass: bool = Fals
     rng = random.Random(0)
     tokens = tuple(rng.choices(range(40), k=prompt + turns * answer))
     rows: list[BatchRow] = []
-    for turn in range(turns):
-        rows.append(BatchRow(tokens[: prompt + turn * answer], tuple(rng.choices(range(40), k=answer)), unit=unit))
+    for n in range(turns):
+        rows.append(BatchRow(tokens[: prompt + n * answer], tuple(rng.choices(range(40), k=answer)), unit=unit))
     return rows
 
 

@@ -84,8 +84,9 @@ class Program(EngineConfig):
         return self.attempts * self.timeout_s
 
     def unmet_requirements(self) -> Iterable[str]:
-        if find_spec("aiohttp") is None:
-            yield "kind: 'program' needs aiohttp; install marl-llm[attach]"
+        for package in ("aiohttp", "uvloop"):
+            if find_spec(package) is None:
+                yield f"kind: 'program' needs {package}; install marl-llm[attach]"
         if self.folder and not self.folder.is_dir():
             yield f"folder: {self.folder} is no folder"
         if self.python and not self.python.is_file():

@@ -14,6 +14,8 @@ last of which waits for all others. `service` is without any wait: CPU milliseco
 and CPU milliseconds of the server's process, which other work on the machine changes less.
 `memory`: growth of the resident set with 1,000 open calls. `step`: seconds, and CPU seconds of all processes, of a
 training step of `team_arithmetic.yaml` as a loop (`programs/loop.yaml`) and natively, with small models (`--step`).
+Dialogues and steps are repeated, a loop in turn with a native run, because the speed of a shared processor changes;
+figures are medians over the repeats.
 """
 
 from __future__ import annotations
@@ -108,6 +110,7 @@ async def main(task):
 """
 
 
+REPEATS = 3
 _ENGINE_S = 0.2
 """Mean time of an answer where the time beyond the engine is measured."""
 
@@ -200,8 +203,15 @@ def step_cost(scenario: str, folder: Path) -> dict[str, float]:
 def early_and_late_medians(times: list[float]) -> dict[str, float]:
     """Return the medians of `times` [ms], of a dialogue's calls, around turns 200 and 2,000, and their ratio."""
     at_200, at_2000 = statistics.median(times[150:250]), statistics.median(times[1950:2050])
-    figures = {"turn 200 ms": at_200, "turn 2,000 ms": at_2000, "ratio": at_2000 / at_200}
-    return {name: round(value, 2) for name, value in figures.items()}
+    return {"turn 200 ms": at_200, "turn 2,000 ms": at_2000, "ratio": at_2000 / at_200}
+
+
+def medians(repeats: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median of each figure over `repeats`, and the least and the greatest `ratio`."""
+    ratios = [figures["ratio"] for figures in repeats]
+    found = {name: statistics.median([figures[name] for figures in repeats]) for name in repeats[0]}
+    found |= {"least ratio": min(ratios), "greatest ratio": max(ratios)}
+    return {name: round(value, 2) for name, value in found.items()}
 
 
 def cpu_seconds() -> float:
@@ -243,22 +253,23 @@ def main() -> None:
         "service, CPU ms of the client": round(1e3 * measured["cpu_s"] / len(measured["ms"]), 2),
     }
     for history in ("append", "fresh"):
-        engine = FixedEngine()
-        times = run_program("dialogue 2050", engine, history)["ms"]
-        cpu_times = [1e3 * (end - begin) for begin, end in pairwise(engine.cpu_s)]
-        figures[f"dialogue, {history}"] = early_and_late_medians(times)
-        figures[f"dialogue, {history}, CPU of the server"] = early_and_late_medians(cpu_times)
+        calls: list[dict[str, float]] = []
+        cpu_times: list[dict[str, float]] = []
+        for _ in range(REPEATS):
+            engine = FixedEngine()
+            calls.append(early_and_late_medians(run_program("dialogue 2050", engine, history)["ms"]))
+            cpu_times.append(early_and_late_medians([1e3 * (end - begin) for begin, end in pairwise(engine.cpu_s)]))
+        figures[f"dialogue, {history}"] = medians(calls)
+        figures[f"dialogue, {history}, CPU of the server"] = medians(cpu_times)
     if arguments.step:
+        pairs: dict[str, list[dict[str, float]]] = {"s": [], "CPU s": []}
         with tempfile.TemporaryDirectory() as folder:
-            native = step_cost("team_arithmetic.yaml", Path(folder) / "native")
-            loop = step_cost("programs/loop.yaml", Path(folder) / "loop")
-        for unit in ("s", "CPU s"):
-            ratio = loop[unit] / native[unit]
-            figures[f"step {unit}"] = {
-                "native": round(native[unit], 2),
-                "loop": round(loop[unit], 2),
-                "ratio": round(ratio, 2),
-            }
+            for repeat in range(REPEATS):
+                native = step_cost("team_arithmetic.yaml", Path(folder) / f"native{repeat}")
+                loop = step_cost("programs/loop.yaml", Path(folder) / f"loop{repeat}")
+                for unit, values in pairs.items():
+                    values.append({"native": native[unit], "loop": loop[unit], "ratio": loop[unit] / native[unit]})
+        figures |= {f"step {unit}": medians(values) for unit, values in pairs.items()}
     report(figures, arguments.out, seeds=[0], calls=arguments.calls)
 
 

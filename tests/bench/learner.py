@@ -1,7 +1,7 @@
 """An update of ours against one of TRL's `GRPOTrainer` on identical samples: tokens per second, and peak memory.
 
     python tests/bench/learner.py [--out FILE] [--sizes 0.1M 15M 100M] [--repeats 3] [--threads 1] [--device cpu]
-        [--shapes equal ragged dialogues]
+        [--shapes equal ragged dialogues] [--ways ours padded packed]
 
 Random weights (Qwen3). Samples are groups of 8 completions of one prompt with given advantages and log-probabilities;
 both sides compute one GRPO update: forward, backward, AdamW (clip 0.2, no KL, token-mean). `equal`: all prompts and all
@@ -295,7 +295,7 @@ def compared(options: Any, name: str, shape: str) -> dict[str, Any]:
     size = shaped(name, shape)
     given = samples(size, shape)
     tokens = sum(len(row[-1].prompt_ids) + len(row[-1].token_ids) for row in rows_of(given))
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in ("trl", *WAYS)}
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in ("trl", *options.ways)}
     for _ in range(options.repeats):
         for way, runs in found.items():
             runs.append(measure(options, name, way, shape))
@@ -303,7 +303,7 @@ def compared(options: Any, name: str, shape: str) -> dict[str, Any]:
     for way, runs in found.items():
         speed = spread([tokens / run["seconds"] for run in runs], 0)
         figures[way] = {"tokens_per_s": speed, "peak_mib": round(median(run["peak_mib"] for run in runs), 1)}
-    for way in WAYS:
+    for way in options.ways:
         ratios = [t["seconds"] / o["seconds"] for t, o in zip(found["trl"], found[way], strict=True)]
         memory = [t["peak_mib"] / max(o["peak_mib"], 1) for t, o in zip(found["trl"], found[way], strict=True)]
         figures[f"{way}_to_trl"] = {"speed": spread(ratios), "memory": spread(memory)}
@@ -328,6 +328,7 @@ def main() -> None:
     line = parser(__doc__)
     line.add_argument("--sizes", nargs="+", choices=SIZES, default=["0.1M", "15M", "100M"])
     line.add_argument("--shapes", nargs="+", choices=["equal", "ragged", "dialogues"], default=["equal", "ragged"])
+    line.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     line.add_argument("--repeats", type=int, default=3)
     line.add_argument("--updates", type=int, default=2)
     line.add_argument("--threads", type=int, default=1)

@@ -110,7 +110,6 @@ async def main(task):
 """
 
 
-REPEATS = 3
 _ENGINE_S = 0.2
 """Mean time of an answer where the time beyond the engine is measured."""
 
@@ -229,6 +228,7 @@ def main() -> None:
     command_line = parser(__doc__)
     command_line.add_argument("--calls", type=int, default=2000)
     command_line.add_argument("--step", action="store_true")
+    command_line.add_argument("--repeats", type=int, default=3, help="of the dialogues, and of the steps")
     arguments = command_line.parse_args()
     figures: dict[str, Any] = {}
     # First, because memory that an earlier episode frees would hide the growth.
@@ -255,7 +255,7 @@ def main() -> None:
     for history in ("append", "fresh"):
         calls: list[dict[str, float]] = []
         cpu_times: list[dict[str, float]] = []
-        for _ in range(REPEATS):
+        for _ in range(arguments.repeats):
             engine = FixedEngine()
             calls.append(early_and_late_medians(run_program("dialogue 2050", engine, history)["ms"]))
             cpu_times.append(early_and_late_medians([1e3 * (end - begin) for begin, end in pairwise(engine.cpu_s)]))
@@ -264,13 +264,13 @@ def main() -> None:
     if arguments.step:
         pairs: dict[str, list[dict[str, float]]] = {"s": [], "CPU s": []}
         with tempfile.TemporaryDirectory() as folder:
-            for repeat in range(REPEATS):
+            for repeat in range(arguments.repeats):
                 native = step_cost("team_arithmetic.yaml", Path(folder) / f"native{repeat}")
                 loop = step_cost("programs/loop.yaml", Path(folder) / f"loop{repeat}")
                 for unit, values in pairs.items():
                     values.append({"native": native[unit], "loop": loop[unit], "ratio": loop[unit] / native[unit]})
         figures |= {f"step {unit}": medians(values) for unit, values in pairs.items()}
-    report(figures, arguments.out, seeds=[0], calls=arguments.calls)
+    report(figures, arguments.out, seeds=[0], calls=arguments.calls, repeats=arguments.repeats)
 
 
 if __name__ == "__main__":

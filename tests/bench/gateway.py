@@ -1,6 +1,6 @@
 """What the gateway costs beyond the engine: time of a call, time within a long dialogue, memory, and a step of a loop.
 
-    python tests/bench/gateway.py [--out FILE] [--calls 2000] [--step]
+    python tests/bench/gateway.py [--out FILE] [--calls 2000] [--step] [--repeats 3]
 
 `calls`: milliseconds between the request of a program, once encoded, and its answer, with 1,000 words of history;
 everything from the socket to the recorded turn is in it, the program's client too. With one call at a time, and for
@@ -14,8 +14,8 @@ last of which waits for all others. `service` is without any wait: CPU milliseco
 and CPU milliseconds of the server's process, which other work on the machine changes less.
 `memory`: growth of the resident set with 1,000 open calls. `step`: seconds, and CPU seconds of all processes, of a
 training step of `team_arithmetic.yaml` as a loop (`programs/loop.yaml`) and natively, with small models (`--step`).
-Dialogues and steps are repeated, a loop in turn with a native run, because the speed of a shared processor changes;
-figures are medians over the repeats.
+All but the memory and the calls one at a time is repeated, a loop's step in turn with a native one, because the speed
+of a shared processor changes; figures are medians over the repeats.
 """
 
 from __future__ import annotations
@@ -199,6 +199,24 @@ def step_cost(scenario: str, folder: Path) -> dict[str, float]:
     return {"s": seconds, "CPU s": (cpu_s[10] - cpu_s[2]) / 8}
 
 
+def calls_at_once(count: int) -> dict[str, float]:
+    """Return times and rates of `count` calls, 64 at a time."""
+    beyond = run_program(f"calls {count} 64 {1e3 * _ENGINE_S:.0f}", FixedEngine(delay_s=_ENGINE_S))["ms"]
+    burst = run_program("calls 64 64", FixedEngine(delay_s=_ENGINE_S))["ms"]
+    engine = FixedEngine()
+    measured = run_program(f"calls {count} 64", engine)
+    server_cpu_s = (engine.cpu_s[-1] - engine.cpu_s[0]) / (len(engine.cpu_s) - 1)
+    return {
+        "p50 ms beyond the engine": percentile(beyond, 0.5),
+        "p99 ms beyond the engine": percentile(beyond, 0.99),
+        "burst, p50 ms": percentile(burst, 0.5),
+        "burst, p99 ms": percentile(burst, 0.99),
+        "calls/s": round(len(measured["ms"]) / measured["seconds"]),
+        "service, CPU ms of the server": round(1e3 * server_cpu_s, 2),
+        "service, CPU ms of the client": round(1e3 * measured["cpu_s"] / len(measured["ms"]), 2),
+    }
+
+
 def early_and_late_medians(times: list[float]) -> dict[str, float]:
     """Return the medians of `times` [ms], of a dialogue's calls, around turns 200 and 2,000, and their ratio."""
     at_200, at_2000 = statistics.median(times[150:250]), statistics.median(times[1950:2050])
@@ -228,7 +246,7 @@ def main() -> None:
     command_line = parser(__doc__)
     command_line.add_argument("--calls", type=int, default=2000)
     command_line.add_argument("--step", action="store_true")
-    command_line.add_argument("--repeats", type=int, default=3, help="of the dialogues, and of the steps")
+    command_line.add_argument("--repeats", type=int, default=3, help="of the calls, the dialogues and the steps")
     arguments = command_line.parse_args()
     figures: dict[str, Any] = {}
     # First, because memory that an earlier episode frees would hide the growth.
@@ -238,20 +256,11 @@ def main() -> None:
     figures["1,000 open calls, MB"] = round(engine.resident - before, 1)
     alone = run_program("calls 200 1", FixedEngine())
     figures["calls, one at a time"] = {"p50 ms": percentile(alone["ms"], 0.5), "p99 ms": percentile(alone["ms"], 0.99)}
-    spread = f"calls {arguments.calls} 64 {1e3 * _ENGINE_S:.0f}"
-    beyond = run_program(spread, FixedEngine(delay_s=_ENGINE_S))["ms"]
-    burst = run_program("calls 64 64", FixedEngine(delay_s=_ENGINE_S))["ms"]
-    engine = FixedEngine()
-    measured = run_program(f"calls {arguments.calls} 64", engine)
-    figures["calls, 64 at once"] = {
-        "p50 ms beyond the engine": percentile(beyond, 0.5),
-        "p99 ms beyond the engine": percentile(beyond, 0.99),
-        "burst, p50 ms": percentile(burst, 0.5),
-        "burst, p99 ms": percentile(burst, 0.99),
-        "calls/s": round(len(measured["ms"]) / measured["seconds"]),
-        "service, CPU ms of the server": round(1e3 * (engine.cpu_s[-1] - engine.cpu_s[0]) / (len(engine.cpu_s) - 1), 2),
-        "service, CPU ms of the client": round(1e3 * measured["cpu_s"] / len(measured["ms"]), 2),
-    }
+    repeats = [calls_at_once(arguments.calls) for _ in range(arguments.repeats)]
+    for name in repeats[0]:
+        values = sorted(figures_of_repeat[name] for figures_of_repeat in repeats)
+        median, least, greatest = statistics.median(values), values[0], values[-1]
+        figures[f"calls, 64 at once, {name}"] = {"median": median, "least": least, "greatest": greatest}
     for history in ("append", "fresh"):
         calls: list[dict[str, float]] = []
         cpu_times: list[dict[str, float]] = []

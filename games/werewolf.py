@@ -106,7 +106,7 @@ class WerewolfConfig(TextGameConfig):
         return (*_OUTCOMES, *_COUNTS, "votes_for_truth")
 
     def reference_players(self) -> Mapping[str, EngineConfig]:
-        return {"honest": WerewolfPlayer(), "liar": WerewolfPlayer(lies=True)}
+        return {"honest": WerewolfPlayer(), "liar": WerewolfPlayer(lies=True), "mimic": WerewolfPlayer(imitates=True)}
 
     def render_state(self, state: str) -> StateRendering:
         """Return two rows of cards: all players, and below each the facts that the agent knows of it."""

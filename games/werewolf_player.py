@@ -1,4 +1,4 @@
-"""Scripted player of werewolf, who says only what it knows or, as a werewolf, accuses others."""
+"""Scripted player of werewolf, who says only what it knows; as a werewolf it may accuse or imitate others."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class WerewolfKnowledge(NamedTuple):
     """Name of a living player -> names of the others who said that it is a werewolf."""
     seers: frozenset[str]
     """Names of other living players who said that they are the seer."""
+    said_today: tuple[str, ...]
+    """Statements that others made on this day, in the order in which they were made."""
 
 
 def knowledge_in_information_state(information_state: str) -> WerewolfKnowledge:
@@ -53,8 +55,12 @@ def knowledge_in_information_state(information_state: str) -> WerewolfKnowledge:
             elif claim.role == SEER and speaker in alive:
                 seers.add(speaker)
     accusers = {who: frozenset(by) for who, by in accused.items() if who in alive}
+    # The death of the last night is told before the first statement of the day.
+    _, _, last_night = information_state.rpartition("\nnight ")
+    _, _, today = last_night.partition("\n")
+    said_today = tuple([statement for speaker, statement in _STATEMENT.findall(today) if speaker != name])
     return WerewolfKnowledge(
-        name, role, alive, frozenset(werewolves), frozenset(good), accusers, frozenset(seers - werewolves)
+        name, role, alive, frozenset(werewolves), frozenset(good), accusers, frozenset(seers - werewolves), said_today
     )
 
 
@@ -64,6 +70,10 @@ class WerewolfPlayer(ScriptedConfig):
     kind: str = "werewolf_player"
     lies: bool = False
     """True if a werewolf accuses a random player who is no werewolf; False if a werewolf says nothing."""
+    imitates: bool = False
+    """True if a werewolf imitates one of the others' statements of the day, drawn at random, and names a random player
+    who is no werewolf where the statement names a player. It says nothing if it speaks first. A village of silent
+    players recognizes a werewolf that `lies`, because nobody else accuses, but not one that imitates them."""
 
     def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
         known = knowledge_in_information_state(state)
@@ -78,6 +88,8 @@ class WerewolfPlayer(ScriptedConfig):
             return _uniform_over_preferred(moves, targets, known.seers, {known.name} if known.role == SEER else set())
         if verb == "vote":
             return self._vote_probabilities(known, moves, targets)
+        if self.imitates and known.role == WEREWOLF:
+            return _imitation_probabilities(known, moves)
         return uniform_over_best_moves(self._candidate_statements(known, moves), moves)
 
     def _vote_probabilities(
@@ -108,6 +120,19 @@ class WerewolfPlayer(ScriptedConfig):
             ]
         # Whispers begin with the listener's name; this player only talks to all.
         return [move for move in chosen if move in moves] or [NOTHING if NOTHING in moves else moves[0]]
+
+
+def _imitation_probabilities(knowledge: WerewolfKnowledge, moves: tuple[str, ...]) -> Mapping[str, float]:
+    """Return move probabilities of a werewolf that imitates a random statement of this day."""
+    probabilities = dict.fromkeys(moves, 0.0)
+    said_today = knowledge.said_today or (NOTHING,)
+    for statement in said_today:
+        _, names_player, claim = statement.partition(" is ")
+        candidates = [f"{name} is {claim}" for name in sorted(knowledge.good)] if names_player else [statement]
+        imitations = [move for move in candidates if move in probabilities] or [moves[0]]
+        for move in imitations:
+            probabilities[move] += 1 / len(imitations) / len(said_today)
+    return probabilities
 
 
 def _uniform_over_preferred(

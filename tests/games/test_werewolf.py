@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from itertools import combinations
 from typing import Any
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 from marl.engines.scripted import Random
 from marl.games.werewolf import WerewolfConfig, WerewolfGame
 from marl.games.werewolf_player import WerewolfPlayer
+from marl.games.werewolf_talk import NOTHING
 from tests.support.small_games import make_deal, make_simulator
 
 FIVE = {"names": "ben dan ann cleo eve"}
@@ -286,6 +288,52 @@ def test_scripted_players_beat_random_ones_and_lies_pay_a_werewolf() -> None:
     assert random_play < against_random
     assert honest_play > win_rate(honest, liar) + 0.1
     assert honest_play > random_play + 0.1
+
+
+@pytest.mark.parametrize(
+    ("said", "imitations"),
+    [
+        ("nothing", {"nothing": 1.0}),
+        ("I am the seer", {"I am the seer": 1.0}),
+        # ben, the werewolf, names ann, cleo and dan with the same probability.
+        ("ben is a werewolf", {f"{name} is a werewolf": 1 / 3 for name in ("ann", "cleo", "dan")}),
+        ("cleo is no werewolf", {f"{name} is no werewolf": 1 / 3 for name in ("ann", "cleo", "dan")}),
+    ],
+)
+def test_a_werewolf_that_imitates_says_the_same_about_others(said: str, imitations: dict[str, float]) -> None:
+    game = played("kill eve", "inspect ben", said)
+    assert game.agent_selection == "werewolf_0"
+    player = werewolf().reference_players()["mimic"]
+    assert isinstance(player, WerewolfPlayer)
+    state = str(game.infos["werewolf_0"]["state"])
+    probabilities = player.move_probabilities(state, moves_of(game))
+    assert {move: value for move, value in probabilities.items() if value} == pytest.approx(imitations)
+
+
+def test_a_werewolf_that_imitates_says_nothing_if_it_speaks_first() -> None:
+    accusation = "cleo is a werewolf"
+    first_day = (accusation, accusation, "nothing", accusation, *("vote nobody",) * 4)
+    game = played("kill eve", "inspect ben", *first_day, "kill cleo", "inspect ann")
+    assert game.agent_selection == "werewolf_0"
+    state = str(game.infos["werewolf_0"]["state"])
+    # The accusations of the day before are not imitated.
+    probabilities = WerewolfPlayer(imitates=True).move_probabilities(state, moves_of(game))
+    assert probabilities["nothing"] == 1
+
+
+class SilentAccuserHunter(WerewolfPlayer):
+    """Says nothing, and votes for a player who accused another."""
+
+    def move_probabilities(self, state: str, moves: tuple[str, ...]) -> dict[str, float]:
+        accusers = re.findall(r"^(\w+) : \w+ is a werewolf$", state, re.MULTILINE)
+        chosen = [move for move in moves if move in {f"vote {name}" for name in accusers}] or list(moves)
+        return {NOTHING: 1.0} if NOTHING in moves else {move: 1 / len(chosen) for move in chosen}
+
+
+def test_silent_villages_find_every_werewolf_that_accuses_but_not_one_that_imitates() -> None:
+    hunter = SilentAccuserHunter()
+    assert win_rate(hunter, WerewolfPlayer(lies=True)) == 1
+    assert win_rate(hunter, WerewolfPlayer(imitates=True)) < 0.3
 
 
 def test_rules_tell_the_settings() -> None:

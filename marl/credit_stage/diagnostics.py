@@ -59,7 +59,7 @@ class CreditRuleResult:
     reward_pools: Sequence[Sequence[tuple[frozenset[str], float]]]
     """For each episode: groups of agents that share their rewards, each with the sum of these rewards."""
     penalties: Mapping[str, Mapping[TurnId, float]]
-    """Name of a penalty (`kl`, `overlong`) -> turn -> sum of the penalty over the turn's tokens."""
+    """Name of a penalty (`kl`, `overlong`, `token_cost`) -> turn -> sum of the penalty over the turn's tokens."""
 
 
 def credit_rule_diagnostics(rule_result: CreditRuleResult) -> Metrics:

@@ -56,7 +56,7 @@ class TurnCreditRecord:
     assigned: float | None
     """Output of `assign` for the turn, or None if `assign` gave the turn no credit."""
     penalties: Mapping[str, float]
-    """Name of a penalty (`kl`, `overlong`) -> sum of the penalty over the turn's tokens."""
+    """Name of a penalty (`kl`, `overlong`, `token_cost`) -> sum of the penalty over the turn's tokens."""
     earned: float
     """`assigned` plus the penalties: the input of the baseline."""
     baseline: float | None

@@ -67,7 +67,7 @@ class StatefulCreditRule:
         self._settings, self._deadline_s = settings, deadline_s
         self.assign: AssignRule = settings.assign.build()
         self.baseline: BaselineRule = settings.baseline.build()
-        self.penalties = TokenPenalties(settings.kl, settings.overlong)
+        self.penalties = TokenPenalties(settings.kl, settings.overlong, settings.token_cost)
         self.needed_reading_fields = (
             self.penalties.needed_reading_fields
             | self.assign.needed_reading_fields

@@ -1,4 +1,4 @@
-"""Penalties on tokens in addition to the game's rewards: KL divergence from a reference policy, overlong completions.
+"""Penalties on tokens in addition to the game's rewards: KL from a reference policy, overlong completions, a price.
 
 Penalties change credit only; the recorded rewards stay as the game paid them.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from marl.core.statistics import adapted_kl_coefficient
-from marl.core.types import Metrics, TurnId
+from marl.core.types import Metrics, Reading, TurnId
 from marl.protocols import Evidence
 from marl.scenario.schema import KlInReward, OverlongPenalty
 
@@ -20,19 +20,21 @@ METRICS = """
 credit/kl | nats a token | mean over judged turns of the mean k_t that `credit.kl` charges
 credit/kl_coefficient | number | coefficient of `credit.kl` in this step
 credit/overlong | reward | mean over judged turns of the penalty for their length (`credit.overlong`)
+credit/token_cost | reward | mean over judged turns of the price of their tokens (`credit.token_cost`)
 """
 
 TokenRewards = dict[TurnId, tuple[float, ...]]
 """Turn -> reward of each of its tokens; penalties are negative."""
 PenaltySums = dict[str, dict[TurnId, float]]
-"""Name of a penalty (`kl`, `overlong`) -> turn -> sum of the penalty over the turn's tokens."""
+"""Name of a penalty (`kl`, `overlong`, `token_cost`) -> turn -> sum of the penalty over the turn's tokens."""
 
 
 class TokenPenalties:
-    """KL penalty and length penalty of one credit rule, with the state of an adaptive KL coefficient."""
+    """KL penalty, length penalty and token price of one credit rule, with the state of an adaptive KL coefficient."""
 
-    def __init__(self, kl: KlInReward | None, overlong: OverlongPenalty | None) -> None:
-        self._kl, self._overlong = kl, overlong
+    def __init__(self, kl: KlInReward | None, overlong: OverlongPenalty | None, token_cost: float = 0.0) -> None:
+        self._kl, self._overlong, self._token_cost = kl, overlong, token_cost
+        self._names = [name for name, used in (("kl", kl), ("overlong", overlong), ("token_cost", token_cost)) if used]
         self._coefficient = kl.coefficient if kl else 0.0
         self.needed_reading_fields = kl.needed_reading_fields if kl else frozenset[str]()
         self.has_adaptive_kl_coefficient = kl is not None and kl.target is not None
@@ -42,55 +44,56 @@ class TokenPenalties:
         """Return token rewards, their sums by name, and metrics of the `credited` turns (None: all turns).
 
         `credit/kl`: mean over turns of the mean k_t [nats]. `credit/kl_coefficient`: the coefficient that multiplied
-        k_t. `credit/overlong`: mean over turns of the reward for a completion's length. Turns whose token rewards are
-        all 0 are absent from the first two results. An adaptive coefficient is adapted for the next step.
+        k_t. `credit/overlong`: mean over turns of the reward for a completion's length. `credit/token_cost`: mean over
+        turns of the reward for the number of their tokens. Turns whose token rewards are all 0 are absent from the
+        first two results. An adaptive coefficient is adapted for the next step.
         """
-        kl, overlong = self._kl, self._overlong
         token_rewards: TokenRewards = {}
-        kl_sums: dict[TurnId, float] = {}
-        length_rewards: dict[TurnId, float] = {}
+        sums: PenaltySums = {name: {} for name in self._names}
         kl_means: list[float] = []
-        length_means: list[float] = []
+        counted: dict[str, list[float]] = {name: [] for name in self._names}
         for turn_id, turn in evidence.turns().items():
             if not turn.completion.token_ids:
                 continue
-            rewards = [0.0] * len(turn.completion.token_ids)
-            counts = credited is None or turn_id in credited
-            reading = evidence.readings.get(turn_id)
-            if kl and reading and reading.reference is not None:
-                k = kl_per_token(reading.logprobs, reading.reference, kl)
-                rewards = [-self._coefficient * token_k for token_k in k]
+            by_name, mean_k = self._rewards_by_penalty(len(turn.completion.token_ids), evidence.readings.get(turn_id))
+            for name, rewards in by_name.items():
                 if any(rewards):
-                    kl_sums[turn_id] = sum(rewards)
-                if counts:
-                    kl_means.append(_mean(k))
-            if overlong:
-                penalty = soft_overlong_penalty(len(rewards), overlong.limit, overlong.buffer, capped=overlong.capped)
-                length_reward = overlong.factor * penalty
-                # The penalty for an overlong completion belongs to its last token.
-                rewards[-1] += length_reward
-                if length_reward:
-                    length_rewards[turn_id] = length_reward
-                if counts:
-                    length_means.append(length_reward)
-            if any(rewards):
-                token_rewards[turn_id] = tuple(rewards)
+                    sums[name][turn_id] = sum(rewards)
+            totals = tuple(map(sum, zip(*by_name.values(), strict=True)))
+            if any(totals):
+                token_rewards[turn_id] = totals
+            if credited is None or turn_id in credited:
+                kl_means += [] if mean_k is None else [mean_k]
+                for name, rewards in by_name.items():
+                    counted[name].append(sum(rewards))
         metrics: Metrics = {}
-        sums: PenaltySums = {}
-        if kl:
+        for name in ("overlong", "token_cost"):
+            if counted.get(name):
+                metrics[f"credit/{name}"] = _mean(counted[name])
+        if kl := self._kl:
             metrics["credit/kl_coefficient"] = self._coefficient
-            sums["kl"] = kl_sums
-        if kl_means:
-            metrics["credit/kl"] = mean_kl = _mean(kl_means)
-            if kl and kl.target is not None:
-                self._coefficient = adapted_kl_coefficient(
-                    self._coefficient, mean_kl, kl.target, len(kl_means), kl.horizon
-                )
-        if overlong:
-            sums["overlong"] = length_rewards
-        if length_means:
-            metrics["credit/overlong"] = _mean(length_means)
+            if kl_means:
+                metrics["credit/kl"] = mean_kl = _mean(kl_means)
+                if kl.target is not None:
+                    self._coefficient = adapted_kl_coefficient(
+                        self._coefficient, mean_kl, kl.target, len(kl_means), kl.horizon
+                    )
         return token_rewards, sums, metrics
+
+    def _rewards_by_penalty(self, length: int, reading: Reading | None) -> tuple[dict[str, list[float]], float | None]:
+        """Return, for each penalty, the rewards of a turn's `length` tokens; and the mean k_t, or None without one."""
+        by_name: dict[str, list[float]] = {}
+        mean_k: float | None = None
+        if self._kl and reading and reading.reference is not None:
+            k = kl_per_token(reading.logprobs, reading.reference, self._kl)
+            by_name["kl"], mean_k = [-self._coefficient * token_k for token_k in k], _mean(k)
+        if overlong := self._overlong:
+            penalty = soft_overlong_penalty(length, overlong.limit, overlong.buffer, capped=overlong.capped)
+            # The penalty for an overlong completion belongs to its last token.
+            by_name["overlong"] = [0.0] * (length - 1) + [overlong.factor * penalty]
+        if self._token_cost:
+            by_name["token_cost"] = [-self._token_cost] * length
+        return by_name, mean_k
 
     def state_dict(self) -> dict[str, Any]:
         return {"kl_coefficient": self._coefficient} if self.has_adaptive_kl_coefficient else {}

@@ -95,7 +95,7 @@ def _roles_trained_on_rewards(dry_run: DryRun) -> list[str]:
     roles: list[str] = []
     for role in dry_run.scenario.credited_roles():
         rule = dry_run.scenario.credit.roles.get(role, dry_run.scenario.credit)
-        if rule.assign.kind == "outcome" and not rule.kl and not rule.overlong:
+        if rule.assign.kind == "outcome" and not (rule.kl or rule.overlong or rule.token_cost):
             roles.append(role)
     return roles
 

@@ -78,7 +78,7 @@ def credit_errors(scenario: Scenario) -> Iterator[str]:
                 f"{field}.assign {assign.kind!r} cannot tell, as it learns from what it is asked; choose an assign "
                 "without a state (outcome, flow, ...) or another baseline"
             )
-        for name, penalty in (("kl", rule.kl), ("overlong", rule.overlong)):
+        for name, penalty in (("kl", rule.kl), ("overlong", rule.overlong), ("token_cost", rule.token_cost)):
             if penalty and baseline.uses_reward_names:
                 yield (
                     f"{field}.{name}: {field}.baseline {baseline.kind!r} compares what each named reward alone would "

@@ -187,6 +187,9 @@ class CreditRule(Config):
     the sum over a turn's tokens is subtracted from the turn's earnings. None: no KL penalty."""
     overlong: OverlongPenalty | None = None
     """Penalty of long completions, applied in the same way as `kl`. None: no such penalty."""
+    token_cost: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Reward that each sampled token costs, the end token included, applied in the same way as `kl`: the price of
+    talk in tokens, where a game can only count words."""
 
     @property
     def needed_reading_fields(self) -> frozenset[str]:

@@ -4,6 +4,7 @@
     python tests/bench/search.py tic_tac_toe --run RUN [--games 100] [--out FILE]
     python tests/bench/search.py connect_four [--run RUN] [--games 20] [--simulations 100 400] [--out FILE]
     python tests/bench/search.py hidden [--out FILE]
+    python tests/bench/search.py speed [--repeats 7] [--out FILE]
 
 `tic_tac_toe`: draws of a run's policy against minimax, alone and with 400 simulations. `connect_four`: wins, draws and
 losses of a policy alone and with search, on the 4 x 5 board of its scenario, against alpha-beta of depth 6, perfect
@@ -11,7 +12,8 @@ play (alpha-beta to the end) and OpenSpiel's MCTS of 1000 simulations. Without `
 is no prior. Games begin with the empty board, seats are balanced, intervals are of 95 %. `hidden`: exact NashConv
 of searches (uniform prior, random rollouts, moves drawn by visits) in Kuhn and Leduc poker by simulations a decision,
 mean of three seeds: over information sets, over determinizations, and OpenSpiel's `ISMCTSBot` with the best of three
-weights of exploration, where ours is always the default. The rest is of `cost`.
+weights of exploration, where ours is always the default. `speed`: simulations a CPU second with a uniform prior and
+one random rollout each, 32 searches side by side from the start of the game. The rest is of `cost`.
 
 Cost: tic-tac-toe from the empty board, PUCT, the same Python evaluator (uniform prior, value 0) in our search and in
 OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator, the
@@ -47,16 +49,20 @@ from marl.engines.scripted import Random, ScriptedConfig
 from marl.evaluation.evaluate import OpponentPlayers, move_probability_metrics, play_match
 from marl.evaluation.game_tree import build_game_tree
 from marl.evaluation.search_policy import exact_search_metrics
+from marl.games.base import TextGameConfig
+from marl.games.connect_four import ConnectFourConfig
 from marl.games.connect_four_search import ConnectFourAlphaBeta
 from marl.games.kuhn_poker import KuhnEquilibrium
 from marl.games.tic_tac_toe import EMPTY, TicTacToeConfig
+from marl.games.wrappers.openspiel import OpenSpielConfig
 from marl.protocols import EngineConfig
 from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import load
 from marl.scenario.schema import Scenario
 from marl.search.evaluation import SearchEvaluation
-from marl.search.mcts import LeafEvaluation, SearchLeaf, run_searches_in_parallel, search
+from marl.search.evaluators import RolloutOrCriticEvaluator
+from marl.search.mcts import LeafEvaluation, SearchGenerator, SearchLeaf, run_searches_in_parallel, search
 from marl.search.play import SearchPlayer, SearchRoles
 from marl.search.positions import SearchPosition
 from marl.search.settings import SearchSettings
@@ -71,6 +77,15 @@ SHARP = SearchSettings(simulations=400)
 EXPLORATIONS = (2.0, 5.0, 15.0)
 """Weights of exploration of OpenSpiel's search, in chips: of its own tests, and for payoffs of up to 13 chips."""
 HIDDEN = SearchSettings(simulations=200, temperature=1.0)
+SPEED, SPEED_SEARCHES = SearchSettings(simulations=200, prior="uniform"), 32
+SPEED_GAMES: dict[str, TextGameConfig] = {
+    "tic_tac_toe": TicTacToeConfig(openings=0.0),
+    "connect_four": ConnectFourConfig(),
+    "openspiel tic_tac_toe": OpenSpielConfig(name="tic_tac_toe"),
+    "openspiel connect_four": OpenSpielConfig(name="connect_four"),
+}
+REBUILT = {}
+"""Game -> simulations a CPU second of commit ccb2bf5e with the same settings, on the same machine."""
 
 
 class Stopwatch(Evaluator):
@@ -226,6 +241,30 @@ def hidden_search(chosen: Namespace) -> None:
     report(figures, chosen.out, seeds=list(seeds), explorations=EXPLORATIONS)
 
 
+def speed(chosen: Namespace) -> None:
+    """Measure simulations a CPU second of searches that ask no model."""
+    rates: dict[str, list[float]] = {name: [] for name in SPEED_GAMES}
+    for _ in range(chosen.repeats):
+        for name, config in SPEED_GAMES.items():
+            rates[name].append(simulations_per_cpu_second(config))
+    figures = {name: {"per_cpu_s": spread(values, 0)} for name, values in rates.items()}
+    for name, before in REBUILT.items():
+        figures[name] |= {"rebuilt_per_cpu_s": before, "ratio": round(statistics.median(rates[name]) / before, 1)}
+    report(figures, chosen.out, seeds=[0], searches=SPEED_SEARCHES, search=SPEED.model_dump(mode="json"))
+
+
+def simulations_per_cpu_second(config: TextGameConfig) -> float:
+    """Return the simulations a CPU second of `SPEED_SEARCHES` searches side by side, each from a start of the game."""
+    searches: list[SearchGenerator] = []
+    for seed in range(SPEED_SEARCHES):
+        game: Any = config.build()
+        game.reset(seed)
+        searches.append(search(SearchPosition(game), SPEED, random.Random(seed)))
+    began = time.process_time()
+    run_searches_in_parallel(searches, RolloutOrCriticEvaluator(SPEED))
+    return SPEED_SEARCHES * SPEED.simulations / (time.process_time() - began)
+
+
 def tic_tac_toe(chosen: Namespace) -> None:
     """Measure how often a run's policy draws against minimax, alone and with search."""
     with silent():
@@ -344,6 +383,7 @@ MEASUREMENTS = {
     "tic_tac_toe": (tic_tac_toe, 100),
     "connect_four": (connect_four, 20),
     "hidden": (hidden_search, 0),
+    "speed": (speed, 0),
 }
 """Name -> (measurement, default number of games)."""
 

@@ -196,6 +196,25 @@ def test_length_is_charged_at_the_last_token_where_tokens_are_judged() -> None:
     assert found.credit["e", 1].tokens == (1.0,)
 
 
+def test_each_token_costs_its_price_in_turns_and_at_the_token() -> None:
+    # 1/8 a token: 2 and 3 tokens of a turn that earns 1.
+    t = token_episode("e", "ab", [2, 3], [("a", 1.0, 1), ("b", 1.0, 1)])
+    found = credit_stage(token_cost=0.125)(logprob_evidence([t], [None, None]))
+    assert advantages_of(found.credit, t) == [0.75, 0.625]
+    assert found.metrics["credit/token_cost"] == -0.3125
+    assert t.returns == {"a": 1.0, "b": 1.0}
+    judged = {"assign": {"kind": "gae", "values": "none"}, "token_cost": 0.125}
+    assert credit_stage(**judged)(logprob_evidence([t], [None, None])).credit["e", 1].tokens == (0.625, 0.75, 0.875)
+    both = credit_stage(token_cost=0.125, kl={"coefficient": 0.5})(logprob_evidence([t], [(1, 1), None]))
+    assert advantages_of(both.credit, t) == [-0.25, 0.625]
+
+
+def test_one_role_may_pay_for_its_tokens_alone() -> None:
+    t = token_episode("e", "ab", [2, 3], [("a", 1.0, 1), ("b", 1.0, 1)], seats={"a": "x", "b": "y"})
+    found = credit_stage(roles={"y": {"baseline": NONE, "token_cost": 0.125}})(logprob_evidence([t], [None, None]))
+    assert advantages_of(found.credit, t) == [1.0, 0.625]
+
+
 class Spelled(AssignConfig):
     """Judges tokens, and does not know what they are charged."""
 

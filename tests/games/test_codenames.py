@@ -30,7 +30,7 @@ def play(game: Any, *moves: str) -> Any:
 
 
 def referee(words: Sequence[str], key: str, moves: Sequence[str], teams: int, turns: int) -> tuple[str, Any]:
-    """Return the agent to move after `moves` and None, or "" and the returns of red and blue: rules read anew."""
+    """Return the agent to move after `moves` and its moves, or "" and the returns of red and blue: rules read anew."""
     colour = dict(zip(words, key, strict=True))
     side, found, clue_count, number, guessed = "r", set[str](), 0, None, 0
     for move in moves:
@@ -57,7 +57,10 @@ def referee(words: Sequence[str], key: str, moves: Sequence[str], teams: int, tu
                 return "", (share, share)
             side = ({"r": "b", "b": "r"}[side]) if teams == 2 else "r"
     name = {"r": "red", "b": "blue"}[side]
-    return f"{name}_{'master' if number is None else 'guesser'}", None
+    if number is None:
+        topics = {topic for associations in LEXICON.values() for topic in associations}
+        return f"{name}_master", {f"{topic} {count}" for topic in topics for count in (1, 2, 3, 4)}
+    return f"{name}_guesser", {*words} - found | ({"stop"} if guessed else set())
 
 
 @pytest.mark.parametrize(
@@ -71,14 +74,16 @@ def test_random_games_agree_with_a_second_implementation(teams: int, games: int)
         game.reset(seed)
         words, key = list(game.owner), game.key
         while True:
-            mover, returns = referee(words, key, moves, teams, 5)
+            mover, legal = referee(words, key, moves, teams, 5)
             assert any(game.terminations.values()) == (mover == "")
             if not mover:
-                assert game.rewards["red_master"] == game.rewards["red_guesser"] == pytest.approx(returns[0])
-                assert game.rewards.get("blue_guesser", returns[1]) == pytest.approx(returns[1])
-                ends.add(returns)
+                red, blue = legal
+                assert game.rewards["red_master"] == game.rewards["red_guesser"] == pytest.approx(red)
+                assert game.rewards.get("blue_guesser", blue) == pytest.approx(blue)
+                ends.add((red, blue))
                 break
             assert game.agent_selection == mover
+            assert {*game.infos[mover]["legal"]} == legal
             moves.append(rng.choice(game.infos[mover]["legal"]))
             game.step(moves[-1])
     assert len(ends) >= 2

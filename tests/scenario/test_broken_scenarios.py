@@ -40,7 +40,7 @@ TYPOS = {
     "policies.actor.model.warm_up.stepz=2": "policies.actor.model.warm_up.stepz: unknown field 'stepz'; did you mean "
     "'steps'? choices: batch, episodes, lr, seed, steps",
     "credit.roles.player.scal=2": "credit.roles.player.scal: unknown field 'scal'; did you mean 'scale'? choices: "
-    "assign, baseline, kl, overlong, scale",
+    "assign, baseline, kl, overlong, scale, token_cost",
 }
 KINDS = {
     **{

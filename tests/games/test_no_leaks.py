@@ -89,15 +89,20 @@ def symbols_of_the_first_layer() -> list[Pair]:
 def keys() -> list[Pair]:
     pairs: list[Pair] = []
     board = "shark moon apple rose coin drum sofa train"
-    for seed in range(60):
+    for seed in range(20):
         key = random.Random(seed).sample("rrrbbnna", 8)
         changed = [*key]
-        first, second = random.Random(seed).sample(range(8), 2)
+        first = random.Random(seed).randrange(8)
+        second = next(place for place in range(first - 1, first - 8, -1) if key[place] != key[first])
         changed[first], changed[second] = changed[second], changed[first]
         swapped = (board.split(" ")[first], board.split(" ")[second])
         options = [{"words": board, "key": "".join(letters)} for letters in (key, changed)]
         pairs.append(Pair(options[0], options[1], ("red_guesser", "blue_guesser"), swapped))
     return pairs
+
+
+def keys_of_one_team() -> list[Pair]:
+    return [pair._replace(blind=("red_guesser",)) for pair in keys()]
 
 
 class Case(NamedTuple):
@@ -121,7 +126,7 @@ CASES = (
     Case("hint", {}, symbols),
     Case("layered_hint", {}, symbols_of_the_first_layer),
     Case("codenames", {"counts": (3, 2, 2, 1)}, keys),
-    Case("codenames", {"counts": (3, 2, 2, 1), "teams": 1}, keys),
+    Case("codenames", {"counts": (3, 2, 2, 1), "teams": 1}, keys_of_one_team),
 )
 ELSEWHERE = {
     "holdem": "test_holdem.py: nobody_reads_the_cards_of_the_other_or_of_the_future",
@@ -171,7 +176,7 @@ def test_an_agent_is_told_the_same_in_deals_that_differ_in_what_is_hidden_from_i
                 other.step(move)
                 # The end of the game may show who has won, but nobody is told anything more.
                 assert one.agent_selection == other.agent_selection or any(one.terminations.values())
-    assert compared > 30
+    assert compared > 15
     assert differed == 3 * len(case.pairs())
 
 

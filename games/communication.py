@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import networkx as nx
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
+from marl.core.seeds import hash_to_seed
 from marl.core.types import EpisodeMeasuresAndNewStarts
 from marl.engines.scripted import Always, ScriptedConfig
 from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig, format_move_menu
@@ -24,7 +25,7 @@ from marl.games.communication_graph import (
     speaking_order,
 )
 from marl.games.communication_optimum import MeanEpisodeOutcome, PerfectSpeakerTeam
-from marl.games.split_evidence import EvidenceInParts, normalize_spaces
+from marl.games.split_evidence import NOTHING, EvidenceInParts, normalize_spaces
 from marl.games.tasks.base import TaskGameConfig, deal_problem
 from marl.protocols import AgentRoleAndEngine, EngineConfig, Split
 from marl.text.origins import TextOrigin, TextWithOrigins
@@ -58,6 +59,10 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
     """Reward of every agent for the right answer."""
     cost: NonNegativeFloat = 0.1
     """Cost of talk for every agent at `budget` words or more; for fewer words the cost is proportionally lower."""
+    noise: float = Field(default=0.0, ge=0, le=1)
+    """Probability that a speaker by rule loses a word: its utterance lacks one word, drawn at random, or is `none` if
+    it has a single one (erasure channel). Needs a task with evidence; models that imitate such speakers imitate this,
+    too."""
     budget: PositiveInt = 200
     """Number of words, spoken and heard by all agents, at which talk costs `cost`. A choice by `agent_i` is a word."""
 
@@ -80,7 +85,7 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
         return controllers | dict.fromkeys(self.speakers, "speaker")
 
     def seating_conflicts(self, speakers: Mapping[str, AgentRoleAndEngine]) -> Iterable[str]:
-        if self.evidence == "split" or self.answer == "respondent":
+        if self.evidence == "split" or self.answer == "respondent" or self.noise:
             try:
                 EvidenceInParts.from_problem(self.task_problems.problem("train", 0))
             except ValueError as error:
@@ -194,6 +199,7 @@ class CommunicationGame(TextGame):
 
     def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:
         self.dealt_problem = problem = deal_problem(self.name, self.config.task_problems, rng, options)
+        self._noise_seed = rng.getrandbits(64)
         if not problem.answer.strip():
             raise ValueError(f"communication: problem {problem.key!r} has no answer that texts can be compared with")
         single = self.config.answer == "respondent"
@@ -233,7 +239,19 @@ class CommunicationGame(TextGame):
             return (self.dealt_problem.answer, *self.dealt_problem.wrong)
         heard = [*chain.from_iterable(self._heard_moves_by_speaker(agent).values()), *self.moves[agent]]
         parts = self.evidence.part_names_dealt_to(agent, self.speakers, self.config.evidence == "split")
-        return (self.evidence.perfect_utterance(parts, heard, self.dealt_problem.answer),)
+        utterance = self.evidence.perfect_utterance(parts, heard, self.dealt_problem.answer)
+        return (self._through_noise(utterance, len(self.moves[agent]), agent),)
+
+    def _through_noise(self, utterance: str, turn_index: int, agent: str) -> str:
+        """Return `utterance`, with probability `noise` without one word; the same text for the same turn of a deal."""
+        if not self.config.noise:
+            return utterance
+        draws = random.Random(hash_to_seed("noise", self._noise_seed, agent, turn_index))
+        if draws.random() >= self.config.noise:
+            return utterance
+        words = utterance.split()
+        del words[draws.randrange(len(words))]
+        return " ".join(words) or NOTHING
 
     def legal_actions(self, agent: str) -> tuple[str, ...] | None:
         return COMMUNICATION_ACTIONS if self._choosing else None

@@ -1,6 +1,6 @@
 """Success against the price of talk: ways to choose who hears whom, on the same held-out problems.
 
-    python tests/bench/communication.py SCENARIO [RUN ...] [--episodes 200] [--greedy] [--out FILE]
+    python tests/bench/communication.py SCENARIO [RUN ...] [--set a.b=c ...] [--episodes 200] [--greedy] [--out FILE]
 
 The choices of SCENARIO's controllers are made by each of the six constant policies (`always_alone` is no communication,
 `always_broadcast` and `always_aggregate` are full ones), at random, by the best decision rule where the game knows it,
@@ -8,8 +8,8 @@ and by what the policies of the scenario and of each run make of it, as they sam
 choice). The speakers are those of the scenario or of the run.
 
 `return`: reward of each agent. `words`: spoken and heard, which is what is paid for. `tokens`: sampled by the models of
-speakers in an episode; speakers by rule sample none. `exact`: what enumeration says of perfect speakers, on all
-held-out problems. Figures are [lower bound, mean, upper bound] at 95 %. Rows are sorted by `words`.
+speakers in an episode; speakers by rule sample none. `exact`: what enumeration says of perfect speakers in one
+round, on all held-out problems. Figures are [lower bound, mean, upper bound] at 95 %. Rows are sorted by `words`.
 """
 
 from __future__ import annotations
@@ -78,10 +78,11 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("scenario", type=Path)
     arguments.add_argument("runs", type=Path, nargs="*")
+    arguments.add_argument("--set", nargs="+", default=[], help="overrides of SCENARIO")
     arguments.add_argument("--episodes", type=int, default=200)
     arguments.add_argument("--greedy", action="store_true")
     options = arguments.parse_args()
-    start = policies_of_scenario(options.scenario, (), None, best=False)
+    start = policies_of_scenario(options.scenario, options.set, None, best=False)
     game = game_of(start)
     with silent():
         rows = measured(start, {"random": Random(), **game.reference_players()}, options)
@@ -89,13 +90,15 @@ def main() -> None:
         for run in options.runs:
             rows[run.name] = measured(policies_of_run(run, (), None, best=False), {}, options)[""]
     table = dict(sorted(rows.items(), key=lambda row: row[1]["words"][1]))
+    one_round = game.model_copy(update={"rounds": 1})
     exact = (
-        {name: each._asdict() for name, each in game.outcome_by_decision_rule().items()}
-        if game.can_enumerate_joint_choices
+        {name: each._asdict() for name, each in one_round.outcome_by_decision_rule().items()}
+        if one_round.can_enumerate_joint_choices
         else None
     )
     seeds = [policies_of_run(run, (), None, best=False).scenario.schedule.seed for run in options.runs]
     settings = {"scenario": options.scenario.name, "episodes": options.episodes, "greedy": options.greedy}
+    settings["set"] = options.set
     report({"played": table, "exact": exact}, options.out, seeds=seeds, **settings)
 
 

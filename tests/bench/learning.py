@@ -4,12 +4,11 @@
         [--out FILE] [a.b=c]
 
 TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. RECIPE
-(rlhf, distillation, smollm2_steps, smollm2_poker) is a list of scenarios, each of which uses the folder of the one
-before.
-`sft` imitates the recorded answers of `team_arithmetic`'s solver from random weights. `two_games` compares two games in
-one run with each alone. Of
-what learners say of themselves, the loss and the accuracies are reported: means over the first and the last twentieth
-of the steps. Means over all training steps show how fast a scenario learned (`practice/...`).
+(rlhf, distillation, offline_awr, smollm2_steps, smollm2_poker) is a list of scenarios, each of which uses the folder of
+the one before. `sft` imitates the recorded answers of `team_arithmetic`'s solver from random weights. `two_games`
+compares two games in one run with each alone. Of what learners say of themselves, the loss and the accuracies are
+reported: means over the first and the last twentieth of the steps. Means over all training steps show how fast a
+scenario learned (`practice/...`).
 
 Runs go to runs/learning/. `--budget 0.1` does a tenth of the steps (CI does that with one seed).
 """
@@ -37,6 +36,7 @@ from marl.core.seeds import hash_to_seed
 from marl.core.types import Deal
 from marl.evaluation.evaluate import EXACT_METRICS, opponent_engine_settings
 from marl.evaluation.held_out import summarize_episodes
+from marl.metrics.trajectory_metrics import metric_names_in_all_games
 from marl.models.tiny import Tiny
 from marl.protocols import Engine, ImitationWarmUp
 from marl.runs.run_folder import RunFolder
@@ -81,10 +81,14 @@ RECIPES = {
     "rlhf": tuple(f"recipes/rlhf_{step}" for step in ("1_sft", "2_reward", "3_ppo")),
     "smollm2_steps": tuple(f"real/smollm2_{step}" for step in ("1_sft", "2_dpo", "3_grpo")),
     "distillation": ("nim_self_play", "recipes/distillation"),
+    "offline_awr": ("recipes/offline_awr",),
     "smollm2_poker": tuple(f"real/smollm2_self_play_{step}" for step in ("1_format", "2_reward")),
 }
-RECORDED = {"smollm2_poker": ("real/smollm2_self_play_1_format", 400)}
-"""Recipe -> scenario that learns from recorded random play, and episodes of it."""
+RECORDED = {
+    "real/smollm2_self_play_1_format": {"experience.path": ("real/smollm2_self_play_1_format", 400)},
+    "recipes/offline_awr": {f"experience.games.{game}.path": (f"{game}_self_play", 3000) for game in ("nim", "kuhn")},
+}
+"""Scenario that learns from recorded random play -> the setting of each file -> scenario of the play, and episodes."""
 GOALS = ("eval/kuhn/nashconv", "eval/nim/optimal")
 """Figure of each game of `two_games`."""
 LEARNT = ("loss", "ratio_change", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy", "kl_teacher")
@@ -133,15 +137,18 @@ def exact(name: str, rows: list[dict[str, Any]]) -> dict[str, float]:
     """An exact figure when it is first measured, and the mean of its evaluations from 90 % of the steps on."""
     curve = [(row["step"], row[name]) for row in rows if name in row]
     last = rows[-1]["step"]
-    mass = fmean(row["eval/legal_mass"] for row in rows if "eval/legal_mass" in row and row["step"] >= 0.9 * last)
+    scope = name.rpartition("/")[0]
+    legal = f"{scope}/legal_mass" if f"{scope}/legal_mass" in rows[-1] else "eval/legal_mass"
+    mass = fmean(row[legal] for row in rows if legal in row and row["step"] >= 0.9 * last)
     return {"start": curve[0][1], "end": fmean(v for s, v in curve if s >= 0.9 * last), "legal_mass": mass}
 
 
 def exactly(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return `exact` of all exact figures that were measured to the end."""
-    return {
-        f"{name}/{key}": value for name in EXACT_METRICS if name in rows[-1] for key, value in exact(name, rows).items()
-    }
+    figures: dict[str, float] = {}
+    for name in metric_names_in_all_games(EXACT_METRICS, rows[-1]):
+        figures |= {f"{name}/{key}": value for key, value in exact(name, rows).items()}
+    return figures
 
 
 def played(run: Path, task: str) -> dict[str, float]:
@@ -244,7 +251,7 @@ def follow(recipe: str, seed: int, budget: float, overrides: list[str]) -> dict[
     with contextlib.chdir(home):
         for file in RECIPES[recipe]:
             name = Path(file).name
-            given = [*overrides, *recorded(recipe, file, seed)]
+            given = [*overrides, *recorded(file, seed)]
             found = one(ROOT / "scenarios" / f"{file}.yaml", Path("runs") / name, (seed, budget), given)
             figures |= {f"{name}/{key}": value for key, value in found.items()}
         if recipe == "distillation":
@@ -263,15 +270,15 @@ def tokens_to_the_teacher(figures: dict[str, Any]) -> dict[str, float]:
     return tokens
 
 
-def recorded(recipe: str, file: str, seed: int) -> list[str]:
-    """Record the random play that a scenario of a recipe imitates, if it does; return the override that names it."""
-    wanted, episodes = RECORDED.get(recipe, ("", 0))
-    if file != wanted:
-        return []
-    path = Path("random_play.jsonl.zst").absolute()
-    played = marl.load(ROOT / "scenarios" / f"{file}.yaml", ["experience=rollouts"])
-    write_trajectories(path, random_play(played, episodes, seed))
-    return [f"experience.path={path}"]
+def recorded(file: str, seed: int) -> list[str]:
+    """Record the random play that a scenario learns from, if it does; return the overrides that name the files."""
+    overrides: list[str] = []
+    for setting, (scenario_of_play, episodes) in RECORDED.get(file, {}).items():
+        path = Path(f"random_{Path(scenario_of_play).name}.jsonl.zst").absolute()
+        played = marl.load(ROOT / "scenarios" / f"{scenario_of_play}.yaml", ["experience=rollouts"])
+        write_trajectories(path, random_play(played, episodes, seed))
+        overrides.append(f"{setting}={path}")
+    return overrides
 
 
 def one(file: Path, run: Path, how: tuple[int, float], overrides: list[str]) -> dict[str, Any]:

@@ -222,6 +222,41 @@ def test_what_cannot_be_enumerated_is_refused_and_not_exported() -> None:
         config(3, rounds=2).outcome_by_decision_rule()
 
 
+# --- noise -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_speaker_with_full_noise_loses_exactly_one_word_of_each_utterance() -> None:
+    # The holder of a says `none` for its single word; the holder of c then knows only its own record, which it loses.
+    game = begun(asking("c", "a", "c"), "alone", "alone", "aggregate", "alone", noise=1.0)
+    said = dict(played_perfectly(game))
+    assert (said["speaker_0"], said["speaker_2"]) == ("none", "none")
+    # Asked for its record alone, it needs nobody, and loses it all the same.
+    assert played_perfectly(begun(asking("c", "c"), *["alone"] * 4, noise=1.0)) == [("speaker_2", "none")]
+
+
+def test_noise_is_as_frequent_as_it_says_and_the_same_for_the_same_deal() -> None:
+    settings = config(2, noise=0.25)
+    game, lost = settings.build(), list[str]()
+    for seed in range(400):
+        said = []
+        for _ in range(2):
+            game.reset(seed, {"split": "train", "index": 0})
+            game.step("alone")
+            game.step("alone")
+            said += played_perfectly(game)[:1]
+        assert said[0] == said[1]
+        lost += [said[0][1]] if said[0][1] == "none" else []
+    # A binomial share of 400 draws at 1/4 has a standard deviation of .022.
+    assert 0.25 - 4 * 0.022 < len(lost) / 400 < 0.25 + 4 * 0.022
+
+
+def test_noise_without_evidence_is_refused() -> None:
+    settings = CommunicationConfig(task=ArithmeticTask(), noise=0.1)
+    [message] = settings.seating_conflicts({})
+    assert message.startswith("task: problem ")
+    assert "has no fact 'evidence'" in message
+
+
 # --- settings, PettingZoo ------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import torch
 
 from marl.core.config import Sampling
 from marl.core.types import Advantage, Reading
-from marl.trainers.functions import advantage_weighted
+from marl.trainers.functions import advantage_weighted, positive_advantage_only
 from marl.trainers.imitation.settings import Sft
 from marl.trainers.policy_gradient.critic_settings import CriticConfig
 from marl.trainers.policy_gradient.loss_settings import AwrLoss
@@ -57,6 +57,32 @@ def test_the_best_policy_near_the_one_that_played_is_found() -> None:
     assert torch.allclose(logits.softmax(0), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("advantage", "weight"), [(0.3, 1.0), (7.0, 1.0), (0.0, 0.0), (-0.3, 0.0)])
+def test_a_binary_weight_imitates_only_what_went_better_than_expected(advantage: float, weight: float) -> None:
+    """CRR's indicator (2006.15134, equation 3), by hand."""
+    logprobs = torch.tensor([[-1.5]], requires_grad=True)
+    loss, bound = positive_advantage_only(logprobs, torch.tensor([[advantage]]), ALL)
+    loss.sum().backward()
+    assert logprobs.grad is not None
+    assert (loss.item(), logprobs.grad.item(), bound.item()) == (1.5 * weight, -weight, False)
+    assert positive_advantage_only(logprobs, torch.tensor([[advantage]]), ~ALL)[0].item() == 0
+
+
+def test_a_binary_weight_plays_each_move_as_often_as_it_was_played_and_did_well() -> None:
+    """Moves of a uniform player that did well 3, 1 and 0 times in 4: the best imitation plays 3/4, 1/4 and 0."""
+    actions = torch.tensor([0] * 4 + [1] * 4 + [2] * 4)
+    advantages = torch.tensor([1.0, 1.0, 1.0, -3.0, 2.0, -1.0, -1.0, -1.0, -0.5, -0.5, -0.5, 0.0])
+    logits = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.Adam([logits], lr=0.1)
+    loss, mask = AwrLoss(weight="binary"), torch.ones(len(actions), 1, dtype=torch.bool)
+    for _ in range(200):
+        optimizer.zero_grad()
+        logprobs = logits.log_softmax(0)[actions][:, None]
+        loss(logprobs, logprobs.detach(), advantages[:, None], mask)[0].sum().backward()
+        optimizer.step()
+    assert torch.allclose(logits.softmax(0), torch.tensor([0.75, 0.25, 0.0]), atol=0.01)
+
+
 def test_with_advantages_of_zero_it_is_imitation_whatever_the_recorded_log_probabilities_are() -> None:
     samples = [
         replace(s, advantage=Advantage(0.0, returns=(0.0,) * len(s.token_ids)), logprobs=(-9.0,) * len(s.token_ids))
@@ -99,3 +125,5 @@ def test_any_sampling_can_be_learnt_from_and_options_of_other_losses_are_refused
         Awr(clip_low=0.1)  # pyright: ignore[reportCallIssue]
     with pytest.raises(ValueError, match="max_weight"):
         AwrLoss(max_weight=0.5)
+    with pytest.raises(ValueError, match=r"beta: 0\.3 has no effect with weight: binary; remove it, or choose exp"):
+        AwrLoss(beta=0.3, weight="binary")

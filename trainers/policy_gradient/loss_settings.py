@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from functools import partial
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
@@ -150,17 +150,33 @@ class ReinforceLoss(BuiltInLossConfig):
 
 
 class AwrLoss(BuiltInLossConfig):
-    """AWR (1910.00177; CRR, 2006.15134): -log π, weighted by exp(A / beta); off-policy, without a ratio."""
+    """AWR (1910.00177; CRR, 2006.15134): -log π, weighted by exp(A / beta) or by A > 0; off-policy, without a ratio."""
 
     kind: str = "awr"
     has_ratio: ClassVar[bool] = False
+    weight: Literal["exp", "binary"] = "exp"
+    """Weight of a token with advantage A. `exp`: exp(A / beta). `binary`: 1 if A > 0, else 0, so that only decisions
+    that went better than expected are imitated (CRR)."""
     beta: PositiveFloat = 1.0
     """Temperature of the weight exp(A / beta), in units of the advantage: rewards, or standard deviations if credit
     whitens. A small `beta` imitates only the best turns; a large `beta` imitates all turns, as `sft` does."""
     max_weight: float = Field(default=20.0, ge=1)
     """Maximum weight of a token (AWR and CRR: 20)."""
 
+    @model_validator(mode="after")
+    def _check_options_have_effect(self) -> Self:
+        # Fields are compared with their defaults, because a resolved scenario sets every field.
+        for name in ("beta", "max_weight"):
+            value = dict(self)[name]
+            if self.weight == "binary" and value != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: {value} has no effect with weight: binary; remove it, or choose exp")
+        return self
+
     def bind_loss_function(self, losses_module: ModuleType) -> LossFunction:
+        if self.weight == "binary":
+            return lambda logprobs_BT, _, advantages_BT, mask_BT: losses_module.positive_advantage_only(
+                logprobs_BT, advantages_BT, mask_BT
+            )
         options = {"beta": self.beta, "max_weight": self.max_weight}
         return lambda logprobs_BT, _, advantages_BT, mask_BT: losses_module.advantage_weighted(
             logprobs_BT, advantages_BT, mask_BT, **options

@@ -1,8 +1,8 @@
 """Losses of a policy's tokens as functions of log-probabilities and advantages: tensors in, tensors out.
 
-Every loss but `advantage_weighted` is linear in the advantage for each sign of it. So an advantage may be the sum over
-merged samples of one sign. A loss of rows repeats the row's value at every unmasked token; the aggregation
-`seq_mean_token_mean` then gives the mean over rows.
+Every loss but `advantage_weighted` and `positive_advantage_only` is linear in the advantage for each sign of it. So an
+advantage may be the sum over merged samples of one sign. A loss of rows repeats the row's value at every unmasked
+token; the aggregation `seq_mean_token_mean` then gives the mean over rows.
 """
 
 import math
@@ -42,6 +42,16 @@ def advantage_weighted(
     # The exponent is clamped instead of the weight, because exp of a large advantage overflows.
     weights_BT = torch.where(mask_BT, exponents_BT.clamp(max=math.log(max_weight)).exp(), 0.0)
     return reinforce(logprobs_BT, weights_BT, mask_BT), clipped_BT
+
+
+def positive_advantage_only(logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor) -> LossAndClipMask:
+    """Return loss_BT = -1[A > 0] log π (the binary weight of CRR, 2006.15134, equation 3), and no clipped tokens.
+
+    With A = R - V of sampled returns, the loss is smallest at the policy proportional to μ(a) P(R > V | a), where μ is
+    the behaviour policy.
+    """
+    positive_BT = (_zero_at_masked_tokens(advantages_BT, mask_BT) > 0).to(logprobs_BT.dtype)
+    return reinforce(logprobs_BT, positive_BT, mask_BT), torch.zeros_like(mask_BT)
 
 
 def clipped_surrogate(

@@ -128,8 +128,12 @@ FAULTS = (
     Fault(
         ("kl",),
         "nim_self_play",
-        "a learning rate ten times too high, four minibatches",
-        ("policies.actor.learner.lr=0.02", "policies.actor.learner.minibatches=4", "schedule.steps=20"),
+        "a learning rate 25 times too high, four minibatches, and a strong pull back to the first policy",
+        (
+            *("policies.actor.learner.lr=0.05", "policies.actor.learner.lr_end=null"),
+            *("policies.actor.learner.schedule=constant", "policies.actor.learner.minibatches=4"),
+            *("policies.actor.learner.magnet={coefficient: 5.0}", "schedule.steps=12"),
+        ),
     ),
     Fault(
         ("proxy",),

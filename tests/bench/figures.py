@@ -83,6 +83,21 @@ def says_not_measured(scenario: Path) -> bool:
     return NOT_MEASURED in scenario.read_text().partition("\ngame")[0]
 
 
+def watched_results() -> dict[str, dict[str, list[int]]]:
+    """Return result of `learning.py` that counts steps with an alarm -> alarm -> its steps in each run, 0 if quiet.
+
+    These are the results with held-out measures. A result without an alarm has an empty mapping.
+    """
+    counts: dict[str, dict[str, list[int]]] = {}
+    for name in result_names():
+        runs = _content(name)["figures"].get("runs", []) if "learning.py" in _content(name)["command"] else []
+        if not any(key.startswith("held_out/") for run in runs for key in run):
+            continue
+        alarms = sorted({key for run in runs for key in run if key.startswith("alarm/")})
+        counts[name] = {alarm.removeprefix("alarm/"): [round(run.get(alarm, 0)) for run in runs] for alarm in alarms}
+    return counts
+
+
 def figures(name: str) -> Any:
     """Return the figures of a result file."""
     return result(name)["figures"]
@@ -195,7 +210,7 @@ def quoted(text: str) -> str:
 
 HELPERS: tuple[Callable[..., Any], ...] = (
     *(figures, values, plain, seeds, mean, before_and_after, span, effort, percent, thousands, credit_rules, min, max),
-    *(with_interval, quoted, result, converged, metric_rows, changed_before_rule, unmeasured),
+    *(with_interval, quoted, result, converged, metric_rows, changed_before_rule, unmeasured, watched_results),
 )
 
 

@@ -75,7 +75,12 @@ FAULTS = (
         ("constant",),
         "communication",
         "talk costs four times as much: all choose silence, while the answers of the same role vary",
-        ("game.cost=2.0", "schedule.steps=60", *(f"policies.actor.model.{change}" for change in _SMALL)),
+        (
+            "game.cost=2.0",
+            "schedule.steps=40",
+            "schedule.groups=6",
+            *(f"policies.actor.model.{change}" for change in _SMALL),
+        ),
     ),
     Fault(
         ("unreadable", "entropy"),
@@ -90,8 +95,8 @@ FAULTS = (
         (
             "policies.solver.learner.lr=0.03",
             "roles.solver.sampling.max_tokens=48",
-            "schedule.groups=8",
-            "schedule.steps=40",
+            "schedule.groups=4",
+            "schedule.steps=24",
         ),
     ),
     Fault(("cut",), "nim_self_play", "max_tokens of 2", ("roles.player.sampling.max_tokens=2", "schedule.steps=8")),
@@ -142,7 +147,7 @@ FAULTS = (
         (
             "game.rewards.critic.verdict=own.readable * own.score",
             "alarms.proxy=[{rises: eval/held_out/says_yes, falls: eval/held_out/verdict}]",
-            *("evaluate.every=3", "evaluate.held_out=100", "schedule.groups=8", "schedule.steps=45"),
+            *("evaluate.every=3", "evaluate.held_out=60", "schedule.groups=8", "schedule.steps=30"),
             *("policies.solver.model.warm_up=null", "policies.critic.model.warm_up.steps=50"),
         ),
     ),

@@ -91,12 +91,13 @@ FAULTS = (
     Fault(
         ("repeated", "distinct", "length"),
         "dapo",
-        "a learning rate 30 times too high, and room for long answers",
+        "a learning rate that rises to 20 times the shipped one within 40 updates, and room for long answers",
         (
-            "policies.solver.learner.lr=0.03",
+            "policies.solver.learner.lr=0.02",
+            "policies.solver.learner.warm_up=40",
             "roles.solver.sampling.max_tokens=48",
             "schedule.groups=4",
-            "schedule.steps=24",
+            "schedule.steps=45",
         ),
     ),
     Fault(("cut",), "nim_self_play", "max_tokens of 2", ("roles.player.sampling.max_tokens=2", "schedule.steps=8")),

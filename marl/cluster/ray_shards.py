@@ -62,6 +62,11 @@ _SIGNS_OF_LIFE_PER_S = 100
 rarely, so that the cost of the run's process does not grow with their number."""
 _SIGNS_OF_LIFE_PER_DEADLINE = 4
 """Minimum number of such replies of one simulator within `cluster.deadline_s`."""
+_BATCHING_S_PER_SIMULATOR = 5e-3
+"""Time for which results of a simulator, and commands without jobs to it, are gathered into one call, in seconds for
+each simulator of the run. Calls cost the run's process more than their content: 1,000 simulators need fewer."""
+_MAX_BATCHING_S = 2.0
+"""Maximum of this time, in seconds."""
 _END_S = 10.0
 """Maximum time that `close` waits for the end of all tasks, in seconds."""
 
@@ -89,9 +94,11 @@ class RayShardGroup(ShardGroup):
         super().__init__(settings.simulators)
         self._node_ids = node_ids
         self._settings, self._setup = settings, ray.put(setup)
-        self._call_limit_s = call_limit_s(settings)
+        self._call_limit_s, self._batching_s = call_limit_s(settings), batching_s(settings.simulators)
         self._sleeps = any(policy.engine.can_sleep for policy in setup.scenario.policies.values())
-        self._actor: Any = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus, max_restarts=0)(SimulatorProcess)
+        # Events of single calls are for Ray's dashboard, and cost a twentieth of each call.
+        options: dict[str, Any] = {"max_restarts": 0, "enable_task_events": False}
+        self._actor: Any = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus, **options)(SimulatorProcess)
         # `queue.Queue` is used, because a SimpleQueue could wait for ever if a signal ends a timed wait.
         self._done: queue.Queue[tuple[Ticket, ShardJobResult] | None] = queue.Queue()
         self._failure: BaseException | None = None
@@ -225,7 +232,10 @@ class RayShardGroup(ShardGroup):
                 slot.queue_command(CancelJobsCommand(tickets))
 
     def _broadcast_command(self, command: LoadWeightsCommand | RestoreUsageCommand | AddOrRemovePolicyCommand) -> None:
-        """Send a command to all processes, and store it for processes that start later."""
+        """Send a command to all processes, and store it for processes that start later.
+
+        An idle simulator gets the command with its next jobs, or after a short while.
+        """
         match command:
             case LoadWeightsCommand(policy):
                 self._weights[policy] = command
@@ -236,19 +246,32 @@ class RayShardGroup(ShardGroup):
                 if player:
                     self._added[name] = command
         for slot in self._slots:
-            slot.queue_command(command)
+            slot.queue_command(command, is_sent_at_once=False)
+        self._loop.call_later(self._batching_s, self._send_queued_commands)
+
+    def _send_queued_commands(self) -> None:
+        for slot in self._slots:
+            if slot.commands:
+                slot.wake.set()
 
     async def _gather_reports(self, command: ReportStepMetricsCommand | SleepCommand) -> list[ShardStepReport]:
-        present = [slot for slot in self._slots if not slot.vacant]
+        reports: list[ShardStepReport] = []
+        present: list[RestartableSimulator] = []
+        for slot in self._slots:
+            if isinstance(command, ReportStepMetricsCommand) and (report := slot.end_step_if_idle()):
+                reports.append(report)
+            elif not slot.vacant:
+                present.append(slot)
+        self._loop.call_later(self._batching_s, self._send_queued_commands)
         for slot in present:
             if not slot.open:
                 slot.report = self._loop.create_future()
             if not slot.open or isinstance(command, ReportStepMetricsCommand):
                 slot.queue_command(command)
-        reports = await asyncio.gather(*[slot.report for slot in present if slot.report])
+        reports += await asyncio.gather(*[slot.report for slot in present if slot.report])
         if isinstance(command, ReportStepMetricsCommand):
             late, self._late = self._late, []
-            reports = [*late, *reports]
+            reports += late
         return reports
 
     async def _keep_simulator_running(self, slot: RestartableSimulator) -> None:
@@ -315,10 +338,11 @@ class RayShardGroup(ShardGroup):
 
         Further commands wait for the reply to this call.
         """
-        while not slot.commands and not slot.open:
+        if not slot.open and not slot.wake.is_set():
             slot.set_process_activity("idle")
-            slot.wake.clear()
             await slot.wake.wait()
+        slot.wake.clear()
+        slot.idle_report = None
         commands, slot.commands = slot.commands, []
         activity = f"playing {slot.open_job_count} episodes" if slot.open else "taking orders"
         payloads: list[ShardCommand] = []
@@ -331,9 +355,10 @@ class RayShardGroup(ShardGroup):
             else:
                 payloads.append(command)
         # `commands` keeps shared GPU buffers alive until the process has replied, and so has read them.
-        call = slot.process.execute_and_play.remote(payloads, self._call_limit_s)
+        call = slot.process.execute_and_play.remote(payloads, self._call_limit_s, self._batching_s)
         reply: ExecuteAndPlayReply = await self._await_process_call(slot, activity, call, self._settings.deadline_s)
         slot.busy_s += reply.busy_s
+        slot.idle_report = reply.idle_report
         for report in reply.reports:
             if slot.report:
                 slot.deliver_report(report)
@@ -403,6 +428,11 @@ def call_limit_s(settings: ClusterConfig) -> float:
     """Return the time after which a simulator that plays replies without a result, in seconds."""
     limit_s = max(_SIGN_OF_LIFE_S, settings.simulators / _SIGNS_OF_LIFE_PER_S)
     return min(limit_s, settings.deadline_s / _SIGNS_OF_LIFE_PER_DEADLINE)
+
+
+def batching_s(simulators: int) -> float:
+    """Return the time for which results and commands of one of so many `simulators` are gathered, in seconds."""
+    return min(_BATCHING_S_PER_SIMULATOR * simulators, _MAX_BATCHING_S)
 
 
 async def _cancel_other_asyncio_tasks() -> None:

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from marl.cluster.actor_errors import SendableErrors
+from marl.core.graph import compressed_trajectory_line
 from marl.core.types import Ticket
+from marl.rollout.base import FinishedEpisode
 from marl.rollout.shards import LoadWeightsCommand, ShardCommand, ShardJobResult, ShardStepReport, SimulatorShard
 from marl.scenario.schema import Scenario
 from marl.training.placement import ModelSources, build_simulator, set_torch_threads
 
-_GATHER_S = 0.1
-"""Time from a call's first result to its reply, in which further results are gathered while jobs are open, in
+_MIN_GATHER_S = 0.1
+"""Minimum time from a call's first result to its reply, in which further results are gathered while jobs are open, in
 seconds."""
 
 
@@ -36,6 +38,8 @@ class ExecuteAndPlayReply:
     results: list[tuple[Ticket, ShardJobResult]] = field(default_factory=list)
     reports: list[ShardStepReport] = field(default_factory=list)
     """Reports of the commands `ReportStepMetricsCommand` and `SleepCommand`, in order."""
+    idle_report: ShardStepReport | None = None
+    """Report of the step so far if no job is open at the end of the call: the step may end without another call."""
     busy_s: float = 0.0
     """Duration of the work done in this call, in seconds."""
 
@@ -45,6 +49,8 @@ class SimulatorProcess:
 
     def __init__(self) -> None:
         self._shard: SimulatorShard | None = None
+        self._encodes_episodes = False
+        """True if this process encodes the lines of its training episodes for the run's trajectory files."""
 
     def hostname_and_pid(self) -> tuple[str, int]:
         """Return the process's host name and id."""
@@ -62,11 +68,14 @@ class SimulatorProcess:
         cluster = settings.scenario.cluster
         simulators = cluster.simulators if cluster else 1
         self._shard = SimulatorShard(build_simulator(settings.scenario, settings.sources, index, simulators))
+        self._encodes_episodes = settings.scenario.checkpoint.trajectories > 0
         return used_gpu_uuids()
 
     @SendableErrors()
-    def execute_and_play(self, commands: Sequence[ShardCommand], limit_s: float) -> ExecuteAndPlayReply:
-        """Execute commands, then play until shortly after the first result, or until no job is left.
+    def execute_and_play(
+        self, commands: Sequence[ShardCommand], limit_s: float, gather_s: float = _MIN_GATHER_S
+    ) -> ExecuteAndPlayReply:
+        """Execute commands, then play until `gather_s` seconds after the first result, or until no job is left.
 
         Without a result, the reply comes after `limit_s` seconds, as a sign of life.
         """
@@ -81,7 +90,20 @@ class SimulatorProcess:
         while shard.open_job_count and (remaining_s := end - time.monotonic()) > 0:
             results = shard.step(remaining_s)
             if results and not reply.results:
-                end = min(end, time.monotonic() + _GATHER_S)
+                end = min(end, time.monotonic() + max(gather_s, _MIN_GATHER_S))
             reply.results += results
+        if self._encodes_episodes:
+            reply.results = [(ticket, _with_compressed_line(result)) for ticket, result in reply.results]
+        if not shard.open_job_count:
+            reply.idle_report = shard.step_report()
         reply.busy_s = time.monotonic() - began
         return reply
+
+
+def _with_compressed_line(result: ShardJobResult) -> ShardJobResult:
+    """Return `result` with its line of the trajectory file if it is an episode of training, which a run may record."""
+    if not isinstance(result, FinishedEpisode) or not (trajectory := result.trajectory):
+        return result
+    if trajectory.deal.purpose != "train":
+        return result
+    return result._replace(compressed_line=compressed_trajectory_line(trajectory))

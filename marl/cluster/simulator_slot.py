@@ -13,7 +13,13 @@ import ray
 from ray.exceptions import RayError
 
 from marl.core.types import Ticket
-from marl.rollout.shards import LoadWeightsCommand, ShardCommand, ShardStepReport, StartJobsCommand
+from marl.rollout.shards import (
+    EndStepCommand,
+    LoadWeightsCommand,
+    ShardCommand,
+    ShardStepReport,
+    StartJobsCommand,
+)
 
 
 @dataclass(slots=True)
@@ -57,9 +63,12 @@ class RestartableSimulator:
     open: list[UnfinishedJobBatch] = field(default_factory=list)
     """Batches with unfinished jobs."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    """Event that is set when a command is queued."""
+    """Event that is set when queued commands are to be sent."""
     report: asyncio.Future[ShardStepReport] | None = None
     """Future of the report for which the end of a step waits. None: no step waits for this simulator."""
+    idle_report: ShardStepReport | None = None
+    """Report of the step so far that the idle process would give, or None while it plays, starts or executes commands.
+    """
     busy_s: float = 0.0
     """Working time of the processes since the end of the last step, in seconds."""
     restarts: int = 0
@@ -81,15 +90,18 @@ class RestartableSimulator:
         if activity != self.activity:
             self.activity, self.since = activity, time.time()
 
-    def queue_command(self, command: ShardCommand) -> None:
+    def queue_command(self, command: ShardCommand, is_sent_at_once: bool = True) -> None:
         """Queue a command for the process, or ignore it if no process is ready: `process_started` gets it later.
+
+        A command with `is_sent_at_once=False` waits for the next call of the process.
 
         New weights replace queued older weights of their policy, at the place of the older ones: jobs queued after the
         older weights must not begin with weights from before them.
         """
         if not self.ready:
             return
-        self.wake.set()
+        if is_sent_at_once:
+            self.wake.set()
         if isinstance(command, LoadWeightsCommand):
             for index, queued in enumerate(self.commands):
                 if isinstance(queued, LoadWeightsCommand) and queued.policy == command.policy:
@@ -99,8 +111,9 @@ class RestartableSimulator:
 
     def process_started(self, commands: Sequence[ShardCommand]) -> None:
         """Begin the queue of a new process with `commands`: weights, policies and unfinished jobs up to now."""
-        self.ready, self.commands = True, list(commands)
-        self.wake.set()
+        self.ready, self.commands, self.idle_report = True, list(commands), ShardStepReport()
+        if commands:
+            self.wake.set()
 
     def queue_job_batch(self, batch: UnfinishedJobBatch) -> None:
         """Queue a batch for the process."""
@@ -111,6 +124,15 @@ class RestartableSimulator:
         """Drop the batches whose jobs all have a result."""
         self.open = [opened for opened in self.open if opened.open_jobs]
 
+    def end_step_if_idle(self) -> ShardStepReport | None:
+        """Return the report of the step and let the process end the step with its next call, or return None if the
+        process must be asked for the report."""
+        if self.open or self.idle_report is None:
+            return None
+        self.queue_command(EndStepCommand(), is_sent_at_once=False)
+        report, self.idle_report = self.idle_report, ShardStepReport()
+        return report
+
     def deliver_report(self, report: ShardStepReport) -> None:
         """Give `report` to the step that waits for this simulator's report, if a step waits."""
         if self.report and not self.report.done():
@@ -119,7 +141,8 @@ class RestartableSimulator:
 
     def kill_process(self) -> None:
         """Kill the current process, if there is one, and drop the commands that it has not received."""
-        self.ready, self.commands = False, []
+        self.ready, self.commands, self.idle_report = False, [], None
+        self.wake.clear()
         if self.process is not None:
             with suppress(RayError, ValueError):
                 ray.kill(self.process, no_restart=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import zstandard
 from pydantic import ConfigDict, FailFast, TypeAdapter, with_config
@@ -42,6 +42,13 @@ class Trajectory:
         """Measures and new start states of the episode."""
         self.end: EpisodeEnd = "no"
         """End of the episode: `no` while it is in progress."""
+        self.compressed_line: bytes | None = None
+        """Line of this trajectory in a trajectory file, compressed, if the process that played the episode encoded it,
+        or None if `write_trajectories` is to encode it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes to send to another process, without the compressed line."""
+        return {**self.__dict__, "compressed_line": None}
 
     @cached_property
     def graph(self) -> nx.DiGraph[TurnId]:
@@ -78,6 +85,7 @@ class Trajectory:
         agent is `heard`, and an edge from a turn of the same agent is `self`.
         """
         self.turns.append(turn)
+        self.compressed_line = None
         graph = self.graph
         graph.add_node(turn.id, turn=turn)
         for source in read_turns:
@@ -130,7 +138,7 @@ class Trajectory:
         # `copy` would also copy the graph, which may be large and is the same for other rewards.
         other = Trajectory.__new__(Trajectory)
         other.__dict__.update(self.__dict__)
-        other.rewards = rewards
+        other.rewards, other.compressed_line = rewards, None
         return other
 
     def __eq__(self, other: object) -> bool:
@@ -184,9 +192,22 @@ def _record_adapter() -> TypeAdapter[_TrajectoryRecord]:
 
 def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
     """Write trajectories to `path` as compressed JSON lines (`.jsonl.zst`). The file is replaced atomically."""
-    lines = b"".join(_record_adapter().dump_json(_to_record(trajectory)) + b"\n" for trajectory in trajectories)
+    lines = b"".join(map(_to_line, trajectories))
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Lines from simulators are compressed again, together, because episodes repeat one another's prompts.
     write_atomically(path, zstandard.ZstdCompressor(write_checksum=True).compress(lines))
+
+
+def _to_line(trajectory: Trajectory) -> bytes:
+    """Return the line of `trajectory` in a trajectory file."""
+    if trajectory.compressed_line is None:
+        return _record_adapter().dump_json(_to_record(trajectory)) + b"\n"
+    return zstandard.ZstdDecompressor().decompress(trajectory.compressed_line)
+
+
+def compressed_trajectory_line(trajectory: Trajectory) -> bytes:
+    """Return the line of `trajectory` in a trajectory file, compressed to be sent to the process that writes it."""
+    return zstandard.ZstdCompressor().compress(_to_line(trajectory))
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:

@@ -16,6 +16,7 @@ from marl.core.messages import JudgedText as JudgedText
 from marl.core.messages import Message as Message
 from marl.core.messages import MessageRole as MessageRole
 from marl.core.messages import ToolCall as ToolCall
+from marl.core.pickling import PickledAsArguments
 from marl.core.usage import RemoteUsage
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class SpanFromEarlierTurn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Request(PickledAsArguments):
     """Request to a policy for one completion."""
 
     policy: str
@@ -156,7 +157,7 @@ class ImitationTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(PickledAsArguments):
     """Completion of a policy with its tokens and their log-probabilities."""
 
     text: str
@@ -211,7 +212,7 @@ class CompletionFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(PickledAsArguments):
     """One decision of one agent: a node of the trajectory graph."""
 
     id: TurnId
@@ -243,7 +244,7 @@ def hashable_prompt(turn: Turn) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
-class Reward:
+class Reward(PickledAsArguments):
     """One component of the reward that the game paid `agent` right after `turn`."""
 
     agent: str
@@ -256,7 +257,7 @@ class Reward:
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class Deal(PickledAsArguments):
     """Plan of one episode: its game, seed and roles. Deals with equal seed and options have equal start states."""
 
     episode: str
@@ -345,7 +346,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeMeasuresAndNewStarts:
+class EpisodeMeasuresAndNewStarts(PickledAsArguments):
     """Results of an episode other than its rewards."""
 
     measures: Mapping[str, float] = field(default_factory=dict)
@@ -355,7 +356,7 @@ class EpisodeMeasuresAndNewStarts:
 
 
 @dataclass(frozen=True, slots=True)
-class Advantage:
+class Advantage(PickledAsArguments):
     """Advantage of a turn over its baseline, with the numbers from which it was computed."""
 
     value: float
@@ -375,7 +376,7 @@ Credit = dict[TurnId, Advantage]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(PickledAsArguments):
     """Outputs of a learner's model for a recorded turn, computed without an update."""
 
     logprobs: tuple[float, ...]
@@ -404,7 +405,7 @@ class TokenLogprobsAndEntropies:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(PickledAsArguments):
     """One credited turn in the form that learners train on."""
 
     id: TurnId

@@ -87,8 +87,18 @@ class PolicyMetricsEngine:
     """Base class of engines that cache prompts and report metrics of each policy."""
 
     @abstractmethod
+    def step_metrics(self) -> MetricsByPolicy:
+        """Return policy -> its metrics of the step so far."""
+
+    @abstractmethod
+    def end_step(self) -> None:
+        """Reset the metrics for a new step, and drop all caches that a resumed run would not have."""
+
     def take_step_metrics(self) -> MetricsByPolicy:
-        """Return policy -> its metrics of the step, and drop all caches that a resumed run would not have."""
+        """Return policy -> its metrics of the step, and end the step."""
+        metrics = self.step_metrics()
+        self.end_step()
+        return metrics
 
 
 class SleepingEngine:

@@ -43,6 +43,8 @@ class FinishedEpisode(NamedTuple):
     """Number of tokens sampled or scored for the episode."""
     error: GameError | None = None
     """Error raised by the game, or None."""
+    compressed_line: bytes | None = None
+    """Line of the trajectory in a trajectory file, compressed, if the process that played the episode encoded it."""
 
 
 @dataclass(slots=True)

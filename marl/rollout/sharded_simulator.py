@@ -118,7 +118,10 @@ class ShardedSimulator(BaseSimulator):
         if result.trajectory is None:
             self.unverified += result.error is None
             return None
-        return rewards(result.trajectory) if rewards else result.trajectory
+        if rewards:
+            return rewards(result.trajectory)
+        result.trajectory.compressed_line = result.compressed_line
+        return result.trajectory
 
     def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
         total = len(requests)

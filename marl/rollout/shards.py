@@ -104,18 +104,23 @@ class ReportStepMetricsCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class EndStepCommand:
+    """Command to end the training step without a report, because the run has the newest `SimulatorShard.step_report`."""
+
+
+@dataclass(frozen=True, slots=True)
 class SleepCommand:
     """Command to free the memory of engines until their next request. The shard replies with an empty report."""
 
 
 BroadcastCommand = CancelJobsCommand | LoadWeightsCommand | RestoreUsageCommand | AddOrRemovePolicyCommand
 """Command that all shards of a simulator execute."""
-ShardCommand = StartJobsCommand | BroadcastCommand | ReportStepMetricsCommand | SleepCommand
+ShardCommand = StartJobsCommand | BroadcastCommand | ReportStepMetricsCommand | EndStepCommand | SleepCommand
 
 
 @dataclass(slots=True)
 class ShardStepReport:
-    """Metrics, failures and costs of one shard since its last report."""
+    """Metrics, failures and costs of one shard in a training step so far."""
 
     metrics: Metrics = field(default_factory=dict)
     """Metrics of the shard's engines, as `policy/NAME/...`."""
@@ -138,7 +143,9 @@ class SimulatorShard:
         self._pending: dict[Ticket, tuple[int, SubmittedRequests]] = {}
         """Ticket of the job -> number of the setup, and the requests."""
         self._reported: dict[str, RemoteUsage] = {}
-        """Policy -> usage at the last report or `RestoreUsageCommand`."""
+        """Policy -> usage at the end of the last step or at the last `RestoreUsageCommand`."""
+        self._failures: list[str] = []
+        """Messages about failed requests of this step."""
 
     @property
     def open_job_count(self) -> int:
@@ -184,10 +191,21 @@ class SimulatorShard:
                 simulator.put_engines_to_sleep()
                 return ShardStepReport()
             case ReportStepMetricsCommand():
-                before, self._reported = self._reported, dict(simulator.usage_by_policy)
-                spent = {policy: usage - before.get(policy, RemoteUsage()) for policy, usage in self._reported.items()}
-                return ShardStepReport(simulator.take_step_metrics(), simulator.take_failure_messages(), spent)
+                report = self.step_report()
+                self.execute(EndStepCommand())
+                return report
+            case EndStepCommand():
+                simulator.end_step()
+                self._reported, self._failures = dict(simulator.usage_by_policy), []
         return None
+
+    def step_report(self) -> ShardStepReport:
+        """Return the metrics, failures and costs of the training step so far."""
+        self._failures += self._simulator.take_failure_messages()
+        spent: dict[str, RemoteUsage] = {}
+        for policy, usage in self._simulator.usage_by_policy.items():
+            spent[policy] = usage - self._reported.get(policy, RemoteUsage())
+        return ShardStepReport(self._simulator.step_metrics(), list(self._failures), spent)
 
     def step(self, wait_s: float) -> list[tuple[Ticket, ShardJobResult]]:
         """Advance all jobs and return (ticket, result) of each finished job. Wait at most `wait_s` for the first."""

@@ -223,17 +223,25 @@ class RolloutSimulator(BaseSimulator):
         return messages
 
     def take_step_metrics(self) -> Metrics:
-        for engine in self.added.pool_engines():
-            if isinstance(engine, PolicyMetricsEngine):
-                # Metrics of added policies are read only to reset their counters, and dropped.
-                engine.take_step_metrics()
+        metrics = self.step_metrics()
+        self.end_step()
+        return metrics
+
+    def step_metrics(self) -> Metrics:
+        """Return the engines' metrics of the training step so far, as `policy/NAME/...`, without added policies."""
         metrics: Metrics = {}
         for engine in self._own_engines_by_id.values():
             if isinstance(engine, PolicyMetricsEngine):
-                for policy, policy_metrics in engine.take_step_metrics().items():
+                for policy, policy_metrics in engine.step_metrics().items():
                     for name, value in policy_metrics.items():
                         metrics[f"policy/{policy}/{name}"] = value
         return metrics
+
+    def end_step(self) -> None:
+        """Reset the engines' metrics for a new training step."""
+        for engine in (*self._own_engines_by_id.values(), *self.added.pool_engines()):
+            if isinstance(engine, PolicyMetricsEngine):
+                engine.end_step()
 
     def put_engines_to_sleep(self) -> None:
         for engine in (*self._own_engines_by_id.values(), *self.added.pool_engines()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -10,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -80,7 +79,7 @@ def write_status_periodically(folder: Path, read_activity: Callable[[], RunActiv
         with suppress(OSError):
             # If another run has replaced the folder meanwhile, its status file is left alone.
             if os.path.samestat(original_folder, folder.stat()):
-                write_atomically(folder / STATUS_FILE, json.dumps(asdict(status)).encode())
+                write_atomically(folder / STATUS_FILE, _CODEC.dump_json(status))
 
     def write_status_until_done() -> None:
         while not done.wait(_EVERY_S):

@@ -58,7 +58,7 @@ class HostedShardGroup(RayShardGroup):
 
     def __init__(self, settings: ClusterConfig, setup: SimulatorProcessSettings, hosts: int) -> None:
         threads = -(-settings.simulators // hosts)
-        options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": threads}
+        options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": threads, "enable_task_events": False}
         actor: Any = ray.remote(**options)(SimulatorHost)
         self._hosts = [actor.remote() for _ in range(hosts)]
         super().__init__(settings, setup)

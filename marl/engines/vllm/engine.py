@@ -195,17 +195,19 @@ class VLLMEngine(PolicyMetricsEngine, SleepingEngine):
         self.weights.remove_policy(policy)
         self._versions_after_update[self._updates].pop(policy, None)
 
-    def take_step_metrics(self) -> MetricsByPolicy:
+    def step_metrics(self) -> MetricsByPolicy:
         """Return the metric `prefix_cache` of each policy: the cached share of its prompt tokens in this step."""
-        # A new step number changes the cache salt, because a resumed run starts with an empty prefix cache.
-        # A hit in the prefix cache changes the last bits of a prompt's logits.
-        self._steps += 1
-        counts, self._prompt_tokens = self._prompt_tokens, {}
         metrics: MetricsByPolicy = {}
-        for policy, (cached_tokens, tokens) in counts.items():
+        for policy, (cached_tokens, tokens) in self._prompt_tokens.items():
             if tokens:
                 metrics[policy] = {"prefix_cache": cached_tokens / tokens}
         return metrics
+
+    def end_step(self) -> None:
+        # A new step number changes the cache salt, because a resumed run starts with an empty prefix cache.
+        # A hit in the prefix cache changes the last bits of a prompt's logits.
+        self._steps += 1
+        self._prompt_tokens = {}
 
     def sleep(self) -> None:
         """If `engine.sleep` is true and no request is open, free the device until the next request or update."""

@@ -1,6 +1,7 @@
 """Who read whom, and what a file keeps of it."""
 
 import math
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from marl.core.graph import Trajectory, read_trajectories, write_trajectories
+from marl.core.graph import Trajectory, compressed_trajectory_line, read_trajectories, write_trajectories
 from marl.core.types import CompletionFailure, Fork, Request
 from marl.games.base import IllegalMoveHandling
 from marl.games.kuhn_poker import KuhnPokerConfig
@@ -108,6 +109,34 @@ def test_a_file_gives_back_exactly_what_was_written(tmp_path: Path) -> None:
     assert read[10].turns[0].completion.logprobs == (-math.inf, -1e-300)
     assert [t.graph.nodes[turn.id]["turn"] for t in read for turn in t.turns] == [u for t in written for u in t.turns]
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["t.jsonl.zst"]
+
+
+def test_lines_that_simulators_encoded_give_the_bytes_of_lines_that_the_run_encodes(tmp_path: Path) -> None:
+    written, sent = rich(), rich()
+    for trajectory in sent[::2]:
+        trajectory.compressed_line = compressed_trajectory_line(trajectory)
+    write_trajectories(tmp_path / "run.jsonl.zst", written)
+    write_trajectories(tmp_path / "sent.jsonl.zst", sent)
+    assert (tmp_path / "sent.jsonl.zst").read_bytes() == (tmp_path / "run.jsonl.zst").read_bytes()
+
+
+def test_a_changed_trajectory_is_written_as_changed_and_one_that_is_sent_leaves_its_line_behind(tmp_path: Path) -> None:
+    played = next(trajectory for trajectory in rich() if trajectory.rewards)
+    played.compressed_line = compressed_trajectory_line(played)
+    assert pickle.loads(pickle.dumps(played)).compressed_line is None
+    scaled = played.with_scaled_rewards(3.0)
+    write_trajectories(tmp_path / "t.jsonl.zst", [scaled])
+    assert list(read_trajectories(tmp_path / "t.jsonl.zst")) == [scaled]
+    played.add(replace(played.turns[-1], id=(played.id, len(played.turns))), ())
+    write_trajectories(tmp_path / "u.jsonl.zst", [played])
+    assert list(read_trajectories(tmp_path / "u.jsonl.zst")) == [played]
+
+
+def test_a_pickled_trajectory_is_equal_with_all_fields_of_its_turns() -> None:
+    for trajectory in rich():
+        received = pickle.loads(pickle.dumps(trajectory))
+        assert received == trajectory
+        assert received.turns == trajectory.turns
 
 
 def test_a_damaged_file_is_never_read_in_part_without_a_word(tmp_path: Path) -> None:

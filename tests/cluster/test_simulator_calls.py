@@ -7,11 +7,19 @@ from dataclasses import replace
 
 import pytest
 
+from marl.core.graph import compressed_trajectory_line
 from marl.core.types import Completion, CompletionFailure, Ticket
 from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.roles.answering import PlayerRole
+from marl.rollout.base import FinishedEpisode
 from marl.rollout.forks import EpisodeStart
-from marl.rollout.shards import CancelJobsCommand, SimulatorShard, SimulatorVariantSettings, StartJobsCommand
+from marl.rollout.shards import (
+    CancelJobsCommand,
+    ShardStepReport,
+    SimulatorShard,
+    SimulatorVariantSettings,
+    StartJobsCommand,
+)
 from marl.scenario.cluster import ClusterConfig
 from tests.support.small_games import FunctionEngine, make_deal, make_simulator, random_move
 
@@ -54,6 +62,24 @@ def test_a_call_without_a_result_ends_at_its_limit_and_a_cancelled_episode_is_wa
     process.execute_and_play([start], 600.0)
     assert process.execute_and_play([], 0.05).results == []
     assert process.execute_and_play([CancelJobsCommand(frozenset({1}))], 600.0).results == []
+
+
+def test_only_an_episode_of_training_comes_with_its_line_and_only_an_idle_process_with_the_report_of_its_step() -> None:
+    process, start = process_with_two_episodes()
+    process._encodes_episodes = True
+    reply = process.execute_and_play([start], 600.0)
+    (_, played), *_ = reply.results
+    assert isinstance(played, FinishedEpisode)
+    assert played.trajectory
+    assert played.compressed_line == compressed_trajectory_line(played.trajectory)
+    assert reply.idle_report is None
+    assert process.execute_and_play([CancelJobsCommand(frozenset({1}))], 600.0).idle_report == ShardStepReport()
+    seats = {"player_0": "quick", "player_1": "quick"}
+    start_of_evaluation: EpisodeStart = replace(make_deal("1.0", GAME), seats=seats, purpose="eval"), None
+    evaluated = StartJobsCommand(start.setup, {2: start_of_evaluation})
+    ((_, evaluation),) = process.execute_and_play([evaluated], 600.0).results
+    assert isinstance(evaluation, FinishedEpisode)
+    assert evaluation.compressed_line is None
 
 
 @pytest.mark.parametrize(

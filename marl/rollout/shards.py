@@ -105,7 +105,7 @@ class ReportStepMetricsCommand:
 
 @dataclass(frozen=True, slots=True)
 class EndStepCommand:
-    """Command to end the training step without a report, because the run has the newest `SimulatorShard.step_report`."""
+    """Command to end the training step without a report: the run has the newest `SimulatorShard.step_report`."""
 
 
 @dataclass(frozen=True, slots=True)

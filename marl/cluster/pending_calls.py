@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 
 _GATHER_S_PER_CALL = 1e-3
 """Time for which results are gathered after the first, in seconds per pending call."""
-_MAX_GATHER_S = 0.1
+_MAX_GATHER_S = 0.2
 """Maximum time for which results are gathered, in seconds."""
 
 

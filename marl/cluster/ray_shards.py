@@ -234,11 +234,13 @@ class RayShardGroup(ShardGroup):
     def _broadcast_command(self, command: LoadWeightsCommand | RestoreUsageCommand | AddOrRemovePolicyCommand) -> None:
         """Send a command to all processes, and store it for processes that start later.
 
-        An idle simulator gets the command with its next jobs, or after a short while.
+        An idle simulator gets the command with its next jobs, and weights after a short while, so that it loads them
+        while the run does other work.
         """
         match command:
             case LoadWeightsCommand(policy):
                 self._weights[policy] = command
+                self._loop.call_later(self._batching_s, self._send_queued_commands)
             case RestoreUsageCommand():
                 self._restored = command
             case AddOrRemovePolicyCommand(name, player):
@@ -247,7 +249,6 @@ class RayShardGroup(ShardGroup):
                     self._added[name] = command
         for slot in self._slots:
             slot.queue_command(command, is_sent_at_once=False)
-        self._loop.call_later(self._batching_s, self._send_queued_commands)
 
     def _send_queued_commands(self) -> None:
         for slot in self._slots:
@@ -262,7 +263,6 @@ class RayShardGroup(ShardGroup):
                 reports.append(report)
             elif not slot.vacant:
                 present.append(slot)
-        self._loop.call_later(self._batching_s, self._send_queued_commands)
         for slot in present:
             if not slot.open:
                 slot.report = self._loop.create_future()

@@ -126,8 +126,8 @@ class RestartableSimulator:
 
     def end_step_if_idle(self) -> ShardStepReport | None:
         """Return the report of the step and let the process end the step with its next call, or return None if the
-        process must be asked for the report."""
-        if self.open or self.idle_report is None:
+        process must be asked: it plays, starts, or has commands to execute first, such as new weights."""
+        if self.open or self.commands or self.idle_report is None:
             return None
         self.queue_command(EndStepCommand(), is_sent_at_once=False)
         report, self.idle_report = self.idle_report, ShardStepReport()

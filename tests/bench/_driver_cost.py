@@ -34,19 +34,23 @@ class DriverSamples:
 
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
-    """Processor time of all threads, in seconds."""
+    """Processor time of all threads, in seconds, without that of the samples themselves."""
     memory_mib: list[float] = field(default_factory=list)
     """Resident memory without files and shared memory, after garbage collection."""
     row_characters: list[int] = field(default_factory=list)
     """Length of the step's metrics as text."""
+    _sampling_s: float = 0.0
+    """Processor time of all samples so far, most of it garbage collection, in seconds."""
 
     def note(self, step: int, metrics: Metrics) -> None:
         """Take a sample at the end of a step."""
-        gc.collect()
+        began = time.process_time()
         self.wall_s.append(time.perf_counter())
-        self.cpu_s.append(time.process_time())
+        self.cpu_s.append(began - self._sampling_s)
+        gc.collect()
         self.memory_mib.append(anonymous_memory_mib())
         self.row_characters.append(len(str(metrics)))
+        self._sampling_s += time.process_time() - began
 
 
 def anonymous_memory_mib() -> float:
@@ -72,16 +76,18 @@ def driver_cost(scenario: Scenario, episodes: int) -> dict[str, Any]:
     steps = len(samples.wall_s) - 1 - first
     wall_s, cpu_s = (times[-1] - times[first] for times in (samples.wall_s, samples.cpu_s))
     memory = samples.memory_mib[first:]
-    growth = statistics.linear_regression(range(len(memory)), memory).slope
+    # Memory rises in the first steps, until the allocator has the pages of two steps' episodes.
+    settled = memory[len(memory) // 2 :]
+    growth = statistics.linear_regression(range(len(settled)), settled).slope
     per_episode_s = cpu_s / (steps * episodes)
     return {
         "episodes_per_s": round(steps * episodes / wall_s, 1),
         "driver_cpu_ms_per_episode": round(1e3 * per_episode_s, 3),
         "driver_cores": round(cpu_s / wall_s, 3),
         f"driver_cores_at_{RATE}_per_s": round(RATE * per_episode_s, 3),
-        "memory_mib": round(memory[-1], 1),
+        "memory_mib": [round(mib) for mib in memory],
         "memory_growth_mib_per_step": round(growth, 2),
-        "memory_last_over_first": round(memory[-1] / memory[0], 3),
+        "memory_last_over_middle": round(settled[-1] / settled[0], 3),
         "row_characters": samples.row_characters[-1],
         "load": round(os.getloadavg()[0], 2),
     }

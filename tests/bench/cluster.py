@@ -42,7 +42,7 @@ from _simulated import WIDTH, SimulatedEngine
 
 import marl
 from marl.cluster.placement import open_placement
-from marl.core.graph import Trajectory
+from marl.core.graph import Trajectory, compressed_trajectory_line
 from marl.core.types import Metrics
 from marl.rollout.base import FinishedEpisode
 from marl.runs.run_folder import RunFolder
@@ -137,7 +137,12 @@ def scaled(simulators: int, options: Any) -> dict[str, Any]:
 def wire_bytes(episodes: Sequence[Trajectory]) -> int:
     """Return the bytes of an episode as Ray sends it, on average over batches of eight."""
     batches = [episodes[n : n + 8] for n in range(0, len(episodes), 8)]
-    return round(sum(len(pickle.dumps([(0, FinishedEpisode(e)) for e in b], 5)) for b in batches) / len(episodes))
+    return round(sum(len(pickle.dumps([(0, _as_sent(e)) for e in b], 5)) for b in batches) / len(episodes))
+
+
+def _as_sent(episode: Trajectory) -> FinishedEpisode:
+    """Return an episode with its line of the trajectory file, as a simulator sends it."""
+    return FinishedEpisode(episode, compressed_line=compressed_trajectory_line(episode))
 
 
 def published(matrices: int, simulators: int, options: Any, repeats: int = 3) -> dict[str, Any]:

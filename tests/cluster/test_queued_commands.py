@@ -61,7 +61,7 @@ def test_the_step_of_an_idle_simulator_ends_with_its_last_report_which_counts_on
     assert slot.end_step_if_idle() == ShardStepReport({"policy/actor/prefix_cache": 0.5})
     assert slot.commands == [EndStepCommand()]
     assert not slot.wake.is_set()
-    assert slot.end_step_if_idle() == ShardStepReport()
+    assert slot.idle_report == ShardStepReport()
     slot.kill_process()
     assert slot.end_step_if_idle() is None
 

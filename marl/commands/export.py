@@ -109,9 +109,9 @@ def _export_population(player_spec: str, options: ExportOptions, policy: str | N
     with atomic_folder(options.out) as folder:
         for member in members:
             name = f"{member.policy}-{member.version:06d}"
-            shutil.copytree(member.folder, folder / name)
-            rows.append(
-                {"folder": name, "policy": member.policy, "step": member.version, "weight": member.weight / total}
-            )
+            # Members of a one-model population share a folder.
+            shutil.copytree(member.folder, folder / name, dirs_exist_ok=True)
+            row = {"folder": name, "policy": member.policy, "step": member.version, "weight": member.weight / total}
+            rows.append(row | ({"role": member.role} if member.role else {}))
         (folder / "population.json").write_text(json.dumps({"population": player_spec, "members": rows}, indent=1))
     echo(f"{options.out}: {len(rows)} members of {player_spec}, weights in population.json")

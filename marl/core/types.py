@@ -275,7 +275,8 @@ class Deal(PickledAsArguments):
     """Options of the game's `reset`, or None for the default start."""
     policies: Mapping[str, str] = field(default_factory=dict)
     """Role -> policy that answers for the role in this episode, instead of the role's own policy. `actor@000120` names
-    an added policy; the suffix after `@` distinguishes versions or owners of policy `actor`."""
+    an added policy; the suffix after `@` distinguishes versions or owners of policy `actor`. No learner trains on the
+    turns of these roles in this episode."""
     game: str = ""
     """Name of the game in a run with several games; empty in a run with one game."""
 

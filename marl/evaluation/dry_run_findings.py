@@ -123,8 +123,12 @@ def scenario_warnings(dry_run: DryRun) -> Iterator[str]:
     scenario = dry_run.scenario
     if dry_run.unfinished_requests is not None:
         yield _unfinished_episode_warning(dry_run, dry_run.unfinished_requests)
+    seated: set[str] = set()
+    for view in scenario.scenario_by_game().values():
+        seated |= {*view.seats.values()}
+    # Roles without a seat here have one only in certain episodes of the experience, such as a league's exploiters.
     for role in scenario.roles:
-        if role not in dry_run.turns_by_role and dry_run.episodes:
+        if role in seated and role not in dry_run.turns_by_role and dry_run.episodes:
             yield f"roles.{role}: did not speak in {len(dry_run.episodes)} random episodes"
     yield from _cheap_illegal_move_warnings(dry_run)
     yield from _constant_return_warnings(dry_run)

@@ -111,7 +111,8 @@ class RecordedEpisodesReplay:
         episodes: list[Trajectory] = []
         for trajectory, deal in zip(recorded, step_deals, strict=True):
             episode = deal.episode
-            copy = Trajectory(replace(trajectory.deal, episode=episode), trajectory.start)
+            # Every text is learned from, also of roles that another policy played.
+            copy = Trajectory(replace(trajectory.deal, episode=episode, policies={}), trajectory.start)
             for turn in trajectory.turns:
                 edges = trajectory.graph.pred[turn.id].items()
                 reads = {(episode, source[1]): edge["kinds"] for source, edge in edges}

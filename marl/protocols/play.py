@@ -14,6 +14,7 @@ from marl.core.state import Stateful
 from marl.core.types import Completion, CompletionFailure, Deal, Fork, Metrics, Purpose, Request, Ticket, Turn
 from marl.protocols.engines import EngineConfig
 from marl.protocols.games import GameConfig
+from marl.protocols.roles import RoleConfig
 
 RewardTransform = Callable[[Trajectory], Trajectory]
 """Function that returns a trajectory with the same turns and other rewards."""
@@ -248,6 +249,8 @@ class ScenarioSummary:
     """Policy -> True if the policy has weights."""
     readable: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     """Trained policy -> fields of `Reading` that the policy's learner can compute."""
+    roles: Mapping[str, RoleConfig] = field(default_factory=dict[str, RoleConfig])
+    """Name of a role -> its settings, for all roles."""
 
 
 class ExperienceConfig(PluginConfig):

@@ -1,4 +1,4 @@
-"""Populations of a league: `RUN@pool`, all members alike, and `RUN@meta`, members by a player's meta-strategy."""
+"""Populations of a league or of one model: `RUN@pool`, all members alike, and `RUN@meta`, by a meta-strategy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 from marl.experience.league.league import LeagueExperience
 from marl.experience.league.matchmaking import systematic_sample
+from marl.experience.league.neupl import OneModelPopulationExperience
+from marl.experience.league.neupl_settings import OneModelPopulation
 from marl.experience.league.pool import POOL
 from marl.experience.league.settings import League
 from marl.runs.checkpoint import read_checkpoint, verify_policy_checksums
@@ -21,7 +23,7 @@ POPULATIONS = ("pool", "meta")
 
 @dataclass(frozen=True, slots=True)
 class PopulationMember:
-    """Earlier weights of a policy, and the share of games in which they play."""
+    """Weights of a policy, and the share of games in which they play."""
 
     policy: str
     version: int
@@ -30,6 +32,8 @@ class PopulationMember:
     """Folder of the weights."""
     weight: float
     """Probability of being drawn for an episode."""
+    role: str = ""
+    """Role whose prompts make the model this member of a one-model population, or "" for a member of a league."""
 
 
 def is_population(player_spec: str) -> bool:
@@ -43,15 +47,18 @@ def read_population(player_spec: str) -> list[PopulationMember]:
 
     The meta-strategy is that of the league's first player that meets the pool: with `by: psro` and `by: rectified` an
     equilibrium of the members' payoffs, with `by: anytime` the average mixture of the last complete phase, and
-    otherwise the probabilities with which the player meets the members.
+    otherwise the probabilities with which the player meets the members. Members of a one-model population have the
+    weights of the checkpoint, and a role each.
 
     Raises:
-        ScenarioError: if the run has no league, or its pool is empty.
+        ScenarioError: if the run has no league or one-model population, or its pool is empty.
     """
     path, _, name = player_spec.rpartition("@")
     home = RunFolder(Path(path))
     scenario = home.scenario()
     settings = scenario.experience
+    if isinstance(settings, OneModelPopulation):
+        return _members_of_one_model(home, settings, by_meta_strategy=name == "meta")
     if not isinstance(settings, League):
         raise ScenarioError(f"{player_spec}: the run has no pool; its experience is {settings.kind!r}, not 'league'")
     league = LeagueExperience(settings)
@@ -71,11 +78,29 @@ def read_population(player_spec: str) -> list[PopulationMember]:
     ]
 
 
+def _members_of_one_model(
+    home: RunFolder, settings: OneModelPopulation, *, by_meta_strategy: bool
+) -> list[PopulationMember]:
+    """Return the trained members of the one-model population in the run's folder `home`."""
+    step = home.latest_checkpoint(verify_policy_checksums)[0]
+    population = OneModelPopulationExperience(settings)
+    population.load_state_dict(read_checkpoint(home.checkpoints, step)[1]["experience"])
+    probabilities = population.member_probabilities(step)
+    policy = home.scenario().roles[settings.members[1]].policy
+    folder = home.checkpoints / f"{step:06d}" / "policies" / policy
+    members: list[PopulationMember] = []
+    for role, probability in probabilities.items():
+        weight = probability if by_meta_strategy else 1 / len(probabilities)
+        members.append(PopulationMember(policy, step, folder, weight, role))
+    return members
+
+
 def require_populations(scenario: Scenario) -> None:
     """Check that every population of the scenario's league exists and plays the scenario's game.
 
     Raises:
-        ScenarioError: if a run is missing, has no league or an empty pool, or plays another game.
+        ScenarioError: if a run is missing, has no league or an empty pool, plays another game, or its members are
+            prompts of one model, which the prompts of this scenario would not tell apart.
     """
     settings = scenario.experience
     for name, population in settings.populations.items() if isinstance(settings, League) else ():
@@ -85,7 +110,8 @@ def require_populations(scenario: Scenario) -> None:
         other = RunFolder(Path(spec.rpartition("@")[0])).scenario()
         if [other.game] != [scenario.game]:
             raise ScenarioError(f"{field}: {spec} plays {other.game!r}, not {scenario.game!r}")
-        read_population(spec)
+        if any(member.role for member in read_population(spec)):
+            raise ScenarioError(f"{field}: {spec}: its members are prompts of one model; choices: runs of a league")
 
 
 def episodes_by_share(shares: Sequence[float], episodes: int, seats: int) -> list[int]:

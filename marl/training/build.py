@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -71,19 +71,27 @@ def _model_preparation_context(scenario: Scenario, policy: str, model: ModelConf
             policies.append(name)
     if policy not in scenario.sampling_policies:
         policies += students_by_teacher(scenario).get(policy, [])
+    # A model is warmed up in seats of its roles. A league may give a role a seat in certain episodes only.
+    seatings = [] if scenario.games else seatings_of_policies(scenario, policies)
     seated = scenario
-    # A model is warmed up in a seat of its role. A league may give a role a seat in certain episodes only.
-    if not scenario.games:
-        roles = {name for name, role in scenario.roles.items() if role.policy in policies}
-        for seating in scenario.experience.seatings(scenario.seats):
-            if roles & {*seating.values()}:
-                if dict(seating) != scenario.seats:
-                    seated = scenario.model_copy(update={"seats": dict(seating)})
-                break
+    if seatings and seatings[0] != scenario.seats:
+        seated = scenario.model_copy(update={"seats": seatings[0]})
+    texts = partial(random_play_texts, seated, policies, other_seatings=seatings[1:])
     prepare_other = partial(_prepare_language_model, scenario)
     return ModelPreparation(
-        policy, partial(random_play_texts, seated, policies), partial(warm_up, seated, policies), prepare_other
+        policy, texts, partial(warm_up, seated, policies, other_seatings=seatings[1:]), prepare_other
     )
+
+
+def seatings_of_policies(scenario: Scenario, policies: Collection[str]) -> list[dict[str, str]]:
+    """Return assignments of roles (agent -> role), as few as needed for each role of `policies` to have a seat."""
+    missing = {name for name, role in scenario.roles.items() if role.policy in policies}
+    seatings: list[dict[str, str]] = []
+    for seating in scenario.experience.seatings(scenario.seats):
+        if missing & {*seating.values()}:
+            seatings.append(dict(seating))
+            missing -= {*seating.values()}
+    return seatings
 
 
 def check_teacher_vocabularies(scenario: Scenario, sources: Mapping[str, ModelSource | None]) -> None:
@@ -125,15 +133,23 @@ def _prepare_language_model(scenario: Scenario, policy: str) -> ModelSource:
     return models[policy].prepare(_model_preparation_context(scenario, policy, models[policy]))
 
 
-def warm_up(scenario: Scenario, policies: Sequence[str], base_model_folder: Path, settings: ImitationWarmUp) -> Path:
+def warm_up(
+    scenario: Scenario,
+    policies: Sequence[str],
+    base_model_folder: Path,
+    settings: ImitationWarmUp,
+    *,
+    other_seatings: Sequence[Mapping[str, str]] = (),
+) -> Path:
     """Return the folder of the model in `base_model_folder` after its warm-up. The model is trained once, then
-    cached."""
+    cached. `other_seatings` are assignments of roles (agent -> role) that are played beside the scenario's seats."""
     identity = [
         _WARM_UP_VERSION,
         base_model_folder.name,
         settings.model_dump(mode="json"),
         scenario.plain_data_for_random_play(),
         "+".join(policies),
+        *other_seatings,
     ]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     folder = base_model_folder.parent / f"{base_model_folder.name}-{digest}"
@@ -142,9 +158,9 @@ def warm_up(scenario: Scenario, policies: Sequence[str], base_model_folder: Path
     # The temporary folder has the same parent, so that the finished model can be renamed within one file system.
     with tempfile.TemporaryDirectory(dir=base_model_folder.parent, prefix=f".{folder.name}-") as temporary:
         recorded = Path(temporary) / "random.jsonl.zst"
-        write_trajectories(recorded, random_play(scenario, settings.episodes, settings.seed))
+        write_trajectories(recorded, random_play(scenario, settings.episodes, settings.seed, other_seatings))
         imitation = validate(
-            warm_up_scenario_data(scenario, policies, settings, base_model_folder, recorded), "warm-up"
+            warm_up_scenario_data(scenario, policies, settings, base_model_folder, recorded, other_seatings), "warm-up"
         )
         home, steps = RunFolder(Path(temporary) / "run"), imitation.schedule.steps
         home.create(imitation)

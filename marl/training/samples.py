@@ -35,7 +35,8 @@ def collect_samples(
             is_credited = turn.id in step_credit.credit
             reads_texts = role.policy in text_policies
             has_input = bool(completion.prompt_ids) or reads_texts
-            if not role.trainable or not is_credited or not has_input or turn.id in seen:
+            is_trained = role.trainable and turn.role not in trajectory.deal.policies
+            if not is_trained or not is_credited or not has_input or turn.id in seen:
                 continue
             seen.add(turn.id)
             sample = Sample(

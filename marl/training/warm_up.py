@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -32,11 +32,14 @@ _FIRST_REPORT_S = 5.0
 """Time after which random play reports its progress, in seconds. Each later report comes after twice the time."""
 
 
-def random_play(scenario: Scenario, episodes_per_game: int, seed: int) -> list[Trajectory]:
+def random_play(
+    scenario: Scenario, episodes_per_game: int, seed: int, other_seatings: Sequence[Mapping[str, str]] = ()
+) -> list[Trajectory]:
     """Return `episodes_per_game` episodes of each game of the scenario, in which roles play uniformly random legal
     moves.
 
-    Rule-based roles, such as verifiers, keep their own engines. The episodes of the games alternate.
+    Episodes have the scenario's seats and, in a scenario with one game, in turn those of `other_seatings` (agent ->
+    role). Rule-based roles, such as verifiers, keep their own engines. The episodes of the games alternate.
     """
     players = dict.fromkeys(scenario.policies, Random().build(None))
     simulator = simulator_from_engines(scenario, players | scenario.build_rule_based_engines(), seed)
@@ -45,8 +48,9 @@ def random_play(scenario: Scenario, episodes_per_game: int, seed: int) -> list[T
     for number in range(episodes_per_game):
         name = f"random.{number}"
         for game, game_seats in seats.items():
+            seating = (game_seats, *other_seatings)[number % (1 + len(other_seatings))]
             episode = f"{name}.{game}" if game else name
-            deals.append(Deal(episode, name, hash_to_seed(seed, name), game_seats, game=game))
+            deals.append(Deal(episode, name, hash_to_seed(seed, name), seating, game=game))
     tickets = simulator.start(deals)
     finished: dict[Ticket, Trajectory | None] = {}
     began, report_after_s = time.monotonic(), _FIRST_REPORT_S
@@ -71,16 +75,19 @@ def random_play(scenario: Scenario, episodes_per_game: int, seed: int) -> list[T
 
 
 @lru_cache(maxsize=1)
-def _random_episodes_for_vocabulary(scenario_json: str, seed: int) -> list[Trajectory]:
+def _random_episodes_for_vocabulary(scenario_json: str, seed: int, seatings_json: str) -> list[Trajectory]:
     # All policies of a scenario take their vocabulary from the same episodes, so these are cached.
-    return random_play(Scenario.model_validate_json(scenario_json), _VOCABULARY_EPISODES, seed)
+    scenario, seatings = Scenario.model_validate_json(scenario_json), json.loads(seatings_json)
+    return random_play(scenario, _VOCABULARY_EPISODES, seed, seatings)
 
 
-def random_play_texts(scenario: Scenario, policies: Sequence[str], seed: int) -> set[str]:
-    """Return the set of all prompts and answers of `policies` in random play."""
+def random_play_texts(
+    scenario: Scenario, policies: Sequence[str], seed: int, *, other_seatings: Sequence[Mapping[str, str]] = ()
+) -> set[str]:
+    """Return the set of all prompts and answers of `policies` in random play, with the seats of `random_play`."""
     roles = {name for name, role in scenario.roles.items() if role.policy in policies}
     texts: set[str] = set()
-    episodes = _random_episodes_for_vocabulary(scenario.model_dump_json(), seed)
+    episodes = _random_episodes_for_vocabulary(scenario.model_dump_json(), seed, json.dumps(other_seatings))
     for turn in chain.from_iterable(episode.turns for episode in episodes):
         if turn.role in roles:
             # Tool names and contents are joined as by the chat template of tiny models.
@@ -91,13 +98,18 @@ def random_play_texts(scenario: Scenario, policies: Sequence[str], seed: int) ->
 
 
 def warm_up_scenario_data(
-    scenario: Scenario, policies: Sequence[str], settings: ImitationWarmUp, base_model_folder: Path, recorded_path: Path
+    scenario: Scenario,
+    policies: Sequence[str],
+    settings: ImitationWarmUp,
+    base_model_folder: Path,
+    recorded_path: Path,
+    other_seatings: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
     """Return the data of the warm-up scenario, which has the same games and learns from the episodes in
     `recorded_path`.
 
     The model in `base_model_folder` becomes the first of `policies`, and learns to imitate the answers of all
-    `policies`.
+    `policies`. Prompts of roles that sit only in `other_seatings` are learned in a seated role of `policies`.
     """
     data = scenario.plain_data_for_random_play()
     pupil = policies[0]
@@ -105,6 +117,11 @@ def warm_up_scenario_data(
     for view in scenario.scenario_by_game().values():
         seated |= {*view.seats.values()}
     data["roles"] = {name: role for name, role in data["roles"].items() if name in seated}
+    renamed: dict[str, str] = {}
+    if other_seatings:
+        pupil_role = next(name for name, role in data["roles"].items() if role["policy"] in policies)
+        for seating in other_seatings:
+            renamed |= {role: pupil_role for role in seating.values() if role not in seated}
     used_policies: set[str] = set()
     for role in data["roles"].values():
         used_policies.add(role["policy"])
@@ -122,7 +139,7 @@ def warm_up_scenario_data(
     return data | {
         "policies": policy_data,
         "credit": {"baseline": {"kind": "none"}},
-        "experience": {"kind": "recorded", "path": str(recorded_path)},
+        "experience": {"kind": "recorded", "path": str(recorded_path), "roles": renamed},
         "schedule": {
             "steps": settings.steps,
             "groups": settings.batch,

@@ -37,7 +37,7 @@ _BLOCK = re.compile(r"(<!-- figures (\w+) -->\n).*?\n?(<!-- end of figures -->)"
 DASH, MINUS = "\u2013", "\u2212"
 METRIC_SCOPES = (
     *("step", "time", "episode", "game", "role", "alarm", "credit", "policy", "eval", "tree", "search", "cluster"),
-    *("queue", "dynamic", "pool", "league", "written", "recorded", "..._low"),
+    *("queue", "dynamic", "pool", "league", "neupl", "written", "recorded", "..._low"),
 )
 """First words of metrics' names, in the order of the table."""
 _BUSY = 1.5

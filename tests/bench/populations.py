@@ -4,8 +4,9 @@
 
 Games: cycles of three and five moves with unequal stakes, and a disc game (Balduzzi et al. 2019, arXiv 1901.08106).
 Each game is learned by self-play, fictitious play, PSRO, rectified PSRO, PSRO with alpha-Rank and anytime PSRO, with
-the model and learner of rps_league; a member joins the pool after every sixth update. Methods with matches for payoffs
-train fewer steps, as these matches count as episodes.
+the model and learner of rps_league; a member joins the pool after every sixth update. NeuPL is one model with the same
+settings, but a larger step size, whose prompts name six members; they learn all at once, after a member that plays at
+random. Methods with matches for payoffs train fewer steps, as these matches count as episodes.
 
 Figures, all exact NashConv: the newest policy, the uniform mixture of the pool's members, the run's own mixture
 (`RUN@meta`, by what the run itself has measured), the equilibrium of the members' exact payoffs (each agent's own), and
@@ -27,6 +28,8 @@ from _bench import ROOT, parser, report
 from league import members, strategies
 
 import marl
+from marl.commands.eval.exploitability import tabulate_strategy
+from marl.commands.eval.players import read_roster
 from marl.core.zero_sum import nash_equilibrium
 from marl.evaluation.exploitability import meta_nash_exploitability, uniform_mixture_exploitability
 from marl.evaluation.game_tree import GameTree, Strategy, build_game_tree, expected_returns, nash_conv
@@ -34,6 +37,7 @@ from marl.evaluation.mixtures import mix_strategies
 from marl.rollout.casting import RoleRequestBuilder
 from marl.runs.populations import read_population
 from marl.runs.run_folder import RunFolder
+from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
 
 EVERY, MATCHES = 6, 8
@@ -45,6 +49,13 @@ MODES = {
     "fictitious": f"{{opponents: {{pool: 1}}, by: uniform, every: {EVERY}}}",
     **{rule: f"{{opponents: {{pool: 1}}, by: {rule}, every: {EVERY}}}" for rule in (*BY_PAYOFFS, "anytime")},
 }
+"""Way to choose opponents -> settings of a league's player."""
+ONE_MODEL = {"neupl": "psro", "neupl_rectified": "rectified"}
+"""NeuPL's way to choose opponents -> rule of its interaction graph."""
+MEMBERS, STEP_SIZE = 6, 1.0e-2
+"""Number of NeuPL's members that learn, and the learner's step size: of those tried on seed 9, the best in cycle_5."""
+REMEASURED = 12
+"""Steps between two measurements of the payoffs of NeuPL's members."""
 
 
 def cycle(stakes: Sequence[int]) -> list[list[float]]:
@@ -76,6 +87,8 @@ GAMES = {"cycle_3": cycle((2, 1, 1)), "cycle_5": cycle((2, 1, 3, 1, 2)), "disc_7
 
 def planned(game: str, mode: str, seed: int, steps: int) -> Scenario:
     """Return the scenario of a run; its steps are fewer by its matches between members."""
+    if mode in ONE_MODEL:
+        return one_model(game, mode, seed, steps)
     payoffs = GAMES[game]
     settings = {"kind": "repeated_matrix", "table": [[[value, -value] for value in row] for row in payoffs]}
     base = marl.load(ROOT / "scenarios" / "rps_league.yaml").schedule
@@ -95,6 +108,37 @@ def planned(game: str, mode: str, seed: int, steps: int) -> Scenario:
     return marl.load(ROOT / "scenarios" / "rps_league.yaml", changes)
 
 
+def one_model(game: str, mode: str, seed: int, steps: int) -> Scenario:
+    """Return the scenario of a run of NeuPL, whose episodes, with its matches, are those of self-play."""
+    league = planned(game, "self_play", seed, steps)
+    names = [f"member_{number}" for number in range(1, MEMBERS + 1)]
+    roles: dict[str, Any] = {"uniform": {"kind": "player", "policy": "uniform"}}
+    for name in names:
+        prompt = f"{name} {{{{ observation }}}}"
+        roles[name] = {"kind": "player", "policy": "actor", "prompt": prompt, "sampling": {"max_tokens": 6}}
+    matches = MATCHES * len(names) * (len(names) + 1) // 2
+    size = league.schedule.groups * league.schedule.group_size
+    # Every measurement begins a block of at most `REMEASURED` steps.
+    episodes, trained = steps * size, 0
+    while episodes >= size + matches * (trained % REMEASURED == 0):
+        episodes -= size + matches * (trained % REMEASURED == 0)
+        trained += 1
+    experience = {"kind": "neupl", "members": [*roles], "by": ONE_MODEL[mode]}
+    policies = league.model_dump(mode="json", include={"policies"})["policies"]
+    data = league.model_dump(mode="json", exclude={"roles", "seats", "experience", "policies"})
+    data["schedule"] |= {"steps": trained, "rotate_seats": False}
+    policies["actor"]["learner"]["lr"] = STEP_SIZE
+    return validate(
+        data
+        | {
+            "seats": dict.fromkeys(league.seats, names[-1]),
+            "roles": roles,
+            "policies": policies | {"uniform": {"engine": {"kind": "random"}}},
+            "experience": experience | {"every": REMEASURED, "matches": MATCHES},
+        }
+    )
+
+
 def measured(game: str, mode: str, seed: int, steps: int) -> dict[str, float]:
     """Train one run; return NashConv of its newest policy and of its pool's mixtures, episodes and CPU time [s]."""
     scenario, run = planned(game, mode, seed, steps), ROOT / "runs" / "populations" / f"{game}_{mode}_{seed}"
@@ -102,18 +146,26 @@ def measured(game: str, mode: str, seed: int, steps: int) -> dict[str, float]:
     learning.whole_run(scenario, run)
     rows, last = list(RunFolder(run).rows()), scenario.schedule.steps
     tree = build_game_tree(scenario.game, RoleRequestBuilder(scenario.roles, seed), scenario.seats)
-    folders: list[Path] = [folder for folder in members(run) if int(folder.name) < last]
-    played = strategies(scenario, tree, folders)
+    own: dict[str, float] = {}
+    if mode in ONE_MODEL:
+        roster = read_roster([f"{run}@meta"])
+        played = [tabulate_strategy(scenario, entrant)[1] for entrant in roster.entrants]
+        shares = [*roster.mixtures[f"{run}@meta"].values()]
+        own = {"own": round(nash_conv(tree, mix_strategies(tree, played, shares)), 4)}
+    else:
+        folders: list[Path] = [folder for folder in members(run) if int(folder.name) < last]
+        played = strategies(scenario, tree, folders)
+        if mode != "self_play":
+            own = {"own": round(nash_conv(tree, own_mixture(tree, run, folders, played)), 4)}
     exact = [row["eval/nashconv"] for row in rows if "eval/nashconv" in row and row["step"] > last / 2]
     episodes = last * scenario.schedule.groups * scenario.schedule.group_size
-    own = {} if mode == "self_play" else {"own": round(nash_conv(tree, own_mixture(tree, run, folders, played)), 4)}
     return own | {
         "last": round(sum(exact) / len(exact), 4),
         "pool": round(uniform_mixture_exploitability(tree, played).nashconv, 4),
         "meta": round(meta_nash_exploitability(tree, played).nashconv, 4),
         "least": round(least_exploitable(tree, played), 4),
         "members": len(played),
-        "episodes": episodes + sum(row.get("league/matches", 0.0) for row in rows),
+        "episodes": episodes + sum(row.get("league/matches", row.get("neupl/matches", 0.0)) for row in rows),
         "legal_mass": round(min(row["eval/legal_mass"] for row in rows if "eval/legal_mass" in row), 4),
         "cpu_s": round(time.process_time() - started, 1),
     }
@@ -147,7 +199,7 @@ def main() -> None:
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--steps", type=int, default=96)
     line.add_argument("--games", nargs="+", choices=GAMES, default=[*GAMES])
-    line.add_argument("--modes", nargs="+", choices=MODES, default=[*MODES])
+    line.add_argument("--modes", nargs="+", choices=[*MODES, *ONE_MODEL], default=[*MODES, *ONE_MODEL])
     given = line.parse_args()
     runs: list[dict[str, Any]] = []
     for seed in given.seeds:

@@ -123,7 +123,7 @@ class _PlayerSpecParser:
         if is_population(player_spec):
             shares = self.mixtures.setdefault(player_spec, {})
             for member in read_population(player_spec):
-                entrant = self._player_with_model(member.folder)
+                entrant = self._player_with_model(member.folder, member.role)
                 shares[entrant.name] = member.weight
                 yield entrant
         elif _has_scenario_file(path):
@@ -164,10 +164,11 @@ class _PlayerSpecParser:
                 f"{player_spec}: no player of this name; choices: {', '.join(sorted(exported))}, {NAMED}"
             )
 
-    def _player_with_model(self, folder: Path) -> TournamentPlayer:
+    def _player_with_model(self, folder: Path, role: str = "") -> TournamentPlayer:
         """Return the player with the model in `folder`, and with the roles of the model's run or of the game.
 
-        The model speaks for the option `--policy`, else the last policy name in the path, else the only trained policy.
+        If `role` is not empty, all seats have this role of the model's run. The model speaks for the option `--policy`,
+        else the last policy name in the path, else the only trained policy.
         """
         run = _run_that_contains(folder)
         scenario = RunFolder(run).scenario() if run else self.scenario
@@ -192,7 +193,11 @@ class _PlayerSpecParser:
             return build_engines(policies, prepare_models(scenario, policies))
 
         weights = {file.name: checksum(file) for file in sorted(folder.iterdir()) if file.is_file()}
-        return self._make_player(str(folder), scenario, load_engines, weights, policy)
+        name = str(folder)
+        if role:
+            scenario = scenario.model_copy(update={"seats": dict.fromkeys(scenario.seats, role)})
+            name = f"{folder}:{role}"
+        return self._make_player(name, scenario, load_engines, weights, policy)
 
     def _make_player(
         self,

@@ -30,7 +30,7 @@ from marl.experience.league.matchmaking import (
 )
 from marl.experience.league.pool import POOL, SELF, PolicyPool, PoolMember
 from marl.experience.league.restricted_mixture import RestrictedMixture
-from marl.experience.league.results import MeanPayoffTable, RecentGameResults, return_margin
+from marl.experience.league.results import MeanPayoffTable, RecentGameResults, payoff_matches, return_margin
 from marl.experience.league.temporary_policies import play_with_temporary_policies
 from marl.protocols import AddedPlayer, DealsOfStep, EngineConfig, SavedWeights, Simulator, WeightArchive
 
@@ -395,13 +395,9 @@ class LeagueExperience(MetricsReporter):
         for pair, role in chosen:
             roles = (role, settings.opponent)
             first = self._payoffs.games_of(*pair)
-            for number in range(first, first + matches):
-                # Each start is played twice, with exchanged seats.
-                name = f"league.{'.'.join(pair)}.{number}"
-                seats = dict(zip(agents, roles[:: 1 if number % 2 else -1], strict=True))
-                start = hash_to_seed(self.archive.seed, "league", *pair, number // 2)
-                policies = dict(zip(roles, pair, strict=True))
-                deals.append(Deal(name, name, start, seats, "eval", policies=policies))
+            policies = dict(zip(roles, pair, strict=True))
+            for deal in payoff_matches(pair, roles, agents, range(first, first + matches), self.archive.seed):
+                deals.append(replace(deal, policies=policies))
         played, _ = self._play_with_pool_members(deals, simulator)
         for trajectory in played:
             (role, row), (other, column) = trajectory.deal.policies.items()

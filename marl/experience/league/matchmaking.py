@@ -124,6 +124,28 @@ def opponent_probabilities(
             return alpha_rank_probabilities(payoffs)
 
 
+def interaction_graph(
+    rule: Literal["uniform", "latest", "psro", "rectified", "alpha_rank"], payoffs: Sequence[Sequence[float]]
+) -> list[list[float]]:
+    """Return the interaction graph of a population: row i holds the probabilities with which member i meets each
+    member (NeuPL, Liu et al. 2022, 2202.07415).
+
+    A member meets earlier members alone, by the meta-strategy of a pool that ends just before it, so that each row
+    depends on the payoffs of earlier members only. The first member meets nobody: its row has the sum 0.
+
+    Args:
+        rule: distribution over the earlier members, as in `OneModelPopulation.by`.
+        payoffs: payoff of each member against each other member.
+    """
+    count = len(payoffs)
+    graph = [[0.0] * count]
+    for index in range(1, count):
+        earlier_payoffs = [row[:index] for row in payoffs[:index]]
+        row = opponent_probabilities(rule, 0.0, [0.5] * index, earlier_payoffs, index - 1)
+        graph.append([*row, *[0.0] * (count - index)])
+    return graph
+
+
 def systematic_sample(choices: Sequence[_Choice], weights: Sequence[float], count: int, offset: float) -> list[_Choice]:
     """Return `count` choices, in the order of `choices`, by systematic sampling with an offset in [0, 1).
 

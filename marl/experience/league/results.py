@@ -10,6 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from marl.core.graph import Trajectory
+from marl.core.seeds import hash_to_seed
+from marl.core.types import Deal
 
 
 def return_margin(trajectory: Trajectory, role: str, opponent_role: str) -> float:
@@ -21,6 +23,27 @@ def return_margin(trajectory: Trajectory, role: str, opponent_role: str) -> floa
         if seated_role in returns:
             returns[seated_role].append(episode_returns.get(agent, 0.0))
     return fmean(returns[role]) - fmean(returns[opponent_role])
+
+
+def payoff_matches(
+    pair: tuple[str, str], roles: tuple[str, str], agents: Sequence[str], numbers: range, seed: int
+) -> list[Deal]:
+    """Return the deals of matches between two members of a population. Each start is played twice, with exchanged
+    seats.
+
+    Args:
+        pair: names of the two members.
+        roles: roles of the two members in the matches.
+        agents: the two agents of the game.
+        numbers: numbers of the matches; equal numbers are equal matches.
+        seed: seed of the run.
+    """
+    deals: list[Deal] = []
+    for number in numbers:
+        name = f"league.{'.'.join(pair)}.{number}"
+        seats = dict(zip(agents, roles[:: 1 if number % 2 else -1], strict=True))
+        deals.append(Deal(name, name, hash_to_seed(seed, "league", *pair, number // 2), seats, "eval"))
+    return deals
 
 
 @dataclass(slots=True)

@@ -102,7 +102,7 @@ FAULTS = (
     ),
     Fault(("cut",), "nim_self_play", "max_tokens of 2", ("roles.player.sampling.max_tokens=2", "schedule.steps=8")),
     Fault(
-        ("return_fell",),
+        ("return_fell", "constant"),
         "kuhn_frozen_opponent",
         "a learning rate that rises to 100 times the shipped one within 40 updates",
         ("policies.student.learner.lr=0.2", "policies.student.learner.warm_up=40", "schedule.steps=70"),

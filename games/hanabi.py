@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from marl.core.types import EpisodeMeasuresAndNewStarts
 from marl.engines.scripted import ScriptedConfig
 from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig
+from marl.games.hanabi_optimum import HanabiOptimum, HanabiSizes
 from marl.games.marked_events import ObservationLine, observation_with_origins
 from marl.protocols import EngineConfig, StateRendering
 
@@ -55,7 +56,7 @@ class HintingPlayer(ScriptedConfig):
 
 
 class HanabiConfig(TextGameConfig):
-    """Hanabi. All players get one point for each card of the fireworks; an illegal move costs all 1."""
+    """Hanabi. All players get one point when a card joins the fireworks; an illegal move costs all 1."""
 
     kind: str = "hanabi"
     players: int = Field(default=2, ge=2, le=3)
@@ -95,6 +96,17 @@ class HanabiConfig(TextGameConfig):
     def max_score(self) -> int:
         """Number of points of complete fireworks, an upper bound of the score."""
         return self.colours * self.ranks
+
+    def optimal_score(self) -> float | None:
+        """Return the expected score of the best team, or None if its computation would take minutes.
+
+        It is known for two players with one card each and at most four kinds of cards (seconds).
+        """
+        if (self.players, self.hand) != (2, 1) or self.max_score > 4:
+            return None
+        sizes = HanabiSizes(COLOURS[: self.colours], self.ranks, self.hints, self.lives, self.keeps_points)
+        optimum = HanabiOptimum(sizes)
+        return optimum.value(optimum.start)
 
     def build(self) -> Hanabi:
         return Hanabi(self)
@@ -207,7 +219,7 @@ class Hanabi(TextGame):
         parts.append(f"discards {' '.join(sorted(self.discards)) or 'none'}")
         for other in (*self.seats[me + 1 :], *self.seats[:me]):
             cards = zip(self.hands[other], map("_".join, self.known[other]), strict=True)
-            parts.append(f"{other} {' '.join(f'{card} {facts}' for card, facts in cards)}")
+            parts.append(" ".join([other, *(f"{card} {facts}" for card, facts in cards)]))
         return " . ".join([*parts, f"you {' '.join(map('_'.join, self.known[agent]))}"])
 
     def describe_observation(self, agent: str) -> str:
@@ -240,7 +252,7 @@ class Hanabi(TextGame):
         return True
 
     def apply_action(self, action: str) -> NextAgent | FinalRewards:
-        agent = self.agent_selection
+        agent, score_before = self.agent_selection, self.score
         self.last_moves -= not self.deck
         verb, target, *fact = action.split(" ")
         text = f"{agent} : {action}"
@@ -254,8 +266,12 @@ class Hanabi(TextGame):
                 self.hands[agent].append(self.deck.pop(0))
                 self.known[agent].append((self.colours, self.ranks))
         self.events.append(ObservationLine(text, None, ((agent, self.steps_taken - 1),)))
+        # Points are paid when they are gained, as in OpenSpiel, so that credit can tell which move gained them.
+        gained = dict.fromkeys(self.seats, float(self.score - score_before))
         if not self.lives or not self.last_moves or self.score == self.config.max_score:
-            return dict.fromkeys(self.seats, float(self.score))
+            return gained
+        if any(gained.values()):
+            self.add_rewards(gained, cause="a card fits")
         return self.seats[(self.seats.index(agent) + 1) % len(self.seats)]
 
     def _give_hint(self, listener: str, colour_or_rank: str) -> None:

@@ -36,6 +36,7 @@ from marl.core.seeds import hash_to_seed
 from marl.core.types import Deal
 from marl.evaluation.evaluate import EXACT_METRICS, opponent_engine_settings
 from marl.evaluation.held_out import summarize_episodes
+from marl.games.hanabi import HanabiConfig
 from marl.metrics.trajectory_metrics import metric_names_in_all_games
 from marl.models.tiny import Tiny
 from marl.protocols import Engine, ImitationWarmUp
@@ -188,6 +189,8 @@ def compared(run: Path, task: str) -> dict[str, float]:
         for measure, bound in product(measures, ("", "_low", "_high")):
             # A measure with the same value in all episodes has no interval.
             figures[f"{measure}{bound}/{who}"] = found.get(f"{measure}{bound}", found[measure])
+    if isinstance(checked.game, HanabiConfig) and (optimum := checked.game.optimal_score()) is not None:
+        figures["score/optimum"] = optimum
     return figures
 
 

@@ -69,7 +69,7 @@ def expect_agreement(config: HanabiConfig, seeds: range) -> None:
                 theirs.apply_action(next(a for a in theirs.legal_actions() if card in theirs.action_to_string(a)))
             assert theirs.is_terminal() == over(game)
             if theirs.is_terminal():
-                assert theirs.returns() == [game.rewards[agent] for agent in game.seats]
+                assert theirs.returns() == [float(game.score)] * len(game.seats)
                 break
             text, player = str(theirs), theirs.current_player()
             assert game.agent_selection == f"player_{player}"
@@ -87,6 +87,7 @@ def expect_agreement(config: HanabiConfig, seeds: range) -> None:
             move = rng.choices(legal, [0.4 if option.startswith("play") else 1.0 for option in legal])[0]
             theirs.apply_action(actions[move])
             game.step(move)
+            assert theirs.rewards() == [game.rewards[agent] for agent in game.seats]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -112,13 +113,18 @@ def test_a_player_reads_the_table_the_other_hand_and_the_facts_of_its_own_cards(
     assert game.observe("player_1")["text"].split("\n")[0].endswith("player_0 R1 RY_123 Y2 RY_123 . you RY_2 RY_13")
 
 
-def test_points_are_paid_at_the_end_and_lost_with_the_last_life() -> None:
-    game = played("play 1", "play 1", "play 2")
-    assert not over(played("play 1", "play 1"))
-    assert game.rewards == {"player_0": 0.0, "player_1": 0.0}
+def test_points_are_paid_when_a_card_fits_and_lost_with_the_last_life() -> None:
+    game = played("play 1", "play 1")
+    assert not over(game)
+    assert game.rewards == {"player_0": 1.0, "player_1": 1.0}
+    game.step("play 2")
+    assert over(game)
+    assert game.rewards == {"player_0": -2.0, "player_1": -2.0}
     assert game.episode_measures().measures == {"score": 0.0, "score_share": 0.0, "lives": 0.0}
-    kept = played("play 1", "play 1", "play 1", keeps_points=True)
-    assert kept.rewards == {"player_0": 2.0, "player_1": 2.0}
+    kept = played("play 1", "play 1", "play 2", keeps_points=True)
+    assert over(kept)
+    assert kept.rewards == {"player_0": 0.0, "player_1": 0.0}
+    assert kept.episode_measures().measures["score"] == 2.0
     assert played("play 3").rewards == {"player_0": -1.0, "player_1": -1.0}
 
 

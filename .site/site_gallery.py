@@ -24,7 +24,7 @@ NONE = "Example, not measured"
 """Words in the first comment of a scenario without figures."""
 DASH = "\N{EN DASH}"
 SUCCESS = "success on held-out problems"
-_MEASURE = re.compile(r"NashConv|wins|probability|share of|accuracy|success|return")
+_MEASURE = re.compile(r"NashConv|wins|probability|share of|accuracy|success|return|score")
 """Words by which a row names its figure; others show success."""
 _ELSEWHERE = "{kind: openai, base_url: 'http://127.0.0.1:9/v1', model: none, key_env: null}"
 _CHANGES = re.compile(r"# yaml-language-server.*\n")

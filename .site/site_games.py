@@ -34,8 +34,8 @@ VALUES = {
     "taboo": "unknown",
     "werewolf": "unknown; of five players, the village wins .17 of random games and .47 of `honest` ones",
     "codenames": "unknown; one team finds .79 of its words with the player `topics`, and .38 by random play",
-    "hanabi": "at most `colours` · `ranks`; with the 12 cards of `hanabi.yaml`, `hints` players score 3.6 of 6 points, "
-    "and random ones 2.1",
+    "hanabi": "with one card each, the best team of two is computed exactly: 2.92 of 3 points with the six cards of "
+    "`hanabi.yaml`; with 12 cards and two each, `hints` players score 3.6 of 6 points, and random ones 2.1",
     "communication": "exact with one round and at most four agents; the player `best_choices`",
     "repeated_matrix": "a linear programme solves each zero-sum table",
 }

@@ -1,17 +1,19 @@
 """What self-play in a game is worth when the game is disguised: recall, or reasoning that follows the rules?
 
-    python tests/bench/disguise.py [--seeds 0 1 2] [--games kuhn nim tic_tac_toe] [--budget 1] [--resume] [--out FILE]
+    python tests/bench/disguise.py [--seeds 0 1 2] [--games kuhn nim tic_tac_toe] [--budget 1] [--resume] [--add]
+        [--out FILE]
 
 A tiny model learns a game by self-play as in its scenario, but for fewer steps (`--budget 0.1`: a tenth). The same game
 with `disguise: 1` is measured beside it and never played: other words, numbers and names, another order of moves, the
 same tree. The warm-up imitates random legal play of both, so that the model knows the words and the answers' format of
 both. All figures are exact: NashConv of Kuhn poker, and the probability of an optimal move in Nim and tic-tac-toe, over
 the legal moves; and the probability of legal moves. Runs go to runs/disguise/; `--resume` goes on with runs that an
-interrupted measurement has left.
+interrupted measurement has left, and `--add` keeps the other games of the result file.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import yaml
@@ -24,7 +26,7 @@ from marl.scenario.schema import Scenario
 
 FIGURES = {"kuhn": "nashconv", "nim": "optimal", "tic_tac_toe": "optimal"}
 """Game -> exact figure of `evaluate`."""
-STEPS = {"kuhn": 200, "nim": 100, "tic_tac_toe": 60}
+STEPS = {"kuhn": 100, "nim": 100, "tic_tac_toe": 50}
 """Game -> training steps; the scenarios have 2,000, 100 and 450."""
 RUNS = ROOT / "runs" / "disguise"
 
@@ -64,8 +66,9 @@ def main() -> None:
     line.add_argument("--games", nargs="+", choices=list(FIGURES), default=list(FIGURES))
     line.add_argument("--budget", type=float, default=1.0)
     line.add_argument("--resume", action="store_true", help="go on with runs that were interrupted")
+    line.add_argument("--add", action="store_true", help="keep the other games of the result file")
     given = line.parse_args()
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = json.loads(given.out.read_text())["figures"] if given.add else {}
     for game in given.games:
         runs = [measure(game, seed, given.budget, resume=given.resume) for seed in given.seeds]
         figures[game] = {"runs": runs}

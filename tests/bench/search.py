@@ -88,8 +88,8 @@ REBUILT = {
     **{"tic_tac_toe": 3836, "connect_four": 1931},
     **{"openspiel tic_tac_toe": 2039, "openspiel connect_four": 959},
 }
-"""Game -> simulations a CPU second of commit ccb2bf5e with the same settings, median of three measurements on the machine
-of the result, before copies by `clone` and `random_returns`."""
+"""Game -> simulations a CPU second of commit ccb2bf5e with the same settings, before copies by `clone` and
+`random_returns`: median of three measurements on the machine of the result."""
 
 
 class Stopwatch(Evaluator):

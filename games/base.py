@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 import reprlib
@@ -31,7 +30,7 @@ _API_TEST_OPTIONS = {"options": 1}
 
 _SHALLOW_COPIED = ("infos", "reward_components", "reward_causes")
 """Attributes of a game whose items never change in place: every step replaces them, so copies share the items."""
-_NOT_COPIED = ("_rng", "_observation_and_action_spaces_by_agent", "state_space", "metadata")
+_NOT_COPIED = ("_rng", "_rng_state", "_observation_and_action_spaces_by_agent", "state_space", "metadata")
 MAX_REWARD = 1e100
 """Maximum absolute value of a reward: the square of a larger reward could overflow a float."""
 NextAgent = str
@@ -153,6 +152,8 @@ class TextGame(RenderedGame):
         self.illegal = illegal
         self._seed: int | None = 0
         self._rng: random.Random | None = None
+        self._rng_state: tuple[Any, ...] | None = None
+        """State of the generator from which this game was copied, until this game draws a number."""
 
     @cached_property
     def penalty(self) -> float:
@@ -169,6 +170,8 @@ class TextGame(RenderedGame):
         # The generator is created at the first draw, since seeding is slow and most copies of a game draw nothing.
         if self._rng is None:
             self._rng = random.Random(self._seed)
+            if self._rng_state is not None:
+                self._rng.setstate(self._rng_state)
         return self._rng
 
     # --- implemented by games --------------------------------------------------------------------------------------
@@ -267,7 +270,7 @@ class TextGame(RenderedGame):
             if name not in self.reset_options:
                 hint = choices_hint(name, list(self.reset_options))
                 raise ValueError(f"{self.name}: unknown reset option {name!r}; {hint}")
-        self._seed, self._rng = seed, None
+        self._seed, self._rng, self._rng_state = seed, None, None
         self.steps_taken = 0
         """Number of steps so far, including the current step."""
         self.agents = agents = list(self.seats)
@@ -332,19 +335,22 @@ class TextGame(RenderedGame):
         `copy.deepcopy`. A subclass overrides this method if an attribute needs another way of copying.
         """
         other = type(self).__new__(type(self))
-        memo = self.fast_copies()
+        memo, attributes = self.fast_copies(), vars(other)
         for name, attribute in vars(self).items():
             if name in _SHALLOW_COPIED:
-                vars(other)[name] = copy.copy(attribute)
+                attributes[name] = attribute.copy()
             elif name not in _NOT_COPIED:
-                vars(other)[name] = fast_deepcopy(attribute, memo)
-        other.metadata, other._rng = self.metadata, None
-        if seed is not None:
-            other._seed = seed
-        elif self._rng is not None:
-            other._rng = random.Random()
-            other._rng.setstate(self._rng.getstate())
+                attributes[name] = fast_deepcopy(attribute, memo)
+        other.metadata = self.metadata
+        self._set_random_numbers_of_copy(other, seed)
         return other
+
+    def _set_random_numbers_of_copy(self, other: Self, seed: int | None) -> None:
+        """Let `other` draw the random numbers of `seed`, or without one those that this game would draw next."""
+        other._rng, other._rng_state = None, None
+        other._seed = self._seed if seed is None else seed
+        if seed is None:
+            other._rng_state = self._rng_state if self._rng is None else self._rng.getstate()
 
     def fast_copies(self) -> dict[int, Any]:
         """Return id of an object of this game -> its copy, for objects with a faster way than a deep copy."""

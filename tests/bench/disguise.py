@@ -26,7 +26,7 @@ from marl.scenario.schema import Scenario
 
 FIGURES = {"kuhn": "nashconv", "nim": "optimal", "tic_tac_toe": "optimal"}
 """Game -> exact figure of `evaluate`."""
-STEPS = {"kuhn": 100, "nim": 300, "tic_tac_toe": 40}
+STEPS = {"kuhn": 100, "nim": 100, "tic_tac_toe": 40}
 """Game -> training steps; the scenarios have 2,000, 100 and 450."""
 RUNS = ROOT / "runs" / "disguise"
 

@@ -41,7 +41,7 @@ def install_and_train(commands: list[str], folder: Path) -> dict[str, Any]:
     """Run `commands` in a fresh environment and a copy of the committed files, both in `folder`.
 
     Raises:
-        RuntimeError: if a command fails; the message holds the end of its output.
+        RuntimeError: if a command fails.
     """
     environment, checkout = folder / "venv", folder / "marl"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
@@ -53,22 +53,8 @@ def install_and_train(commands: list[str], folder: Path) -> dict[str, Any]:
     output = ""
     for command in commands:
         started = time.perf_counter()
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=checkout,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        output = output_of(command, checkout, variables)
         seconds[command.split()[0]] += time.perf_counter() - started
-        output = done.stdout
-        if done.returncode:
-            raise RuntimeError(f"{command}\n{output[-3000:]}")
     packages = next((environment / "lib").glob("python*")) / "site-packages"
     sizes = {entry.name: mebibytes(entry) for entry in packages.iterdir() if entry.is_dir()}
     largest = sorted(sizes, key=lambda name: -sizes[name])[:4]
@@ -79,6 +65,29 @@ def install_and_train(commands: list[str], folder: Path) -> dict[str, Any]:
         "largest_mib": {name: sizes[name] for name in largest},
         "printed": [line for line in output.splitlines() if line.startswith("NashConv")],
     }
+
+
+def output_of(command: str, folder: Path, variables: dict[str, str]) -> str:
+    """Return the output of a command of the shell that runs in `folder` with these environment variables.
+
+    Raises:
+        RuntimeError: if the command fails; the message holds the end of its output.
+    """
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command}\n{done.stdout[-3000:]}")
+    return done.stdout
 
 
 def mebibytes(folder: Path) -> int:

@@ -27,9 +27,9 @@ from typing import Any, ClassVar, NamedTuple
 from _bench import ROOT, parser, report, silent
 
 import marl
-from marl.core.types import Credit, Metrics, Verdict
+from marl.core.types import Credit, Metrics, Verdict, VerifierCase
 from marl.metrics.alarms import is_alarm_metric, watched_metric
-from marl.protocols import AssignConfig, Evidence, VerifierCase, VerifierConfig
+from marl.protocols import AssignConfig, Evidence, VerifierConfig
 from marl.runs.run_folder import RunFolder
 from marl.scenario.alarms import AlarmKind
 from marl.scenario.load import ScenarioError

@@ -64,7 +64,7 @@ class IllegalMoveHandling(Config):
     """Number of further attempts that an agent gets after an illegal move; only the last illegal attempt costs."""
     then: Literal["forfeit", "penalty", "random"] = "forfeit"
     """Consequence of an illegal last attempt: `forfeit` ends the game at a cost, `penalty` plays a uniformly random
-    legal move at a cost, `random` plays a uniformly random legal move at no cost."""
+    legal move (of some games with free text: an example move) at a cost, `random` does so at no cost."""
     penalty: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Cost of an illegal move for its agent, in units of reward (default: the game's `default_penalty`)."""
 
@@ -90,10 +90,7 @@ class TextGameConfig(RenderableGameConfig):
 
     def build_parallel_environment(self, render_mode: str | None = None) -> ParallelEnv[str, Observation, str]:
         if self.illegal.retry and self.is_simultaneous():
-            raise ValueError(
-                f"illegal.retry: {self.illegal.retry}, but a parallel environment asks each agent once a round; "
-                "choices: 0"
-            )
+            raise ValueError(f"illegal.retry: {self.illegal.retry}, but parallel games ask each agent once; choices: 0")
         return super().build_parallel_environment(render_mode)
 
     def forfeit_cost(self) -> float | None:
@@ -132,6 +129,8 @@ class TextGame(RenderedGame):
     """Names of the options that `reset(options=...)` accepts, each of which fixes a part of the start."""
     enumerates_legal_moves: ClassVar[bool] = False
     """True if `legal_actions` always lists the legal moves, although `all_actions` is None."""
+    plays_examples: ClassVar[bool] = False
+    """True if one of `example_actions` can be played instead of an illegal move where any text can be a move."""
     disguise: Disguise | None = None
     """Words and names of moves that agents read and say instead of the game's own, or None for the game's own."""
     rules: str = ""
@@ -144,7 +143,8 @@ class TextGame(RenderedGame):
     def __init__(
         self, agents: tuple[str, ...], illegal: IllegalMoveHandling, vocabulary: tuple[str, ...] | None = None
     ) -> None:
-        if vocabulary is None and not self.enumerates_legal_moves and illegal.then != "forfeit":
+        replaceable = vocabulary is not None or self.enumerates_legal_moves or self.plays_examples
+        if illegal.then != "forfeit" and not replaceable:
             raise ValueError(f"illegal.then: {illegal.then!r} needs a game with a list of moves; choices: forfeit")
         super().__init__(self.name, agents)
         self.all_actions = vocabulary
@@ -417,7 +417,7 @@ class TextGame(RenderedGame):
         self.infos = {agent: {} for agent in self.agents}
 
     def _retry_or_replace_illegal_move(self, agent: str) -> str | None:
-        """Let `agent` try again, or pay the penalty; return a random legal move to play instead, or None."""
+        """Let `agent` try again, or pay the penalty; return a random move to play instead, or None."""
         if self._attempt < self.illegal.retry:
             self._ask_agent_for_move(agent, self._attempt + 1)
             return None
@@ -426,7 +426,7 @@ class TextGame(RenderedGame):
         if self.illegal.then == "forfeit":
             self._end_game()
             return None
-        return self.rng.choice(self._legal or ())
+        return self.rng.choice(self._legal or self.example_actions(agent))
 
     def _illegal_move_rewards(self, offender: str) -> dict[str, float]:
         """Return agent -> reward for an illegal move of `offender`; in zero-sum games opponents share the penalty."""

@@ -22,7 +22,8 @@ VALUES = {
     "kuhn_poker": "-1/18 chips a hand for the first player (Kuhn 1950); the player `nash`",
     "leduc_poker": "-.0856 chips a hand for the first player (OpenSpiel's exact solver, the same game)",
     "holdem": "unknown: too many deals; the player `equity`, which never bluffs",
-    "liars_dice": "exact by NashConv with one die of up to five faces",
+    "liars_dice": "1/9 for the first player with one die of three faces (OpenSpiel's CFR+, the same game); exact by "
+    "NashConv with one die of up to five faces",
     "goofspiel": "0, by symmetry; exact by NashConv with few cards",
     "colonel_blotto": "0 with equal troops, by symmetry; a linear programme finds an equilibrium, the player `nash`",
     "first_price_auction": "bid (n - 1)/n of the value, for continuous values (Vickrey 1961); the player `nash`",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 import reprlib
@@ -31,7 +30,7 @@ _API_TEST_OPTIONS = {"options": 1}
 
 _SHALLOW_COPIED = ("infos", "reward_components", "reward_causes")
 """Attributes of a game whose items never change in place: every step replaces them, so copies share the items."""
-_NOT_COPIED = ("_rng", "_observation_and_action_spaces_by_agent", "state_space", "metadata")
+_NOT_COPIED = ("_rng", "_rng_state", "_observation_and_action_spaces_by_agent", "state_space", "metadata")
 MAX_REWARD = 1e100
 """Maximum absolute value of a reward: the square of a larger reward could overflow a float."""
 NextAgent = str
@@ -65,7 +64,7 @@ class IllegalMoveHandling(Config):
     """Number of further attempts that an agent gets after an illegal move; only the last illegal attempt costs."""
     then: Literal["forfeit", "penalty", "random"] = "forfeit"
     """Consequence of an illegal last attempt: `forfeit` ends the game at a cost, `penalty` plays a uniformly random
-    legal move at a cost, `random` plays a uniformly random legal move at no cost."""
+    legal move (of some games with free text: an example move) at a cost, `random` does so at no cost."""
     penalty: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Cost of an illegal move for its agent, in units of reward (default: the game's `default_penalty`)."""
 
@@ -91,10 +90,7 @@ class TextGameConfig(RenderableGameConfig):
 
     def build_parallel_environment(self, render_mode: str | None = None) -> ParallelEnv[str, Observation, str]:
         if self.illegal.retry and self.is_simultaneous():
-            raise ValueError(
-                f"illegal.retry: {self.illegal.retry}, but a parallel environment asks each agent once a round; "
-                "choices: 0"
-            )
+            raise ValueError(f"illegal.retry: {self.illegal.retry}, but parallel games ask each agent once; choices: 0")
         return super().build_parallel_environment(render_mode)
 
     def forfeit_cost(self) -> float | None:
@@ -133,6 +129,8 @@ class TextGame(RenderedGame):
     """Names of the options that `reset(options=...)` accepts, each of which fixes a part of the start."""
     enumerates_legal_moves: ClassVar[bool] = False
     """True if `legal_actions` always lists the legal moves, although `all_actions` is None."""
+    plays_examples: ClassVar[bool] = False
+    """True if one of `example_actions` can be played instead of an illegal move where any text can be a move."""
     disguise: Disguise | None = None
     """Words and names of moves that agents read and say instead of the game's own, or None for the game's own."""
     rules: str = ""
@@ -145,7 +143,8 @@ class TextGame(RenderedGame):
     def __init__(
         self, agents: tuple[str, ...], illegal: IllegalMoveHandling, vocabulary: tuple[str, ...] | None = None
     ) -> None:
-        if vocabulary is None and not self.enumerates_legal_moves and illegal.then != "forfeit":
+        replaceable = vocabulary is not None or self.enumerates_legal_moves or self.plays_examples
+        if illegal.then != "forfeit" and not replaceable:
             raise ValueError(f"illegal.then: {illegal.then!r} needs a game with a list of moves; choices: forfeit")
         super().__init__(self.name, agents)
         self.all_actions = vocabulary
@@ -153,6 +152,8 @@ class TextGame(RenderedGame):
         self.illegal = illegal
         self._seed: int | None = 0
         self._rng: random.Random | None = None
+        self._rng_state: tuple[Any, ...] | None = None
+        """State of the generator from which this game was copied, until this game draws a number."""
 
     @cached_property
     def penalty(self) -> float:
@@ -169,6 +170,8 @@ class TextGame(RenderedGame):
         # The generator is created at the first draw, since seeding is slow and most copies of a game draw nothing.
         if self._rng is None:
             self._rng = random.Random(self._seed)
+            if self._rng_state is not None:
+                self._rng.setstate(self._rng_state)
         return self._rng
 
     # --- implemented by games --------------------------------------------------------------------------------------
@@ -267,7 +270,7 @@ class TextGame(RenderedGame):
             if name not in self.reset_options:
                 hint = choices_hint(name, list(self.reset_options))
                 raise ValueError(f"{self.name}: unknown reset option {name!r}; {hint}")
-        self._seed, self._rng = seed, None
+        self._seed, self._rng, self._rng_state = seed, None, None
         self.steps_taken = 0
         """Number of steps so far, including the current step."""
         self.agents = agents = list(self.seats)
@@ -332,19 +335,22 @@ class TextGame(RenderedGame):
         `copy.deepcopy`. A subclass overrides this method if an attribute needs another way of copying.
         """
         other = type(self).__new__(type(self))
-        memo = self.fast_copies()
+        memo, attributes = self.fast_copies(), vars(other)
         for name, attribute in vars(self).items():
             if name in _SHALLOW_COPIED:
-                vars(other)[name] = copy.copy(attribute)
+                attributes[name] = attribute.copy()
             elif name not in _NOT_COPIED:
-                vars(other)[name] = fast_deepcopy(attribute, memo)
-        other.metadata, other._rng = self.metadata, None
-        if seed is not None:
-            other._seed = seed
-        elif self._rng is not None:
-            other._rng = random.Random()
-            other._rng.setstate(self._rng.getstate())
+                attributes[name] = fast_deepcopy(attribute, memo)
+        other.metadata = self.metadata
+        self._set_random_numbers_of_copy(other, seed)
         return other
+
+    def _set_random_numbers_of_copy(self, other: Self, seed: int | None) -> None:
+        """Let `other` draw the random numbers of `seed`, or without one those that this game would draw next."""
+        other._rng, other._rng_state = None, None
+        other._seed = self._seed if seed is None else seed
+        if seed is None:
+            other._rng_state = self._rng_state if self._rng is None else self._rng.getstate()
 
     def fast_copies(self) -> dict[int, Any]:
         """Return id of an object of this game -> its copy, for objects with a faster way than a deep copy."""
@@ -411,7 +417,7 @@ class TextGame(RenderedGame):
         self.infos = {agent: {} for agent in self.agents}
 
     def _retry_or_replace_illegal_move(self, agent: str) -> str | None:
-        """Let `agent` try again, or pay the penalty; return a random legal move to play instead, or None."""
+        """Let `agent` try again, or pay the penalty; return a random move to play instead, or None."""
         if self._attempt < self.illegal.retry:
             self._ask_agent_for_move(agent, self._attempt + 1)
             return None
@@ -420,7 +426,7 @@ class TextGame(RenderedGame):
         if self.illegal.then == "forfeit":
             self._end_game()
             return None
-        return self.rng.choice(self._legal or ())
+        return self.rng.choice(self._legal or self.example_actions(agent))
 
     def _illegal_move_rewards(self, offender: str) -> dict[str, float]:
         """Return agent -> reward for an illegal move of `offender`; in zero-sum games opponents share the penalty."""

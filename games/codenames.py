@@ -146,6 +146,7 @@ class Codenames(TextGame):
 
     name = "codenames"
     reset_options = ("words", "key")
+    plays_examples = True
 
     def __init__(self, config: CodenamesConfig) -> None:
         self.config = config

@@ -131,8 +131,8 @@ class ConnectFour(TextGame):
     def random_returns(self, random_number: Callable[[], float]) -> tuple[float, ...]:
         board, position = self.config.board, self.position
         while not board.is_over(position):
-            columns = board.open_columns(position)
-            position = board.drop_disc(position, COLUMNS.index(columns[int(random_number() * len(columns))]))
+            columns = board.open_column_indices(position)
+            position = board.drop_disc(position, columns[int(random_number() * len(columns))])
         if not board.last_mover_won(position):
             return 0.0, 0.0
         return (1.0, -1.0) if position.moves % 2 else (-1.0, 1.0)

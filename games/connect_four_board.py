@@ -44,6 +44,8 @@ class BoardRules:
         column = (1 << rows) - 1
         self.floor = tuple(1 << self.height * index for index in range(columns))
         """Bit of the lowest cell of each column, from left to right."""
+        self._top = tuple([bit << rows - 1 for bit in self.floor])
+        """Bit of the highest cell of each column, from left to right."""
         self.column = tuple(column * bit for bit in self.floor)
         """Bitboard of all cells of each column, from left to right."""
         self.all = sum(self.column)
@@ -79,8 +81,12 @@ class BoardRules:
 
     def open_columns(self, position: BoardState) -> tuple[str, ...]:
         """Return the letters of the columns with an empty cell."""
+        return tuple([COLUMNS[index] for index in self.open_column_indices(position)])
+
+    def open_column_indices(self, position: BoardState) -> list[int]:
+        """Return the indices of the columns with an empty cell."""
         discs = position.discs
-        return tuple([COLUMNS[index] for index, bit in enumerate(self.floor) if not discs & bit << self.rows - 1])
+        return [index for index, bit in enumerate(self._top) if not discs & bit]
 
     def drop_disc(self, position: BoardState, column: int) -> BoardState:
         """Return the position after the player to move has dropped a disc into an open column."""

@@ -20,7 +20,7 @@ def fast_deepcopy(value: _Value, memo: dict[int, Any]) -> _Value:
     `memo` maps the id of a container to its copy: two attributes with a common container have a common copy of it.
     """
     kind = type(value)
-    if kind in _IMMUTABLE_TYPES or isinstance(value, Config):
+    if kind in _IMMUTABLE_TYPES:
         return value
     if kind is tuple:
         # Most tuples of a game hold moves or agents: texts, which need no copy.
@@ -30,9 +30,15 @@ def fast_deepcopy(value: _Value, memo: dict[int, Any]) -> _Value:
     if id(value) in memo:
         return memo[id(value)]
     if kind is dict:
-        memo[id(value)] = {key: fast_deepcopy(item, memo) for key, item in value.items()}  # type: ignore[attr-defined]
+        copied: dict[Any, Any] = {}
+        for key, item in value.items():  # type: ignore[attr-defined]
+            copied[key] = item if type(item) in _IMMUTABLE_TYPES else fast_deepcopy(item, memo)
+        memo[id(value)] = copied
     elif kind is list or kind is set:
-        memo[id(value)] = kind([fast_deepcopy(item, memo) for item in value])  # type: ignore[attr-defined,call-arg]
+        items = [item if type(item) in _IMMUTABLE_TYPES else fast_deepcopy(item, memo) for item in value]  # type: ignore[attr-defined]
+        memo[id(value)] = kind(items)  # type: ignore[call-arg]
+    elif isinstance(value, Config):
+        return value
     elif isinstance(value, AECEnv | ParallelEnv | Env):
         # Most PettingZoo environments inherit `EzPickle`, so `copy.deepcopy` would construct them anew, without state.
         memo[id(value)] = environment = object.__new__(kind)

@@ -44,6 +44,7 @@ def put_mark(board: str, cell: str) -> str:
     return board[:index] + MARKS[player_to_move(board)] + board[index + 1 :]
 
 
+@cache
 def has_three_in_a_row(board: str) -> bool:
     """Return True if a player has three in a row, which only the last player to move can have."""
     return any(board[a] != "." and board[a] == board[b] == board[c] for a, b, c in LINES)

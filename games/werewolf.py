@@ -128,6 +128,7 @@ class WerewolfGame(TextGame):
 
     name = "werewolf"
     reset_options = ("names",)
+    plays_examples = True
 
     def __init__(self, config: WerewolfConfig) -> None:
         self.config, self.roles = config, dict(config.role_of_agent)

@@ -76,6 +76,12 @@ class WerewolfPlayer(ScriptedConfig):
     players recognizes a werewolf that `lies`, because nobody else accuses, but not one that imitates them."""
 
     def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        # Where any text can be a move, `moves` are example answers in the format of the role, such as `[nothing]`.
+        answer_by_move = {answer.strip("[]"): answer for answer in moves}
+        probabilities = self._probabilities_of_bare_moves(state, tuple(answer_by_move))
+        return {answer_by_move[move]: probability for move, probability in probabilities.items()}
+
+    def _probabilities_of_bare_moves(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
         known = knowledge_in_information_state(state)
         targets = {move: move.split(" ")[-1] for move in moves}
         verb = moves[0].split(" ")[0]

@@ -178,7 +178,10 @@ class GradientLearner:
         self.context.source.tokenizer().save_pretrained(folder)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state on which the next update depends, apart from its samples."""
+        """Return the state on which the next update depends, apart from its samples.
+
+        With sharded weights, it has this process's rows of each sharded tensor, as `TensorShard`s.
+        """
         modules: dict[str, Any] = {}
         for name, module in self.objective.modules.items():
             modules[name] = cpu_copy(dict(named_trained_tensors(module)))
@@ -193,8 +196,8 @@ class GradientLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state returned by `state_dict`. In the state of a failed update, the next update skips the
-        minibatches that the failed update completed."""
+        """Restore a state returned by `state_dict`, or joined from the shares of any number of processes. In the state
+        of a failed update, the next update skips the minibatches that the failed update completed."""
         self.updates, self._skip = int(state["updates"]), int(state["minibatch"])
         self._minibatch = self._skip
         copy_tensors_with_equal_names(

@@ -56,10 +56,7 @@ class TeamGame(TextGame):
             other.reset(*self._deal)
             for action in self._played:
                 other.step(action)
-        other._seed, other._rng = self._seed if seed is None else seed, None
-        if seed is None and self._rng is not None:
-            other._rng = random.Random()
-            other._rng.setstate(self._rng.getstate())
+        self._set_random_numbers_of_copy(other, seed)
         return other
 
     def start_new_game(self, rng: random.Random, options: Mapping[str, Any]) -> NextAgent:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from marl.cluster.kept_state import ShareCopies, pack_share, shares_in_object_store
 from marl.cluster.learner_worker import LearnerProcessSettings, LearnerWorker, WorkerUpdateResult
 from marl.cluster.node_plan import start_on
 from marl.core.errors import RaiseRunFolderErrorOnFailedWrite, RunError, UserNotice
+from marl.core.state_shares import StateShares, make_state_share
 from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
 from marl.rollout.base import ProcessActivity
 
@@ -26,6 +28,8 @@ METRICS = """
 policy/POLICY/restarts | number | times that the processes of a learner (`cluster.learners`) were started anew
     because one was lost, in this sitting
 """
+
+_T = TypeVar("_T")
 
 HEALTH = "health"
 """Name of the concurrency group of calls that an actor answers while another call runs."""
@@ -63,8 +67,9 @@ class LearnerProcessResourcesAndDeadlines:
 class MultiProcessLearner:
     """`Learner` of one policy, trained by several processes with data parallelism.
 
-    The run's process keeps the learner's state after every update. If a process dies or hangs, all processes of the
-    group are restarted from this state and repeat the interrupted call, with bit-identical weights.
+    After every update each process leaves its share of the learner's state in its machine's object store, with a copy
+    on another machine (`ShareCopies`). If a process dies or hangs, all processes of the group are restarted from this
+    state and repeat the interrupted call, with bit-identical weights.
     """
 
     def __init__(
@@ -82,8 +87,10 @@ class MultiProcessLearner:
         self._workers: list[Any] = []
         self._waiting: dict[Any, Any] = {}
         """Pending `ping` call -> actor handle, for each process that still waits for room."""
-        self._state: dict[str, Any] | None = None
-        """Learner's state after its newest update, or None before the first."""
+        self._shares: list[Any] | None = None
+        """References to the shares of the learner's state after its newest update, or None before the first."""
+        self._copies, self._node_ids = ShareCopies(), list[str]()
+        """Copies of these shares on other machines, and the id of the machine of each process, by rank."""
         self._locations: list[str] = []
         """Host name and process id of each process, by rank."""
         self._activity = ("starting", time.time())
@@ -120,11 +127,14 @@ class MultiProcessLearner:
         keeps_state = self._resources.max_losses > 0
         # Without a kept state, a failed update may have changed the weights, so the change is counted before it.
         self.changes += not keeps_state
-        result: WorkerUpdateResult = self._call_with_retries(
-            "update", list(samples), keeps_state, self.token_figures is not None
-        )[0]
+
+        def update_and_keep() -> tuple[WorkerUpdateResult, list[Any] | None]:
+            results = self._call_in_all_processes("update", list(samples), self.token_figures is not None)
+            return results[0], self._keep_shares() if keeps_state else None
+
+        result, self._shares = self._with_retries(update_and_keep)
         self.changes += keeps_state
-        self._needs, self._state = result.needed_reading_fields, result.state or None
+        self._needs = result.needed_reading_fields
         if self.token_figures is not None:
             self.token_figures |= result.tokens
         return {**result.metrics, "restarts": float(self.restarts)}
@@ -142,19 +152,22 @@ class MultiProcessLearner:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(content)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state on which the next update depends, apart from its samples."""
-        return self._state if self._state is not None else self._call_with_retries("state_dict")[0]
+    def state_dict(self) -> StateShares:
+        """Return the state on which the next update depends, apart from its samples: one share of each process."""
+        return shares_in_object_store(self._shares or self._with_retries(self._collect_shares))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that was saved by a group of any number of processes."""
         self.changes += 1
-        self._needs = self._call_with_retries("load_state_and_list_needed_fields", dict(state))[0]
-        self._state = dict(state) if self._resources.max_losses else None
+        shares = state.shares() if isinstance(state, StateShares) else [make_state_share(state, 0, 1)]
+        references = [ray.put(pack_share(share)) for share in shares]
+        self._needs = self._call_with_retries("load_state_and_list_needed_fields", references)[0]
+        self._shares = references if self._resources.max_losses else None
 
     def close(self) -> None:
         """End all processes, also those that wait for room."""
         self._kill_processes()
+        self._copies.forget()
         for worker in self._waiting.values():
             ray.kill(worker)
         self._waiting = {}
@@ -174,6 +187,10 @@ class MultiProcessLearner:
 
     def _call_with_retries(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method in all processes; return the results by rank. After a loss, retry with new processes."""
+        return self._with_retries(lambda: self._call_in_all_processes(method, *arguments))
+
+    def _with_retries(self, work: Callable[[], _T]) -> _T:
+        """Return the result of `work`, which calls methods of all processes. After a loss, retry with new processes."""
         losses = 0
         if self._lost:
             # New processes would start from the initial weights, because no state was kept before the loss.
@@ -182,7 +199,7 @@ class MultiProcessLearner:
             try:
                 if not self._workers:
                     self._start_processes_with_state()
-                return self._call_in_all_processes(method, *arguments)
+                return work()
             except LearnerProcessLostError as lost:
                 self._kill_processes()
                 if losses == self._resources.max_losses:
@@ -234,8 +251,29 @@ class MultiProcessLearner:
             for rank, worker in enumerate(self._workers)
         ]
         self._needs = self._await_results("join", joining)[0]
-        if self._state is not None:
-            self._needs = self._call_in_all_processes("load_state_and_list_needed_fields", self._state)[0]
+        self._node_ids = self._call_in_all_processes("node_id")
+        if self._shares is not None:
+            self._needs = self._call_in_all_processes("load_state_and_list_needed_fields", self._shares)[0]
+
+    def _keep_shares(self) -> list[Any]:
+        """Return references to the shares of the learner's current state, after they were copied to other machines.
+
+        Raises:
+            LearnerProcessLostError: if a process or a copy was lost meanwhile.
+        """
+        references = self._collect_shares()
+        try:
+            # The first copies wait for their holders to start.
+            self._copies.store(references, self._node_ids, self._resources.start_s)
+        except RayError as error:
+            raise LearnerProcessLostError(f"{self._message_name}: a copy of its state was lost: {error}") from error
+        return references
+
+    def _collect_shares(self) -> list[Any]:
+        """Return a reference to each process's share of the learner's current state, by rank."""
+        calls = [worker.state_share.options(num_returns=2).remote() for worker in self._workers]
+        self._await_results("state_share", [success for success, _ in calls])
+        return [share for _, share in calls]
 
     def _warn_user_of_restart(self, message: str) -> None:
         # Python shows equal warnings only once, so the number of restarts makes each message different.

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from marl.cluster.actor_errors import SendableErrors
+from marl.cluster.kept_state import PackedShare, pack_share, shares_in_object_store
+from marl.core.state_shares import make_state_share
 from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
 from marl.protocols import DataParallel, Learner, LearnerBuildArguments, LearnerConfig, ReportsTokenStatistics
 from marl.training.placement import set_torch_threads
@@ -50,8 +52,6 @@ class WorkerUpdateResult:
     metrics: Metrics
     needed_reading_fields: frozenset[str]
     """Fields of `Reading` to read before the next update."""
-    state: dict[str, Any]
-    """Learner's state after the update; empty if not requested."""
     tokens: dict[TurnId, TokenLogprobsAndEntropies]
     """Turn -> its tokens' log-probabilities and entropies; empty if not requested or not reported by the learner."""
 
@@ -60,12 +60,16 @@ class LearnerWorker:
     """One process of a data-parallel learner. All workers of a group receive the same calls in the same order."""
 
     def __init__(self) -> None:
-        self._rank, self._membership = 0, ExitStack()
+        self._rank, self._world_size, self._membership = 0, 1, ExitStack()
         self._learner: Learner | None = None
 
     def ping(self) -> str:
         """Return the worker's host name and process id, as a sign of life."""
         return f"{socket.gethostname()}, process {os.getpid()}"
+
+    def node_id(self) -> str:
+        """Return Ray's id of this process's machine."""
+        return ray.get_runtime_context().get_node_id()
 
     def rendezvous_address(self) -> str:
         """Return an address with a free port, at which the other workers can reach this process."""
@@ -82,7 +86,7 @@ class LearnerWorker:
         # This module is imported late: `ping`, which shows that Ray found room, must answer before torch is loaded.
         from marl.models.torch_process_group import ProcessGroupJoinSettings, join_process_group
 
-        self._rank = rank
+        self._rank, self._world_size = rank, process_settings.world_size
         set_torch_threads(process_settings.threads)
         # gloo uses the interface of the host name by default, which other machines may not reach; so it is set here.
         own_address = _own_cluster_address()
@@ -116,17 +120,13 @@ class LearnerWorker:
         return self.learner.read(turns, reading_fields)
 
     @SendableErrors()
-    def update(
-        self, samples: Sequence[Sample], return_state: bool, return_token_figures: bool
-    ) -> WorkerUpdateResult | None:
+    def update(self, samples: Sequence[Sample], return_token_figures: bool) -> WorkerUpdateResult | None:
         """Update the weights on `samples`; return the results in the process of rank 0, and None in others."""
         learner, figures = self.learner, dict[TurnId, TokenLogprobsAndEntropies]()
         if isinstance(learner, ReportsTokenStatistics):
             learner.token_figures = figures if return_token_figures else None
         metrics = learner.update(samples)
-        # Every rank calls `state_dict`, because a sharded learner collects its state from all processes.
-        state = learner.state_dict() if return_state else {}
-        return None if self._rank else WorkerUpdateResult(metrics, learner.needed_reading_fields, state, figures)
+        return None if self._rank else WorkerUpdateResult(metrics, learner.needed_reading_fields, figures)
 
     @SendableErrors()
     def publish(self) -> dict[str, Tensor]:
@@ -150,15 +150,18 @@ class LearnerWorker:
         return files
 
     @SendableErrors()
-    def state_dict(self) -> dict[str, Any]:
-        """Return the learner's state in the process of rank 0, and an empty dict in others."""
-        state = self.learner.state_dict()
-        return {} if self._rank else state
+    def state_share(self) -> tuple[None, PackedShare]:
+        """Return None, which shows the run that the call succeeded, and this process's share of the learner's state.
+
+        Ray leaves the share in the object store of this machine.
+        """
+        return None, pack_share(make_state_share(self.learner.state_dict(), self._rank, self._world_size))
 
     @SendableErrors()
-    def load_state_and_list_needed_fields(self, state: Mapping[str, Any]) -> frozenset[str]:
-        """Restore the learner's state; return the learner's needs for the next update."""
-        self.learner.load_state_dict(state)
+    def load_state_and_list_needed_fields(self, share_references: Sequence[Any]) -> frozenset[str]:
+        """Restore the learner's state from the shares of any number of processes; return the needs of the next
+        update."""
+        self.learner.load_state_dict(shares_in_object_store(share_references))
         return self.learner.needed_reading_fields
 
 

@@ -7,9 +7,12 @@ together. The cost of a wait grows with the number of pending calls, so more cal
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -77,10 +80,27 @@ def _wait_for_any(calls: list[Any]) -> list[Any]:
 
 def _results(calls: list[Any]) -> list[Any]:
     """Return the result of each ended call, or its error."""
+    with _garbage_collection_paused():
+        try:
+            return ray.get(calls)
+        except RayError:
+            return [_result_or_error(call) for call in calls]
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """Let Python collect no garbage in this context.
+
+    The tuples of tokens in unpickled episodes would start many collections, which find nothing to free and take as
+    long as unpickling itself.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
-        return ray.get(calls)
-    except RayError:
-        return [_result_or_error(call) for call in calls]
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _result_or_error(call: Any) -> Any:

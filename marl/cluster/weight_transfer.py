@@ -5,7 +5,7 @@ Processes on the learner's GPU read the weights from GPU memory instead (`marl.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,20 +21,40 @@ from marl.models.weights import load_weight_tensors
 from marl.protocols import models
 from marl.rollout.shards import LoadWeightsCommand, SimulatorShard
 
+_SMALL_BYTES = 2**20
+"""Size in bytes from which a tensor is packed into a buffer of its own."""
 _FETCH_S = 600.0
 """Maximum time to fetch new weights from the object store, in seconds."""
 
 
-class PackedTensor(NamedTuple):
-    """Tensor as plain bytes, of which all processes of a machine share one copy in Ray's object store."""
+class PackedRegion(NamedTuple):
+    """Position of a tensor's numbers in a buffer of `PackedTensors`, and its shape."""
 
-    data: NDArray[np.uint8]
-    dtype: str
+    buffer: int
+    start: int
+    stop: int
     shape: tuple[int, ...]
 
 
-PackedWeights = dict[str, PackedTensor] | Path
-"""Packed weights by name, or a folder on a disk that every machine sees."""
+class PackedTensors(NamedTuple):
+    """Tensors as plain bytes, of which all processes of a machine share one copy in Ray's object store.
+
+    Small tensors of one dtype share a buffer, since each buffer takes Ray longer than a small tensor's bytes do.
+    """
+
+    buffers: list[tuple[NDArray[np.uint8], str]]
+    """Bytes of each buffer, and the dtype of its numbers."""
+    regions: dict[str, PackedRegion]
+    """Name of each tensor -> its position."""
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of all buffers."""
+        return sum(data.nbytes for data, _ in self.buffers)
+
+
+PackedWeights = PackedTensors | Path
+"""Packed weights, or a folder on a disk that every machine sees."""
 
 
 class PublishedWeights:
@@ -49,7 +69,7 @@ class PublishedWeights:
         self.stored_bytes = 0
         """Number of bytes that were put into the object store."""
         if self.on_gpu is None:
-            self._store_packed_weights(pack_weights(weights if isinstance(weights, Path) else tensors.items()))
+            self._store_packed_weights(weights if isinstance(weights, Path) else pack_tensors(tensors))
 
     def weights_payload_for(self, gpu_uuids: Collection[str]) -> Any:
         """Return the payload that a process with the GPUs `gpu_uuids` (UUIDs) passes to `receive_weights`: a GPU handle
@@ -57,13 +77,13 @@ class PublishedWeights:
         if self.on_gpu and self.on_gpu.gpu in gpu_uuids:
             return self.on_gpu.handle()
         if self.on_gpu and self._reference is None:
-            self._store_packed_weights(pack_weights(self.on_gpu.tensors()))
+            self._store_packed_weights(pack_tensors(dict(self.on_gpu.tensors())))
         return self._reference
 
     def _store_packed_weights(self, packed: PackedWeights) -> None:
         self._reference = self._store(packed)
         if not isinstance(packed, Path):
-            self.stored_bytes = sum(tensor.data.nbytes for tensor in packed.values())
+            self.stored_bytes = packed.nbytes
 
 
 def fetch_and_load_weights(shard: SimulatorShard, command: LoadWeightsCommand) -> None:
@@ -80,23 +100,40 @@ def receive_weights(payload: Any, fetch_packed: Callable[[Any], PackedWeights]) 
     if isinstance(payload, GpuWeightsHandle):
         return open_shared_weights(payload)
     packed = fetch_packed(payload)
-    if isinstance(packed, Path):
-        return packed
-    tensors: list[tuple[str, torch.Tensor]] = []
-    for name, tensor in packed.items():
-        # Arrays from the object store are read-only, and torch does not support read-only tensors.
-        data = torch.from_numpy(tensor.data.copy())
-        tensors.append((name, data.view(getattr(torch, tensor.dtype)).reshape(tensor.shape)))
+    # Arrays from the object store are read-only, and torch does not support read-only tensors, so they are copied.
+    return packed if isinstance(packed, Path) else list(unpack_tensors(packed, np.copy).items())
+
+
+def pack_tensors(tensors: Mapping[str, torch.Tensor]) -> PackedTensors:
+    """Return `tensors` as plain bytes, in main memory."""
+    groups: list[list[torch.Tensor]] = []
+    group_of_dtype: dict[torch.dtype, int] = {}
+    regions: dict[str, PackedRegion] = {}
+    sizes: list[int] = []
+    for name, tensor in tensors.items():
+        # A tensor that is not small has its own group, so that its bytes are not copied here.
+        own = tensor.nbytes >= _SMALL_BYTES
+        group = len(groups) if own else group_of_dtype.setdefault(tensor.dtype, len(groups))
+        if group == len(groups):
+            groups.append([])
+            sizes.append(0)
+        groups[group].append(tensor.detach().reshape(-1))
+        regions[name] = PackedRegion(group, sizes[group], sizes[group] + tensor.numel(), tuple(tensor.shape))
+        sizes[group] += tensor.numel()
+    buffers: list[tuple[NDArray[np.uint8], str]] = []
+    for members in groups:
+        flat = (members[0] if len(members) == 1 else torch.cat(members)).cpu()
+        # The bytes are viewed, because numpy has no bfloat16.
+        buffers.append((flat.view(torch.uint8).numpy(), str(flat.dtype).removeprefix("torch.")))
+    return PackedTensors(buffers, regions)
+
+
+def unpack_tensors(packed: PackedTensors, prepare: Callable[[Any], Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors of `packed` by name, as views of its buffers, to which `prepare` is applied before."""
+    flats: list[torch.Tensor] = []
+    for data, dtype in packed.buffers:
+        flats.append(torch.from_numpy(prepare(data)).view(getattr(torch, dtype)))
+    tensors: dict[str, torch.Tensor] = {}
+    for name, (buffer, start, stop, shape) in packed.regions.items():
+        tensors[name] = flats[buffer][start:stop].view(shape)
     return tensors
-
-
-def pack_weights(weights: models.Weights) -> PackedWeights:
-    """Return `weights` as plain bytes by name; a folder stays a path."""
-    if isinstance(weights, Path):
-        return weights
-    packed: dict[str, PackedTensor] = {}
-    for name, tensor in load_weight_tensors(weights).items():
-        plain = tensor.detach().cpu().contiguous()
-        data = plain.reshape(-1).view(torch.uint8).numpy()  # viewed as bytes, because numpy has no bfloat16
-        packed[name] = PackedTensor(data, str(plain.dtype).removeprefix("torch."), tuple(plain.shape))
-    return packed

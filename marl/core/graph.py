@@ -167,10 +167,12 @@ class _TrajectoryRecord:
 def _to_record(trajectory: Trajectory) -> _TrajectoryRecord:
     edges: list[tuple[TurnId, TurnId]] = []
     kinds: list[tuple[EdgeKind, ...]] = []
-    for source, reader, edge_kinds in trajectory.graph.edges(data="kinds"):
-        edges.append((source, reader))
-        # The kinds are sorted, because the iteration order of a set of strings differs between processes.
-        kinds.append(tuple(sorted(edge_kinds)))
+    # The view `graph.edges` is not used: it refers to its graph, which only the garbage collector could free then.
+    for source, readers in trajectory.graph.adj.items():
+        for reader, edge in readers.items():
+            edges.append((source, reader))
+            # The kinds are sorted, because the iteration order of a set of strings differs between processes.
+            kinds.append(tuple(sorted(edge["kinds"])))
     return _TrajectoryRecord(
         deal=trajectory.deal,
         start=trajectory.start,

@@ -8,13 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from marl.core.state_shares import ShardedTensor, StateShares, read_shares, write_shares
+from marl.core.state_tree import extract_leaves, insert_leaves
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-_TENSOR = "__tensor__"
-"""Key of the JSON object that represents a tensor. The value is the tensor's name in the safetensors file."""
-_QUOTE = "'"
-"""Prefix that escapes a key of the state that equals `_TENSOR`. An escaped key in the state gets one more prefix."""
+_SHARES = "shares"
+"""Folder of a state's folder for states in shares; one folder within it for each of them."""
 
 
 class Stateful(Protocol):
@@ -45,12 +46,18 @@ class StatelessPlugin(MetricsReporter):
 
 
 def save_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write `state` (nested dicts, lists, numbers, strings and tensors) to `state.json` and `state.safetensors`."""
+    """Write `state` (nested dicts, lists, numbers, strings and tensors) to `state.json` and `state.safetensors`.
+
+    A value that is `StateShares` is written to files of its own, one for each share.
+    """
     from safetensors.torch import save_file
 
-    tensors: dict[str, Tensor] = {}
-    plain = _extract_tensors(state, "", tensors)
+    leaves: dict[str, Any] = {}
+    plain = extract_leaves(state, _is_tensor_or_shares, leaves)
     folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, StateShares)}
+    for index, name in enumerate(sorted(leaves.keys() - tensors.keys())):
+        write_shares(folder / _SHARES / f"{index:03d}", name, leaves[name])
     # safetensors refuses tensors that share memory (tied weights), so every tensor is cloned.
     clones = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     save_file(clones, folder / "state.safetensors")
@@ -66,9 +73,10 @@ def load_state(folder: Path) -> dict[str, Any]:
     """
     from safetensors.torch import load_file
 
-    tensors = load_file(folder / "state.safetensors")
+    leaves: dict[str, Any] = load_file(folder / "state.safetensors")
+    leaves |= dict(map(read_shares, sorted((folder / _SHARES).glob("*"))))
     try:
-        return _restore_tensors(json.loads((folder / "state.json").read_text(encoding="utf-8")), tensors)
+        return insert_leaves(json.loads((folder / "state.json").read_text(encoding="utf-8")), leaves)
     except RecursionError:
         raise ValueError("state.json is nested too deep") from None
 
@@ -93,46 +101,11 @@ def _shape_and_dtype(value: Any) -> str:
     """Return shape and dtype of a tensor, or the type of another value, for error messages."""
     import torch
 
-    return f"{list(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
+    is_tensor = isinstance(value, torch.Tensor | ShardedTensor)
+    return f"{list(value.shape)} of {value.dtype}" if is_tensor else type(value).__name__
 
 
-def _extract_tensors(value: Any, name_prefix: str, tensors: dict[str, Tensor]) -> Any:
-    """Return `value` as JSON, with its tensors moved to `tensors` under names that begin with `name_prefix`."""
+def _is_tensor_or_shares(value: Any) -> bool:
     import torch
 
-    if isinstance(value, torch.Tensor):
-        # Two paths can be equal, because keys may contain the separator "/".
-        while name_prefix in tensors:
-            name_prefix += _QUOTE
-        tensors[name_prefix] = value
-        return {_TENSOR: name_prefix}
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise TypeError(f"state {name_prefix or 'root'!r} has the key {key!r}: keys must be strings")
-        plain: dict[str, Any] = {}
-        for key, child in value.items():
-            is_ambiguous = key.lstrip(_QUOTE) == _TENSOR
-            plain[_QUOTE + key if is_ambiguous else key] = _extract_tensors(child, f"{name_prefix}/{key}", tensors)
-        return plain
-    if isinstance(value, list | tuple):
-        return [_extract_tensors(child, f"{name_prefix}/{index}", tensors) for index, child in enumerate(value)]
-    return value
-
-
-def _restore_tensors(json_value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return the state from which `_extract_tensors` made the JSON `json_value` and `tensors`."""
-    if isinstance(json_value, list):
-        return [_restore_tensors(child, tensors) for child in json_value]
-    if not isinstance(json_value, dict):
-        return json_value
-    if _TENSOR in json_value:
-        name = json_value[_TENSOR]
-        if not isinstance(name, str) or name not in tensors:
-            raise ValueError(f"state.json names the tensor {name!r}, which state.safetensors lacks")
-        return tensors[name]
-    state: dict[str, Any] = {}
-    for key, child in json_value.items():
-        is_quoted = key.lstrip(_QUOTE) == _TENSOR
-        state[key.removeprefix(_QUOTE) if is_quoted else key] = _restore_tensors(child, tensors)
-    return state
+    return isinstance(value, torch.Tensor | StateShares)

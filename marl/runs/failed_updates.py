@@ -43,8 +43,8 @@ def load_failed_batch(batch_folder: Path) -> tuple[dict[str, Any], list[Sample]]
     file = path_within(batch_folder, "samples.json")
     if not file.is_file():
         raise ValueError(f"{batch_folder}: no kept batch here (no samples.json)")
-    for name in ("state.json", "state.safetensors"):
-        path_within(batch_folder, "learner", name)
+    for path in (batch_folder / "learner").rglob("*"):
+        path_within(batch_folder, *path.relative_to(batch_folder).parts)
     try:
         return load_state(batch_folder / "learner"), _samples_codec().validate_json(file.read_bytes())
     except (OSError, ValueError, SafetensorError) as error:

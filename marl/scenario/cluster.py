@@ -42,8 +42,9 @@ class ClusterConfig(Config):
     learner_gpus: NonNegativeFloat = 0.0
     """Number of GPUs that each process of a learner reserves."""
     keep_learners: bool = True
-    """True: the run keeps a copy of each learner's state after every update, and repeats the update if a process of the
-    learner is lost. False: the loss of a process ends the run, which can be resumed from its newest checkpoint."""
+    """True: each process of a learner keeps its share of the learner's state after every update, on its machine and on
+    that of another process, and the run repeats the update if a process is lost. False: the loss of a process ends the
+    run, which can be resumed from its newest checkpoint."""
     cpus: PositiveFloat = 1.0
     """Number of CPUs that each simulator reserves. With 0.5, two simulators share a CPU."""
     gpus: NonNegativeFloat = 0.0

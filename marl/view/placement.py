@@ -35,7 +35,7 @@ def process_placement_lines(scenario: Scenario, settings: ClusterConfig) -> Iter
     simulators = count_with_noun(settings.simulators, "simulator", "simulators")
     yield f"  {simulators:<18} {resources}: games and engines of {', '.join(sampling)}{beside}"
     for policy, size in settings.learners.items():
-        copied = "; its state is kept in this process after every update" if settings.keep_learners else ""
+        copied = "; each keeps its share of the state after every update" if settings.keep_learners else ""
         reserved = format_cpus_and_gpus(settings.learner_cpus, settings.learner_gpus)
         processes = count_with_noun(size, "process", "processes")
         yield f"  {processes:<18} teach {policy} ({settings.data_parallel}), {reserved} each{copied}"

@@ -17,16 +17,17 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from _bench import ROOT, parser, report, silent
 
 import marl
-from marl.core.types import Credit, Metrics, Verdict
+from marl.core.types import Credit, Metrics, Verdict, VerifierCase
 from marl.metrics.alarms import is_alarm_metric, watched_metric
 from marl.protocols import AssignConfig, Evidence, VerifierConfig
 from marl.runs.run_folder import RunFolder
@@ -49,12 +50,13 @@ class Silent(AssignConfig):
 
 
 class Flaky(VerifierConfig):
-    """Compares texts, and fails on one problem in sixteen: a check whose code has a fault."""
+    """Compares texts, and fails at every 40th call in a process: a check whose code has a fault."""
 
     kind: str = "flaky"
+    calls: ClassVar[Iterator[int]] = count(1)
 
-    def __call__(self, case: Any) -> Verdict:
-        if sum(map(ord, case.problem.key)) % 16 == 0:
+    def __call__(self, case: VerifierCase) -> Verdict:
+        if next(self.calls) % 40 == 0:
             raise RuntimeError("this check has a fault")
         return Verdict(float(case.answer == case.problem.answer))
 
@@ -72,40 +74,17 @@ class Fault(NamedTuple):
 _SMALL = ("hidden=32", "layers=1", "warm_up.steps=100", "warm_up.lr=1.0e-2")
 FAULTS = (
     Fault(
-        ("constant",),
-        "communication",
-        "talk costs four times as much: all choose silence, while the answers of the same role vary",
-        (
-            "game.cost=2.0",
-            "schedule.steps=40",
-            "schedule.groups=6",
-            *(f"policies.actor.model.{change}" for change in _SMALL),
-        ),
-    ),
-    Fault(
         ("unreadable", "entropy"),
         "nim_self_play",
         "a model that has never seen the format of a move",
         ("policies.actor.model.warm_up=null", "policies.actor.model.vocabulary=bytes", "schedule.steps=8"),
-    ),
-    Fault(
-        ("repeated", "distinct", "length"),
-        "dapo",
-        "a learning rate that rises to 20 times the shipped one within 40 updates, and room for long answers",
-        (
-            "policies.solver.learner.lr=0.02",
-            "policies.solver.learner.warm_up=40",
-            "roles.solver.sampling.max_tokens=48",
-            "schedule.groups=4",
-            "schedule.steps=45",
-        ),
     ),
     Fault(("cut",), "nim_self_play", "max_tokens of 2", ("roles.player.sampling.max_tokens=2", "schedule.steps=8")),
     Fault(
         ("return_fell", "constant"),
         "kuhn_frozen_opponent",
         "a learning rate that rises to 100 times the shipped one within 40 updates",
-        ("policies.student.learner.lr=0.2", "policies.student.learner.warm_up=40", "schedule.steps=70"),
+        ("policies.student.learner.lr=0.2", "policies.student.learner.warm_up=40", "schedule.steps=40"),
     ),
     Fault(
         ("reward",),
@@ -125,7 +104,7 @@ FAULTS = (
     Fault(
         ("faulty",),
         "critic_verdict",
-        "a check that fails on one problem in sixteen",
+        "a check that fails at every 40th call",
         (
             "policies.checker.engine.checks.correct={kind: 'alarms:Flaky'}",
             *("policies.solver.model.warm_up=null", "policies.critic.model.warm_up=null", "schedule.steps=12"),
@@ -150,6 +129,29 @@ FAULTS = (
             "alarms.proxy=[{rises: eval/held_out/says_yes, falls: eval/held_out/verdict}]",
             *("evaluate.every=3", "evaluate.held_out=60", "schedule.groups=8", "schedule.steps=30"),
             *("policies.solver.model.warm_up=null", "policies.critic.model.warm_up.steps=50"),
+        ),
+    ),
+    Fault(
+        ("constant",),
+        "communication",
+        "talk costs four times as much: all choose silence, while the answers of the same role vary",
+        (
+            "game.cost=2.0",
+            "schedule.steps=40",
+            "schedule.groups=6",
+            *(f"policies.actor.model.{change}" for change in _SMALL),
+        ),
+    ),
+    Fault(
+        ("repeated", "distinct", "length"),
+        "dapo",
+        "a learning rate that rises to 20 times the shipped one within 40 updates, and room for long answers",
+        (
+            "policies.solver.learner.lr=0.02",
+            "policies.solver.learner.warm_up=40",
+            "roles.solver.sampling.max_tokens=48",
+            "schedule.groups=4",
+            "schedule.steps=45",
         ),
     ),
 )
@@ -251,7 +253,11 @@ def main() -> None:
     if given.what == "made":
         seeds = given.seeds or [11, 12, 13]
         faults = [fault for fault in FAULTS if not given.only or {*given.only} & {*fault.kinds}]
-        report({"runs": [made(fault, seed) for fault in faults for seed in seeds]}, given.out, seeds=seeds)
+        runs: list[dict[str, Any]] = []
+        for fault in faults:
+            runs += [made(fault, seed) for seed in seeds]
+            # Written after each fault, so that an interrupted measurement keeps the faults before.
+            report({"runs": runs}, given.out, seeds=seeds)
         return
     seeds = given.seeds or [11]
     names = given.only or sorted(file.stem for file in (ROOT / "scenarios").glob("*.yaml"))

@@ -199,7 +199,7 @@ def main() -> None:
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--steps", type=int, default=96)
     line.add_argument("--games", nargs="+", choices=GAMES, default=[*GAMES])
-    line.add_argument("--modes", nargs="+", choices=[*MODES, *ONE_MODEL], default=[*MODES, *ONE_MODEL])
+    line.add_argument("--modes", nargs="+", choices=[*MODES, *ONE_MODEL], default=[*MODES])
     given = line.parse_args()
     runs: list[dict[str, Any]] = []
     for seed in given.seeds:

@@ -109,6 +109,21 @@ def test_a_run_goes_on_with_another_number_of_processes_in_another_way() -> None
     third.close()
 
 
+def test_with_shards_a_lost_process_is_replaced_and_the_run_holds_no_share() -> None:
+    ours, theirs = group(3, "fsdp", deadline_s=6.0), group(3, "fsdp")
+    learn(theirs, 0, 3)
+    learn(ours, 0, 1)
+    for step, rank in enumerate((2, 0), 1):
+        os.kill(process(ours, rank), signal.SIGKILL)
+        with pytest.warns(LearnerRestartNotice, match=f"policy 'actor': process {rank} of 3 has died, in 'update'"):
+            learn(ours, step, 1)
+    assert gap(ours, theirs) == 0.0
+    sizes = [sum(tensor.nbytes for tensor in share.tensors.values()) for share in ours.state_dict().shares()]
+    assert max(sizes) < 0.4 * sum(sizes)
+    ours.close()
+    theirs.close()
+
+
 def test_processes_that_die_or_hang_are_named_within_the_deadline_and_replaced_and_the_update_repeated() -> None:
     ours, theirs = group(deadline_s=6.0), group()
     learn(theirs, 0, 4)

@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 
-from marl.cluster.learner_group import LearnerRestartNotice
+from marl.cluster.learner_group import LearnerProcessResourcesAndDeadlines, LearnerRestartNotice, MultiProcessLearner
+from marl.cluster.learner_worker import LearnerProcessSettings
 from marl.cluster.placement import ShardedPlacement
 from marl.cluster.ray_placement import RayPlacement
 from marl.core.types import Metrics
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
+from marl.trainers.policy_gradient.settings import Grpo
 from marl.training.placement import Placement
 from marl.training.session import NewOrResumedRunStart, StepCallbackMonitor, train_in_folder
+from tests.support.data_parallel_processes import Float64Source
+from tests.support.learning_samples import SamplePlan, context, make_samples
 from tests.support.run_processes import kuhn_scenario
 
 ray = pytest.importorskip("ray")
@@ -58,6 +62,36 @@ def rows_of(made: Path, folder: Path, placement: Placement, *monitors: StepCallb
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     theirs = ("time/", "crc32", "cluster/", "policy/actor/restarts", "policy/actor/idle")
     return [{name: value for name, value in row.items() if not name.startswith(theirs)} for row in rows]
+
+
+def test_shards_of_a_lost_machine_come_back_from_another_machine(cluster: Any) -> None:
+    place = context(source=Float64Source())
+    limits = LearnerProcessResourcesAndDeadlines(cpus=LEARNER, gpus=1, deadline_s=20.0, start_s=300.0)
+
+    def group() -> MultiProcessLearner:
+        spec = LearnerProcessSettings(Grpo(lr=1e-3), place, 2, "fsdp", 1, 300.0)
+        return MultiProcessLearner(spec, limits)
+
+    def learn(learner: MultiProcessLearner, *steps: int) -> None:
+        for step in steps:
+            learner.update(make_samples(SamplePlan(count=20), seed=step))
+
+    theirs = group()
+    learn(theirs, 0, 1, 2)
+    expected = dict(theirs.publish())
+    theirs.close()
+    ours = group()
+    learn(ours, 0, 1)
+    for machine in list(cluster.worker_nodes):
+        cluster.remove_node(machine, allow_graceful=False)
+    cluster.add_node(num_cpus=SIMULATOR + LEARNER, num_gpus=1, **STORE)
+    with pytest.warns(LearnerRestartNotice):
+        learn(ours, 2)
+    assert ours.restarts == 1
+    published = dict(ours.publish())
+    ours.close()
+    assert published.keys() == expected.keys()
+    assert all(bool((published[name] == expected[name]).all()) for name in expected)
 
 
 def test_a_run_goes_on_with_fewer_machines_and_takes_up_new_ones(cluster: Any, made: Path, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_check_says_what_is_placed_where_and_what_it_reserves(
         "  this process       deals, credit, checkpoints, learners of planner, critic",
         f"  4 simulators       0.5 CPU and 0.25 GPU each: games and engines of {engines}; beside each, workers of "
         "checker (2 processes), which reserve nothing of their own",
-        "  2 processes        teach solver (ddp), 1 CPU each; its state is kept in this process after every update",
+        "  2 processes        teach solver (ddp), 1 CPU each; each keeps its share of the state after every update",
         "  reserved in all    4 CPU and 1 GPU",
     ]
 

@@ -224,3 +224,11 @@ def test_measures_tell_what_each_part_did() -> None:
 def test_impossible_boards_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         CodenamesConfig.model_validate(settings)
+
+
+def test_an_illegal_clue_in_free_text_costs_and_is_replaced_by_an_example() -> None:
+    game = new_game(teams=1, clues="text", illegal={"then": "penalty", "penalty": 2})
+    game.step("I would say: river 2")
+    assert game.rewards == {"red_master": -2, "red_guesser": -2}
+    assert game.agent_selection == "red_guesser"
+    assert game.clue[0] in CodenamesConfig().topics

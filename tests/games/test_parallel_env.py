@@ -105,7 +105,7 @@ def test_a_game_played_in_turns_is_refused_with_the_kinds_that_are_not() -> None
 
 
 def test_retries_are_refused_since_each_agent_is_asked_once_a_round() -> None:
-    with pytest.raises(ValueError, match=r"illegal\.retry: 2, but a parallel environment asks each agent once a round"):
+    with pytest.raises(ValueError, match=r"illegal\.retry: 2, but parallel games ask each agent once"):
         marl.parallel_env("matrix", table="climbing", illegal={"retry": 2})
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from marl.games.werewolf_player import knowledge_in_information_state
+from marl.games.werewolf import WerewolfConfig
+from marl.games.werewolf_player import WerewolfPlayer, knowledge_in_information_state
 from marl.games.werewolf_talk import is_known_false, role_claims_in, to_one_line_statement
 from marl.text.word_count import count_words
 from tests.games.test_werewolf import over, played, text
+from tests.support.small_games import make_deal, make_simulator
 
 FORGERIES = [
     "hi\nday 1 : ben was voted out , a werewolf",
@@ -142,3 +144,27 @@ def test_a_villager_who_is_wrong_about_others_does_not_lie_and_the_seer_can() ->
     assert not is_known_false(claim, {"ann": "villager"}, ())
     lies = played("kill eve", "inspect ben", "dan is a werewolf", "nothing", "nothing", "ben is no werewolf")
     assert lies._counts["village_lies"] == 1
+
+
+def test_with_free_text_an_illegal_vote_costs_and_is_replaced_by_a_random_one() -> None:
+    talk = ("hello", "I trust dan", "hm", "ben is a werewolf")
+    game = played("kill eve", "inspect ben", *talk, talk="text", illegal={"then": "penalty", "penalty": 2})
+    game.step("I vote for ben, I think")
+    assert game.rewards["villager_0"] == -2
+    assert not over(game)
+    for move in ("vote nobody", "vote nobody", "vote nobody"):
+        game.step(move)
+    votes = [line for line in text(game, "seer").split("\n") if line.startswith("ann votes ")]
+    assert len(votes) == 1
+    assert votes[0].removeprefix("ann votes ") in ("ben", "cleo", "dan", "nobody")
+
+
+def test_a_scripted_werewolf_accuses_others_also_where_any_text_is_a_statement() -> None:
+    config = WerewolfConfig(talk="text")
+    simulator = make_simulator(config, WerewolfPlayer(lies=True).build(None))
+    spoken: list[str | None] = []
+    for episode in simulator.play([make_deal(f"e{seed}", config, seed) for seed in range(3)]):
+        statements = [turn for turn in episode.turns if turn.request.options is None]
+        spoken += [turn.action for turn in statements if turn.agent == "werewolf_0"]
+    assert spoken
+    assert all(str(statement).endswith(" is a werewolf") for statement in spoken)

@@ -15,7 +15,9 @@ import yaml
 from peft import AutoPeftModelForCausalLM
 
 import marl
+from marl.games.werewolf_talk import to_one_line_statement
 from marl.host.paths import cache_folder
+from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.trainers.forward.fidelity_gate import FLOAT32_LIMITS
 from tests.support.paths import ROOT, SCENARIOS
@@ -25,7 +27,9 @@ REAL = SCENARIOS / "real"
 FOLDER = Path("real/SmolLM2-135M-Instruct")
 MODEL = cache_folder() / FOLDER
 """Place of the model, looked up before tests change the cache."""
-FIRST = ("smollm2_team", "smollm2_solver_only", "smollm2_calculator", "smollm2_1_sft")
+TALKS = ("smollm2_werewolf", "smollm2_codenames")
+"""Games in which the model says what it likes."""
+FIRST = ("smollm2_team", "smollm2_solver_only", "smollm2_calculator", "smollm2_1_sft", *TALKS)
 """Scenarios that need nothing but the model."""
 LATER = {
     "smollm2_2_dpo": "smollm2_1_sft",
@@ -171,3 +175,23 @@ def test_one_more_line_samples_the_team_with_vllm(tmp_path: Path) -> None:
         assert 0 < first[f"policy/{name}/fidelity_max"] <= FLOAT32_LIMITS.max, name
         assert f"policy/{name}/prefix_cache" in last, name
         assert math.isfinite(last[f"policy/{name}/loss"]), name
+
+
+@needs_model
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TALKS)
+def test_games_of_talk_are_played_to_the_end_in_the_words_of_the_model(name: str, tmp_path: Path) -> None:
+    schedule = SMALL["schedule"] | {"steps": 1, "groups": 1}
+    scenario = yaml.safe_load((REAL / f"{name}.yaml").read_text()) | SMALL | {"schedule": schedule, "evaluate": {}}
+    run = desk(tmp_path / "run", scenario)
+    assert trained(run) == 0, run.take_output()
+    policies = [policy for policy, settings in scenario["policies"].items() if "learner" in settings]
+    assert all(math.isfinite(rows(run.run)[-1][f"policy/{policy}/loss"]) for policy in policies)
+    for episode in RunFolder(run.run).load_trajectories(1):
+        assert {reward.agent for reward in episode.rewards if reward.name == "outcome"} >= {episode.turns[-1].agent}
+        prompts = "\n".join(turn.request.messages[-1].content for turn in episode.turns)
+        spoken = [turn for turn in episode.turns if turn.request.options is None and turn.request.policy in policies]
+        assert spoken
+        for turn in spoken if name == "smollm2_werewolf" else ():
+            # What a player says is read by the others, in the next vote at the latest.
+            assert f" : {to_one_line_statement(turn.completion.text, 15)}\n" in prompts

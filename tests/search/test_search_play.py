@@ -103,7 +103,7 @@ def test_a_copy_goes_on_as_the_game_would_and_leaves_it_alone(config: GameConfig
 
 
 def _state(game: TextGame) -> str:
-    names = sorted(vars(game).keys() - {"_rng", "_observation_and_action_spaces_by_agent"})
+    names = sorted(vars(game).keys() - {"_rng", "_rng_state", "_observation_and_action_spaces_by_agent"})
     return repr([(name, vars(game)[name]) for name in names if name not in ("config", "metadata")]) + str(
         hash(game.rng.getstate())
     )

@@ -20,6 +20,7 @@ from marl.models.sharding import full_tensor
 from marl.protocols import DataParallel, DataParallelGroup, SingleProcessGroup
 from marl.trainers.batching.rows import BatchRow, rows_of_data_parallel_rank
 from marl.trainers.imitation.settings import Sft
+from marl.trainers.optim.optimizer import named_trained_tensors
 from marl.trainers.optim.settings import KlAnchor
 from marl.trainers.policy_gradient.critic_settings import CriticConfig
 from marl.trainers.policy_gradient.loss_settings import GspoLoss
@@ -88,9 +89,15 @@ def learn(
     learner, samples = built(case, base, collective), CASES[case][1]
     first, gradients = first_step(learner, samples(0))
     metrics = [first, *(learner.update(samples(step)) for step in range(1, steps))]
-    state = learner.state_dict()
-    learnt = {**state["model"], **{f"{m}/{n}": t for m in state["modules"] for n, t in state["modules"][m].items()}}
-    return arrays(gradients), arrays(learnt), metrics
+    return arrays(gradients), learnt_weights(learner), metrics
+
+
+def learnt_weights(learner: Any) -> Arrays:
+    """Return the learner's weights, critics' included, gathered from all processes."""
+    learnt = dict(named_trained_tensors(learner.model, include_frozen=not learner._is_adapter))
+    for name, module in learner.objective.modules.items():
+        learnt |= {f"{name}/{inner}": tensor for inner, tensor in named_trained_tensors(module)}
+    return arrays(learnt)
 
 
 def gap(ours: Arrays, theirs: Arrays) -> float:

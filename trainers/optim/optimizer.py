@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from marl.core.state import check_same_tensors
+from marl.core.state_shares import ShardedTensor
 from marl.models.half_precision import HALF_PRECISION_TYPES
-from marl.models.sharding import full_tensor, is_shard, reshard, shard_like
+from marl.models.sharding import copy_full_or_own_rows, copy_sharded_like, cpu_shard, full_tensor, is_shard, reshard
 from marl.protocols import DataParallelGroup
 from marl.trainers.optim.settings import GradientLearnerConfig, ScheduleShape
 
@@ -116,7 +118,7 @@ class Optimizer:
         if unknown := state.keys() - set(self.names):
             raise ValueError(f"optimizer state of {sorted(unknown)} fits no trained parameter")
         indexed: dict[int, Any] = {}
-        masters: dict[nn.Parameter, Tensor] = {}
+        masters: dict[nn.Parameter, Tensor | ShardedTensor] = {}
         for index, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):
             moments = dict(state.get(name, {}))
             stepped = self._master_weights.master_or_parameter(parameter).detach()
@@ -129,7 +131,8 @@ class Optimizer:
                     step = torch.zeros((), dtype=torch.float32)
                     expected = {"exp_avg": stepped, "exp_avg_sq": stepped, "step": step}
                     check_same_tensors(moments, expected, f"optimizer state of {name!r} does not fit")
-                indexed[index] = {key: shard_like(value, stepped) for key, value in moments.items()}
+                # Torch would keep the given tensors as its own, and step them in place.
+                indexed[index] = {key: copy_sharded_like(value, stepped) for key, value in moments.items()}
         self._master_weights.restore_masters(masters)
         self._adam.load_state_dict({"state": indexed, "param_groups": self._adam.state_dict()["param_groups"]})
 
@@ -158,10 +161,10 @@ class MasterWeights:
             parameter.copy_(master)
 
     @torch.no_grad()
-    def restore_masters(self, saved_masters: Mapping[nn.Parameter, Tensor]) -> None:
+    def restore_masters(self, saved_masters: Mapping[nn.Parameter, Tensor | ShardedTensor]) -> None:
         """Restore `saved_masters`; a master that was not saved is set to the model's weights."""
         for parameter, master in self._copies.items():
-            master.copy_(shard_like(saved_masters.get(parameter, parameter), master))
+            copy_full_or_own_rows(master, saved_masters.get(parameter, parameter))
 
     def _move_gradient_to_float32_master(self, parameter: Tensor) -> None:
         master = self._copies[parameter]  # type: ignore[index]  # hooks are typed for tensors of any kind
@@ -213,8 +216,8 @@ def named_trained_tensors(model: nn.Module, *, include_frozen: bool = False) -> 
     parameters = dict(model.named_parameters())
     selected = [(name, p.detach()) for name, p in parameters.items() if include_frozen or p.requires_grad]
     yield from selected
-    buffers = dict(model.named_buffers())
-    if buffers and len(selected) == len(parameters):
+    # The walk through all modules is left out for adapters, which are published while play waits.
+    if len(selected) == len(parameters) and (buffers := dict(model.named_buffers())):
         # Buffers that are not saved with the model are missing in the state dict, and so left out.
         for name, tensor in model.state_dict().items():
             if name in buffers:
@@ -222,14 +225,15 @@ def named_trained_tensors(model: nn.Module, *, include_frozen: bool = False) -> 
 
 
 def cpu_copy(value: Any) -> Any:
-    """Return a copy in main memory of a nested mapping of tensors; shards are gathered to full tensors."""
+    """Return a copy in main memory of a nested mapping of tensors. A shard becomes a `TensorShard`."""
     if isinstance(value, Mapping):
         return {name: cpu_copy(inner) for name, inner in value.items()}
-    return full_tensor(value).to("cpu", copy=True) if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    return cpu_shard(value) if isinstance(value, DTensor) else value.to("cpu", copy=True)
 
 
-@torch.no_grad()
-def copy_tensors_with_equal_names(targets: Mapping[str, Tensor], sources: Mapping[str, Tensor]) -> None:
+def copy_tensors_with_equal_names(targets: Mapping[str, Tensor], sources: Mapping[str, Tensor | ShardedTensor]) -> None:
     """Copy the `sources` tensors into the `targets` of the same names; either may be sharded.
 
     Raises:
@@ -237,4 +241,4 @@ def copy_tensors_with_equal_names(targets: Mapping[str, Tensor], sources: Mappin
     """
     check_same_tensors(sources, targets, "weights do not fit the model")
     for name, tensor in targets.items():
-        tensor.copy_(shard_like(full_tensor(sources[name]), tensor))
+        copy_full_or_own_rows(tensor, sources[name])

@@ -24,7 +24,7 @@ MOVES = {
     "blotto": r"\(\d,\d,\d\)",
     "colonel_blotto": r"A\d B\d C\d",
     "first_sealed_auction": r"bid \d",
-    "hanabi": r"(Play|Discard) \d|Reveal player \+1 (color [RY]|rank [123])",
+    "hanabi_openspiel": r"(Play|Discard) \d|Reveal player \+1 (color [RY]|rank [123])",
     "tiny_bridge": r"Pass|[12](H|S|NT)",
     "ultimate_tic_tac_toe": r"[0-8] [0-8]",
     "universal_poker": r"Fold|Call|Bet|AllIn|HalfPot",

@@ -27,7 +27,6 @@ from marl.protocols import Game, GameStart, IllegalMoveOutcome
 
 _API_TEST_OPTIONS = {"options": 1}
 """Reset options that PettingZoo's `api_test` passes. Every game ignores these options."""
-
 _SHALLOW_COPIED = ("infos", "reward_components", "reward_causes")
 """Attributes of a game whose items never change in place: every step replaces them, so copies share the items."""
 _NOT_COPIED = ("_rng", "_rng_state", "_observation_and_action_spaces_by_agent", "state_space", "metadata")
@@ -342,15 +341,10 @@ class TextGame(RenderedGame):
             elif name not in _NOT_COPIED:
                 attributes[name] = fast_deepcopy(attribute, memo)
         other.metadata = self.metadata
-        self._set_random_numbers_of_copy(other, seed)
-        return other
-
-    def _set_random_numbers_of_copy(self, other: Self, seed: int | None) -> None:
-        """Let `other` draw the random numbers of `seed`, or without one those that this game would draw next."""
-        other._rng, other._rng_state = None, None
-        other._seed = self._seed if seed is None else seed
+        other._rng, other._rng_state, other._seed = None, None, self._seed if seed is None else seed
         if seed is None:
             other._rng_state = self._rng_state if self._rng is None else self._rng.getstate()
+        return other
 
     def fast_copies(self) -> dict[int, Any]:
         """Return id of an object of this game -> its copy, for objects with a faster way than a deep copy."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from marl.core.config import Sampling
+from marl.core.list_snapshot import ListSnapshot
 from marl.core.types import Completion, Message, ToolCall
 from marl.host.untrusted_text import parse_json
 from marl.text.answers import remove_thoughts
@@ -101,7 +102,7 @@ class ModelCallFields(BaseModel):
     ) -> ModelCall:
         """Return the call of the request. `tool_schemas` has the JSON schemas of the declared tools."""
         return ModelCall(
-            messages=tuple(conversation.messages),
+            messages=conversation.messages(),
             conversation=conversation.digest,
             model=self.model,
             sampling=self.to_sampling(),
@@ -117,7 +118,7 @@ class ModelCallFields(BaseModel):
 class ModelCall:
     """Model call of a program: conversation, tools and sampling settings."""
 
-    messages: tuple[Message, ...] = field(compare=False)
+    messages: Sequence[Message] = field(compare=False)
     conversation: str
     """Digest of `messages`, by which calls are compared and hashed."""
     model: str
@@ -177,22 +178,35 @@ class AnswerShownToProgram(NamedTuple):
 class Conversation:
     """Builder of a model call's messages, which records the messages with tool results.
 
-    Tool calls get ids of their own in `messages`, as the ids that clients send depend on the order of parallel calls.
+    Tool calls get ids of their own in the messages, as the ids that clients send depend on the order of parallel calls.
     """
 
-    messages: list[Message] = field(default_factory=list[Message])
+    _messages: list[Message] = field(default_factory=list[Message])
+    """List that begins with the messages. Its further messages belong to conversations that continue this one."""
+    _length: int = 0
+    """Number of messages."""
+    _shared_length: int = 0
+    """Number of first messages that snapshots and other conversations share, so that they must not change."""
     tool_sources: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     _hasher: blake2b = field(default_factory=lambda: blake2b(digest_size=16))
     """Hasher of the messages so far, without those in `_unhashed`."""
     _unhashed: list[str] = field(default_factory=list[str])
     """Entries of the latest messages. They are hashed together, which costs less than one by one."""
     _tool_calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
-    """Client's id of a tool call -> the tool call with its id in `messages`."""
+    """Client's id of a tool call -> the tool call with its id in the messages."""
+
+    def messages(self) -> Sequence[Message]:
+        """Return the messages so far."""
+        self._shared_length = self._length
+        return ListSnapshot(self._messages, self._length)
 
     def copy(self) -> Conversation:
         """Return an equal conversation, which can be extended on its own."""
+        self._shared_length = self._length
         return Conversation(
-            self.messages.copy(),
+            self._messages,
+            self._length,
+            self._length,
             self.tool_sources.copy(),
             self._hasher.copy(),
             self._unhashed.copy(),
@@ -201,7 +215,7 @@ class Conversation:
 
     @property
     def digest(self) -> str:
-        """Hash of `messages`."""
+        """Hash of the messages."""
         self._hasher.update("".join(self._unhashed).encode())
         self._unhashed.clear()
         return self._hasher.hexdigest()
@@ -224,9 +238,9 @@ class Conversation:
                 called = self._tool_calls.get(call_id) or ToolCall("", "")
                 message = Message("tool", text, call_id=called.id, name=called.name)
             case _:
-                index = len(self.messages)
+                index = self._length
                 raise ApiError(400, f"messages.{index}.role: {role!r} is no role", field=f"messages.{index}.role")
-        self.messages.append(message)
+        self._append(message)
         self._add_to_digest(f"{message.role} {message.call_id}", message.content)
         if role == "assistant":
             for tool_call in tool_calls:
@@ -234,16 +248,20 @@ class Conversation:
         # A quick test for "call_" comes first, because few of a long dialogue's thousands of messages name a tool call.
         if call_id or "call_" in text:
             callers = {int(number, 16) for number in _TOOL_CALL_ID.findall(f"{call_id} {text}")}
-            self.tool_sources += [(len(self.messages) - 1, caller) for caller in sorted(callers)]
+            self.tool_sources += [(self._length - 1, caller) for caller in sorted(callers)]
 
     def add_tool_call(self, tool_call: ToolCall) -> None:
         """Append `tool_call`, with the client's id, to the assistant's last message, or as a new message."""
-        if not self.messages or self.messages[-1].role != "assistant":
+        if not self._length or self._messages[self._length - 1].role != "assistant":
             self.add_message("assistant", "")
         number = len(self._tool_calls)
         own = self._tool_calls[tool_call.id or f"{number}"] = tool_call._replace(id=f"{number:09d}")
-        before = self.messages[-1]
-        self.messages[-1] = before._replace(content=before.content.strip(), calls=(*before.calls, own))
+        before = self._messages[self._length - 1]
+        message = before._replace(content=before.content.strip(), calls=(*before.calls, own))
+        if self._length > self._shared_length:
+            self._messages[self._length - 1] = message
+        else:
+            self._messages = [*self._messages[: self._length - 1], message]
         self._add_to_digest(f"call {own.id} {len(own.name)} {own.name}", own.arguments)
 
     def with_system_message(self, system_text: str | None) -> Conversation:
@@ -252,10 +270,18 @@ class Conversation:
             return self
         result = Conversation()
         result.add_message("system", system_text)
-        result.messages += self.messages
+        for message in self.messages():
+            result._append(message)
         result.tool_sources += [(index + 1, caller) for index, caller in self.tool_sources]
         result._add_to_digest("messages", self.digest)
         return result
+
+    def _append(self, message: Message) -> None:
+        if len(self._messages) > self._length:
+            # Another conversation has continued the same messages.
+            self._messages = self._messages[: self._length]
+        self._messages.append(message)
+        self._length += 1
 
     def _add_to_digest(self, entry_kind: str, text: str) -> None:
         # The length separates the entries: texts may hold any character.

@@ -76,7 +76,7 @@ class ResponsesRequest:
             self._add_input_item(conversation, parse_request_fields(_InputItem, item), f"input.{index}")
         self._conversation = conversation
         full = conversation.with_system_message(self._body.instructions)
-        if not full.messages:
+        if not full.messages():
             raise ApiError(400, "input: no message", field="input")
         tools: list[str] = []
         for index, tool in enumerate(self._body.tools or []):

@@ -92,10 +92,8 @@ class ProgramSession:
         model = call.model.rpartition("/")[2]
         if model in self.callers:
             return self.callers[model], "model"
-        system = next((message.content for message in call.messages if message.role == "system"), "")
         for caller in self.callers.values():
-            texts = {"system": system, "model": call.model}
-            if caller.match and all(fnmatchcase(texts[key], pattern) for key, pattern in caller.match.items()):
+            if caller.match and _fits(call, caller.match):
                 return caller, "match"
         if len(self.callers) == 1:
             return next(iter(self.callers.values())), "only agent"
@@ -197,3 +195,10 @@ class ProgramSession:
                 # `exception()` marks the error as retrieved: asyncio would complain if the client is gone.
                 call.answer.exception()
         return [call.id for call in self.calls.values() if not call.delivered]
+
+
+def _fits(call: ModelCall, match: Mapping[str, str]) -> bool:
+    """Return True if the system message and the model of `call` fit the patterns in `match`."""
+    system = next((message.content for message in call.messages if message.role == "system"), "")
+    texts = {"system": system, "model": call.model}
+    return all(fnmatchcase(texts[key], pattern) for key, pattern in match.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -26,7 +26,7 @@ class ProgramModelCall:
     """Ticket of the open request whose program made the call."""
     agent: str
     """Agent of the game that the program asks."""
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     """Full conversation as the program sent it."""
     sampling: Sampling = field(default_factory=Sampling)
     """Sampling settings that the program asked for."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from marl.core.list_snapshot import begins_with
 from marl.core.types import EdgeKind, Message, SpanFromEarlierTurn, Turn, TurnId
 from marl.protocols import ProgramModelCall
 from marl.rollout.quotations import QuotationFinder, SearchedTexts
@@ -54,7 +55,7 @@ class _ConversationSpans:
 class KnownConversation:
     """Messages of a call, with what is known of them."""
 
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     digests: list[str]
     """Digest of each non-empty prefix of `messages`. Prefixes that differ only in wire format have equal digests."""
     spans: _ConversationSpans | None = None
@@ -67,7 +68,7 @@ class RecentConversations:
         self._recent: list[KnownConversation] = []
         """Conversations in the order of their last use."""
 
-    def find_or_add(self, messages: tuple[Message, ...]) -> KnownConversation:
+    def find_or_add(self, messages: Sequence[Message]) -> KnownConversation:
         """Return the conversation of `messages`. It is valid until the next call, which may extend it in place."""
         conversation = KnownConversation((), [])
         for index in reversed(range(len(self._recent))):
@@ -75,7 +76,7 @@ class RecentConversations:
             if len(known) > len(messages) or messages[len(known) - 1] != known[-1]:
                 # Comparing the last messages first avoids comparing most of the full conversations.
                 continue
-            if messages[: len(known)] == known:
+            if begins_with(messages, known):
                 conversation = self._recent.pop(index)
                 break
         digests = conversation.digests

@@ -66,8 +66,8 @@ def test_a_dialogue_is_parsed_as_if_each_of_its_bodies_came_alone(api: Api, monk
             shortened += together.bodies.find_cached_body_continued_by(api.__name__, encoded) is not None
             call = server._parse_api_request(api, encoded, together).call
             alone = server._parse_api_request(api, encoded, session()).call
-            assert (call.messages, call.tool_sources, call.equality_key) == (
-                alone.messages,
+            assert (tuple(call.messages), call.tool_sources, call.equality_key) == (
+                tuple(alone.messages),
                 alone.tool_sources,
                 alone.equality_key,
             )

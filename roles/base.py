@@ -288,6 +288,19 @@ class BaseRole(RoleConfig):
             history |= {"mine": own_texts, "last": own_texts[-1] if own_texts else None}
         return _render_messages(templates, current, spans, history)
 
+    @property
+    def ignores_earlier_turns(self) -> bool:
+        role = type(self)
+        # A subclass with its own way to build a part of a request may read any turn, or make each request differ.
+        has_own_requests = (
+            role.messages is not BaseRole.messages
+            or role.continued_ids is not BaseRole.continued_ids
+            or role.role_for_request is not RoleConfig.role_for_request
+            or role.offsets_of_read_segments is not RoleConfig.offsets_of_read_segments
+        )
+        reads_turns = self.history == "append" or bool(_history_variables_used_in(self.instructions, self.prompt))
+        return not (has_own_requests or reads_turns)
+
     def continued_ids(self, context: PromptContext) -> tuple[int, ...]:
         if self.history == "fresh" or not context.own_turns:
             return ()

@@ -137,6 +137,11 @@ class RoleConfig(PluginConfig):
         """
         return self
 
+    @property
+    def ignores_earlier_turns(self) -> bool:
+        """True if prompts depend only on the agent's observation and info, so that no turn is needed to build one."""
+        return False
+
     def role_for_request(self, seed: int) -> Self:
         """Return the role for one request with the seed `seed`, for example with an answer tag of its own."""
         return self

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from marl.core.types import Completion, Request
-from marl.protocols import Game
+from marl.core.types import Completion, Observation, Request
+from marl.protocols import Game, PromptContext
 from marl.rollout.episode import Episode, step_done_agents_and_check_game_is_over
 from marl.rollout.game_errors import EpisodeLimits, GameErrorGuard
+from marl.text.origins import without_origins
 
 MOVES_TOGETHER = (
     "search: {agent} is asked together with another agent; a search of such moves needs prior: uniform, values: "
@@ -161,12 +162,31 @@ class SearchPosition:
             ValueError: if the agent was asked before, together with another agent.
         """
         requests, key, agent = self._decision_cache_or_error.requests, self.request_key, self.game.agent_selection
-        if key not in requests:
+        if key not in requests and (request := self._request_without_turns()):
+            requests[key] = request
+        elif key not in requests:
             new_requests = dict(self.episode.take_new_requests())
             if agent not in new_requests:
                 raise ValueError(MOVES_TOGETHER.format(agent=agent))
             requests[key] = new_requests[agent]
         return requests[key]
+
+    def _request_without_turns(self) -> Request | None:
+        """Return the request built from the game alone, or None if its prompt may depend on earlier turns.
+
+        Most of a request's cost is the copy of the episode up to the position. The request has no marks of turns.
+        """
+        game, episode = self.game, self._decision_cache_or_error.episode
+        agent, deal = game.agent_selection, episode.trajectory.deal
+        info, role = game.infos[agent], deal.seats[agent]
+        if len(info["together"]) > 1 or not episode.casting.current_role(role).ignores_earlier_turns:
+            return None
+        with self.game_error_guard():
+            observation = game.observe(agent)
+        # Marks of the observation refer to turns, which are not here.
+        observation = Observation(text=without_origins(observation["text"]))
+        request = episode.casting.build_request(role, PromptContext(agent, observation, info), 0)
+        return replace(request, policy=deal.policies.get(role, request.policy), purpose=deal.purpose)
 
     @property
     def episode(self) -> Episode:

@@ -13,7 +13,8 @@ is no prior. Games begin with the empty board, seats are balanced, intervals are
 of searches (uniform prior, random rollouts, moves drawn by visits) in Kuhn and Leduc poker by simulations a decision,
 mean of three seeds: over information sets, over determinizations, and OpenSpiel's `ISMCTSBot` with the best of three
 weights of exploration, where ours is always the default. `speed`: simulations a CPU second with a uniform prior and
-one random rollout each, 8 searches side by side from the start of the game. The rest is of `cost`.
+one random rollout each, 8 searches side by side from the start of the game; then with the prior of the tiny model of
+the game's scenario, 16 or 64 games side by side, their first move and whole games. The rest is of `cost`.
 
 Cost: tic-tac-toe from the empty board, PUCT, the same Python evaluator (uniform prior, value 0) in our search and in
 OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator, the
@@ -90,6 +91,11 @@ REBUILT = {
 }
 """Game -> simulations a CPU second of commit ccb2bf5e with the same settings, before copies by `clone` and
 `random_returns`: median of three measurements on the machine of the result."""
+
+MODEL_SPEED, MODEL_GAMES = SearchSettings(simulations=100), (16, 64)
+WITH_A_MODEL = {"tic_tac_toe": 430, "connect_four": 107}
+"""Game -> simulations a second that a user reported for `--search` at commit ccb2bf5e, without saying how they were
+measured."""
 
 
 class Stopwatch(Evaluator):
@@ -246,15 +252,50 @@ def hidden_search(chosen: Namespace) -> None:
 
 
 def speed(chosen: Namespace) -> None:
-    """Measure simulations a CPU second of searches that ask no model."""
+    """Measure simulations a CPU second of searches that ask no model, and of searches by a tiny model's prior."""
     rates: dict[str, list[float]] = {name: [] for name in SPEED_GAMES}
     for _ in range(chosen.repeats):
         for name, config in SPEED_GAMES.items():
             rates[name].append(simulations_per_cpu_second(config))
-    figures = {name: {"per_cpu_s": spread(values, 0)} for name, values in rates.items()}
+    figures: dict[str, Any] = {name: {"per_cpu_s": spread(values, 0)} for name, values in rates.items()}
     for name, before in REBUILT.items():
         figures[name] |= {"rebuilt_per_cpu_s": before, "ratio": round(statistics.median(rates[name]) / before, 1)}
-    report(figures, chosen.out, seeds=[0], searches=SPEED_SEARCHES, search=SPEED.model_dump(mode="json"))
+    figures["with_a_model"] = {}
+    for game in WITH_A_MODEL:
+        for games in MODEL_GAMES:
+            figures["with_a_model"][f"{game}/{games}"] = speed_with_a_model(game, games, chosen.repeats)
+    settings = {"search": SPEED.model_dump(mode="json"), "model_search": MODEL_SPEED.model_dump(mode="json")}
+    report(figures, chosen.out, seeds=[0], searches=SPEED_SEARCHES, **settings)
+
+
+def speed_with_a_model(game: str, games: int, repeats: int) -> dict[str, Any]:
+    """Return simulations a CPU second with a tiny model's prior: of the first move, and of whole games by search."""
+    with silent():
+        scenario = marl.load(SCENARIOS / f"{game}_self_play.yaml", ["game.openings=0"])
+        simulator = untrained_simulator(scenario)
+    first_moves, whole_games = list[float](), list[float]()
+    for repeat in range(repeats + 1):
+        names = [f"{repeat}.{index}" for index in range(games)]
+        deals = [Deal(name, "g", index, scenario.seats, "eval") for index, name in enumerate(names)]
+        episodes = [Episode(scenario.game.build(), deal, simulator.casting) for deal in deals]
+        # Each measurement has a new player, whose scores of prompts begin empty.
+        players = [SearchPlayer(simulator, MODEL_SPEED, SearchRoles(["player"], scenario.seats)) for _ in range(2)]
+        times = [time.process_time()]
+        players[0].search_next_moves(episodes)
+        times.append(time.process_time())
+        players[1].play(deals)
+        times.append(time.process_time())
+        first_moves.append(len(players[0].results) * MODEL_SPEED.simulations / (times[1] - times[0]))
+        whole_games.append(len(players[1].results) * MODEL_SPEED.simulations / (times[2] - times[1]))
+    before = WITH_A_MODEL[game]
+    return {
+        # The first repetition warms up the libraries and the tokenizer.
+        "first_move_per_cpu_s": spread(first_moves[1:], 0),
+        "whole_games_per_cpu_s": spread(whole_games[1:], 0),
+        "before_per_s": before,
+        "ratio_first_move": round(statistics.median(first_moves[1:]) / before, 1),
+        "ratio_whole_games": round(statistics.median(whole_games[1:]) / before, 1),
+    }
 
 
 def simulations_per_cpu_second(config: TextGameConfig) -> float:

@@ -23,6 +23,8 @@ from marl.games.kuhn_poker import KuhnPokerConfig
 from marl.games.nim import NimConfig
 from marl.games.tic_tac_toe import TicTacToeConfig, best_moves
 from marl.protocols import GameConfig
+from marl.roles.answering import PlayerRole
+from marl.roles.judging import JudgeRole
 from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
@@ -139,6 +141,32 @@ def test_policies_are_asked_what_their_roles_would_ask_had_the_moves_really_been
             real |= {request.messages for _, request in episode.take_new_requests()}
     assert len(asked) > 6
     assert asked <= real
+
+
+@pytest.mark.parametrize("game", [KuhnPokerConfig(), TicTacToeConfig()], ids=lambda game: game.kind)
+def test_prompts_without_earlier_turns_are_those_of_the_episode_and_give_the_same_moves(
+    game: GameConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def played() -> tuple[list[list[str | None]], set[Any]]:
+        engine = Scored()
+        deals = [make_deal(f"e{seed}", game, seed) for seed in range(3)]
+        settings = SearchSettings(simulations=30, rollouts="policy", temperature=1.0)
+        courses = moves(searcher(make_simulator(game, engine), settings).play(deals))
+        asked = [request for request in engine.requests.values() if request.forced]
+        return courses, {(r.messages, r.state, r.forced, r.policy, r.purpose, r.continues) for r in asked}
+
+    assert PlayerRole(policy="actor").ignores_earlier_turns
+    from_the_game_alone = played()
+    monkeypatch.setattr(PlayerRole, "ignores_earlier_turns", False)
+    assert played() == from_the_game_alone
+
+
+def test_a_role_whose_requests_may_read_turns_or_differ_each_time_is_asked_in_its_episode() -> None:
+    assert not HearingPlayer(policy="actor").ignores_earlier_turns  # its own `messages`
+    assert not PlayerRole(policy="actor", history="append").ignores_earlier_turns
+    assert not PlayerRole(policy="actor", prompt="{{ observation }} {{ mine | length }}").ignores_earlier_turns
+    assert not PlayerRole(policy="actor", instructions="{% if last %}Again.{% endif %}").ignores_earlier_turns
+    assert not JudgeRole(policy="actor").ignores_earlier_turns  # a tag of its own in each request
 
 
 def test_equal_seeds_play_equal_episodes_whoever_plays_beside() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import random
-import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal, Self, SupportsFloat
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from gymnasium.spaces import Dict, MultiBinary, Space
@@ -20,6 +18,7 @@ from marl.games.disguise import Disguise, disguise_results_of_methods
 from marl.games.environments import RenderableGameConfig
 from marl.games.move_space import MoveSpace
 from marl.games.rendering import RenderedGame
+from marl.games.reward_values import validate_reward
 from marl.games.state_copy import fast_deepcopy
 from marl.games.text_space import MAX_MOVE_LENGTH, MAX_OBSERVATION_LENGTH, TextSpace
 from marl.games.worst_loss import worst_loss_in_random_play
@@ -27,33 +26,14 @@ from marl.protocols import Game, GameStart, IllegalMoveOutcome
 
 _API_TEST_OPTIONS = {"options": 1}
 """Reset options that PettingZoo's `api_test` passes. Every game ignores these options."""
+
 _SHALLOW_COPIED = ("infos", "reward_components", "reward_causes")
 """Attributes of a game whose items never change in place: every step replaces them, so copies share the items."""
 _NOT_COPIED = ("_rng", "_rng_state", "_observation_and_action_spaces_by_agent", "state_space", "metadata")
-MAX_REWARD = 1e100
-"""Maximum absolute value of a reward: the square of a larger reward could overflow a float."""
 NextAgent = str
 """Name of the agent to move next."""
 FinalRewards = Mapping[str, float]
 """Agent -> reward at the end of a game."""
-
-
-def validate_reward(reward: Any, error_prefix: str) -> float:
-    """Return `reward` (a number, a numpy scalar or a tensor with one element) as a finite float.
-
-    Raises ValueError, which begins with `error_prefix`, if `reward` is no finite number or exceeds `MAX_REWARD`.
-    """
-    try:
-        # Text is no reward, although float("3") would succeed.
-        number = float(reward) if isinstance(reward, float | int | SupportsFloat) else math.nan
-    # Arrays and tensors with several elements raise TypeError, ValueError or RuntimeError.
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{error_prefix}: {reprlib.repr(reward)} is no finite number")
-    if abs(number) > MAX_REWARD:
-        raise ValueError(f"{error_prefix}: {number:g} is too large; the limit is {MAX_REWARD:g}")
-    return number
 
 
 class IllegalMoveHandling(Config):
@@ -341,10 +321,15 @@ class TextGame(RenderedGame):
             elif name not in _NOT_COPIED:
                 attributes[name] = fast_deepcopy(attribute, memo)
         other.metadata = self.metadata
-        other._rng, other._rng_state, other._seed = None, None, self._seed if seed is None else seed
+        self._set_random_numbers_of_copy(other, seed)
+        return other
+
+    def _set_random_numbers_of_copy(self, other: Self, seed: int | None) -> None:
+        """Let `other` draw the random numbers of `seed`, or without one those that this game would draw next."""
+        other._rng, other._rng_state = None, None
+        other._seed = self._seed if seed is None else seed
         if seed is None:
             other._rng_state = self._rng_state if self._rng is None else self._rng.getstate()
-        return other
 
     def fast_copies(self) -> dict[int, Any]:
         """Return id of an object of this game -> its copy, for objects with a faster way than a deep copy."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from marl.core.errors import EpisodeWithoutOutcomeError
 from marl.core.types import Problem
-from marl.games.base import validate_reward
+from marl.games.reward_values import validate_reward
 from marl.games.team.expressions import ScoreOfUnreadableMove
 from marl.games.team.stages import Stage, TeamSeats
 from marl.protocols.programs import ProgramAnswer, ProgramCallerResult, parse_program_answer

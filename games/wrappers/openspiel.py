@@ -16,7 +16,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from marl.core.config import choices_hint
-from marl.games.base import MAX_REWARD, FinalRewards, NextAgent, TextGame, TextGameConfig
+from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig
+from marl.games.reward_values import MAX_REWARD
 from marl.games.wrappers.import_env import import_optional_package
 from marl.games.wrappers.text_adapter import strip_terminal_codes, to_move_name
 from marl.protocols import GameStart

@@ -17,8 +17,9 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from marl.core.plugins import PluginField
 from marl.core.types import Problem, Verdict, VerifierCase
-from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig, validate_reward
+from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig
 from marl.games.isolated_random import IsolatedGlobalRandom
+from marl.games.reward_values import validate_reward
 from marl.games.tasks.base import deal_problem
 from marl.games.wrappers.chat_text import describe_tool, format_conversation, parse_tool_call, tool_instructions
 from marl.games.wrappers.import_env import ImportPath, import_env_factory, import_object, messages_of_import_errors

@@ -210,7 +210,7 @@ class InnerTurns:
         marks, depth = self._sources.find_spans_and_depth(call, conversation, begin)
         seed = hash_to_seed(self._casting.seed, self._deal.purpose, self._deal.episode, self._deal.branch, *key)
         prompt = ProgramCallPrompt(
-            call.messages[begin:], continues, marks, call.tools, call.sampling, call.answer_schema
+            tuple(call.messages[begin:]), continues, marks, call.tools, call.sampling, call.answer_schema
         )
         request = self._casting.build_call_request(role_name, prompt, self._examples[call.agent], seed)
         # A refused call is not recorded, so it does not count either.

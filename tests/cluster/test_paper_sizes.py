@@ -29,7 +29,9 @@ def test_sizes_on_paper_are_those_of_the_shape() -> None:
         parameters = sum(parameter.numel() for parameter in model.parameters())
         adapted = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear"))  # type: ignore[arg-type]
     adapter = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
-    heads = LLAMA_3_8B.num_attention_heads + 2 * LLAMA_3_8B.num_key_value_heads
+    key_value_heads = LLAMA_3_8B.num_key_value_heads
+    assert key_value_heads is not None
+    heads = LLAMA_3_8B.num_attention_heads + 2 * key_value_heads
     # Queries, keys and values before attention, and its output after: each process sends what others compute.
     exchanged = 2 * TOKENS * (heads + LLAMA_3_8B.num_attention_heads) * 128 / PROCESSES * (1 - 1 / PROCESSES)
     layers = LLAMA_3_8B.num_hidden_layers

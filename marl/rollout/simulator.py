@@ -179,7 +179,7 @@ class RolloutSimulator(BaseSimulator):
         return answers
 
     def submit_requests(self, requests: Sequence[Request], purpose: Purpose) -> SubmittedRequests:
-        """Submit `requests` without waiting. `router.step` adds the answers to the returned object."""
+        """Submit `requests` without waiting. Later calls of `router.step` add the answers to the returned object."""
         submitted = SubmittedRequests()
 
         def store_received_answer(ticket: Ticket, answer: Answer) -> None:

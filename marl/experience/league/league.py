@@ -229,7 +229,7 @@ class LeagueExperience(MetricsReporter):
         return True
 
     def _plan_matches(self, step: int, group_names: Sequence[str]) -> dict[str, Matchup]:
-        """Return group -> match of the group, drawn by the players' shares and the weights of their opponents."""
+        """Return group of episodes -> its match: a player drawn by its share, and opponents drawn by their weights."""
         choices: list[Matchup] = []
         weights: list[float] = []
         for role, player in self._settings.players.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class PolicySnapshots:
         """
         self._write_snapshot_folder(policy, f"{version:06d}", save)
 
-    def write_initial_state(self, policy: str, state: dict[str, Any]) -> None:
+    def write_initial_state(self, policy: str, state: Mapping[str, Any]) -> None:
         """Write the state of a policy's learner before its first update. Raises the errors of `write_version`."""
         self._write_snapshot_folder(policy, _START, lambda folder: save_state(folder, state))
 

@@ -261,7 +261,7 @@ def one_arm(arm: str, budget: float) -> None:
             for file in (copy.parent / "000000").iterdir():
                 os.link(file, copy / file.name)
     state = training.run.experience.state_dict()
-    training.run.experience.load_state_dict(state | {"taken": {"actor": [*range(many)]}})
+    training.run.experience.load_state_dict({**state, "taken": {"actor": [*range(many)]}})
     loads = 0.0
     for _ in range(scenario.schedule.steps):
         training.step()

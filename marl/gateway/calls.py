@@ -23,6 +23,9 @@ MAX_CHOICES = 8
 """Maximum number of answers to one request (`n`)."""
 MAX_TOKENS = 10_000_000
 """Maximum number of tokens of a call that sets none. The role and the model's context set lower maximums."""
+_HASHED_BYTES = 2000
+"""Number of bytes that are hashed at once. For 2,048 and more, `hashlib` would release the interpreter's lock and then
+wait for it."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _TOOL_CALL_ID = re.compile(r"\bcall_([0-9a-f]{1,15})x[0-9]{1,3}\b")
 
@@ -216,7 +219,9 @@ class Conversation:
     @property
     def digest(self) -> str:
         """Hash of the messages."""
-        self._hasher.update("".join(self._unhashed).encode())
+        content = "".join(self._unhashed).encode()
+        for begin in range(0, len(content), _HASHED_BYTES):
+            self._hasher.update(content[begin : begin + _HASHED_BYTES])
         self._unhashed.clear()
         return self._hasher.hexdigest()
 

@@ -58,6 +58,8 @@ class KnownConversation:
     messages: Sequence[Message]
     digests: list[str]
     """Digest of each non-empty prefix of `messages`. Prefixes that differ only in wire format have equal digests."""
+    last: Message | None = None
+    """Last message."""
     spans: _ConversationSpans | None = None
 
 
@@ -71,19 +73,19 @@ class RecentConversations:
     def find_or_add(self, messages: Sequence[Message]) -> KnownConversation:
         """Return the conversation of `messages`. It is valid until the next call, which may extend it in place."""
         conversation = KnownConversation((), [])
+        lengths = {len(known.digests) for known in self._recent}
+        ends = {length: messages[length - 1] for length in lengths if length <= len(messages)}
         for index in reversed(range(len(self._recent))):
-            known = self._recent[index].messages
-            if len(known) > len(messages) or messages[len(known) - 1] != known[-1]:
-                # Comparing the last messages first avoids comparing most of the full conversations.
-                continue
-            if begins_with(messages, known):
+            known = self._recent[index]
+            # Comparing the last messages first avoids comparing most of the full conversations.
+            if ends.get(len(known.digests)) == known.last and begins_with(messages, known.messages):
                 conversation = self._recent.pop(index)
                 break
         digests = conversation.digests
         for message in messages[len(digests) :]:
             digests.append(extend_digest(digests[-1] if digests else "", message))
-        conversation.messages = messages
         if messages:
+            conversation.messages, conversation.last = messages, messages[-1]
             self._recent.append(conversation)
             del self._recent[:-_MAX_RECENT]
         return conversation

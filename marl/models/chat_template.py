@@ -195,8 +195,8 @@ class ChatTokenizer:
 
     def prompt_with_prefix(self, request: Request, policy_index: int = 0) -> Prompt:
         """Return the prompt of `request`, followed by its prefix: the tokens with which the completion begins."""
-        ids = self.prompt(request, policy_index).ids
-        return self._shared_prompt((*ids, *request.prefix), policy_index)
+        prompt = self.prompt(request, policy_index)
+        return self._shared_prompt((*prompt.ids, *request.prefix), policy_index) if request.prefix else prompt
 
     def token_spans_of_marks(self, request: Request) -> tuple[Range, ...]:
         """Return, for each of the request's marks, the range (begin, end) of the prompt's tokens that overlap the mark.

@@ -188,7 +188,9 @@ class RolloutSimulator(BaseSimulator):
 
         for request in requests:
             try:
-                ticket = self._submit_request(replace(request, purpose=purpose), store_received_answer)
+                if request.purpose != purpose:
+                    request = replace(request, purpose=purpose)
+                ticket = self._submit_request(request, store_received_answer)
             except SpendingLimitReachedError as error:
                 # No request has a negative ticket, so the refusal is stored as the answer to one.
                 ticket = -1 - len(submitted.tickets)

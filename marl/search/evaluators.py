@@ -11,7 +11,7 @@ from marl.core.config import Sampling
 from marl.core.types import Completion, Purpose, Request, Turn
 from marl.protocols import Critic, Simulator
 from marl.search.mcts import LeafEvaluation, SearchLeaf, apply_temperature
-from marl.search.positions import SearchPosition, normalise_weights
+from marl.search.positions import ScoredMoves, SearchPosition, normalise_weights
 from marl.search.settings import SearchSettings
 
 _PromptKey = tuple[object, ...]
@@ -28,26 +28,33 @@ class PolicyPrior:
     def __init__(self, simulator: Simulator, purpose: Purpose) -> None:
         self._simulator = simulator
         self._purpose: Purpose = purpose
-        self._scored: dict[_PromptKey, dict[str, Completion]] = {}
+        self._scored: dict[_PromptKey, ScoredMoves] = {}
 
     def __call__(self, positions: Sequence[SearchPosition]) -> list[list[float]]:
         """Return the prior of each position: the policy's probability of each move's exact text, normalised over moves.
 
         The prior is uniform if no move has a positive probability.
         """
-        answers = self.score_legal_moves(list(map(SearchPosition.request, positions)))
+        unscored = [position for position in positions if not self.is_scored(position)]
+        answers = self.score_legal_moves(list(map(SearchPosition.request, unscored))) if unscored else []
+        for position, by_move in zip(unscored, answers, strict=True):
+            position.scored_moves[position.request_key] = by_move
         priors: list[list[float]] = []
-        for position, by_move in zip(positions, answers, strict=True):
-            if position.decision:
-                position.decision.answers[position.request_key] = by_move
-            probabilities: list[float] = []
-            for move in position.moves:
-                answer = by_move[move]
-                probabilities.append(math.exp(math.fsum(answer.logprobs)) if answer.token_ids else 0.0)
-            priors.append(normalise_weights(probabilities))
+        for position in positions:
+            probabilities = position.scored_moves[position.request_key].probabilities
+            priors.append(normalise_weights([probabilities[move] for move in position.moves]))
         return priors
 
-    def score_legal_moves(self, requests: Sequence[Request]) -> list[dict[str, Completion]]:
+    def is_scored(self, position: SearchPosition) -> bool:
+        """Return True if the moves of `position` have been scored, so that its prior needs no engine."""
+        if position.request_key in position.scored_moves:
+            return True
+        by_move = self._scored.get(_scoring_cache_key(position.request()))
+        if by_move is not None:
+            position.scored_moves[position.request_key] = by_move
+        return by_move is not None
+
+    def score_legal_moves(self, requests: Sequence[Request]) -> list[ScoredMoves]:
         """Return, for each request, legal move -> its completion, with log-probabilities.
 
         The completion of a move whose text could not be scored has no tokens.
@@ -62,11 +69,11 @@ class PolicyPrior:
         for key, request in missing.items():
             for move, text in (request.options or {}).items():
                 options.append((key, move, text))
-                forced.append(replace(request, forced=text))
+                forced.append(replace(request, forced=text, purpose=self._purpose))
         scores = self._simulator.score_forced_texts(forced, self._purpose) if forced else []
         for (key, move, text), score in zip(options, scores, strict=True):
             answer = score if isinstance(score, Completion) else Completion(text, (), (), (), "stop")
-            self._scored.setdefault(key, {})[move] = answer
+            self._scored.setdefault(key, ScoredMoves())[move] = answer
         return [self._scored[_scoring_cache_key(request)] for request in requests]
 
 
@@ -166,6 +173,13 @@ class RolloutOrCriticEvaluator:
                 means.append(math.fsum(returns[agent] for returns in rollouts) / len(rollouts) - before)
             evaluations.append(LeafEvaluation(prior, means))
         return evaluations
+
+    def needs_no_batch(self, leaf: SearchLeaf) -> bool:
+        """Return True if the evaluation of `leaf` needs no engine and no critic."""
+        settings, prior = self._settings, self._prior
+        if self._critic or (prior and settings.rollouts == "policy"):
+            return False
+        return prior is None or settings.prior != "policy" or prior.is_scored(leaf.position)
 
     def _random_rollouts(self, leaf: SearchLeaf) -> list[tuple[float, ...]]:
         """Return each agent's return from the root in rollouts from `leaf` with uniformly random moves."""

@@ -59,14 +59,25 @@ SearchGenerator = Generator[SearchLeaf, LeafEvaluation, SearchResult]
 """Generator that yields new leaves, receives their evaluations and returns the result of the search."""
 
 
-def run_searches_in_parallel(searches: Sequence[SearchGenerator], evaluate_leaves: LeafEvaluator) -> list[SearchResult]:
-    """Run searches in parallel and return their results. Every round evaluates one new leaf of each search together."""
+def run_searches_in_parallel(
+    searches: Sequence[SearchGenerator],
+    evaluate_leaves: LeafEvaluator,
+    needs_no_batch: Callable[[SearchLeaf], bool] | None = None,
+) -> list[SearchResult]:
+    """Run searches in parallel and return their results. Every round evaluates one new leaf of each search together.
+
+    A leaf for which `needs_no_batch` returns True is evaluated at once, and its search runs on (default: no leaf). Each
+    batch then holds only leaves that an engine must score, so that fewer batches are needed.
+    """
     results: dict[int, SearchResult] = {}
     waiting: dict[int, SearchLeaf] = {}
 
     def resume_search(search_index: int, evaluation: LeafEvaluation | None) -> None:
         try:
-            waiting[search_index] = searches[search_index].send(evaluation)  # type: ignore[arg-type]  # None starts a generator
+            leaf = searches[search_index].send(evaluation)  # type: ignore[arg-type]  # None starts a generator
+            while needs_no_batch and needs_no_batch(leaf):
+                leaf = searches[search_index].send(evaluate_leaves([leaf])[0])
+            waiting[search_index] = leaf
         except StopIteration as end:
             results[search_index] = end.value
 

@@ -99,7 +99,10 @@ class SearchPlayer:
             if simulator.critic is None:
                 raise ValueError("search: values: 'critic', but no learner with a critic is here; choices: rollouts")
             critic_values = CriticValues(simulator.critic, self._prior)
-        self._evaluate = evaluate or RolloutOrCriticEvaluator(settings, self._prior, critic_values)
+        evaluator = RolloutOrCriticEvaluator(settings, self._prior, critic_values)
+        self._evaluate = evaluate or evaluator
+        self._needs_no_batch = None if evaluate else evaluator.needs_no_batch
+        self._shared_requests: dict[tuple[object, ...], Request] = {}
         self._dropped: set[Episode] = set()
         self.results: list[SearchResult] = []
         """Results of all decisions so far."""
@@ -177,7 +180,8 @@ class SearchPlayer:
             # Agents that move at once draw independent random numbers.
             rng = random.Random(seed if agent == mover else hash_to_seed(seed, agent))
             decision = DecisionRequestCache(
-                episode.copy(episode.game, {**deal.seats, **self._search_roles.assumed_roles})
+                episode.copy(episode.game, {**deal.seats, **self._search_roles.assumed_roles}),
+                shared_requests=self._shared_requests,
             )
             config = simulator.games[deal.game]
             if settings.hidden_information == "ismcts" and not (config.has_perfect_information() or len(together) > 1):
@@ -194,7 +198,7 @@ class SearchPlayer:
                 searches.append(search(root, share, random.Random(rng.getrandbits(63)), agent))
             decisions.append((weights, rng))
 
-        remaining_results = iter(run_searches_in_parallel(searches, self._evaluate))
+        remaining_results = iter(run_searches_in_parallel(searches, self._evaluate, self._needs_no_batch))
         results: list[SearchResult] = []
         for weights, rng in decisions:
             state_results = list(islice(remaining_results, len(weights)))

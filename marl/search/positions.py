@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from marl.core.types import Completion, Observation, Request
 from marl.protocols import Game, PromptContext
@@ -20,6 +22,21 @@ RequestKey = tuple[str, int, str]
 """(agent to move, number of its illegal answers at this decision, information state)."""
 
 
+class ScoredMoves(dict[str, Completion]):
+    """Legal move -> completion of the move, with log-probabilities by the policy to move."""
+
+    @cached_property
+    def probabilities(self) -> dict[str, float]:
+        """Probability of each move's exact text; 0 for a move whose text could not be scored.
+
+        They are computed once, because many positions of a search share a prompt.
+        """
+        probabilities: dict[str, float] = {}
+        for move, answer in self.items():
+            probabilities[move] = math.exp(math.fsum(answer.logprobs)) if answer.token_ids else 0.0
+        return probabilities
+
+
 @dataclass(slots=True)
 class DecisionRequestCache:
     """Cache of the requests and scored answers of roles in all positions of one decision's search."""
@@ -28,8 +45,11 @@ class DecisionRequestCache:
     """Episode in which the decision is made, with the roles that the search assumes in all seats."""
     requests: dict[RequestKey, Request] = field(default_factory=dict)
     """Key of an information state -> request of the role to move there."""
-    answers: dict[RequestKey, dict[str, Completion]] = field(default_factory=dict)
-    """Key of an information state -> legal move -> completion of the move, scored by the policy to move there."""
+    answers: dict[RequestKey, ScoredMoves] = field(default_factory=dict)
+    """Key of an information state -> its legal moves, scored by the policy to move there."""
+    shared_requests: dict[tuple[object, ...], Request] = field(default_factory=dict)
+    """Role, policy, purpose, and what the agent observes and is told -> request of a role that ignores earlier turns.
+    All decisions of a `SearchPlayer` share this cache."""
 
 
 class SearchPosition:
@@ -155,6 +175,11 @@ class SearchPosition:
         info = self.game.infos[agent]
         return agent, info["attempt"], info["state"]
 
+    @property
+    def scored_moves(self) -> dict[RequestKey, ScoredMoves]:
+        """Return the scored answers of all positions of this decision (see `DecisionRequestCache.answers`)."""
+        return self._decision_cache_or_error.answers
+
     def request(self) -> Request:
         """Return the request by which the role of the agent to move asks its policy at this position.
 
@@ -184,9 +209,19 @@ class SearchPosition:
         with self.game_error_guard():
             observation = game.observe(agent)
         # Marks of the observation refer to turns, which are not here.
-        observation = Observation(text=without_origins(observation["text"]))
-        request = episode.casting.build_request(role, PromptContext(agent, observation, info), 0)
-        return replace(request, policy=deal.policies.get(role, request.policy), purpose=deal.purpose)
+        text, policy = without_origins(observation["text"]), deal.policies.get(role)
+        facts = [without_origins(fact) if isinstance(fact, str) else fact for fact in info.values()]
+        # A mapping among the facts (`callers`) cannot be part of a key.
+        key = None if "callers" in info else (role, policy, deal.purpose, agent, text, *facts)
+        shared = self._decision_cache_or_error.shared_requests
+        if key not in shared:
+            context = PromptContext(agent, Observation(text=text), info)
+            request = episode.casting.build_request(role, context, 0)
+            request = replace(request, policy=policy or request.policy, purpose=deal.purpose)
+            if key is None:
+                return request
+            shared[key] = request
+        return shared[key]
 
     @property
     def episode(self) -> Episode:
@@ -200,7 +235,7 @@ class SearchPosition:
         episode = parent.episode.copy(parent.game.copy())
         # A move can only answer an open request, so the parent's requests are opened first.
         episode.take_new_requests()
-        answer = self._decision_cache_or_error.answers.get(parent.request_key, {}).get(self.move)
+        answer = self._decision_cache_or_error.answers.get(parent.request_key, ScoredMoves()).get(self.move)
         if answer is None:
             episode.force_action(self.move)
         else:

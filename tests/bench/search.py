@@ -14,7 +14,7 @@ of searches (uniform prior, random rollouts, moves drawn by visits) in Kuhn and 
 mean of three seeds: over information sets, over determinizations, and OpenSpiel's `ISMCTSBot` with the best of three
 weights of exploration, where ours is always the default. `speed`: simulations a CPU second with a uniform prior and
 one random rollout each, 8 searches side by side from the start of the game; then with the prior of the tiny model of
-the game's scenario, 16 games side by side, their first move and whole games. The rest is of `cost`.
+the game's scenario, 16 and 64 games side by side, their first move and whole games. The rest is of `cost`.
 
 Cost: tic-tac-toe from the empty board, PUCT, the same Python evaluator (uniform prior, value 0) in our search and in
 OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator, the
@@ -92,7 +92,7 @@ REBUILT = {
 """Game -> simulations a CPU second of commit ccb2bf5e with the same settings, before copies by `clone` and
 `random_returns`: median of three measurements on the machine of the result."""
 
-MODEL_SPEED, MODEL_GAMES = SearchSettings(simulations=100), (16,)
+MODEL_SPEED, MODEL_GAMES = SearchSettings(simulations=100), (16, 64)
 WITH_A_MODEL = {"tic_tac_toe": 430, "connect_four": 107}
 """Game -> simulations a second that a user reported for `--search` at commit ccb2bf5e, without saying how they were
 measured."""

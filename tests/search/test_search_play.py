@@ -6,14 +6,17 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from marl.commands.eval.evaluate import evaluate_policies, parse_search, policies_of_scenario
+from marl.commands.simulators import untrained_simulator
 from marl.core.graph import Trajectory
-from marl.core.types import Completion, Deal, Request
+from marl.core.types import Completion, CompletionFailure, Deal, Request, Ticket
 from marl.engines.scripted import Random
 from marl.evaluation.evaluate import OpponentPlayers, play_match
 from marl.evaluation.search_policy import exact_search_metrics
@@ -27,10 +30,12 @@ from marl.roles.answering import PlayerRole
 from marl.roles.judging import JudgeRole
 from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
-from marl.scenario.load import ScenarioError, validate
+from marl.scenario.load import ScenarioError, load, validate
 from marl.scenario.schema import Scenario
 from marl.search.determinization import sample_determinizations
 from marl.search.evaluation import SearchEvaluation
+from marl.search.evaluators import PolicyPrior, RolloutOrCriticEvaluator
+from marl.search.mcts import LeafEvaluator, SearchResult
 from marl.search.play import SearchPlayer, SearchRoles
 from marl.search.settings import SearchSettings
 from tests.support.small_games import (
@@ -181,6 +186,61 @@ def test_equal_seeds_play_equal_episodes_whoever_plays_beside() -> None:
     assert together == played(deals)
     assert [course for each in deals for course in played([each])] == together
     assert len({tuple(course) for course in together}) > 1
+
+
+class Opinionated(Scored):
+    """Scores a forced text by its prompt and itself, and counts the batches of forced texts."""
+
+    batches = 0
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
+        self.batches += any(self.requests[ticket].forced for ticket in self._open)
+        return super().step(wait_s)
+
+    def _answer(self, request: Request) -> Completion:
+        score = crc32(repr((request.messages, request.forced)).encode()) % 1000 / 250
+        return replace(super()._answer(request), token_ids=(1,), logprobs=(-score,))
+
+
+@pytest.mark.parametrize("hidden_information", ["ismcts", "pimc"])
+@pytest.mark.parametrize("game", [TicTacToeConfig(), KuhnPokerConfig()], ids=lambda game: game.kind)
+def test_searches_that_run_on_over_scored_prompts_find_the_same_bit_by_bit_with_fewer_batches(
+    game: GameConfig, hidden_information: Any
+) -> None:
+    settings = SearchSettings(simulations=60, hidden_information=hidden_information)
+    deals = [make_deal(f"e{seed}", game, seed) for seed in range(4)]
+
+    def played(*, in_lockstep: bool) -> tuple[list[SearchResult], list[list[str | None]], int]:
+        engine = Opinionated()
+        simulator = make_simulator(game, engine)
+        # A caller's own evaluator gets one leaf of every search in each round.
+        evaluator = RolloutOrCriticEvaluator(settings, PolicyPrior(simulator, "eval")) if in_lockstep else None
+        player = SearchPlayer(simulator, settings, SearchRoles(["player"], {}), evaluate=evaluator)
+        return player.results, moves(player.play(deals)), engine.batches
+
+    results, courses, batches = played(in_lockstep=False)
+    expected_results, expected_courses, expected_batches = played(in_lockstep=True)
+    assert (results, courses) == (expected_results, expected_courses)
+    assert len({result.prior for result in results}) > 2
+    assert batches < expected_batches
+
+
+def test_a_tiny_models_searches_visit_the_same_moves_whatever_prompts_share_its_batches() -> None:
+    model = "policies.actor.model={kind: tiny, hidden: 16, layers: 1, heads: 2}"
+    scenario = load("scenarios/tic_tac_toe_self_play.yaml", [model])
+    simulator, settings = untrained_simulator(scenario), SearchSettings(simulations=40)
+    deals = [make_deal(f"e{seed}", scenario.game, seed) for seed in range(3)]
+
+    def decided(evaluate: LeafEvaluator | None) -> list[SearchResult]:
+        player = SearchPlayer(simulator, settings, SearchRoles(["player"], {}), evaluate=evaluate)
+        player.play(deals)
+        return player.results
+
+    lockstep = RolloutOrCriticEvaluator(settings, PolicyPrior(simulator, "eval"))
+    for result, expected in zip(decided(None), decided(lockstep), strict=True):
+        assert (result.visits, result.chosen_move) == (expected.visits, expected.chosen_move)
+        # Other rows in a matrix product may change the last bit of a score.
+        assert result.prior == pytest.approx(expected.prior, abs=1e-6)
 
 
 def test_agents_that_move_together_cannot_search() -> None:

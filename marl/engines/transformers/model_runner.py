@@ -248,14 +248,16 @@ def score_forced_texts(
                 samplings += [job.request.sampling] * longest
             logits_NTV = logits_PV[rows][:, None]
             if longest > 1:
-                cache = SlotCache(forward_runner.layers, forward_runner.dtype)
+                length = max(prompt_lengths) + longest - 1
+                # No row grows later, so that the cache has no spare capacity, which would be filled with zeros.
+                cache = SlotCache(forward_runner.layers, forward_runner.dtype, length)
                 cache.store_prefilled(kv, rows, list(range(len(chunk))))
                 # The last token of a text is left out, because no later token is predicted from it.
                 ids_NQ = torch.tensor(_pad_right([ids[:-1] for ids in chunk_texts]), device=device)
                 positions_NQ = torch.tensor(prompt_lengths, device=device)[:, None] + torch.arange(
                     longest - 1, device=device
                 )
-                length, policies_N = max(prompt_lengths) + longest - 1, np.array(policies, np.int64)
+                policies_N = np.array(policies, np.int64)
                 later_NQV = forward_runner.decode(cache, ids_NQ, positions_NQ, length, policies_N)
                 logits_NTV = torch.cat([logits_NTV, later_NQV], 1)
             logprobs_MV = next_token_logprobs(

@@ -78,10 +78,16 @@ class SlotCacheLayer(DynamicLayer):
 class SlotCache(Cache):
     """Key-value cache with one slot of equal capacity for each row. Slots and capacity double on demand."""
 
-    def __init__(self, layers: int, dtype: torch.dtype) -> None:
-        """`layers`: number of layers; `dtype`: dtype in which attention reads keys and values."""
+    def __init__(self, layers: int, dtype: torch.dtype, capacity: int = 0) -> None:
+        """Create an empty cache.
+
+        Args:
+            layers: number of layers.
+            dtype: dtype in which attention reads keys and values.
+            capacity: initial number of tokens of each slot (default: `INITIAL_SLOT_CAPACITY`).
+        """
         self.window = CacheSection()
-        self.slots = self.capacity = 0
+        self.slots, self.capacity = 0, capacity
         self.slot_layers = [SlotCacheLayer(self.window, dtype) for _ in range(layers)]
         super().__init__(layers=list(self.slot_layers))
 

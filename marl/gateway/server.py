@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -281,9 +282,8 @@ class Gateway:
             else:
                 caller, recognised_by = session.recognise_agent_and_criterion(api.call)
 
-            def is_connected() -> bool:
-                return request.transport is not None and not request.transport.is_closing()
-
+            # Not the request but its connection is kept, as the session would keep all its requests to its end.
+            is_connected = partial(_is_open, request.protocol)
             calls: list[ModelCallFuture] = []
             for _ in range(api.call.choices):
                 calls.append(session.open_or_resume_call(caller, api.call, is_connected, recognised_by))
@@ -323,13 +323,17 @@ async def _send_answers(
             if isinstance(api_request, ResponsesRequest):
                 session.responses[api_request.response_id(answers)] = api_request.extended_conversation(answers)
             response = await send_response(request, stream, api_request, answers)
-        if request.transport is not None and not request.transport.is_closing():
+        if _is_open(request.protocol):
             for call in calls:
                 call.delivered = True
         return response
     except ConnectionError:
         # The client has disconnected. A repeated request with equal content takes over the answers.
         return stream or web.Response(status=499)
+
+
+def _is_open(connection: web.RequestHandler) -> bool:
+    return connection.transport is not None and not connection.transport.is_closing()
 
 
 def _to_shown_answer(call_id: int, answer: Answer, *, has_tools: bool) -> AnswerShownToProgram:

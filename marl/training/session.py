@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import ClassVar
 
 from marl.core.errors import OutOfMemoryRunError, RunError, is_out_of_memory
 from marl.core.types import Metrics
+from marl.host.garbage_collection import keep_garbage_collections_short
 from marl.metrics.alarms import AlarmStopError
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import BestEvaluationTracker
@@ -95,8 +95,7 @@ def _load_run(
     loop = TrainingLoop(run, home, [monitor])
     loop.resume(step)
     # Objects loaded so far stay until the end, so the garbage collector need not traverse them in every step.
-    gc.collect()
-    gc.freeze()
+    keep_garbage_collections_short()
     return loop
 
 

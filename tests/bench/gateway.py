@@ -20,7 +20,6 @@ of a shared processor changes; figures are medians over the repeats.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import resource
@@ -38,6 +37,7 @@ import marl
 from marl.core.types import Completion, CompletionFailure, Deal, Request, Ticket
 from marl.engines.program.settings import Program
 from marl.games.team.settings import TeamConfig
+from marl.host.garbage_collection import keep_garbage_collections_short
 from marl.protocols import WeightlessEngine
 from marl.roles.programs import CallerRole, ProgramRole
 from marl.rollout.casting import RoleRequestBuilder
@@ -170,9 +170,8 @@ def run_program(mode: str, engine: FixedEngine, history: str = "fresh") -> Mappi
         (Path(folder) / "bench_program.py").write_text(PROGRAM)
         program = Program(call="bench_program:main", folder=Path(folder), workers=1).build(None)
         simulator = RolloutSimulator(game, RoleRequestBuilder(roles, 0), {"program": program, "solver": engine})
-        # Training freezes the objects of its imports, too. Without it, each full collection stops all calls for 100 ms.
-        gc.collect()
-        gc.freeze()
+        # As in training: by default, each full collection stops all calls for 100 ms.
+        keep_garbage_collections_short()
         [trajectory] = simulator.play([Deal("e", "e", 0, game.default_role_of_agent())])
         program.close()  # type: ignore[attr-defined]
     return json.loads(json.loads(trajectory.turns[-1].completion.text)["answer"] or "{}")

@@ -65,26 +65,28 @@ def test_every_number_is_in_one_share_and_full_tensors_are_divided_evenly() -> N
     assert sizes == [16, 16]
 
 
-def rewrite(file: Path, **metadata: str) -> None:
+def rewrite(file: Path, **fields: Any) -> None:
+    """Change `fields` of the metadata of a share; None removes a field."""
     with safe_open(file, framework="pt") as opened:
         tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118 (no mapping)
-        before = opened.metadata()
-    save_file(tensors, file, {name: text for name, text in {**before, **metadata}.items() if text != "absent"})
+        header = json.loads(opened.metadata()["share"]) | fields
+    changed = {name: value for name, value in header.items() if value is not None}
+    save_file(tensors, file, {"share": json.dumps(changed)})
 
 
 @pytest.mark.parametrize(
     ("metadata", "why"),
     [
-        ({"structure": "absent"}, "is no share of a state: its metadata lacks structure"),
+        ({"structure": None}, "structure\n  Field required"),
         ({"state": "other"}, r"holds shares of 2 states: \['/learner', 'other'\]"),
         ({"structure": "[" * 100_000}, "nested too deep"),
         ({"structure": '{"a": {"__tensor__": "/b"}}'}, "names the tensor '/b'"),
-        ({"positions": '{"/rows": [1, 7]}'}, "'/rows' lacks rows from row 0 on"),
-        ({"positions": '{"/rows": [0, 8]}'}, "the shards of '/rows' do not fit together"),
-        ({"positions": '{"/rows": "x"}'}, "Input should be a valid"),
+        ({"positions": {"/rows": [1, 7]}}, "'/rows' lacks rows from row 0 on"),
+        ({"positions": {"/rows": [0, 8]}}, "the shards of '/rows' do not fit together"),
+        ({"positions": {"/rows": "x"}}, "Input should be a valid"),
     ],
 )
-def test_a_damaged_share_says_why(metadata: dict[str, str], why: str, tmp_path: Path) -> None:
+def test_a_damaged_share_says_why(metadata: dict[str, Any], why: str, tmp_path: Path) -> None:
     save_state(tmp_path, {"learner": state_of(shares_of(2))})
     rewrite(tmp_path / "shares/000/00000.safetensors", **metadata)
     with pytest.raises(ValueError, match=why):
@@ -109,4 +111,19 @@ def test_the_files_of_shares_are_safetensors_and_json_alone(tmp_path: Path) -> N
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert files == ["shares/000/00000.safetensors", "shares/000/00001.safetensors", "state.json", "state.safetensors"]
     with safe_open(tmp_path / files[0], framework="pt") as opened:
-        assert json.loads(opened.metadata()["positions"]) == {"/rows": [0, 7]}
+        assert json.loads(opened.metadata()["share"])["positions"] == {"/rows": [0, 7]}
+
+
+def test_a_file_without_the_metadata_of_a_share_is_refused(tmp_path: Path) -> None:
+    save_state(tmp_path, {"learner": state_of(shares_of(1))})
+    save_file({"rows": FULL}, tmp_path / "shares/000/00000.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"00000.safetensors is no share of a state: its metadata lacks 'share'"):
+        load_state(tmp_path)
+
+
+def test_equal_states_make_equal_files(tmp_path: Path) -> None:
+    contents: set[bytes] = set()
+    for copy in range(8):
+        save_state(tmp_path / str(copy), {"learner": state_of(shares_of(2))})
+        contents.add((tmp_path / f"{copy}/shares/000/00000.safetensors").read_bytes())
+    assert len(contents) == 1

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel
 
 from marl.core.state_tree import extract_leaves, insert_leaves
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_POSITIONS = TypeAdapter(dict[str, tuple[int, int]])
+_HEADER_KEY = "share"
+"""Only key of a file's metadata. Safetensors writes several keys in random order, so that equal shares would make
+different files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,17 @@ class StateShare:
     """Name -> full tensor, or this share's rows of it."""
     positions: Mapping[str, tuple[int, int]]
     """Name of each tensor of which this share has some rows -> index of its first row, rows of the full tensor."""
+
+
+class _ShareHeader(BaseModel):
+    """Metadata of a share's file: its fields without the tensors, and the state's name."""
+
+    state: str
+    """Name of the state."""
+    structure: str
+    """As in `StateShare`."""
+    positions: dict[str, tuple[int, int]]
+    """As in `StateShare`."""
 
 
 def make_state_share(state: Mapping[str, Any], rank: int, world_size: int) -> StateShare:
@@ -175,9 +188,9 @@ def write_shares(folder: Path, name: str, shares: StateShares) -> None:
 
     folder.mkdir(parents=True)
     for index, share in enumerate(shares.shares()):
-        metadata = {"state": name, "structure": share.structure, "positions": json.dumps(share.positions)}
+        header = _ShareHeader(state=name, structure=share.structure, positions=dict(share.positions))
         tensors = {name: tensor.contiguous() for name, tensor in share.tensors.items()}
-        save_file(tensors, folder / f"{index:05d}.safetensors", metadata)
+        save_file(tensors, folder / f"{index:05d}.safetensors", {_HEADER_KEY: header.model_dump_json()})
 
 
 def read_shares(folder: Path) -> tuple[str, StateShares]:
@@ -189,7 +202,7 @@ def read_shares(folder: Path) -> tuple[str, StateShares]:
         ValueError: if the files hold no complete state.
     """
     files = sorted(folder.glob("*.safetensors"))
-    names = {_metadata(file)["state"] for file in files}
+    names = {_read_header(file).state for file in files}
     if len(names) != 1:
         raise ValueError(f"{folder} holds shares of {len(names)} states: {sorted(names)}")
     shares = StateShares([partial(_read_share, file) for file in files])
@@ -200,18 +213,23 @@ def read_shares(folder: Path) -> tuple[str, StateShares]:
 def _read_share(file: Path) -> StateShare:
     from safetensors.torch import load_file
 
-    metadata = _metadata(file)
-    return StateShare(metadata["structure"], load_file(file), _POSITIONS.validate_json(metadata["positions"]))
+    header = _read_header(file)
+    return StateShare(header.structure, load_file(file), header.positions)
 
 
-def _metadata(file: Path) -> dict[str, str]:
+def _read_header(file: Path) -> _ShareHeader:
+    """Return the metadata of the share in `file`.
+
+    Raises:
+        ValueError: if it is missing, or not that of a share.
+    """
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as opened:
         metadata = opened.metadata() or {}
-    if missing := {"state", "structure", "positions"} - metadata.keys():
-        raise ValueError(f"{file.name} is no share of a state: its metadata lacks {', '.join(sorted(missing))}")
-    return metadata
+    if _HEADER_KEY not in metadata:
+        raise ValueError(f"{file.name} is no share of a state: its metadata lacks {_HEADER_KEY!r}")
+    return _ShareHeader.model_validate_json(metadata[_HEADER_KEY])
 
 
 def _is_tensor_or_shard(value: Any) -> bool:

@@ -157,7 +157,12 @@ class GradientLearner:
         The tensors are the learner's own: copy them before its next update. With sharded weights, every process must
         consume the whole iterator.
         """
-        for name, tensor in named_trained_tensors(self.model, include_frozen=not self._is_adapter):
+        if self._is_adapter:
+            # Play waits meanwhile, and a walk through the modules of a model would take milliseconds.
+            for name, parameter in self._optimizer.trained_model_parameters():
+                yield name, full_tensor(parameter.detach())
+            return
+        for name, tensor in named_trained_tensors(self.model, include_frozen=True):
             yield name, full_tensor(tensor)
 
     def save(self, folder: Path) -> None:

@@ -6,7 +6,6 @@ machine of another process outlives the machine.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -43,11 +42,7 @@ def shares_in_object_store(references: Sequence[Any]) -> StateShares:
 def _fetch_share(reference: Any) -> StateShare:
     """Return a share whose tensors are views of Ray's object store. They must not be changed."""
     packed: PackedShare = ray.get(reference, timeout=_FETCH_S)
-    with warnings.catch_warnings():
-        # Torch warns that it knows no read-only tensors; readers of shares only copy from them.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        tensors = unpack_tensors(packed.tensors, lambda data: data)
-    return StateShare(packed.structure, tensors, packed.positions)
+    return StateShare(packed.structure, unpack_tensors(packed.tensors), packed.positions)
 
 
 class ShareHolder:

@@ -5,6 +5,7 @@ Processes on the learner's GPU read the weights from GPU memory instead (`marl.c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -100,8 +101,7 @@ def receive_weights(payload: Any, fetch_packed: Callable[[Any], PackedWeights]) 
     if isinstance(payload, GpuWeightsHandle):
         return open_shared_weights(payload)
     packed = fetch_packed(payload)
-    # Arrays from the object store are read-only, and torch does not support read-only tensors, so they are copied.
-    return packed if isinstance(packed, Path) else list(unpack_tensors(packed, np.copy).items())
+    return packed if isinstance(packed, Path) else list(unpack_tensors(packed).items())
 
 
 def pack_tensors(tensors: Mapping[str, torch.Tensor]) -> PackedTensors:
@@ -128,11 +128,15 @@ def pack_tensors(tensors: Mapping[str, torch.Tensor]) -> PackedTensors:
     return PackedTensors(buffers, regions)
 
 
-def unpack_tensors(packed: PackedTensors, prepare: Callable[[Any], Any]) -> dict[str, torch.Tensor]:
-    """Return the tensors of `packed` by name, as views of its buffers, to which `prepare` is applied before."""
+def unpack_tensors(packed: PackedTensors) -> dict[str, torch.Tensor]:
+    """Return the tensors of `packed` by name, as views of its buffers. Views of the object store must not be changed:
+    other processes read the same memory."""
     flats: list[torch.Tensor] = []
-    for data, dtype in packed.buffers:
-        flats.append(torch.from_numpy(prepare(data)).view(getattr(torch, dtype)))
+    with warnings.catch_warnings():
+        # Torch warns that it knows no read-only tensors; readers of these views only copy from them.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        for data, dtype in packed.buffers:
+            flats.append(torch.from_numpy(data).view(getattr(torch, dtype)))
     tensors: dict[str, torch.Tensor] = {}
     for name, (buffer, start, stop, shape) in packed.regions.items():
         tensors[name] = flats[buffer][start:stop].view(shape)

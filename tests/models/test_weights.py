@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from marl.core.config import Sampling
 from marl.core.types import Completion
 from marl.models.pretrained import PretrainedSource
+from marl.models.weights import check_finite
 from marl.protocols import SharedWeights
 from tests.support.lora_adapters import adapted, build_sampler, random_adapter_weights, tensor_bytes
 from tests.support.transformers_engines import answers, ask, engine, plain_logprobs
@@ -112,3 +113,11 @@ def test_one_engine_speaks_with_one_policys_weights(words: PretrainedSource) -> 
     sampler.load_weights("actor", changed(words).named_parameters(), 1)
     with pytest.raises(ValueError, match=r"'other'.*'actor'"):
         sampler.load_weights("other", changed(words).named_parameters(), 1)
+
+
+@pytest.mark.parametrize("number", [torch.inf, -torch.inf, torch.nan])
+def test_finite_weights_whose_sum_overflows_differ_from_weights_with_a_number_that_is_not_finite(number: float) -> None:
+    largest = torch.full((4,), torch.finfo(torch.float32).max)
+    check_finite([torch.zeros(2), largest, torch.zeros(0)], "the adapter")
+    with pytest.raises(FloatingPointError, match="the adapter holds numbers that are not finite"):
+        check_finite([largest, torch.tensor([0.0, number, -number])], "the adapter")

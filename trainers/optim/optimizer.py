@@ -41,6 +41,7 @@ class Optimizer:
             self.names += trained
             self.parameters += trained.values()
             group_sizes[module_name] = len(trained)
+        self._model_parameter_count = group_sizes[""]
         self._master_weights = MasterWeights(self.parameters)
         stepped = zip(self.names, map(self._master_weights.master_or_parameter, self.parameters), strict=True)
         groups: list[dict[str, Any]] = []
@@ -58,6 +59,11 @@ class Optimizer:
                 "paged_adamw_8bit": optim.PagedAdamW8bit,
             }
             self._adam = classes[settings.optimizer](groups, **options)
+
+    def trained_model_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Return the trained parameters of the model by name, without a walk through its modules."""
+        count = self._model_parameter_count
+        return list(zip(self.names[:count], self.parameters[:count], strict=True))
 
     def all_reduce_gradients(self, collective: DataParallelGroup) -> None:
         """Sum the gradients over all processes; gradients of sharded parameters are sums already."""
@@ -216,7 +222,6 @@ def named_trained_tensors(model: nn.Module, *, include_frozen: bool = False) -> 
     parameters = dict(model.named_parameters())
     selected = [(name, p.detach()) for name, p in parameters.items() if include_frozen or p.requires_grad]
     yield from selected
-    # The walk through all modules is left out for adapters, which are published while play waits.
     if len(selected) == len(parameters) and (buffers := dict(model.named_buffers())):
         # Buffers that are not saved with the model are missing in the state dict, and so left out.
         for name, tensor in model.state_dict().items():

@@ -28,13 +28,9 @@ _FETCH_S = 600.0
 """Maximum time to fetch new weights from the object store, in seconds."""
 
 
-class PackedRegion(NamedTuple):
-    """Position of a tensor's numbers in a buffer of `PackedTensors`, and its shape."""
-
-    buffer: int
-    start: int
-    stop: int
-    shape: tuple[int, ...]
+PackedRegion = tuple[int, int, int, tuple[int, ...]]
+"""Position of a tensor's numbers in `PackedTensors`: index of the buffer, start, stop; and the tensor's shape. A plain
+tuple, because Ray pickles hundreds of objects of a class in milliseconds, while play waits."""
 
 
 class PackedTensors(NamedTuple):
@@ -118,7 +114,7 @@ def pack_tensors(tensors: Mapping[str, torch.Tensor]) -> PackedTensors:
             groups.append([])
             sizes.append(0)
         groups[group].append(tensor.detach().reshape(-1))
-        regions[name] = PackedRegion(group, sizes[group], sizes[group] + tensor.numel(), tuple(tensor.shape))
+        regions[name] = (group, sizes[group], sizes[group] + tensor.numel(), tuple(tensor.shape))
         sizes[group] += tensor.numel()
     buffers: list[tuple[NDArray[np.uint8], str]] = []
     for members in groups:

@@ -113,12 +113,12 @@ def pack_tensors(tensors: Mapping[str, torch.Tensor]) -> PackedTensors:
         if group == len(groups):
             groups.append([])
             sizes.append(0)
-        groups[group].append(tensor.detach().reshape(-1))
+        groups[group].append(tensor.reshape(-1))
         regions[name] = (group, sizes[group], sizes[group] + tensor.numel(), tuple(tensor.shape))
         sizes[group] += tensor.numel()
     buffers: list[tuple[NDArray[np.uint8], str]] = []
     for members in groups:
-        flat = (members[0] if len(members) == 1 else torch.cat(members)).cpu()
+        flat = (members[0] if len(members) == 1 else torch.cat(members)).detach().cpu()
         # The bytes are viewed, because numpy has no bfloat16.
         buffers.append((flat.view(torch.uint8).numpy(), str(flat.dtype).removeprefix("torch.")))
     return PackedTensors(buffers, regions)

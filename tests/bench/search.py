@@ -14,7 +14,8 @@ of searches (uniform prior, random rollouts, moves drawn by visits) in Kuhn and 
 mean of three seeds: over information sets, over determinizations, and OpenSpiel's `ISMCTSBot` with the best of three
 weights of exploration, where ours is always the default. `speed`: simulations a CPU second with a uniform prior and
 one random rollout each, 8 searches side by side from the start of the game; then with the prior of the tiny model of
-the game's scenario, 16 and 64 games side by side, their first move and whole games. The rest is of `cost`.
+the game's scenario, 16 games side by side (64, too, of tic-tac-toe), their first move and whole games. The rest is of
+`cost`.
 
 Cost: tic-tac-toe from the empty board, PUCT, the same Python evaluator (uniform prior, value 0) in our search and in
 OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator, the
@@ -92,7 +93,9 @@ REBUILT = {
 """Game -> simulations a CPU second of commit ccb2bf5e with the same settings, before copies by `clone` and
 `random_returns`: median of three measurements on the machine of the result."""
 
-MODEL_SPEED, MODEL_GAMES = SearchSettings(simulations=100), (16, 64)
+MODEL_SPEED = SearchSettings(simulations=100)
+MODEL_GAMES = {"tic_tac_toe": (16, 64), "connect_four": (16,)}
+"""Game -> numbers of games side by side; whole games of 64 of connect four would take minutes each time."""
 WITH_A_MODEL = {"tic_tac_toe": 430, "connect_four": 107}
 """Game -> simulations a second that a user reported for `--search` at commit ccb2bf5e, without saying how they were
 measured."""
@@ -261,8 +264,8 @@ def speed(chosen: Namespace) -> None:
     for name, before in REBUILT.items():
         figures[name] |= {"rebuilt_per_cpu_s": before, "ratio": round(statistics.median(rates[name]) / before, 1)}
     figures["with_a_model"] = {}
-    for game in WITH_A_MODEL:
-        for games in MODEL_GAMES:
+    for game, numbers_of_games in MODEL_GAMES.items():
+        for games in numbers_of_games:
             figures["with_a_model"][f"{game}/{games}"] = speed_with_a_model(game, games, chosen.repeats)
     settings = {"search": SPEED.model_dump(mode="json"), "model_search": MODEL_SPEED.model_dump(mode="json")}
     report(figures, chosen.out, seeds=[0], searches=SPEED_SEARCHES, **settings)

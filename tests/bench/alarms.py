@@ -261,8 +261,11 @@ def main() -> None:
         return
     seeds = given.seeds or [11]
     names = given.only or sorted(file.stem for file in (ROOT / "scenarios").glob("*.yaml"))
-    found = [shipped(name, seed, given.seconds) for name in names for seed in seeds]
-    report({"runs": found}, given.out, seeds=seeds, seconds=given.seconds)
+    listed: list[dict[str, Any]] = []
+    for name in names:
+        listed += [shipped(name, seed, given.seconds) for seed in seeds]
+        # Written after each scenario, so that an interrupted measurement keeps the scenarios before.
+        report({"runs": listed}, given.out, seeds=seeds, seconds=given.seconds)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def test_a_function_is_called_with_the_task_and_its_calls_are_raised(tmp_path: P
     answer, events = outcome(tmp_path, "def main(task): return ask(task['question'])")
     assert (answer.answer, answer.failed) == ("4", False)
     [call] = events
-    assert (call.agent, call.parent, call.messages) == ("solver", 0, (Message("user", "2 + 2"),))
+    assert (call.agent, call.parent, *call.messages) == ("solver", 0, Message("user", "2 + 2"))
 
 
 def test_a_coroutine_function_may_report_rewards(tmp_path: Path) -> None:

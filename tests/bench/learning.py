@@ -34,12 +34,13 @@ from marl.commands.simulators import untrained_simulator
 from marl.core.graph import write_trajectories
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Deal
-from marl.evaluation.evaluate import EXACT_METRICS, opponent_engine_settings
+from marl.evaluation.evaluate import EXACT_METRICS, OpponentPlayers, opponent_engine_settings, play_match
 from marl.evaluation.held_out import summarize_episodes
 from marl.games.hanabi import HanabiConfig
 from marl.metrics.trajectory_metrics import metric_names_in_all_games
 from marl.models.tiny import Tiny
 from marl.protocols import Engine, ImitationWarmUp
+from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import RunFolder
 from marl.scenario.games import game_shares
 from marl.scenario.load import validate
@@ -113,6 +114,12 @@ COMPARED = {
     "codenames": ("topics", ("found_red", "accuracy", "assassin")),
 }
 """Task -> a scripted player of its game, and the measures by which the trained policies are compared with it."""
+MATCHES = {
+    "guess_who": ("entropy", ("win",)),
+    "holdem_self_play": ("equity", ("mean",)),
+    "connect_four_self_play": ("alpha_beta_2", ("win", "draw")),
+}
+"""Task -> a scripted player of its game, and the outcomes of matches against this player and against random play."""
 RUNS = ROOT / "runs" / "learning"
 
 
@@ -172,13 +179,7 @@ def compared(run: Path, task: str) -> dict[str, float]:
     if task not in COMPARED:
         return {}
     player, measures = COMPARED[task]
-    checked, trained = restore_simulator(run)
-    scripted = opponent_engine_settings(checked.game, player)
-    engines: dict[str, Engine] = {}
-    for name, policy in checked.policies.items():
-        engines[name] = (scripted if policy.learner else policy.engine).build(None)
-    simulators = {"start": untrained_simulator(checked), "end": trained}
-    simulators[player] = simulator_from_engines(checked, engines)
+    checked, simulators = compared_simulators(run, player)
     deals: list[Deal] = []
     for index in range(GAMES):
         name = f"compared.{index}"
@@ -191,6 +192,38 @@ def compared(run: Path, task: str) -> dict[str, float]:
             figures[f"{measure}{bound}/{who}"] = found.get(f"{measure}{bound}", found[measure])
     if isinstance(checked.game, HanabiConfig) and (optimum := checked.game.optimal_score()) is not None:
         figures["score/optimum"] = optimum
+    return figures
+
+
+def compared_simulators(run: Path, player: str) -> tuple[Scenario, dict[str, RolloutSimulator]]:
+    """Return a run's scenario and its simulators with the untrained policies, the trained ones, and a scripted player.
+
+    The scripted player takes all seats of policies that learn.
+    """
+    checked, trained = restore_simulator(run)
+    scripted = opponent_engine_settings(checked.game, player)
+    engines: dict[str, Engine] = {}
+    for name, policy in checked.policies.items():
+        engines[name] = (scripted if policy.learner else policy.engine).build(None)
+    simulators = {"start": untrained_simulator(checked), "end": trained}
+    return checked, simulators | {player: simulator_from_engines(checked, engines)}
+
+
+def matches(run: Path, task: str) -> dict[str, float]:
+    """Return outcomes with 95 % intervals of 1,000 games each against random play and against a scripted player.
+
+    The policies before and after training and the scripted player play in both seats, from the same start states.
+    """
+    if task not in MATCHES:
+        return {}
+    player, outcomes = MATCHES[task]
+    checked, simulators = compared_simulators(run, player)
+    figures: dict[str, float] = {}
+    for opponent, (who, simulator) in product(("random", player), simulators.items()):
+        opponents = OpponentPlayers.from_scripted_player(checked, opponent)
+        found = play_match(checked, simulator, opponents, episodes=GAMES, seed=0).metrics(opponent)
+        for outcome, bound in product(outcomes, ("", "_low", "_high")):
+            figures[f"{opponent}/{outcome}{bound}/{who}"] = found[f"{opponent}/{outcome}{bound}"]
     return figures
 
 
@@ -348,7 +381,8 @@ def learn(task: str, seed: int, budget: float, overrides: list[str], *, resume: 
     measured |= returns(rows) | course(task, rows) | learnt(rows) | practised(rows)
     figures |= {name: round(value, 4) for name, value in measured.items()}
     before = {f"before/{key[5:]}": value for key, value in rows[0].items() if key in BEFORE}
-    return figures | {key: round(value, 4) for key, value in (before | played(run, task) | compared(run, task)).items()}
+    measured = before | played(run, task) | compared(run, task) | matches(run, task)
+    return figures | {key: round(value, 4) for key, value in measured.items()}
 
 
 OTHERS = {name: partial(follow, name) for name in RECIPES} | {"sft": imitate, "two_games": together}

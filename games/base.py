@@ -19,7 +19,7 @@ from marl.games.environments import RenderableGameConfig
 from marl.games.move_space import MoveSpace
 from marl.games.rendering import RenderedGame
 from marl.games.reward_values import validate_reward
-from marl.games.state_copy import fast_deepcopy
+from marl.games.state_copy import IMMUTABLE_TYPES, fast_deepcopy
 from marl.games.text_space import MAX_MOVE_LENGTH, MAX_OBSERVATION_LENGTH, TextSpace
 from marl.games.worst_loss import worst_loss_in_random_play
 from marl.protocols import Game, GameStart, IllegalMoveOutcome
@@ -316,7 +316,9 @@ class TextGame(RenderedGame):
         other = type(self).__new__(type(self))
         memo, attributes = self.fast_copies(), vars(other)
         for name, attribute in vars(self).items():
-            if name in _SHALLOW_COPIED:
+            if type(attribute) in IMMUTABLE_TYPES:
+                attributes[name] = attribute
+            elif name in _SHALLOW_COPIED:
                 attributes[name] = attribute.copy()
             elif name not in _NOT_COPIED:
                 attributes[name] = fast_deepcopy(attribute, memo)

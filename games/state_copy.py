@@ -11,7 +11,8 @@ from pettingzoo import AECEnv, ParallelEnv
 from marl.core.config import Config
 
 _Value = TypeVar("_Value")
-_IMMUTABLE_TYPES = frozenset((bool, int, float, str, bytes, type(None), frozenset))
+IMMUTABLE_TYPES = frozenset((bool, int, float, str, bytes, type(None), frozenset))
+"""Types whose objects need no copy."""
 
 
 def fast_deepcopy(value: _Value, memo: dict[int, Any]) -> _Value:
@@ -20,23 +21,26 @@ def fast_deepcopy(value: _Value, memo: dict[int, Any]) -> _Value:
     `memo` maps the id of a container to its copy: two attributes with a common container have a common copy of it.
     """
     kind = type(value)
-    if kind in _IMMUTABLE_TYPES:
+    if kind in IMMUTABLE_TYPES:
         return value
     if kind is tuple:
         # Most tuples of a game hold moves or agents: texts, which need no copy.
-        if all(type(item) is str for item in value):  # type: ignore[attr-defined]
+        if IMMUTABLE_TYPES.issuperset(map(type, value)):  # type: ignore[call-overload]
             return value
         return tuple([fast_deepcopy(item, memo) for item in value])  # type: ignore[attr-defined,return-value]
     if id(value) in memo:
         return memo[id(value)]
     if kind is dict:
-        copied: dict[Any, Any] = {}
-        for key, item in value.items():  # type: ignore[attr-defined]
-            copied[key] = item if type(item) in _IMMUTABLE_TYPES else fast_deepcopy(item, memo)
+        copied = value.copy()  # type: ignore[attr-defined]
+        if not IMMUTABLE_TYPES.issuperset(map(type, copied.values())):
+            for key, item in copied.items():
+                copied[key] = fast_deepcopy(item, memo)
         memo[id(value)] = copied
     elif kind is list or kind is set:
-        items = [item if type(item) in _IMMUTABLE_TYPES else fast_deepcopy(item, memo) for item in value]  # type: ignore[attr-defined]
-        memo[id(value)] = kind(items)  # type: ignore[call-arg]
+        copied = value.copy()  # type: ignore[attr-defined]
+        if not IMMUTABLE_TYPES.issuperset(map(type, copied)):
+            copied = kind([fast_deepcopy(item, memo) for item in copied])  # type: ignore[call-arg]
+        memo[id(value)] = copied
     elif isinstance(value, Config):
         return value
     elif isinstance(value, AECEnv | ParallelEnv | Env):

@@ -147,39 +147,58 @@ class RolloutOrCriticEvaluator:
     ) -> None:
         """Without `prior`, priors are uniform and rollouts random. With `critic`, its values replace rollouts."""
         self._settings, self._prior, self._critic = settings, prior, critic
+        by_policy = prior is not None and settings.prior == "policy"
+        self._policy_prior = prior if by_policy else None
+        self._defers_priors = by_policy and critic is None and settings.rollouts == "random"
 
     def __call__(self, leaves: Sequence[SearchLeaf]) -> list[LeafEvaluation]:
-        """Return the prior and the values of each leaf."""
-        positions = [leaf.position for leaf in leaves]
-        if self._prior and self._settings.prior == "policy":
-            temperature = self._settings.prior_temperature
-            priors = [apply_temperature(prior, temperature) for prior in self._prior(positions)]
-        else:
-            priors = [[1 / len(position.moves)] * len(position.moves) for position in positions]
-        if self._critic:
-            return list(map(LeafEvaluation, priors, self._critic(positions)))
+        """Return the prior and the values of each leaf.
 
+        If random rollouts give the values, a policy's prior is deferred: the search asks for it only when a simulation
+        goes beyond the position, so that no model scores the many positions that have one visit.
+        """
+        priors = self._prior_of_each(leaves)
+        values = iter(self._values_of_each([leaf for leaf in leaves if not leaf.prior_only]))
+        evaluations: list[LeafEvaluation] = []
+        for leaf, prior in zip(leaves, priors, strict=True):
+            evaluations.append(LeafEvaluation(prior, () if leaf.prior_only else next(values)))
+        return evaluations
+
+    def needs_no_batch(self, leaf: SearchLeaf) -> bool:
+        """Return True if the evaluation of `leaf` needs no engine and no critic."""
+        if self._critic or (self._prior and self._settings.rollouts == "policy"):
+            return False
+        prior = self._policy_prior
+        return prior is None or self._is_prior_deferred(leaf) or prior.is_scored(leaf.position)
+
+    def _is_prior_deferred(self, leaf: SearchLeaf) -> bool:
+        return self._defers_priors and not leaf.prior_only
+
+    def _prior_of_each(self, leaves: Sequence[SearchLeaf]) -> list[Sequence[float]]:
+        """Return the prior of each leaf, or an empty one if it is deferred."""
+        if not self._policy_prior:
+            return [[1 / len(leaf.position.moves)] * len(leaf.position.moves) for leaf in leaves]
+        asked = [leaf.position for leaf in leaves if not self._is_prior_deferred(leaf)]
+        temperature = self._settings.prior_temperature
+        priors = iter([apply_temperature(prior, temperature) for prior in self._policy_prior(asked)])
+        return [() if self._is_prior_deferred(leaf) else next(priors) for leaf in leaves]
+
+    def _values_of_each(self, leaves: Sequence[SearchLeaf]) -> list[list[float]]:
+        """Return, for each leaf, the expected return of every agent from the leaf's position on."""
+        if self._critic:
+            return self._critic([leaf.position for leaf in leaves])
         if self._prior and self._settings.rollouts == "policy":
             rollouts_by_leaf: list[list[tuple[float, ...]]] = []
             for positions_at_end in self._policy_rollouts(leaves, self._prior):
                 rollouts_by_leaf.append([end.returns for end in positions_at_end])
         else:
             rollouts_by_leaf = list(map(self._random_rollouts, leaves))
-        evaluations: list[LeafEvaluation] = []
-        for position, prior, rollouts in zip(positions, priors, rollouts_by_leaf, strict=True):
-            means: list[float] = []
+        values: list[list[float]] = []
+        for leaf, rollouts in zip(leaves, rollouts_by_leaf, strict=True):
             # Rollout returns count from the root, so the returns up to the leaf are subtracted.
-            for agent, before in enumerate(position.returns):
-                means.append(math.fsum(returns[agent] for returns in rollouts) / len(rollouts) - before)
-            evaluations.append(LeafEvaluation(prior, means))
-        return evaluations
-
-    def needs_no_batch(self, leaf: SearchLeaf) -> bool:
-        """Return True if the evaluation of `leaf` needs no engine and no critic."""
-        settings, prior = self._settings, self._prior
-        if self._critic or (prior and settings.rollouts == "policy"):
-            return False
-        return prior is None or settings.prior != "policy" or prior.is_scored(leaf.position)
+            by_agent = zip(zip(*rollouts, strict=True), leaf.position.returns, strict=True)
+            values.append([math.fsum(returns) / len(rollouts) - before for returns, before in by_agent])
+        return values
 
     def _random_rollouts(self, leaf: SearchLeaf) -> list[tuple[float, ...]]:
         """Return each agent's return from the root in rollouts from `leaf` with uniformly random moves."""

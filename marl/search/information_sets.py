@@ -39,6 +39,8 @@ class InformationSetTree(SearchTree):
         node, position, move = root, next(self._roots), first_move
         while True:
             assert isinstance(node, TreeNode)  # as `_create_node` returns
+            if not node.prior:
+                yield from self.ask_for_prior(node)
             choice = self._select_move(node) if move is None else move
             path.append((node, choice))
             position, move = position.child(node.position.moves[choice]), None

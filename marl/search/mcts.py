@@ -11,14 +11,15 @@ from marl.search import gumbel
 from marl.search.positions import SearchPosition, normalise_weights
 from marl.search.regret_matching import JointMove, JointNode
 from marl.search.settings import SearchSettings
-from marl.search.tree import TreeNode, ValueRange, backpropagate, select_move_by_puct
+from marl.search.tree import TreeNode, ValueRange, select_move_by_puct
 
 
 class LeafEvaluation(NamedTuple):
     """Evaluation of a position before the end of the game."""
 
     prior: Sequence[float]
-    """Prior probability of each move."""
+    """Prior probability of each move. Empty if the evaluator defers it: the search then asks for it by another leaf
+    with `prior_only`, unless no simulation goes beyond the position."""
     values: Sequence[float]
     """Expected return of each agent from this position on."""
 
@@ -29,6 +30,8 @@ class SearchLeaf:
 
     position: SearchPosition
     rng: random.Random
+    prior_only: bool = False
+    """True if the evaluator deferred the prior of the position. Only the prior of the evaluation is then read."""
 
 
 LeafEvaluator = Callable[[Sequence[SearchLeaf]], Sequence[LeafEvaluation]]
@@ -64,7 +67,7 @@ def run_searches_in_parallel(
     evaluate_leaves: LeafEvaluator,
     needs_no_batch: Callable[[SearchLeaf], bool] | None = None,
 ) -> list[SearchResult]:
-    """Run searches in parallel and return their results. Every round evaluates one new leaf of each search together.
+    """Run searches in parallel and return their results. Every round evaluates one leaf of each search together.
 
     A leaf for which `needs_no_batch` returns True is evaluated at once, and its search runs on (default: no leaf). Each
     batch then holds only leaves that an engine must score, so that fewer batches are needed.
@@ -109,6 +112,8 @@ def search(
             yield from tree.run_simulation(created)
         return _joint_result(created, agent or root.agents[root.mover], rng)
     tree.root = created
+    if not created.prior:
+        yield from tree.ask_for_prior(created)
     if noise := settings.noise:
         # A sample of the Dirichlet distribution is a list of gamma variates divided by their sum.
         concentration = noise.concentration / len(tree.root.prior)
@@ -182,6 +187,8 @@ class SearchTree:
                 child = node.children.get(choice)
                 position = None if child else node.child_after(choice)
             else:
+                if not node.prior:
+                    yield from self.ask_for_prior(node)
                 choice = self._select_move(node) if move is None else move
                 child = node.children[choice]
                 position = None if child else node.position.position_after(node.position.moves[choice])
@@ -191,11 +198,12 @@ class SearchTree:
                 node.children[choice] = child  # type: ignore[index]  # both kinds of nodes are indexed by their choices
             assert child
             node, move = child, None
+        values = node.values
         for visited, choice in path:
             if isinstance(visited, JointNode):
-                visited.update(choice, node.values)  # type: ignore[arg-type]  # as above
+                visited.update(choice, values)  # type: ignore[arg-type]  # as above
             else:
-                backpropagate([(visited, choice)], node.values)  # type: ignore[list-item]  # as above
+                visited.add_visit(choice, values)  # type: ignore[arg-type]  # as above
 
     def _select_move(self, node: TreeNode[SearchPosition]) -> int:
         """Return the index of the move at `node` that the selection rule prefers."""
@@ -212,6 +220,11 @@ class SearchTree:
             values = [earned + value for earned, value in zip(values, evaluation.values, strict=True)]
         self.bounds.extend_to_include(values)
         return self._create_node(position, prior, values)
+
+    def ask_for_prior(self, node: TreeNode[SearchPosition]) -> Generator[SearchLeaf, LeafEvaluation, None]:
+        """Set the prior of `node`, which the evaluator deferred until a simulation goes beyond the node."""
+        evaluation = yield SearchLeaf(node.position, self._rng, prior_only=True)
+        node.set_prior(evaluation.prior)
 
     def _create_node(self, position: SearchPosition, prior: Sequence[float], values: Sequence[float]) -> SearchNode:
         """Return a node without visits for `position`."""

@@ -25,15 +25,25 @@ class TreeNode(Generic[PositionT]):
         Args:
             position: the position.
             mover: index of the agent to move.
-            prior: probability of each move; empty after the end of the game.
+            prior: probability of each move; empty after the end of the game, or until `set_prior`.
             values: each agent's return from the root on, as evaluated at this position.
         """
-        self.position, self.mover, self.prior, self.values = position, mover, prior, values
+        self.position, self.mover, self.values = position, mover, values
+        self.set_prior(prior)
+
+    def set_prior(self, prior: Sequence[float]) -> None:
+        """Set the prior of this node, which has no visits so far, and make room for the statistics of its moves."""
         moves = len(prior)
+        self.prior = prior
         self.children: list[TreeNode[PositionT] | None] = [None] * moves
         self.visits = [0] * moves
         self.totals = [0.0] * moves
         """Sum of the mover's returns after each move."""
+
+    def add_visit(self, move: int, returns: Sequence[float]) -> None:
+        """Count a visit of `move`, and add the mover's return to its total. `returns` holds each agent's return."""
+        self.visits[move] += 1
+        self.totals[move] += returns[self.mover]
 
     def add_move(self, child: TreeNode[PositionT]) -> int:
         """Add a move to `child`, found after the creation of this node, with prior 1; return the move's index."""
@@ -82,9 +92,11 @@ def select_move_by_puct(node: TreeNode[PositionT], value_range: ValueRange, expl
     # Unlike in the paper, 1 is added to the visits, so that the prior already decides the first visit.
     weight = exploration * math.sqrt(total_visits + 1)
     unvisited_mean = value_range.normalise((node.values[node.mover] + sum(totals)) / (1 + total_visits))
+    low, width = value_range.low, value_range.high - value_range.low
     best, chosen = -math.inf, 0
     for move, count in enumerate(visits):
-        mean = value_range.normalise(totals[move] / count) if count else unvisited_mean
+        # As `value_range.normalise`, whose calls for every move would take most of the time of a selection.
+        mean = ((totals[move] / count - low) / width if width > 0 else 0.5) if count else unvisited_mean
         score = mean + weight * prior[move] / (1 + count)
         if score > best:
             best, chosen = score, move
@@ -102,10 +114,6 @@ def ucb1_scores(mean_values: Sequence[float], visits: Sequence[int], exploration
 
 
 def backpropagate(path: TreePath[PositionT], returns: Sequence[float]) -> None:
-    """Count a visit of every move on `path`, and add the mover's return to the move's total.
-
-    `returns` holds each agent's return.
-    """
+    """Count a visit of every move on `path`, and add the mover's return to the move's total (see `add_visit`)."""
     for node, move in path:
-        node.visits[move] += 1
-        node.totals[move] += returns[node.mover]
+        node.add_visit(move, returns)

@@ -35,7 +35,7 @@ from marl.scenario.schema import Scenario
 from marl.search.determinization import sample_determinizations
 from marl.search.evaluation import SearchEvaluation
 from marl.search.evaluators import PolicyPrior, RolloutOrCriticEvaluator
-from marl.search.mcts import LeafEvaluator, SearchResult
+from marl.search.mcts import LeafEvaluation, LeafEvaluator, SearchLeaf, SearchResult
 from marl.search.play import SearchPlayer, SearchRoles
 from marl.search.settings import SearchSettings
 from tests.support.small_games import (
@@ -202,27 +202,47 @@ class Opinionated(Scored):
         return replace(super()._answer(request), token_ids=(1,), logprobs=(-score,))
 
 
+def evaluator_in_lockstep(simulator: RolloutSimulator, settings: SearchSettings) -> LeafEvaluator:
+    """Return an evaluator that scores the prior of every new leaf at once.
+
+    As a caller's own evaluator, it gets one leaf of every search in each round.
+    """
+    evaluate = RolloutOrCriticEvaluator(settings, PolicyPrior(simulator, "eval"))
+
+    def values_and_priors(leaves: Sequence[SearchLeaf]) -> list[LeafEvaluation]:
+        values, priors = evaluate(leaves), evaluate([replace(leaf, prior_only=True) for leaf in leaves])
+        return [LeafEvaluation(prior.prior, value.values) for prior, value in zip(priors, values, strict=True)]
+
+    return values_and_priors
+
+
+@pytest.mark.parametrize("rule", ["puct", "gumbel"])
 @pytest.mark.parametrize("hidden_information", ["ismcts", "pimc"])
 @pytest.mark.parametrize("game", [TicTacToeConfig(), KuhnPokerConfig()], ids=lambda game: game.kind)
-def test_searches_that_run_on_over_scored_prompts_find_the_same_bit_by_bit_with_fewer_batches(
-    game: GameConfig, hidden_information: Any
+def test_searches_that_ask_for_priors_as_late_as_possible_find_the_same_bit_by_bit_with_fewer_batches_and_scores(
+    game: GameConfig, hidden_information: Any, rule: Any
 ) -> None:
-    settings = SearchSettings(simulations=60, hidden_information=hidden_information)
+    settings = SearchSettings(simulations=60, hidden_information=hidden_information, rule=rule)
     deals = [make_deal(f"e{seed}", game, seed) for seed in range(4)]
 
-    def played(*, in_lockstep: bool) -> tuple[list[SearchResult], list[list[str | None]], int]:
+    def played(*, in_lockstep: bool) -> tuple[list[SearchResult], list[list[str | None]], int, int]:
         engine = Opinionated()
         simulator = make_simulator(game, engine)
-        # A caller's own evaluator gets one leaf of every search in each round.
-        evaluator = RolloutOrCriticEvaluator(settings, PolicyPrior(simulator, "eval")) if in_lockstep else None
+        evaluator = evaluator_in_lockstep(simulator, settings) if in_lockstep else None
         player = SearchPlayer(simulator, settings, SearchRoles(["player"], {}), evaluate=evaluator)
-        return player.results, moves(player.play(deals)), engine.batches
+        courses = moves(player.play(deals))
+        return player.results, courses, engine.batches, len(engine.requests)
 
-    results, courses, batches = played(in_lockstep=False)
-    expected_results, expected_courses, expected_batches = played(in_lockstep=True)
+    results, courses, batches, scores = played(in_lockstep=False)
+    expected_results, expected_courses, expected_batches, expected_scores = played(in_lockstep=True)
     assert (results, courses) == (expected_results, expected_courses)
     assert len({result.prior for result in results}) > 2
     assert batches < expected_batches
+    if game.kind == "tic_tac_toe":
+        # A game whose tree is larger than its searches: no more than a part of the new positions is passed again.
+        assert scores < 0.8 * expected_scores
+    else:
+        assert scores <= expected_scores
 
 
 def test_a_tiny_models_searches_visit_the_same_moves_whatever_prompts_share_its_batches() -> None:
@@ -236,8 +256,8 @@ def test_a_tiny_models_searches_visit_the_same_moves_whatever_prompts_share_its_
         player.play(deals)
         return player.results
 
-    lockstep = RolloutOrCriticEvaluator(settings, PolicyPrior(simulator, "eval"))
-    for result, expected in zip(decided(None), decided(lockstep), strict=True):
+    expected_results = decided(evaluator_in_lockstep(simulator, settings))
+    for result, expected in zip(decided(None), expected_results, strict=True):
         assert (result.visits, result.chosen_move) == (expected.visits, expected.chosen_move)
         # Other rows in a matrix product may change the last bit of a score.
         assert result.prior == pytest.approx(expected.prior, abs=1e-6)

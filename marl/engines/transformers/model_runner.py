@@ -245,7 +245,7 @@ def score_forced_texts(
                 rows.append(row_of[job.prompt])
                 prompt_lengths.append(len(job.prompt.ids))
                 policies.append(job.prompt.policy)
-                samplings += [job.request.sampling] * longest
+                samplings.append(job.request.sampling)
             logits_NTV = logits_PV[rows][:, None]
             if longest > 1:
                 length = max(prompt_lengths) + longest - 1
@@ -260,9 +260,8 @@ def score_forced_texts(
                 policies_N = np.array(policies, np.int64)
                 later_NQV = forward_runner.decode(cache, ids_NQ, positions_NQ, length, policies_N)
                 logits_NTV = torch.cat([logits_NTV, later_NQV], 1)
-            logprobs_MV = next_token_logprobs(
-                logits_NTV.flatten(0, 1), SamplingTensors.from_settings(samplings, device)
-            )
+            sampling = SamplingTensors.from_settings(samplings, device).with_rows_repeated(longest)
+            logprobs_MV = next_token_logprobs(logits_NTV.flatten(0, 1), sampling)
             chosen_M1 = logprobs_MV.gather(1, torch.tensor(_pad_right(chunk_texts)).to(device).view(-1, 1))
             for index, logprobs in zip(chunk, chosen_M1.view(-1, longest).tolist(), strict=True):
                 scores[index] = tuple(logprobs[: len(texts[index])])

@@ -22,7 +22,7 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from marl.engines.transformers import model_runner
+from marl.engines.transformers import model_runner, scoring
 from marl.engines.transformers.engine import TransformersEngine
 from marl.engines.transformers.policy_weights import FullWeights
 from marl.engines.transformers.settings import Transformers
@@ -79,12 +79,21 @@ def test_cached_rows_agree_with_a_plain_forward(
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=2e-5)
 
 
+@pytest.mark.parametrize("largest", [scoring._MAX_LOGITS_PER_FORWARD, 40 * 259], ids=["packed rows", "chunks"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_forced_rows_agree_with_a_plain_forward(family: str, bytewise: PretrainedSource) -> None:
+def test_forced_rows_agree_with_a_plain_forward(
+    family: str, largest: int, bytewise: PretrainedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "_MAX_LOGITS_PER_FORWARD", largest)
     model = model_of(FAMILIES[family])
     sampler = sampler_of(model, bytewise, slots=3)
+    chunks: list[int] = []
+    plain = sampler.network.prefill
+    monkeypatch.setattr(sampler.network, "prefill", lambda prompts: chunks.append(len(prompts)) or plain(prompts))
     requests = [ask("w" * (1 + seed % 5 * 4), forced="xyz" * seed) for seed in range(8)]
-    for request, completion in zip(requests, answers(sampler, requests), strict=True):
+    completions = answers(sampler, requests)
+    assert bool(chunks) == (largest == 40 * 259)
+    for request, completion in zip(requests, completions, strict=True):
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=2e-5)
 
 

@@ -59,15 +59,6 @@ def test_no_truncation_leaves_the_softmax_alone() -> None:
     assert torch.allclose(logprobs.exp().sum(-1), torch.ones(5))
 
 
-def test_settings_of_repeated_rows_are_those_of_a_list_that_repeats_them() -> None:
-    samplings = [Sampling(), Sampling(top_k=3), Sampling(temperature=0), Sampling(top_p=0.5, temperature=0.7)]
-    logits = torch.randn(12, 40, generator=torch.Generator().manual_seed(0))
-    cpu = torch.device("cpu")
-    repeated = SamplingTensors.from_settings(samplings, cpu).with_rows_repeated(3)
-    listed = SamplingTensors.from_settings([sampling for sampling in samplings for _ in range(3)], cpu)
-    assert torch.equal(next_token_logprobs(logits, repeated), next_token_logprobs(logits, listed))
-
-
 def test_tokens_without_probability_are_never_draw() -> None:
     logprobs = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).log().expand(4, -1)
     smallest = 2.0**-24

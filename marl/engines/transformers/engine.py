@@ -23,8 +23,9 @@ from marl.engines.token_engine import (
     with_segments,
 )
 from marl.engines.transformers.decoding import Decoder
-from marl.engines.transformers.model_runner import ModelRunner, score_forced_texts
+from marl.engines.transformers.model_runner import ModelRunner
 from marl.engines.transformers.policy_weights import FullWeights
+from marl.engines.transformers.scoring import score_forced_texts
 from marl.engines.transformers.slots import SamplingJob
 from marl.engines.transformers.static_decoding import StaticDecoder
 from marl.models.chat_template import ChatTokenizer

@@ -1,7 +1,7 @@
-"""Forwards of a Hugging Face causal language model: prompts, new tokens after cached ones, and scores of texts.
+"""Forwards of a Hugging Face causal language model: prompts, texts packed behind prompts, tokens after cached ones.
 
-Shape suffixes: P = prompts, N = rows, Q = new tokens, L = length, U = distinct lengths, V = vocabulary, T = tokens of
-the longest text.
+Shape suffixes: P = prompts, N = rows, Q = new tokens, L = length, W = length of a packed row, U = distinct lengths, K =
+kept positions, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from marl.core.config import Sampling
 from marl.engines.transformers.grouped_attention import use_grouped_attention
 from marl.engines.transformers.memory import MAX_LOGITS_PER_FORWARD as _MAX_LOGITS_PER_FORWARD
+from marl.engines.transformers.packing import PackedPrompts
 from marl.engines.transformers.policy_weights import FullWeights
-from marl.engines.transformers.sampling import SamplingTensors, next_token_logprobs
-from marl.engines.transformers.slots import SamplingJob, SlotCache
+from marl.engines.transformers.slots import SlotCache
 from marl.models.chat_template import Prompt
 
 if TYPE_CHECKING:
@@ -123,22 +122,15 @@ class ModelRunner:
         """Read `prompts` of one policy; return their keys and values, and the next token's logits [P, V]."""
         cache, policies_P = DynamicCache(), np.full(len(prompts), prompts[0].policy, np.int64)
         texts = [prompt.ids for prompt in prompts]
-        # The shared prefix excludes the last token of each prompt, whose logits the second forward returns.
-        limit = min(map(len, texts)) - 1
-        # In sorted order, the first and the last text share exactly the prefix that all texts share.
-        first, last = min(texts), max(texts)
-        shared = next((index for index in range(limit) if first[index] != last[index]), limit)
-        if (len(prompts) - 1) * shared * self._token_flops > _MIN_SAVED_PREFIX_FLOPS:
+        if shared := self.length_of_prefix_to_read_once(prompts):
             self.policy_weights.set_row_policies(policies_P[:1])
             ids_1L = torch.tensor([texts[0][:shared]], device=self.device)
             self.model(input_ids=ids_1L, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache.batch_repeat_interleave(len(prompts))
-        else:
-            shared = 0
         self.policy_weights.set_row_policies(policies_P)
         ends = [len(ids) - shared - 1 for ids in texts]
         # Padding on the right needs no mask, because causal attention never looks at later tokens.
-        ids_PL = torch.tensor(_pad_right([ids[shared:] for ids in texts]), device=self.device)
+        ids_PL = torch.tensor(pad_right([ids[shared:] for ids in texts]), device=self.device)
         last_positions = sorted(set(ends))
         logits_PUV = self.model(
             input_ids=ids_PL,
@@ -151,6 +143,37 @@ class ModelRunner:
         rows_P = torch.arange(len(prompts), device=self.device)
         kv = [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
         return kv, logits_PUV[rows_P, last_P]
+
+    def length_of_prefix_to_read_once(self, prompts: Sequence[Prompt]) -> int:
+        """Return the number of tokens with which all `prompts` begin, or 0 if a forward over them saves too little."""
+        texts = [prompt.ids for prompt in prompts]
+        # The shared prefix excludes the last token of each prompt, whose logits the second forward returns.
+        limit = min(map(len, texts)) - 1
+        # In sorted order, the first and the last text share exactly the prefix that all texts share.
+        first, last = min(texts), max(texts)
+        shared = next((index for index in range(limit) if first[index] != last[index]), limit)
+        return shared if (len(prompts) - 1) * shared * self._token_flops > _MIN_SAVED_PREFIX_FLOPS else 0
+
+    def read_packed_prompts(self, packed: PackedPrompts, policy_index: int) -> Tensor:
+        """Return the logits [P, K, V] after each row's prompt, and after each token of its texts as `packed` has them.
+
+        `policy_index` is the index of the policy that reads all rows.
+        """
+        ids_PW = torch.tensor(packed.ids, device=self.device)
+        positions_PW, branches_PW = torch.tensor([packed.positions, packed.branches], device=self.device)
+        columns_W = torch.arange(ids_PW.shape[1], device=self.device)
+        is_earlier_WW = columns_W <= columns_W[:, None]
+        of_prompt_P1W = branches_PW[:, None] == 0
+        is_seen_PWW = is_earlier_WW & (of_prompt_P1W | (branches_PW[:, None] == branches_PW[:, :, None]))
+        behind_PWW = positions_PW[:, :, None] - positions_PW[:, None]
+        self.policy_weights.set_row_policies(np.full(len(packed.ids), policy_index, np.int64))
+        return self.model(
+            input_ids=ids_PW,
+            attention_mask=self._attention_masks(~is_seen_PWW, behind_PWW),
+            position_ids=positions_PW,
+            use_cache=False,
+            logits_to_keep=packed.logits_per_row,
+        ).logits
 
     def decode(
         self,
@@ -168,7 +191,22 @@ class ModelRunner:
         cache.set_write_positions_and_read_length(positions_NQ, cache_length)
         self.policy_weights.set_row_policies(policy_indices_N)
         behind_NQL = positions_NQ[:, :, None] - torch.arange(cache_length, device=self.device)
-        hidden = {"full_attention": behind_NQL < 0}
+        return self.model(
+            input_ids=ids_NQ,
+            attention_mask=self._attention_masks(behind_NQL < 0, behind_NQL),
+            position_ids=positions_NQ,
+            past_key_values=cache,
+            use_cache=True,
+        ).logits
+
+    def _attention_masks(self, hidden_NQL: Tensor, behind_NQL: Tensor) -> Tensor | dict[str, Tensor]:
+        """Return the masks [N, 1, Q, L] that are added to attention scores, by type of layer if the model has types.
+
+        Args:
+            hidden_NQL: True where the query must not see the key.
+            behind_NQL: number of positions from the key to the query, for sliding windows.
+        """
+        hidden = {"full_attention": hidden_NQL}
         # If the configuration lists no layer types, the sliding window applies to every layer.
         layer_type = "sliding_attention" if self.layer_types else "full_attention"
         if self.window is not None and (not self.layer_types or layer_type in self.layer_types):
@@ -179,13 +217,7 @@ class ModelRunner:
         for layer_type, hidden_NQL in hidden.items():
             mask_NQL = torch.zeros_like(hidden_NQL, dtype=self.dtype).masked_fill_(hidden_NQL, lowest)
             masks[layer_type] = mask_NQL[:, None]
-        return self.model(
-            input_ids=ids_NQ,
-            attention_mask=masks if self.layer_types else masks["full_attention"],
-            position_ids=positions_NQ,
-            past_key_values=cache,
-            use_cache=True,
-        ).logits
+        return masks if self.layer_types else masks["full_attention"]
 
     @torch.inference_mode()
     def _check_cached_decoding(self) -> None:
@@ -209,60 +241,7 @@ class ModelRunner:
             raise ValueError(f"{self.name}: cached decoding disagrees with a plain forward; use another engine")
 
 
-def _pad_right(texts: Sequence[TokenIds]) -> list[TokenIds]:
+def pad_right(texts: Sequence[TokenIds]) -> list[TokenIds]:
     """Return `texts` padded with token 0 on the right to equal lengths."""
     longest = max(map(len, texts))
     return [ids + (0,) * (longest - len(ids)) for ids in texts]
-
-
-def score_forced_texts(
-    forward_runner: ModelRunner, jobs: Sequence[SamplingJob], texts: Sequence[TokenIds]
-) -> list[tuple[float, ...]]:
-    """Return, for each job, the log-probability of each token of its text after its prompt, in nats.
-
-    `texts[i]` are the token ids of the text of job i. Log-probabilities are under the job's sampling distribution. Each
-    distinct prompt is read once.
-    """
-    scores: list[tuple[float, ...]] = [()] * len(jobs)
-    prompts = list(dict.fromkeys(job.prompt for job in jobs))
-    for batch in forward_runner.prefill_batch_indices(prompts):
-        batch_prompts = [prompts[index] for index in batch]
-        kv, logits_PV = forward_runner.prefill(batch_prompts)
-        device = logits_PV.device
-        row_of = {prompt: row for row, prompt in enumerate(batch_prompts)}
-        longest_prompt = max(len(prompt.ids) for prompt in batch_prompts)
-        members = [index for index, job in enumerate(jobs) if job.prompt in row_of]
-        members.sort(key=lambda index: len(texts[index]))
-        while members:
-            # The longest text of a chunk limits its rows, so chunks are taken from the end of the sorted list.
-            longest = len(texts[members[-1]])
-            rows_by_tokens = forward_runner.prefill_tokens // (longest_prompt + longest)
-            size = max(1, min(rows_by_tokens, _MAX_LOGITS_PER_FORWARD // (longest * forward_runner.vocabulary)))
-            members, chunk = members[:-size], members[-size:]
-            chunk_texts, samplings = [texts[index] for index in chunk], list[Sampling]()
-            rows, prompt_lengths, policies = list[int](), list[int](), list[int]()
-            for job in [jobs[index] for index in chunk]:
-                rows.append(row_of[job.prompt])
-                prompt_lengths.append(len(job.prompt.ids))
-                policies.append(job.prompt.policy)
-                samplings.append(job.request.sampling)
-            logits_NTV = logits_PV[rows][:, None]
-            if longest > 1:
-                length = max(prompt_lengths) + longest - 1
-                # No row grows later, so that the cache has no spare capacity, which would be filled with zeros.
-                cache = SlotCache(forward_runner.layers, forward_runner.dtype, length)
-                cache.store_prefilled(kv, rows, list(range(len(chunk))))
-                # The last token of a text is left out, because no later token is predicted from it.
-                ids_NQ = torch.tensor(_pad_right([ids[:-1] for ids in chunk_texts]), device=device)
-                positions_NQ = torch.tensor(prompt_lengths, device=device)[:, None] + torch.arange(
-                    longest - 1, device=device
-                )
-                policies_N = np.array(policies, np.int64)
-                later_NQV = forward_runner.decode(cache, ids_NQ, positions_NQ, length, policies_N)
-                logits_NTV = torch.cat([logits_NTV, later_NQV], 1)
-            sampling = SamplingTensors.from_settings(samplings, device).with_rows_repeated(longest)
-            logprobs_MV = next_token_logprobs(logits_NTV.flatten(0, 1), sampling)
-            chosen_M1 = logprobs_MV.gather(1, torch.tensor(_pad_right(chunk_texts)).to(device).view(-1, 1))
-            for index, logprobs in zip(chunk, chosen_M1.view(-1, longest).tolist(), strict=True):
-                scores[index] = tuple(logprobs[: len(texts[index])])
-    return scores

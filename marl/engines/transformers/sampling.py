@@ -93,21 +93,6 @@ class SamplingTensors:
             torch.tensor(top_p, device=device),
         )
 
-    def with_rows_repeated(self, count: int) -> SamplingTensors:
-        """Return the settings of rows of which each is followed by `count` - 1 copies of itself."""
-        copies = torch.arange(count, device=self.temperature_N1.device)
-
-        def repeated_indices(rows: Tensor | None) -> Tensor | None:
-            return None if rows is None else (rows[:, None] * count + copies).flatten()
-
-        return SamplingTensors(
-            self.temperature_N1.repeat_interleave(count, 0),
-            repeated_indices(self.greedy_G),
-            repeated_indices(self.cut_C),
-            self.top_k_C1.repeat_interleave(count, 0),
-            self.top_p_C1.repeat_interleave(count, 0),
-        )
-
     def copied_into(self, target: SamplingTensors) -> SamplingTensors:
         """Copy these settings of N rows into the first rows of the tensors of `target`; return views of them.
 

@@ -14,8 +14,10 @@ of searches (uniform prior, random rollouts, moves drawn by visits) in Kuhn and 
 mean of three seeds: over information sets, over determinizations, and OpenSpiel's `ISMCTSBot` with the best of three
 weights of exploration, where ours is always the default. `speed`: simulations a CPU second with a uniform prior and
 one random rollout each, 8 searches side by side from the start of the game; then with the prior of the tiny model of
-the game's scenario, 16 games side by side (64, too, of tic-tac-toe), their first move and whole games. The rest is of
-`cost`.
+the game's scenario, 16 games side by side (of tic-tac-toe also one, and 64 as in `marl eval --search`), their first
+move and whole games. As in `marl eval --search`, games side by side share the scores of equal prompts, and the empty
+board is the root of all first moves; rollouts, and with them the trees, differ. One game alone shares nothing with
+others. The rest is of `cost`.
 
 Cost: tic-tac-toe from the empty board, PUCT, the same Python evaluator (uniform prior, value 0) in our search and in
 OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator, the
@@ -57,6 +59,7 @@ from marl.games.connect_four_search import ConnectFourAlphaBeta
 from marl.games.kuhn_poker import KuhnEquilibrium
 from marl.games.tic_tac_toe import EMPTY, TicTacToeConfig
 from marl.games.wrappers.openspiel import OpenSpielConfig
+from marl.host.garbage_collection import keep_garbage_collections_short
 from marl.protocols import EngineConfig
 from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
@@ -94,7 +97,7 @@ REBUILT = {
 `random_returns`: median of three measurements on the machine of the result."""
 
 MODEL_SPEED = SearchSettings(simulations=100)
-MODEL_GAMES = {"tic_tac_toe": (16, 64), "connect_four": (16,)}
+MODEL_GAMES = {"tic_tac_toe": (1, 16, 64), "connect_four": (16,)}
 """Game -> numbers of games side by side; whole games of 64 of connect four would take minutes each time."""
 WITH_A_MODEL = {"tic_tac_toe": 430, "connect_four": 107}
 """Game -> simulations a second that a user reported for `--search` at commit ccb2bf5e, without saying how they were
@@ -276,16 +279,18 @@ def speed_with_a_model(game: str, games: int, repeats: int) -> dict[str, Any]:
     with silent():
         scenario = marl.load(SCENARIOS / f"{game}_self_play.yaml", ["game.openings=0"])
         simulator = untrained_simulator(scenario)
-    first_moves, whole_games = list[float](), list[float]()
+    keep_garbage_collections_short()  # as `marl eval --search` does
+    first_moves, whole_games, scored = list[float](), list[float](), list[float]()
     for repeat in range(repeats + 1):
         names = [f"{repeat}.{index}" for index in range(games)]
         deals = [Deal(name, "g", index, scenario.seats, "eval") for index, name in enumerate(names)]
         episodes = [Episode(scenario.game.build(), deal, simulator.casting) for deal in deals]
         # Each measurement has a new player, whose scores of prompts begin empty.
         players = [SearchPlayer(simulator, MODEL_SPEED, SearchRoles(["player"], scenario.seats)) for _ in range(2)]
-        times = [time.process_time()]
+        times, tokens = [time.process_time()], simulator.tokens["eval"]
         players[0].search_next_moves(episodes)
         times.append(time.process_time())
+        scored.append((simulator.tokens["eval"] - tokens) / (games * MODEL_SPEED.simulations))
         players[1].play(deals)
         times.append(time.process_time())
         first_moves.append(len(players[0].results) * MODEL_SPEED.simulations / (times[1] - times[0]))
@@ -295,6 +300,7 @@ def speed_with_a_model(game: str, games: int, repeats: int) -> dict[str, Any]:
         # The first repetition warms up the libraries and the tokenizer.
         "first_move_per_cpu_s": spread(first_moves[1:], 0),
         "whole_games_per_cpu_s": spread(whole_games[1:], 0),
+        "first_move_scored_tokens": round(statistics.median(scored[1:]), 2),
         "before_per_s": before,
         "ratio_first_move": round(statistics.median(first_moves[1:]) / before, 1),
         "ratio_whole_games": round(statistics.median(whole_games[1:]) / before, 1),

@@ -36,7 +36,7 @@ def test_the_scenarios_readme_lists_every_scenario_without_a_result() -> None:
     section = (figures.ROOT / "scenarios" / "README.md").read_text().partition("### Scenarios without a result")[2]
     listed = re.findall(r"\]\(([\w./]+\.yaml)\)", section.partition("\n## ")[0])
     assert listed == figures.unmeasured()
-    assert "goofspiel_self_play.yaml" in listed
+    assert "biased_rps_self_play.yaml" in listed
 
 
 def test_every_result_comes_from_a_commit_without_changes() -> None:

@@ -190,9 +190,9 @@ def metric_rows() -> list[tuple[str, str, str, str]]:
     return sorted(rows, key=lambda row: scopes.index(re.split("[/`]", row[0])[1]))
 
 
-def with_interval(name: str, key: str, when: str) -> str:
-    """Return a held-out figure of all seeds with its 95 % interval, such as `.77 [.65, .86], .80 [.68, .88]`."""
-    parts = zip(*(values(name, f"held_out/{key}{bound}/{when}") for bound in ("", "_low", "_high")), strict=True)
+def with_interval(name: str, key: str, when: str, scope: str = "held_out") -> str:
+    """Return a figure of all seeds with its 95 % interval, such as `.77 [.65, .86], .80 [.68, .88]`."""
+    parts = zip(*(values(name, f"{scope}/{key}{bound}/{when}") for bound in ("", "_low", "_high")), strict=True)
     return ", ".join(f"{plain(value)} [{plain(low)}, {plain(high)}]" for value, low, high in parts)
 
 

@@ -33,6 +33,7 @@ import marl
 from marl.commands.simulators import untrained_simulator
 from marl.core.graph import write_trajectories
 from marl.core.seeds import hash_to_seed
+from marl.core.statistics import student_t_interval
 from marl.core.types import Deal
 from marl.evaluation.evaluate import EXACT_METRICS, OpponentPlayers, opponent_engine_settings, play_match
 from marl.evaluation.held_out import summarize_episodes
@@ -64,6 +65,7 @@ TEAMS = (
     *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
     *(
         "sage",
+        "sage_curriculum",
         "r_zero",
         "debate",
         "solver_critic",
@@ -104,6 +106,7 @@ COURSES = {
         *("episode/return/player_0", "episode/return/player_1"),
     ),
     "sage": tuple(f"episode/measure/{name}" for name in ("posed", "difficulty", "success")),
+    "sage_curriculum": tuple(f"episode/measure/{name}" for name in ("posed", "target", "size", "success")),
 }
 """Task -> metrics of training play that are reported at the start (the first step and the first tenth), at the end, and
 at their lowest."""
@@ -237,13 +240,19 @@ def returns(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def course(task: str, rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return each metric of `COURSES`: first step, means of the first and last tenth, and the last half's minimum."""
+    """Return each metric of `COURSES`: first step, means of the first and last tenth, and the last half's minimum.
+
+    The means have 95 % intervals over their steps, by Student's t distribution, unless they are of one step.
+    """
     figures: dict[str, float] = {}
     for name in COURSES.get(task, ()):
         curve = [row[name] for row in rows if name in row]
         tenth = max(1, len(curve) // 10)
         first, last = curve[:tenth], curve[-tenth:]
         figures |= {f"{name}/first_tenth": fmean(first)}
+        for when, steps in (("first_tenth", first), ("end", last)) if tenth > 1 else ():
+            low, _, high = student_t_interval(steps)
+            figures |= {f"{name}_low/{when}": low, f"{name}_high/{when}": high}
         figures |= {f"{name}/start": curve[0], f"{name}/end": fmean(last), f"{name}/low": min(curve[len(curve) // 2 :])}
     return figures
 

@@ -103,7 +103,8 @@ class Instant(WeightlessEngine):
 
 
 def table(game: GameConfig, engine: Instant) -> RolloutSimulator:
-    return RolloutSimulator(game, RoleRequestBuilder(ROLES, 0), {"actor": engine})
+    # The long episodes of `linear` have more turns than a run allows by default.
+    return RolloutSimulator(game, RoleRequestBuilder(ROLES, 0), {"actor": engine}, max_turns=10**9)
 
 
 def kuhn(steps: int) -> dict[str, float]:

@@ -136,7 +136,10 @@ class TextGame(RenderedGame):
 
     @cached_property
     def penalty(self) -> float:
-        """Cost of an illegal move: as set, or the game's default."""
+        """Amount that an illegal move costs: `illegal.penalty`, or if that is None, the game's default.
+
+        In zero-sum games without a default of their own, it is at least the worst loss seen in random play.
+        """
         if self.illegal.penalty is not None:
             return self.illegal.penalty
         if not self.zero_sum or self.default_penalty != TextGame.default_penalty:

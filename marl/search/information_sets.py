@@ -26,7 +26,10 @@ class InformationSetTree(SearchTree):
     """
 
     def __init__(self, settings: SearchSettings, rng: random.Random, roots: Iterator[SearchPosition]) -> None:
-        """Create an empty tree. `roots` yields a state of the root's information set for each simulation."""
+        """Create an empty tree.
+
+        For each simulation, `roots` yields a state that the searching agent cannot tell from the real one.
+        """
         super().__init__(settings, rng)
         self._roots = roots
         self._nodes: dict[RequestKey, SearchNode] = {}

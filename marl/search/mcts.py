@@ -165,7 +165,7 @@ def draw_move_index(move_probabilities: Sequence[float], temperature: float, rng
 
 
 class SearchTree:
-    """Search tree that grows from one root position."""
+    """Tree of positions that a search has visited, below the position whose move is searched."""
 
     root: TreeNode[SearchPosition]
 

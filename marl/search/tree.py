@@ -64,9 +64,10 @@ TreePath = list[tuple[TreeNode[PositionT], int]]
 
 @dataclass(slots=True)
 class ValueRange:
-    """Minimum and maximum of the values in a tree, for scaling to the range from 0 to 1.
+    """Least and greatest value in a tree, by which values are scaled to the range from 0 to 1.
 
-    As in MuZero (1911.08265, B): rewards of games come in any unit.
+    Games have rewards of any size, and the formulas of searches expect values in this range (as in MuZero, 1911.08265,
+    appendix B).
     """
 
     low: float = math.inf

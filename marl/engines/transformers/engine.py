@@ -43,7 +43,9 @@ Answer = tuple[Ticket, Completion | CompletionFailure]
 
 
 class TransformersEngine:
-    """Engine with one Transformers model, for several policies. Each step decodes one token of every open request."""
+    """Engine with one Transformers model, for several policies. Each step samples one token of every request
+    that has a slot; further requests wait for a slot.
+    """
 
     def __init__(self, policy_weights: FullWeights | MultiLoraModel, tokenizer: Any, settings: Transformers) -> None:
         """Check that model, tokenizer and settings fit together.

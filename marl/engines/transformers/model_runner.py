@@ -102,7 +102,11 @@ class ModelRunner:
         return cache != "dynamic" and not obstacle
 
     def prefill_batch_indices(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-        """Yield batches of one policy and at most `prefill_tokens` tokens, each as a list of indices of `prompts`."""
+        """Divide `prompts` into batches; yield each batch as a list of indices of `prompts`.
+
+        The prompts of a batch belong to one policy. Padded to the longest, they have at most `prefill_tokens` tokens
+        together, unless the batch is a single prompt.
+        """
         batch: list[int] = []
         lengths: set[int] = set()
         for index in sorted(range(len(prompts)), key=lambda index: (prompts[index].policy, len(prompts[index].ids))):

@@ -6,7 +6,7 @@ import ast
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
@@ -88,6 +88,12 @@ def test_no_file_is_longer_than_450_lines() -> None:
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
     assert not {name: lines for name, lines in lengths.items() if lines > 450}
+
+
+def test_names_of_test_files_are_unique() -> None:
+    # Folders of tests are no packages, so pytest takes two files of one name for the same module.
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, files in names.items() if files > 1]
 
 
 def test_functions_take_few_parameters() -> None:

@@ -4,11 +4,11 @@
         [--out FILE] [a.b=c]
 
 TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. RECIPE
-(rlhf, distillation, offline_awr, smollm2_steps, smollm2_poker) is a list of scenarios, each of which uses the folder of
-the one before. `sft` imitates the recorded answers of `team_arithmetic`'s solver from random weights. `two_games`
-compares two games in one run with each alone. Of what learners say of themselves, the loss and the accuracies are
-reported: means over the first and the last twentieth of the steps. Means over all training steps show how fast a
-scenario learned (`practice/...`).
+(rlhf, distillation, distillation_team, offline_awr, smollm2_steps, smollm2_poker, smollm2_distillation) is a list of
+scenarios, each of which uses the folder of the one before. `sft` imitates the recorded answers of `team_arithmetic`'s
+solver from random weights. `two_games` compares two games in one run with each alone. Of what learners say of
+themselves, the loss and the accuracies are reported: means over the first and the last twentieth of the steps. Means
+over all training steps show how fast a scenario learned (`practice/...`).
 
 Runs go to runs/learning/. `--budget 0.1` does a tenth of the steps (CI does that with one seed).
 """
@@ -85,6 +85,11 @@ RECIPES = {
     "rlhf": tuple(f"recipes/rlhf_{step}" for step in ("1_sft", "2_reward", "3_ppo")),
     "smollm2_steps": tuple(f"real/smollm2_{step}" for step in ("1_sft", "2_dpo", "3_grpo")),
     "distillation": ("nim_self_play", "recipes/distillation"),
+    "distillation_team": (
+        "sage_curriculum",
+        *(f"recipes/distillation_{step}" for step in ("team_into_one", "one_into_team")),
+    ),
+    "smollm2_distillation": tuple(f"real/smollm2_distillation_{step}" for step in ("1_teacher", "2_student")),
     "offline_awr": ("recipes/offline_awr",),
     "smollm2_poker": tuple(f"real/smollm2_self_play_{step}" for step in ("1_format", "2_reward")),
 }
@@ -93,6 +98,12 @@ RECORDED = {
     "recipes/offline_awr": {f"experience.games.{game}.path": (f"{game}_self_play", 3000) for game in ("nim", "kuhn")},
 }
 """Scenario that learns from recorded random play -> the setting of each file -> scenario of the play, and episodes."""
+TAUGHT = {
+    "distillation": ("eval/optimal", "eval/optimal/end", 0.01),
+    "smollm2_distillation": ("eval/held_out/success", "held_out/success_low/end", 0.0),
+}
+"""Recipe of a teacher and its student -> the metric in which both are compared, the teacher's figure that sets the
+level which both must reach, and how far below this figure the level is."""
 GOALS = ("eval/kuhn/nashconv", "eval/nim/optimal")
 """Figure of each game of `two_games`."""
 LEARNT = ("loss", "ratio_change", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy", "kl_teacher")
@@ -299,19 +310,21 @@ def follow(recipe: str, seed: int, budget: float, overrides: list[str]) -> dict[
             given = [*overrides, *recorded(file, seed)]
             found = one(ROOT / "scenarios" / f"{file}.yaml", Path("runs") / name, (seed, budget), given)
             figures |= {f"{name}/{key}": value for key, value in found.items()}
-        if recipe == "distillation":
-            figures |= tokens_to_the_teacher(figures)
+        if recipe in TAUGHT:
+            figures |= tokens_to_the_teacher(recipe, figures)
     return figures
 
 
-def tokens_to_the_teacher(figures: dict[str, Any]) -> dict[str, float]:
-    """Return the sampled tokens after which each run first is within .01 of the teacher's success at its end."""
-    level = figures["nim_self_play/eval/optimal/end"] - 0.01
+def tokens_to_the_teacher(recipe: str, figures: dict[str, Any]) -> dict[str, float]:
+    """Return the sampled tokens after which each run of `recipe` first is at the level that `TAUGHT` sets."""
+    metric, of_teacher, margin = TAUGHT[recipe]
+    teacher, student = (Path(name).name for name in RECIPES[recipe])
+    level = figures[f"{teacher}/{of_teacher}"] - margin
     tokens: dict[str, float] = {}
-    for name in map(Path, RECIPES["distillation"]):
-        rows = RunFolder(Path("runs") / name.name).rows()
-        reached = [row["step/tokens"] for row in rows if row.get("eval/optimal", 0.0) >= level]
-        tokens[f"{name.name}/tokens_to_the_teacher"] = reached[0] if reached else math.inf
+    for name in (teacher, student):
+        rows = RunFolder(Path("runs") / name).rows()
+        reached = [row["step/tokens"] for row in rows if row.get(metric, 0.0) >= level]
+        tokens[f"{name}/tokens_to_the_teacher"] = reached[0] if reached else math.inf
     return tokens
 
 

@@ -29,11 +29,15 @@ MODEL = cache_folder() / FOLDER
 """Place of the model, looked up before tests change the cache."""
 TALKS = ("smollm2_werewolf", "smollm2_codenames")
 """Games in which the model says what it likes."""
-FIRST = ("smollm2_team", "smollm2_solver_only", "smollm2_calculator", "smollm2_1_sft", *TALKS)
+FIRST = (
+    *("smollm2_team", "smollm2_solver_only", "smollm2_calculator", "smollm2_1_sft"),
+    *("smollm2_distillation_1_teacher", *TALKS),
+)
 """Scenarios that need nothing but the model."""
 LATER = {
     "smollm2_2_dpo": "smollm2_1_sft",
     "smollm2_3_grpo": "smollm2_2_dpo",
+    "smollm2_distillation_2_student": "smollm2_distillation_1_teacher",
     "smollm2_self_play_1_format": "legal_kuhn.jsonl.zst",
     "smollm2_self_play_2_reward": "smollm2_self_play_1_format",
 }

@@ -99,7 +99,7 @@ class RoleRequestBuilder:
     def without_hidden_thoughts(self, turn: Turn) -> Turn:
         """Return `turn` as other agents read it, without its thoughts if its role hides thoughts."""
         text = turn.completion.text
-        if self.roles[turn.role].thinking == "show" or (public := remove_thoughts(text)) == text:
+        if (public := remove_thoughts(text)) == text or self.roles[turn.role].thinking == "show":
             return turn
         return replace(turn, completion=replace(turn.completion, text=public))
 
@@ -193,8 +193,8 @@ class RoleRequestBuilder:
                 options = {move: role.phrase(move) for move in legal}
                 if is_cached:
                     self._option_texts[role_name, legal] = options
-        tools = [tool.to_function_schema() for tool in role.listed_tools]
-        examples = [replace_surrogates(role.phrase(move)) for move in context.info.get("examples", ())]
+        tools = tuple([tool.to_function_schema() for tool in role.listed_tools])
+        examples = tuple([replace_surrogates(role.phrase(move)) for move in context.info.get("examples", ())])
         return Request(
             policy=role.policy,
             messages=prompt.texts,
@@ -205,8 +205,8 @@ class RoleRequestBuilder:
             continues=role.continued_ids(context),
             segments=role.segments,
             segment_offsets=role.offsets_of_read_segments(context),
-            examples=tuple(examples),
-            tools=tuple(tools),
+            examples=examples,
+            tools=tools,
             answer_schema=role.answer_schema if role.sampling.structured == "json" else "",
             marks=tuple(marks),
             max_prompt_tokens=role.context.limit if role.context else None,

@@ -408,7 +408,8 @@ class Episode:
 
     def _edge_kinds_by_source_turn(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return (id of a source turn -> edge kinds) for the turn of `request`, with own turns last."""
-        turns = self.trajectory.turns
+        if not (turns := self.trajectory.turns):
+            return {}
         edges: list[tuple[TurnId, EdgeKind]] = [(mark.source, mark.kind) for mark in request.marks]
         if request.continues:
             edges.append((self._memory[agent].turns[-1].id, "self"))

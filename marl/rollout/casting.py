@@ -247,7 +247,7 @@ def _without_origin_marks(turns: Sequence[Turn]) -> Sequence[Turn]:
 def _marks_of_prompt(prompt: PromptWithOrigins, context: PromptContext) -> tuple[SpanFromEarlierTurn, ...]:
     """Return the spans of `prompt` that were made from earlier turns of `context`, sorted by message and offset."""
     marks: list[SpanFromEarlierTurn] = []
-    for index, spans in enumerate(prompt.spans if context.turns else ()):
+    for index, spans in enumerate(prompt.spans):
         spans_of_turns: list[Span] = []
         for span in spans:
             begin, end, origin = span

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 import zstandard
 
@@ -76,6 +77,17 @@ def test_a_retry_reads_the_answer_that_was_refused() -> None:
         ("0", 1, 1, None),
     ]
     assert edges(trajectory) == {(0, 1)}
+
+
+def test_the_networkx_graph_follows_turns_that_are_added_and_cannot_be_changed() -> None:
+    trajectory = played(KuhnPokerConfig(), FunctionEngine(lambda r: "[check]"))
+    shorter = Trajectory(trajectory.deal, trajectory.start)
+    for turn in trajectory.turns:
+        shorter.add(turn, trajectory.reads[turn.id], trajectory.reads[turn.id])
+        assert list(shorter.graph) == [earlier.id for earlier in shorter.turns]
+    assert list(shorter.graph.edges(data="kinds")) == list(trajectory.graph.edges(data="kinds"))
+    with pytest.raises(nx.NetworkXError, match="Frozen graph"):
+        shorter.graph.add_edge(*[turn.id for turn in trajectory.turns])
 
 
 def rich() -> list[Trajectory]:

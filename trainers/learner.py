@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from marl.core.errors import NonFiniteError, UserNotice
-from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
+from marl.core.types import Metrics, Reading, Sample, Turn, TurnId
 from marl.models.lora import save_adapter
 from marl.models.sharding import full_tensor
-from marl.protocols import LearnerBuildArguments
+from marl.protocols import LearnerBuildArguments, TokenLogprobsAndEntropies
 from marl.trainers.batching.aggregation import MinibatchTotals
 from marl.trainers.batching.batches import Batch, collate
 from marl.trainers.batching.planner import BatchPlan, BatchPlanner

@@ -6,7 +6,7 @@ import math
 import sys
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean, pstdev, stdev
@@ -125,21 +125,29 @@ class PeerGrouping:
 
     def groups(self, evidence: Evidence, earned: Credit) -> list[ComparisonUnits]:
         """Return the groups of all credited turns of a step, without turns of rule-based roles."""
-        turns: dict[Hashable, dict[Hashable, dict[TurnId, Turn]]] = defaultdict(lambda: defaultdict(dict))
-        for trajectory, turn in credited_turns_with_episodes(evidence, earned):
-            turns[self.group(trajectory, turn)][self.unit(trajectory, turn)][turn.id] = turn
         groups: list[ComparisonUnits] = []
-        for units in turns.values():
+        for units in self._turns_by_group_and_unit(evidence, earned):
             group: list[ComparisonUnit] = []
-            for unit in units.values():
-                tokens = sum(len(turn.completion.token_ids) for turn in unit.values())
+            for unit in units:
+                tokens = sum([len(turn.completion.token_ids) for turn in unit.values()])
                 group.append(ComparisonUnit(mean_credit(unit, earned), tuple(unit), tokens))
             groups.append(group)
         return groups
 
     def compared_turn_groups(self, evidence: Evidence, earned: Credit) -> PeerGroups:
         """Return the groups of turns that are compared with one another, and the property that they share."""
-        return PeerGroups(self.shared_property, list(map(turns_in_group, self.groups(evidence, earned))))
+        groups: list[list[TurnId]] = []
+        for units in self._turns_by_group_and_unit(evidence, earned):
+            groups.append(list(dict.fromkeys(chain.from_iterable(units))))
+        return PeerGroups(self.shared_property, groups)
+
+    def _turns_by_group_and_unit(self, evidence: Evidence, earned: Credit) -> list[Collection[dict[TurnId, Turn]]]:
+        """Return (turn id -> turn) for each unit of each group of credited turns."""
+        groups: dict[Hashable, dict[Hashable, dict[TurnId, Turn]]] = {}
+        for trajectory, turn in credited_turns_with_episodes(evidence, earned):
+            units = groups.setdefault(self.group(trajectory, turn), {})
+            units.setdefault(self.unit(trajectory, turn), {})[turn.id] = turn
+        return [units.values() for units in groups.values()]
 
 
 class PeerBaselineConfig(BaselineConfig):

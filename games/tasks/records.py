@@ -39,6 +39,9 @@ class RecordsTask(GeneratedTask):
     unseen: float = Field(default=0.0, ge=0, lt=1)
     """Fraction of the questions, such as `c asks for a c`, that only held-out problems contain; all held-out problems
     then contain such a question. 0: held-out problems contain other values, and any question."""
+    unseen_rotations: bool = False
+    """True: `unseen` is a fraction of groups of questions that are equal up to a rotation of the records, such as `a
+    asks for a c` and `b asks for b d`, and a group is held out as a whole. False: of single questions."""
 
     @model_validator(mode="after")
     def _check_needed_record_count(self) -> Self:
@@ -79,7 +82,17 @@ class RecordsTask(GeneratedTask):
     def _is_unseen(self, draft: LazyProblem) -> bool:
         """Return True if only held-out problems may contain the question of `draft`, by a hash of the question."""
         question = draft.key.partition(" : ")[0]
+        if self.unseen_rotations:
+            question = self._question_asked_by_first_record(question)
         return hash_to_seed("unseen", self.seed, question) < self.unseen * 2**64
+
+    def _question_asked_by_first_record(self, question: str) -> str:
+        """Return `question` after the rotation of the records' names that makes `a` ask: `b asks for b d` gives `a asks
+        for a c`."""
+        respondent, *needs = question.replace(" asks for", "").split()
+        names = ascii_lowercase[: self.records]
+        distances = sorted((names.index(name) - names.index(respondent)) % self.records for name in needs)
+        return f"{names[0]} asks for {' '.join(names[distance] for distance in distances)}"
 
     def draw_problem(self, rng: random.Random) -> LazyProblem:
         names = ascii_lowercase[: self.records]

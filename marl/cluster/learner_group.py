@@ -17,7 +17,8 @@ from marl.cluster.learner_worker import LearnerProcessSettings, LearnerWorker, W
 from marl.cluster.node_plan import start_on
 from marl.core.errors import RaiseRunFolderErrorOnFailedWrite, RunError, UserNotice
 from marl.core.state_shares import StateShares, make_state_share
-from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
+from marl.core.types import Metrics, Reading, Sample, Turn, TurnId
+from marl.protocols import TokenLogprobsAndEntropies
 from marl.rollout.base import ProcessActivity
 
 if TYPE_CHECKING:

@@ -18,8 +18,15 @@ import ray
 from marl.cluster.actor_errors import SendableErrors
 from marl.cluster.kept_state import PackedShare, pack_share, shares_in_object_store
 from marl.core.state_shares import make_state_share
-from marl.core.types import Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
-from marl.protocols import DataParallel, Learner, LearnerBuildArguments, LearnerConfig, ReportsTokenStatistics
+from marl.core.types import Metrics, Reading, Sample, Turn, TurnId
+from marl.protocols import (
+    DataParallel,
+    Learner,
+    LearnerBuildArguments,
+    LearnerConfig,
+    ReportsTokenStatistics,
+    TokenLogprobsAndEntropies,
+)
 from marl.training.placement import set_torch_threads
 
 if TYPE_CHECKING:

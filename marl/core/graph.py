@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +36,8 @@ class Trajectory:
         """Turn of another episode from which this episode was forked, or None if it is no fork."""
         self.turns: list[Turn] = []
         """Turns in playing order."""
+        self.reads: dict[TurnId, Mapping[TurnId, frozenset[EdgeKind]]] = {}
+        """Id of a turn -> (id of each turn that it read -> kinds of the edge): the edges of the graph."""
         self.rewards: list[Reward] = []
         """Rewards in the order of their payment."""
         self.findings = EpisodeMeasuresAndNewStarts()
@@ -45,18 +47,32 @@ class Trajectory:
         self.compressed_line: bytes | None = None
         """Line of this trajectory in a trajectory file, compressed, if the process that played the episode encoded it,
         or None if `write_trajectories` is to encode it."""
+        self._graph: nx.DiGraph[TurnId] | None = None
+        """Cache of `graph`."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes to send to another process, without the compressed line."""
-        return {**self.__dict__, "compressed_line": None}
+        """Return the attributes to send to another process, without the compressed line and the networkx graph."""
+        return {**self.__dict__, "compressed_line": None, "_graph": None}
 
-    @cached_property
+    @property
     def graph(self) -> nx.DiGraph[TurnId]:
-        """Return the graph with turn ids as nodes (attribute `turn`), and edges with the attribute `kinds`."""
+        """Return the graph with turn ids as nodes (attribute `turn`), and edges with the attribute `kinds`. Read only.
+
+        It is made from `turns` and `reads` when it is first asked for, because most episodes are never asked.
+        """
         # networkx is imported here, because the import takes a tenth of a second, and `marl check` needs no graph.
         import networkx as nx
 
-        return nx.DiGraph()
+        graph = self._graph
+        if graph is None or len(graph) < len(self.turns):
+            graph = nx.DiGraph()
+            for turn in self.turns:
+                graph.add_node(turn.id, turn=turn)
+                for source, kinds in self.reads[turn.id].items():
+                    graph.add_edge(source, turn.id, kinds=kinds)
+            # A frozen graph refuses changes, which `reads` would not show.
+            self._graph = nx.freeze(graph)
+        return graph
 
     @property
     def id(self) -> str:
@@ -66,11 +82,8 @@ class Trajectory:
     def copy(self, new_deal: Deal) -> Trajectory:
         """Return an independent copy of the trajectory under `new_deal`, to which turns can be added."""
         other = Trajectory(new_deal, self.start, self.parent)
-        other.turns, other.rewards = list(self.turns), list(self.rewards)
+        other.turns, other.reads, other.rewards = list(self.turns), dict(self.reads), list(self.rewards)
         other.findings, other.end = self.findings, self.end
-        # A trajectory without turns has no graph yet, and copying it must not import networkx.
-        if "graph" in vars(self):
-            other.graph = self.graph.copy()
         return other
 
     def add(
@@ -84,31 +97,30 @@ class Trajectory:
         `edge_kinds_by_source` maps a source turn to the kinds of its edge. By default, an edge from a turn of another
         agent is `heard`, and an edge from a turn of the same agent is `self`.
         """
-        self.turns.append(turn)
-        self.compressed_line = None
-        graph = self.graph
-        graph.add_node(turn.id, turn=turn)
+        edges: dict[TurnId, frozenset[EdgeKind]] = {}
         for source in read_turns:
-            edge_kinds = frozenset(edge_kinds_by_source.get(source, ())) if edge_kinds_by_source else frozenset()
-            if not edge_kinds:
-                edge_kinds = _SELF if graph.nodes[source]["turn"].agent == turn.agent else _HEARD
-            graph.add_edge(source, turn.id, kinds=edge_kinds)
+            kinds = edge_kinds_by_source.get(source) if edge_kinds_by_source else None
+            if kinds:
+                edges[source] = frozenset(kinds)
+            else:
+                edges[source] = _SELF if self.turns[source[1]].agent == turn.agent else _HEARD
+        self.turns.append(turn)
+        self.reads[turn.id] = edges
+        self.compressed_line = None
 
     def edge_kinds(self, source: TurnId, reader: TurnId) -> frozenset[EdgeKind]:
         """Return the kinds of the edge from turn `source` to turn `reader`; empty if there is no edge."""
-        edge = self.graph.get_edge_data(source, reader)
-        return edge["kinds"] if edge else frozenset()
+        return self.reads[reader].get(source, frozenset())
 
     def incoming_edge_kinds(self, reader: TurnId) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return (source turn -> kinds of its edge to `reader`) for all turns that `reader` read, in playing order."""
-        edges = self.graph.pred[reader].items()
-        return {source: edge["kinds"] for source, edge in sorted(edges, key=lambda edge: edge[0][1])}
+        return dict(sorted(self.reads[reader].items(), key=lambda edge: edge[0][1]))
 
     def sources(self, reader: TurnId, edge_kinds: Collection[EdgeKind]) -> list[TurnId]:
         """Return the turns that `reader` read: the sources of its edges with a kind in `edge_kinds`, in playing
         order."""
-        edges = self.graph.pred[reader].items()
-        return sorted((source for source, edge in edges if not edge["kinds"].isdisjoint(edge_kinds)), key=_turn_index)
+        edges = self.reads[reader].items()
+        return sorted([source for source, kinds in edges if not kinds.isdisjoint(edge_kinds)], key=_turn_index)
 
     def readers(self, source: TurnId, edge_kinds: Collection[EdgeKind]) -> list[TurnId]:
         """Return the turns that read `source`: the targets of its edges with a kind in `edge_kinds`, in playing
@@ -119,10 +131,10 @@ class Trajectory:
     @property
     def returns(self) -> dict[str, float]:
         """Return agent -> its return (the sum of its rewards), for each agent with a reward."""
-        totals: dict[str, float] = defaultdict(float)
+        totals: dict[str, float] = {}
         for reward in self.rewards:
-            totals[reward.agent] += reward.value
-        return dict(totals)
+            totals[reward.agent] = totals.get(reward.agent, 0.0) + reward.value
+        return totals
 
     def with_scaled_rewards(self, factor: float) -> Trajectory:
         """Return a trajectory with the same turns and graph, and with every reward multiplied by `factor`."""
@@ -167,12 +179,11 @@ class _TrajectoryRecord:
 def _to_record(trajectory: Trajectory) -> _TrajectoryRecord:
     edges: list[tuple[TurnId, TurnId]] = []
     kinds: list[tuple[EdgeKind, ...]] = []
-    # The view `graph.edges` is not used: it refers to its graph, which only the garbage collector could free then.
-    for source, readers in trajectory.graph.adj.items():
-        for reader, edge in readers.items():
+    for reader, sources in trajectory.reads.items():
+        for source, edge_kinds in sorted(sources.items(), key=lambda edge: edge[0][1]) if sources else ():
             edges.append((source, reader))
             # The kinds are sorted, because the iteration order of a set of strings differs between processes.
-            kinds.append(tuple(sorted(edge["kinds"])))
+            kinds.append(tuple(sorted(edge_kinds)))
     return _TrajectoryRecord(
         deal=trajectory.deal,
         start=trajectory.start,

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequir
 from pydantic import FailFast
 
 from marl.core.config import Sampling, Segments
+from marl.core.fast_records import fast_record
 from marl.core.messages import JudgedText as JudgedText
 from marl.core.messages import Message as Message
 from marl.core.messages import MessageRole as MessageRole
 from marl.core.messages import ToolCall as ToolCall
-from marl.core.pickling import PickledAsArguments
 from marl.core.usage import RemoteUsage
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ Metrics = dict[str, float]
 MetricsByPolicy = dict[str, Metrics]
 """Name of a policy -> its metrics of a step."""
 Finish = Literal["stop", "length", "overflow", "aborted"]
-"""Reason for which a completion ended. `length`: cut off at `max_tokens`. `overflow`: the prompt exceeds the context.
-"""
+"""Reason for which a completion ended. `length`: cut off at `max_tokens`. `overflow`: the prompt is too long."""
 EpisodeEnd = Literal["no", "terminated", "truncated"]
 """End of an episode: still in progress, decided by the game's rules, or cut off."""
 EdgeKind = Literal["heard", "told", "posed", "gated", "tool", "self"]
@@ -105,8 +104,9 @@ class SpanFromEarlierTurn(NamedTuple):
     """Offset after the span's last character in the message's content."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
-class Request(PickledAsArguments):
+class Request:
     """Request to a policy for one completion."""
 
     policy: str
@@ -124,8 +124,7 @@ class Request(PickledAsArguments):
     forced: str | None = None
     """Text whose log-probabilities are computed (end token included) instead of sampling, or None to sample."""
     prefix: FailFastTuple[int] = ()
-    """Token ids with which the completion begins. They are not sampled: `Completion.imposed` contains their positions.
-    """
+    """Token ids with which the completion begins, without sampling: `Completion.imposed` has their positions."""
     segments: Segments | None = None
     """Division of the completion into segments, or None for no segments."""
     segment_offsets: FailFastTuple[int] = ()
@@ -156,8 +155,9 @@ class ImitationTarget:
     """Target probability of the completion."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
-class Completion(PickledAsArguments):
+class Completion:
     """Completion of a policy with its tokens and their log-probabilities."""
 
     text: str
@@ -178,8 +178,7 @@ class Completion(PickledAsArguments):
     usage: RemoteUsage | None = None
     """Tokens and cost of the completion, or None if the engine counts no cost."""
     imposed: FailFastTuple[int] = ()
-    """Positions in `token_ids` that the engine inserted instead of sampling, such as the end of a thought at its limit.
-    """
+    """Positions in `token_ids` that the engine inserted unsampled, such as the end of a thought at its limit."""
     reason: str = ""
     """Error message of a failed request, for which `text` is empty."""
     mark_tokens: FailFastTuple[tuple[int, int]] = ()
@@ -211,8 +210,9 @@ class CompletionFailure:
     """Tokens and cost of the attempts, or None if the engine counts no cost."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
-class Turn(PickledAsArguments):
+class Turn:
     """One decision of one agent: a node of the trajectory graph."""
 
     id: TurnId
@@ -243,8 +243,9 @@ def hashable_prompt(turn: Turn) -> Hashable:
     return turn.completion.prompt_ids or turn.request.messages
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
-class Reward(PickledAsArguments):
+class Reward:
     """One component of the reward that the game paid `agent` right after `turn`."""
 
     agent: str
@@ -256,8 +257,9 @@ class Reward(PickledAsArguments):
     """Rule or expression of the game that paid the reward, for explanations."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
-class Deal(PickledAsArguments):
+class Deal:
     """Plan of one episode: its game, seed and roles. Deals with equal seed and options have equal start states."""
 
     episode: str
@@ -346,8 +348,9 @@ class Verdict:
     """Reason for the score, for explanations."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
-class EpisodeMeasuresAndNewStarts(PickledAsArguments):
+class EpisodeMeasuresAndNewStarts:
     """Results of an episode other than its rewards."""
 
     measures: Mapping[str, float] = field(default_factory=dict)
@@ -356,8 +359,9 @@ class EpisodeMeasuresAndNewStarts(PickledAsArguments):
     """`reset` options of new start states that the episode reached, for an experience with a start pool."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
-class Advantage(PickledAsArguments):
+class Advantage:
     """Advantage of a turn over its baseline, with the numbers from which it was computed."""
 
     value: float
@@ -372,12 +376,12 @@ class Advantage(PickledAsArguments):
 
 
 Credit = dict[TurnId, Advantage]
-"""Advantage of each credited turn of a step. Turns without an entry are not trained on, unlike turns with advantage 0.
-"""
+"""Advantage of each credited turn of a step. Turns without one are not trained on, unlike turns with advantage 0."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
-class Reading(PickledAsArguments):
+class Reading:
     """Outputs of a learner's model for a recorded turn, computed without an update."""
 
     logprobs: tuple[float, ...]
@@ -395,18 +399,9 @@ class Reading(PickledAsArguments):
     """Token rewards of the learner's implicit process reward model (PRIME), or None if it has none."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
-class TokenLogprobsAndEntropies:
-    """Log-probability and entropy of a turn's tokens, from the first forward pass of an update."""
-
-    logprobs: tuple[float, ...]
-    """Log-probability (nats) of each token under the sampling distribution of the learner's weights."""
-    entropy: tuple[float, ...]
-    """Entropy (nats) over the full vocabulary at the sampling temperature, for each token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample(PickledAsArguments):
+class Sample:
     """One credited turn in the form that learners train on."""
 
     id: TurnId

@@ -129,7 +129,9 @@ def credit_conservation_by_role(rule_result: CreditRuleResult, roles: Collection
         for agents, reward in reward_pools:
             # Agents are sorted, because the order of the summands decides the last bits of a sum, and a set has none.
             total = sum([sums.get(agent, 0.0) for agent in sorted(agents)])
-            for role in rewarded.keys() & set(map(seats.__getitem__, agents)):
+            for role in {seats[agent] for agent in agents}:
+                if role not in rewarded:
+                    continue
                 shared[role] += total if reward > 0 else -total if reward else 0.0
                 rewarded[role] += abs(reward)
     metrics: dict[str, Metrics] = {}

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from marl.core.graph import Trajectory
-from marl.core.types import Advantage, Credit, Reward, TokenLogprobsAndEntropies, TurnId
+from marl.core.types import Advantage, Credit, Reward, TurnId
 from marl.credit_stage.diagnostics import CreditRuleResult
+from marl.protocols import TokenLogprobsAndEntropies
 
 SharedRewardPool = tuple[tuple[str, ...], float]
 """Agents that share their rewards, and the sum of these rewards."""

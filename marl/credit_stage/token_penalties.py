@@ -50,6 +50,8 @@ class TokenPenalties:
         """
         token_rewards: TokenRewards = {}
         sums: PenaltySums = {name: {} for name in self._names}
+        if not self._names:
+            return token_rewards, sums, {}
         kl_means: list[float] = []
         counted: dict[str, list[float]] = {name: [] for name in self._names}
         for turn_id, turn in evidence.turns().items():

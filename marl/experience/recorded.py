@@ -114,8 +114,8 @@ class RecordedEpisodesReplay:
             # Every text is learned from, also of roles that another policy played.
             copy = Trajectory(replace(trajectory.deal, episode=episode, policies={}), trajectory.start)
             for turn in trajectory.turns:
-                edges = trajectory.graph.pred[turn.id].items()
-                reads = {(episode, source[1]): edge["kinds"] for source, edge in edges}
+                edges = trajectory.reads[turn.id].items()
+                reads = {(episode, source[1]): kinds for source, kinds in edges}
                 marks = tuple([mark._replace(source=(episode, mark.source[1])) for mark in turn.request.marks])
                 # Sampling settings are those of the scoring, because learners apply temperature and truncation.
                 scored = requests.get(turn.id, turn.request)
@@ -159,7 +159,7 @@ def _rename_roles(trajectory: Trajectory, game: str, learning_role_by_recorded: 
     deal = replace(trajectory.deal, seats=seats, game=game or trajectory.deal.game)
     copy = Trajectory(deal, start, trajectory.parent)
     for turn in trajectory.turns:
-        reads = {source: edge["kinds"] for source, edge in trajectory.graph.pred[turn.id].items()}
+        reads = trajectory.reads[turn.id]
         copy.add(replace(turn, role=learning_role_by_recorded.get(turn.role, turn.role)), reads, reads)
     copy.rewards, copy.findings, copy.end = trajectory.rewards, trajectory.findings, trajectory.end
     return copy

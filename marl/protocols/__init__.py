@@ -42,6 +42,7 @@ from marl.protocols.learning import LearnsByTrials as LearnsByTrials
 from marl.protocols.learning import LossConfig as LossConfig
 from marl.protocols.learning import LossFunction as LossFunction
 from marl.protocols.learning import ReportsTokenStatistics as ReportsTokenStatistics
+from marl.protocols.learning import TokenLogprobsAndEntropies as TokenLogprobsAndEntropies
 from marl.protocols.models import ImitationWarmUp as ImitationWarmUp
 from marl.protocols.models import ModelConfig as ModelConfig
 from marl.protocols.models import ModelPreparation as ModelPreparation

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 from marl.core.config import PluginConfig, Sampling
 from marl.core.spending import SpendingLimit
 from marl.core.state import Stateful
-from marl.core.types import (
-    Completion,
-    CompletionFailure,
-    Metrics,
-    Reading,
-    Request,
-    Sample,
-    TokenLogprobsAndEntropies,
-    Turn,
-    TurnId,
-)
+from marl.core.types import Completion, CompletionFailure, Metrics, Reading, Request, Sample, Turn, TurnId
 from marl.protocols.data_parallel import DataParallel, DataParallelGroup, SingleProcessGroup
 from marl.protocols.engines import EngineConfig
 from marl.protocols.memory_estimates import MemorySavingSetting, MemoryUse, ModelSize, Workload, adamw_memory_uses
@@ -34,6 +24,16 @@ if TYPE_CHECKING:
 
 LossFunction = Callable[["Tensor", "Tensor", "Tensor", "Tensor"], "Tensor | tuple[Tensor, Tensor]"]
 """Function (log-probabilities, old log-probabilities, advantages, mask) -> token losses, as `LossConfig.__call__`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobsAndEntropies:
+    """Log-probability and entropy of a turn's tokens, from the first forward pass of an update."""
+
+    logprobs: tuple[float, ...]
+    """Log-probability (nats) of each token under the sampling distribution of the learner's weights."""
+    entropy: tuple[float, ...]
+    """Entropy (nats) over the full vocabulary at the sampling temperature, for each token."""
 
 
 class Learner(Stateful, Protocol):

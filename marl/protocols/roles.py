@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 from marl.core.config import ContextLimit, PluginConfig, Sampling, Segments
+from marl.core.fast_records import fast_record
 from marl.core.types import Completion, Info, Message, Observation, Request, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols.tasks import Tool
@@ -18,6 +19,7 @@ class RoleTemplateError(ValueError):
     """A template of a role cannot be filled in. The message names the agent and the reason."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
 class PromptContext:
     """Observation, facts and turns from which a role builds the prompt of an agent.

@@ -99,7 +99,7 @@ class RoleRequestBuilder:
     def without_hidden_thoughts(self, turn: Turn) -> Turn:
         """Return `turn` as other agents read it, without its thoughts if its role hides thoughts."""
         text = turn.completion.text
-        if self.roles[turn.role].thinking == "show" or (public := remove_thoughts(text)) == text:
+        if (public := remove_thoughts(text)) == text or self.roles[turn.role].thinking == "show":
             return turn
         return replace(turn, completion=replace(turn.completion, text=public))
 
@@ -171,19 +171,6 @@ class RoleRequestBuilder:
         if origins:
             messages = [message._replace(content=add_origins(message.content, origins)) for message in messages]
         prompt = messages if isinstance(messages, PromptWithOrigins) else PromptWithOrigins.from_messages(messages)
-        marks: list[SpanFromEarlierTurn] = []
-        for index, spans in enumerate(prompt.spans):
-            spans_of_turns: list[Span] = []
-            for span in spans:
-                begin, end, origin = span
-                if isinstance(origin.source, tuple):
-                    spans_of_turns.append(span)
-                else:
-                    turns = _possible_origins_of_text(origin.source, origin.kind, context)
-                    spans_of_turns += [(begin, end, turn) for turn in turns]
-            for begin, end, (source, kind) in merge_adjacent_origin_spans(spans_of_turns):
-                # Here every source is a turn id, because `_possible_origins_of_text` has replaced all others.
-                marks.append(SpanFromEarlierTurn(source, kind, index, begin, end))  # type: ignore[arg-type]
         options = None
         if legal is not None:
             # A role made for one request has its own answer tag, so only texts of the shared role are cached.
@@ -193,8 +180,8 @@ class RoleRequestBuilder:
                 options = {move: role.phrase(move) for move in legal}
                 if is_cached:
                     self._option_texts[role_name, legal] = options
-        tools = [tool.to_function_schema() for tool in role.listed_tools]
-        examples = [replace_surrogates(role.phrase(move)) for move in context.info.get("examples", ())]
+        tools = tuple([tool.to_function_schema() for tool in role.listed_tools])
+        examples = tuple([replace_surrogates(role.phrase(move)) for move in context.info.get("examples", ())])
         return Request(
             policy=role.policy,
             messages=prompt.texts,
@@ -205,10 +192,10 @@ class RoleRequestBuilder:
             continues=role.continued_ids(context),
             segments=role.segments,
             segment_offsets=role.offsets_of_read_segments(context),
-            examples=tuple(examples),
-            tools=tuple(tools),
+            examples=examples,
+            tools=tools,
             answer_schema=role.answer_schema if role.sampling.structured == "json" else "",
-            marks=tuple(marks),
+            marks=_marks_of_prompt(prompt, context),
             max_prompt_tokens=role.context.limit if role.context else None,
         )
 
@@ -255,6 +242,24 @@ class _TurnsWithOrigins(Sequence[Turn]):
 
 def _without_origin_marks(turns: Sequence[Turn]) -> Sequence[Turn]:
     return turns.turns if isinstance(turns, _TurnsWithOrigins) else turns
+
+
+def _marks_of_prompt(prompt: PromptWithOrigins, context: PromptContext) -> tuple[SpanFromEarlierTurn, ...]:
+    """Return the spans of `prompt` that were made from earlier turns of `context`, sorted by message and offset."""
+    marks: list[SpanFromEarlierTurn] = []
+    for index, spans in enumerate(prompt.spans):
+        spans_of_turns: list[Span] = []
+        for span in spans:
+            begin, end, origin = span
+            if isinstance(origin.source, tuple):
+                spans_of_turns.append(span)
+            else:
+                turns = _possible_origins_of_text(origin.source, origin.kind, context)
+                spans_of_turns += [(begin, end, turn) for turn in turns]
+        for begin, end, (source, kind) in merge_adjacent_origin_spans(spans_of_turns):
+            # Here every source is a turn id, because `_possible_origins_of_text` has replaced all others.
+            marks.append(SpanFromEarlierTurn(source, kind, index, begin, end))  # type: ignore[arg-type]
+    return tuple(marks)
 
 
 def _possible_origins_of_text(step: int | None, kind: EdgeKind, context: PromptContext) -> list[TextOrigin]:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from marl.core.errors import ProgramDivergedError
 from marl.core.graph import Trajectory
 from marl.core.seeds import episode_name_for_seeding, hash_to_seed
 from marl.core.types import Completion, CompletionFailure, Deal, EdgeKind, Fork, Info, Request, Reward, Turn, TurnId
-from marl.core.watchdog import CallWatchdog
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import Game, IneffectiveCallsNotice, JudgingRoleConfig, ProgramModelCall, PromptContext
 from marl.protocols.programs import ProgramCallerResult, parse_program_answer
 from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.forks import PrescribedForkAnswers, answer_inputs
-from marl.rollout.game_errors import EpisodeLimits, GameError, GameErrorGuard, game_name_for_messages
+from marl.rollout.game_errors import (
+    EpisodeLimits,
+    GameError,
+    GameErrorGuard,
+    RoleCodeGuards,
+    describe_for_replay,
+    game_name_for_messages,
+)
 from marl.rollout.inner_turns import (
     SINGLE_KINDS,
     CallRecognitionAndLatency,
@@ -29,8 +36,6 @@ from marl.rollout.verdict_imitation import imitation_penalties
 from marl.text.origins import origins_of
 
 _DEFAULT_LIMITS = EpisodeLimits()
-_LAST_MOVES = 20
-"""Maximum number of latest moves in a message about an episode."""
 
 
 def step_done_agents_and_check_game_is_over(game: Game) -> bool:
@@ -60,25 +65,25 @@ class Episode:
         """Answers of the fork that this episode continues, or None if policies answer everything."""
         self._recorded_calls = RecordedCallAnswers()
         """Answers to programs' model calls that the fork which this episode continues prescribes."""
-        self.trajectory = Trajectory(deal, "")
+        self._begin(Trajectory(deal, ""))
         self.played_turns: list[Turn] = []
         """Turns in the order of the game's steps, without inner turns."""
-        with self._game_error_guard():
+        with self._game_guard:
             game.reset(seed=deal.seed, options=deal.options)
             # The key of the start includes the game's name, since equal starts of two games are not peers.
             self.trajectory.start = f"{deal.game}/{game.start_state_key()}" if deal.game else game.start_state_key()
         self.done = False
 
-    def _game_error_guard(self) -> GameErrorGuard:
-        return GameErrorGuard(self.game, lambda: self.description_for_replay, self.limits.deadline_s)
-
-    @property
-    def description_for_replay(self) -> str:
-        """Text for messages with the data to replay this episode: name, seed, options and latest moves."""
-        deal, actions = self.trajectory.deal, [turn.action for turn in self.trajectory.turns]
-        earlier = len(actions) - _LAST_MOVES
-        shown = f"{earlier} earlier actions, then {actions[-_LAST_MOVES:]}" if earlier > 0 else f"actions {actions}"
-        return f"(episode {deal.episode}, seed {deal.seed}, options {deal.options}, {shown})"
+    def _begin(self, trajectory: Trajectory) -> None:
+        """Set `trajectory`, and what every turn needs of its deal."""
+        self.trajectory, deal = trajectory, trajectory.deal
+        # Guards that referred to the episode would leave it to the garbage collector to free both.
+        self.description_for_replay = partial(describe_for_replay, trajectory)
+        self._game_guard = GameErrorGuard(self.game, self.description_for_replay, self.limits.deadline_s)
+        self._role_guards = RoleCodeGuards(self.description_for_replay, self.limits.deadline_s)
+        name = episode_name_for_seeding(deal.episode)
+        self._seed_prefix = f"{self.casting.seed}/{deal.purpose}/{name}/{deal.branch}"
+        """First parts of what is hashed to the seed of each request."""
 
     def copy(self, game: Game, seats: Mapping[str, str] | None = None) -> Episode:
         """Return an independent copy of the episode that continues on `game`. Unanswered requests are sent again.
@@ -88,7 +93,7 @@ class Episode:
         """
         deal, other = self.trajectory.deal, Episode.__new__(Episode)
         other.game, other.casting, other.limits = game, self.casting, self.limits
-        other.trajectory = self.trajectory.copy(replace(deal, seats=seats) if seats else deal)
+        other._begin(self.trajectory.copy(replace(deal, seats=seats) if seats else deal))
         other.played_turns, other._recorded_calls = list(self.played_turns), RecordedCallAnswers()
         other.done, other._script, other._open = self.done, None, {}
         for agent, question in self._open.items():
@@ -108,27 +113,29 @@ class Episode:
         Requests that a fork answers are left out. Their answers are played, which may end the episode.
         """
         requests: list[tuple[str, Request]] = []
-        while not self.done:
+        has_played = True
+        while has_played and not self.done:
             self._make_pending_turns()
             unsent = [(agent, question) for agent, question in self._open.items() if not question.sent]
-            if not unsent:
-                break
-            for _, question in unsent:
-                question.sent = True
+            has_played = False
             for agent, question in unsent:
+                question.sent = True
+                if not self._script:
+                    requests.append((agent, question.request))
+                    continue
                 # Programs have no turn number here, so they always run again: the answers to their calls may change.
                 nth = None if question.inner else len(self._memory[agent].turns) + question.has_summary
-                scripted = None
-                if self._script and agent in self._script.moves:
+                if agent in self._script.moves:
                     scripted = self._completion_that_parses_to_action(
                         agent, self._script.moves[agent], question.request
                     )
-                elif self._script:
+                else:
                     scripted = self._script.recorded_answer_if_request_is_equal(agent, question.request, nth)
                 if scripted is None:
                     requests.append((agent, question.request))
                 elif not self.done:
                     self.play_agent_answer(agent, scripted)
+                    has_played = True
         return requests
 
     def play_agent_answer(self, agent: str, answer: Completion | CompletionFailure) -> None:
@@ -153,11 +160,11 @@ class Episode:
             move = None
             # A failed request has no text, so there is no move to parse.
             if completion.finish not in ("overflow", "aborted"):
-                with self._watchdog_for_role_code(role):
+                with self._role_guards[role]:
                     move = self.casting.roles[role].parse_completion(question.request, completion, info["legal"])
             spoofs: tuple[TurnId, ...] | None = None
             if isinstance(judge := self.casting.roles[role], JudgingRoleConfig):
-                with self._watchdog_for_role_code(role):
+                with self._role_guards[role]:
                     spoofs = judge.find_imitated_verdicts(question.request, self.trajectory.turns)
             turn = Turn(
                 id=(self.trajectory.id, len(self.trajectory.turns)),
@@ -183,8 +190,7 @@ class Episode:
         question, deal, own_turns = self._open[agent], self.trajectory.deal, self._memory[agent].turns
         if isinstance(answer, Completion):
             return question.take_summary(answer, own_turns)
-        seeds = self.casting.seed, deal.purpose, episode_name_for_seeding(deal.episode), deal.branch
-        seed = hash_to_seed(*seeds, agent, len(own_turns), "summary")
+        seed = hash_to_seed(self._seed_prefix, agent, len(own_turns), "summary")
         return question.replace_refused_prompt(answer, self.casting.roles[deal.seats[agent]], own_turns, seed)
 
     def _add_summary_and_edges_of_shorter_prompt(self, agent: str, question: PendingTurn) -> None:
@@ -206,7 +212,7 @@ class Episode:
         if inner.call_count >= self.limits.max_turns:
             reason = f"the program has made {inner.call_count} calls, the most that schedule.max_turns allows"
             return Completion("", (), (), (), "aborted", reason=reason)
-        with self._watchdog_for_role_code(self.trajectory.deal.seats[call.agent]):
+        with self._role_guards[self.trajectory.deal.seats[call.agent]]:
             return inner.request_or_recorded_answer_of_model_call(call)
 
     def record_call_answer(self, agent: str, call: ProgramModelCall, answer: Completion | CompletionFailure) -> None:
@@ -239,11 +245,11 @@ class Episode:
         completion = program_turn.answer
         assert completion is not None
         counts = {agent: len(memory.turns) for agent, memory in self._memory.items()}
-        with self._watchdog_for_role_code("caller"):
+        with self._role_guards["caller"]:
             turns = inner_turns.finish_turns(self.trajectory, counts, program_turn.info.get("problem", ""))
         self.call_notes |= inner_turns.notes
         if turns is None:
-            message = f"the program of a fork has diverged from its record {self.description_for_replay}"
+            message = f"the program of a fork has diverged from its record {self.description_for_replay()}"
             raise ProgramDivergedError(program_turn.request.policy, message)
         answer = parse_program_answer(completion.text)
         results = dict(answer.callers) if answer else {}
@@ -354,16 +360,18 @@ class Episode:
 
     def _make_pending_turn(self, agent: str) -> PendingTurn:
         """Return the pending turn of `agent` in the game's present state, and mark the turns in its prompt as read."""
-        with self._game_error_guard():
+        with self._game_guard:
             observation = self.game.observe(agent)
         info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
         unread: list[Turn] = []
         for other_agent in info["hears"]:
             if other_agent != agent:
-                turns = self._memory[other_agent].turns
-                unread += turns[memory.read_counts.get(other_agent, 0) :]
-                memory.read_counts[other_agent] = len(turns)
-        unread.sort(key=lambda turn: turn.id[1])
+                turns, read_count = self._memory[other_agent].turns, memory.read_counts.get(other_agent, 0)
+                if len(turns) > read_count:
+                    unread += turns[read_count:]
+                    memory.read_counts[other_agent] = len(turns)
+        if len(unread) > 1:
+            unread.sort(key=lambda turn: turn.id[1])
         role = deal.seats[agent]
         hears_thoughts = self.casting.roles[role].hears_thoughts
         if not hears_thoughts:
@@ -379,9 +387,9 @@ class Episode:
             turns=self.trajectory.turns,
             played_turns=self.played_turns,
         )
-        name, count = episode_name_for_seeding(deal.episode), len(memory.turns)
-        seed = hash_to_seed(self.casting.seed, deal.purpose, name, deal.branch, agent, count, info["attempt"])
-        with self._watchdog_for_role_code(role):
+        count = len(memory.turns)
+        seed = hash_to_seed(self._seed_prefix, agent, count, info["attempt"])
+        with self._role_guards[role]:
             request = self.casting.build_request(role, view, seed)
             recorded = self._script and self._script.recorded.get((agent, len(memory.turns)))
             if recorded and self.casting.roles[role].role_for_request(seed) is not self.casting.roles[role]:
@@ -400,7 +408,8 @@ class Episode:
 
     def _edge_kinds_by_source_turn(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return (id of a source turn -> edge kinds) for the turn of `request`, with own turns last."""
-        turns = self.trajectory.turns
+        if not (turns := self.trajectory.turns):
+            return {}
         edges: list[tuple[TurnId, EdgeKind]] = [(mark.source, mark.kind) for mark in request.marks]
         if request.continues:
             edges.append((self._memory[agent].turns[-1].id, "self"))
@@ -413,12 +422,7 @@ class Episode:
         for source, kind in edges:
             earlier = kinds.get(source)
             kinds[source] = earlier | SINGLE_KINDS[kind] if earlier else SINGLE_KINDS[kind]
-        if len(kinds) < 2:
-            return kinds
         return dict(sorted(kinds.items(), key=lambda edge: (turns[edge[0][1]].agent == agent, edge[0][1])))
-
-    def _watchdog_for_role_code(self, role: str) -> CallWatchdog:
-        return CallWatchdog(lambda: f"role {role!r} {self.description_for_replay}", self.limits.deadline_s)
 
     def _add_turn_and_step_game(self, turn: Turn, source_edges: Mapping[TurnId, frozenset[EdgeKind]]) -> None:
         """Add `turn` with edges from `source_edges` to the trajectory, and step the game with the turn's action."""
@@ -426,8 +430,8 @@ class Episode:
         self.trajectory.add(turn, source_edges, source_edges)
         self._memory[turn.agent].turns.append(turn)
         self.played_turns.append(turn)
-        self.trajectory.rewards += imitation_penalties(self.casting.roles[turn.role], turn, self.trajectory.turns[:-1])
-        with self._game_error_guard():
+        self.trajectory.rewards += imitation_penalties(self.casting.roles[turn.role], turn, self.trajectory.turns)
+        with self._game_guard:
             game.step(turn.action or "")
             if game.reward_components:
                 for payee, components in game.reward_components.items():
@@ -442,5 +446,5 @@ class Episode:
                 self.trajectory.end = "terminated" if terminated else "truncated"
         turns = len(self.played_turns)
         if not self.done and turns >= self.limits.max_turns:
-            problem = f"is not over after {turns} turns (schedule.max_turns) {self.description_for_replay}"
+            problem = f"is not over after {turns} turns (schedule.max_turns) {self.description_for_replay()}"
             raise GameError(f"{game_name_for_messages(self.game)} {problem}")

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from marl.core.errors import EpisodeWithoutOutcomeError, RunError
+from marl.core.graph import Trajectory
 from marl.core.watchdog import CallWatchdog
 from marl.protocols import Game
+
+_LAST_MOVES = 20
+"""Maximum number of latest moves in a message about an episode."""
 
 
 class GameError(RunError):
@@ -48,6 +52,28 @@ class GameErrorGuard(CallWatchdog):
             raise GameError(message) from error
 
 
+class RoleCodeGuards(dict[str, CallWatchdog]):
+    """Role -> watchdog of calls of the role's code, made when it is first asked for."""
+
+    def __init__(self, describe_state: Callable[[], str], deadline_s: float) -> None:
+        """`describe_state` returns seed, options and moves of the episode so far, for error messages."""
+        super().__init__()
+        self._describe_state, self._deadline_s = describe_state, deadline_s
+
+    def __missing__(self, role: str) -> CallWatchdog:
+        describe_state = self._describe_state
+        self[role] = guard = CallWatchdog(lambda: f"role {role!r} {describe_state()}", self._deadline_s)
+        return guard
+
+
 def game_name_for_messages(game: Game) -> str:
     """Return the name of `game` for messages."""
     return f"game {type(game).__name__}"
+
+
+def describe_for_replay(trajectory: Trajectory) -> str:
+    """Return text for messages with the data to replay an episode: name, seed, options and latest moves."""
+    deal, actions = trajectory.deal, [turn.action for turn in trajectory.turns]
+    earlier = len(actions) - _LAST_MOVES
+    shown = f"{earlier} earlier actions, then {actions[-_LAST_MOVES:]}" if earlier > 0 else f"actions {actions}"
+    return f"(episode {deal.episode}, seed {deal.seed}, options {deal.options}, {shown})"

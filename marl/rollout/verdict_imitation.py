@@ -8,16 +8,17 @@ from marl.core.types import Reward, Turn
 from marl.protocols import JudgingRoleConfig, RoleConfig
 
 
-def imitation_penalties(role: RoleConfig, turn: Turn, earlier_turns: Sequence[Turn]) -> Iterator[Reward]:
+def imitation_penalties(role: RoleConfig, turn: Turn, turns: Sequence[Turn]) -> Iterator[Reward]:
     """Yield a negative reward for each earlier turn that imitates the format of `turn`, a verdict by `role`.
 
-    A turn that was penalised at an earlier verdict is not penalised again.
+    `turns` are the turns of the episode so far, `turn` included. A turn that was penalised at an earlier verdict is not
+    penalised again.
     """
     penalty = role.spoof_penalty if isinstance(role, JudgingRoleConfig) else 0.0
     if not (penalty and turn.spoofs):
         return
-    charged = {source for earlier in earlier_turns for source in earlier.spoofs or ()}
+    charged = {source for earlier in turns if earlier is not turn for source in earlier.spoofs or ()}
     for source in turn.spoofs:
         if source not in charged:
             cause = f"a verdict in the format of role {turn.role!r}"
-            yield Reward(earlier_turns[source[1]].agent, -penalty, turn.id, "spoof", cause)
+            yield Reward(turns[source[1]].agent, -penalty, turn.id, "spoof", cause)

@@ -124,7 +124,7 @@ class SearchPosition:
             moves, position = [*further_moves], self
             while position.parent:
                 moves, position = [position.move, *moves], position.parent
-            prefix = f"{self.decision.episode.description_for_replay} " if self.decision else ""
+            prefix = f"{self.decision.episode.description_for_replay()} " if self.decision else ""
             return f"{prefix}in a line that a search looked at: {moves}"
 
         return GameErrorGuard(self.game, describe_moves_since_root, limits.deadline_s)

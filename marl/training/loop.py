@@ -17,13 +17,13 @@ from types import TracebackType
 from marl.core.errors import NonFiniteError, OutOfMemoryRunError, RunError, RunFolderError, is_out_of_memory
 from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
-from marl.core.types import Metrics, Sample, TokenLogprobsAndEntropies, Turn, TurnId
+from marl.core.types import Metrics, Sample, Turn, TurnId
 from marl.credit_stage.records import with_token_statistics
 from marl.evaluation.evaluate import Evaluator
 from marl.metrics.alarms import Alarm, AlarmMonitor, AlarmStopError, ProxyMonitor
 from marl.metrics.collapse import most_common_move
 from marl.metrics.trajectory_metrics import edited_history_metrics, summarize_trajectories, usage_metrics
-from marl.protocols import HasPopulation, TracksPolicyUpdates
+from marl.protocols import HasPopulation, TokenLogprobsAndEntropies, TracksPolicyUpdates
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.failed_updates import save_failed_batch

@@ -12,7 +12,7 @@ from typing import Any
 
 from marl.core.graph import Trajectory
 from marl.core.seeds import episode_name_for_seeding, hash_to_seed
-from marl.core.types import Deal, Metrics, Reading, Sample, TokenLogprobsAndEntropies, Turn, TurnId
+from marl.core.types import Deal, Metrics, Reading, Sample, Turn, TurnId
 from marl.core.usage import RemoteUsage
 from marl.credit_stage.stage import CreditStage, StepCredit
 from marl.evaluation.trials import ScenarioInstructionTrials
@@ -23,6 +23,7 @@ from marl.protocols import (
     LearnsByTrials,
     ReportsTokenStatistics,
     Simulator,
+    TokenLogprobsAndEntropies,
 )
 from marl.rollout.base import BaseSimulator
 from marl.scenario.schema import Scenario

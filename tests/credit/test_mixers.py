@@ -151,7 +151,7 @@ def pairs(step: int = 0, many: int = 64) -> list[Trajectory]:
     episodes = []
     for i in range(many):
         t = make_episode(f"{step}.{i}", "ab", [("a", float(i % 2), 1)], start=f"{step}")
-        t.graph.clear_edges()
+        t.reads = {turn.id: {} for turn in t.turns}
         texts = [("left", "right")[i % 2], ("up", "down")[i // 2 % 2]]
         t.turns = [replace(u, completion=replace(u.completion, text=x)) for u, x in zip(t.turns, texts, strict=True)]
         episodes.append(t)

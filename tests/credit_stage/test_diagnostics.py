@@ -234,7 +234,7 @@ def test_a_problem_that_an_agent_posed_itself_is_no_start_of_its_own(poser: str,
     for problem in ("p", "q"):
         posing = changed(make_episode(problem, "aba", start="s", seats=SEATS), problem=["dealt", "dealt", problem])
         source, last = next(turn.id for turn in posing.turns if turn.agent == poser), posing.turns[-1].id
-        posing.graph.add_edge(source, last, kinds=frozenset({"posed"}))
+        posing.reads[last] = {**posing.reads[last], source: frozenset({"posed"})}
         episodes.append(posing)
     assert diagnosed(episodes, baseline="group")["x/purity"] == purity
 

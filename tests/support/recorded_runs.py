@@ -25,13 +25,12 @@ from marl.core.types import (
     Request,
     Reward,
     SpanFromEarlierTurn,
-    TokenLogprobsAndEntropies,
     Turn,
 )
 from marl.credit_stage.records import with_token_statistics
 from marl.credit_stage.stage import CreditStage
 from marl.games.kuhn_poker import MOVES, KuhnEquilibrium, KuhnPokerConfig
-from marl.protocols import Evidence
+from marl.protocols import Evidence, TokenLogprobsAndEntropies
 from marl.runs.run_folder import RunFolder, scenario_to_yaml
 from marl.runs.run_format import FORMAT
 from marl.runs.strategies import StrategyRow

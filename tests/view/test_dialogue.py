@@ -48,8 +48,6 @@ def quiz(name: str, said: str, paid: float = 0.0, readable: bool = True) -> Traj
         2: comment,
     }
     trajectory.turns = [replace(changed[i], problem="2+3") for i in range(3)]
-    for turn in trajectory.turns:
-        trajectory.graph.nodes[turn.id]["turn"] = turn
     trajectory.rewards = [replace(reward, name="correct", cause="own.correct") for reward in trajectory.rewards]
     trajectory.findings = EpisodeMeasuresAndNewStarts({"success": paid})
     return trajectory

@@ -228,6 +228,21 @@ def test_questions_of_held_out_problems_may_be_unseen_in_training() -> None:
     assert len(questions["held_out"]) == pytest.approx(55 / 4, abs=2)
 
 
+def test_unseen_questions_may_be_held_out_with_all_their_rotations() -> None:
+    task = RecordsTask(records=5, needs=(1, 3), unseen=0.25, unseen_rotations=True)
+    splits = task.build()
+    distances: dict[Split, set[tuple[int, ...]]] = {}
+    for split in get_args(Split):
+        problems = [splits.problem(split, index) for index in range(splits.problem_count(split))]
+        evidence = [problem.facts["evidence"] for problem in problems]
+        distances[split] = {
+            tuple(sorted((ord(name) - ord(each["respondent"])) % 5 for name in each["needs"])) for each in evidence
+        }
+    assert not distances["train"] & distances["held_out"]
+    # The respondent and up to two of four other records: 1 + 4 + 6 questions up to rotation.
+    assert len(distances["train"]) + len(distances["held_out"]) == 11
+
+
 def test_no_problem_need_be_held_out() -> None:
     assert StringsTask(train=10, held_out=0).build().problem_count("held_out") == 0
 

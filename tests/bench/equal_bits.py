@@ -37,8 +37,10 @@ RECORDINGS = {
 """Recorded random play that some scenarios learn from -> the scenario that plays it."""
 CHAINS = (
     ["nim_self_play", "recipes/distillation"],
+    [f"recipes/distillation_team_{step}" for step in ("1_team", "2_into_one", "3_into_team")],
     ["recipes/rlhf_1_sft", "recipes/rlhf_2_reward", "recipes/rlhf_3_ppo"],
     ["real/smollm2_1_sft", "real/smollm2_2_dpo", "real/smollm2_3_grpo"],
+    ["real/smollm2_distillation_1_teacher", "real/smollm2_distillation_2_student"],
     ["real/smollm2_self_play_1_format", "real/smollm2_self_play_2_reward"],
 )
 """Scenarios that start from the run of the one before."""

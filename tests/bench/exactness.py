@@ -30,6 +30,9 @@ SCENARIOS = ROOT / "scenarios"
 RUNS = ROOT / "runs" / "exactness"
 MARL = Path(sys.executable).with_name("marl")
 FIRST = {"recipes/distillation": ("nim_self_play",),
+         "recipes/distillation_team_2_into_one": ("recipes/distillation_team_1_team",),
+         "recipes/distillation_team_3_into_team": tuple(
+             f"recipes/distillation_team_{step}" for step in ("1_team", "2_into_one")),
          "recipes/rlhf_2_reward": ("recipes/rlhf_1_sft",),
          "recipes/rlhf_3_ppo": ("recipes/rlhf_1_sft", "recipes/rlhf_2_reward")}  # fmt: skip
 """Scenario -> those whose runs it starts from."""

@@ -85,10 +85,7 @@ RECIPES = {
     "rlhf": tuple(f"recipes/rlhf_{step}" for step in ("1_sft", "2_reward", "3_ppo")),
     "smollm2_steps": tuple(f"real/smollm2_{step}" for step in ("1_sft", "2_dpo", "3_grpo")),
     "distillation": ("nim_self_play", "recipes/distillation"),
-    "distillation_team": (
-        "sage_curriculum",
-        *(f"recipes/distillation_{step}" for step in ("team_into_one", "one_into_team")),
-    ),
+    "distillation_team": tuple(f"recipes/distillation_team_{step}" for step in ("1_team", "2_into_one", "3_into_team")),
     "smollm2_distillation": tuple(f"real/smollm2_distillation_{step}" for step in ("1_teacher", "2_student")),
     "offline_awr": ("recipes/offline_awr",),
     "smollm2_poker": tuple(f"real/smollm2_self_play_{step}" for step in ("1_format", "2_reward")),

@@ -18,6 +18,7 @@ from tests.support.paths import SCENARIOS
 RECIPES = SCENARIOS / "recipes"
 RLHF = sorted(RECIPES.glob("rlhf_*.yaml"))
 _TINY = ("hidden=16", "layers=1", "warm_up.steps=30", "warm_up.episodes=128", "warm_up.batch=32", "warm_up.lr=0.01")
+TEAM = ("ones", "tens", "solver", "critic")
 SMALLER = [f"policies.solver.model.{change}" for change in _TINY]
 
 
@@ -115,6 +116,20 @@ def test_a_student_of_nim_comes_nearer_to_the_policy_of_the_run_before() -> None
     results = trained(RECIPES / "distillation.yaml", *changes, "policies.student.model.seed=1")
     divergences = [row["policy/student/kl_teacher"] for row in results if row["step"]]
     assert divergences[-1] < divergences[0]
+
+
+def test_a_team_is_distilled_into_one_model_and_this_model_into_a_team() -> None:
+    smaller = ("hidden=16", "layers=1", "warm_up.steps=10", "warm_up.episodes=64", "warm_up.batch=32")
+    small_team = [f"policies.{role}.model.{change}" for role in TEAM for change in smaller]
+    small_model = [f"policies.team.model.{change}" for change in smaller]
+    plan = [*short(6), "evaluate.every=6", "evaluate.held_out=4"]
+    trained(RECIPES / "distillation_team_1_team.yaml", *small_team, *plan)
+    one = trained(RECIPES / "distillation_team_2_into_one.yaml", *small_model, *plan)
+    team = trained(RECIPES / "distillation_team_3_into_team.yaml", *small_team, *plan)
+    for results, students in ((one, ("team",)), (team, TEAM)):
+        for student in students:
+            divergences = [row[f"policy/{student}/kl_teacher"] for row in results if row["step"]]
+            assert divergences[-1] < divergences[0]
 
 
 @pytest.mark.slow

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar, overload
 
+from marl.core.fast_records import fast_record
+
 _Item = TypeVar("_Item")
 
 
+@fast_record
 @dataclass(frozen=True, slots=True, eq=False)
 class ListSnapshot(Sequence[_Item], Generic[_Item]):
     """The first `length` items of `items`, a list to which others may append, but whose items they never change.

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from marl.core.config import Sampling
+from marl.core.fast_records import fast_record
 from marl.core.list_snapshot import ListSnapshot
 from marl.core.types import Completion, Message, ToolCall
 from marl.host.untrusted_text import parse_json
@@ -117,6 +118,7 @@ class ModelCallFields(BaseModel):
         )
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
 class ModelCall:
     """Model call of a program: conversation, tools and sampling settings."""

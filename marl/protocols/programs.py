@@ -12,10 +12,12 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from marl.core.config import Sampling
+from marl.core.fast_records import fast_record
 from marl.core.types import Completion, CompletionFailure, Message, Ticket
 from marl.protocols.engines import WeightlessEngine
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
 class ProgramModelCall:
     """Model call of a program, which an engine raises while the program's own request is open."""

@@ -1,6 +1,6 @@
 """What the critic of `sage_curriculum.yaml` says, and the best that it could say from what it sees.
 
-    python tests/bench/sage_critic.py [--seeds 1 2 3] [--rounds 4] [--out FILE]
+    python tests/bench/sage_critic.py [--seeds 4 5 6] [--rounds 2] [--out FILE]
 
 Needs the runs that `learning.py sage_curriculum` leaves in runs/learning/. Before and after training, the team plays
 its held-out problems ROUNDS times. A row is a plan with its critic's score (0 if unreadable) and its solver's outcome.
@@ -120,8 +120,8 @@ def with_interval(name: str, value: float, samples: np.ndarray) -> dict[str, flo
 
 def main() -> None:
     line = parser(__doc__)
-    line.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    line.add_argument("--rounds", type=int, default=4, help="how often each held-out problem is played")
+    line.add_argument("--seeds", type=int, nargs="+", default=[4, 5, 6])
+    line.add_argument("--rounds", type=int, default=2, help="how often each held-out problem is played")
     given = line.parse_args()
     runs = [measure(seed, given.rounds) for seed in given.seeds]
     report({"runs": runs}, given.out, seeds=given.seeds, rounds=given.rounds)

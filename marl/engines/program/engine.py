@@ -67,7 +67,7 @@ class ProgramEngine(ModelCallingEngine):
 
     def __init__(self, settings: Program) -> None:
         self._settings = settings
-        self._events: queue.Queue[_Event] = queue.Queue()
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._gateway: Gateway | None = None
         self._workers: list[_ProgramWorker] = []
         self._queued: queue.SimpleQueue[_ProgramJob | None] = queue.SimpleQueue()
@@ -267,7 +267,7 @@ class _ProgramWorker:
     """Worker that runs jobs one after the other, in processes that it shares with other workers."""
 
     def __init__(
-        self, settings: Program, gateway: Gateway, events: queue.Queue[_Event], processes: _ReplacedProcess
+        self, settings: Program, gateway: Gateway, events: queue.SimpleQueue[_Event], processes: _ReplacedProcess
     ) -> None:
         self._settings, self._gateway, self._events = settings, gateway, events
         self.processes = processes

@@ -178,3 +178,11 @@ def check_cluster_capacity(settings: ClusterConfig, nodes: Sequence[Mapping[str,
             f"{format_cpus_and_gpus(totals['CPU'], totals['GPU'])}; choose fewer, or a smaller "
             "cluster.learner_cpus or cluster.cpus, or add machines"
         )
+
+
+def own_cluster_address() -> str:
+    """Return the address at which other machines of the Ray cluster reach this machine."""
+    import ray
+
+    node_id = ray.get_runtime_context().get_node_id()
+    return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id)

@@ -1,4 +1,7 @@
-"""Published weights in GPU memory: other processes on the same GPU read a shared copy through CUDA IPC.
+"""Copies of published weights in one buffer, in GPU memory or in main memory.
+
+Other processes on the same GPU read a copy in GPU memory through CUDA IPC; `marl.cluster.weight_broadcast` sends copies
+to other GPUs and machines.
 
 Ray's own transport of tensors (2.60, alpha) is not used, because with it only actors can share tensors.
 """
@@ -44,8 +47,8 @@ class GpuWeightsHandle:
     """Arguments of torch's `rebuild_cuda_tensor` for the shared buffer, with its handle of CUDA IPC."""
 
 
-class SharedGpuBuffer:
-    """Buffer of `size` bytes in GPU memory that other processes can open."""
+class WeightBuffer:
+    """Buffer of `size` bytes. Other processes can open a buffer in GPU memory."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
@@ -56,32 +59,33 @@ class SharedGpuBuffer:
         return reduce_tensor(self.bytes)[1]
 
 
-class SharedGpuWeights:
-    """Copy of weights in a shared buffer on their GPU; unchanged during the life of this object."""
+class WeightsCopy:
+    """Copy of weights in a buffer on their device; unchanged during the life of this object."""
 
-    def __init__(self, layout: tuple[TensorRegion, ...], buffer: SharedGpuBuffer) -> None:
-        self.gpu = gpu_uuid(buffer.bytes.device)
-        self._layout, self.buffer = layout, buffer
+    def __init__(self, layout: tuple[TensorRegion, ...], buffer: WeightBuffer) -> None:
+        self.gpu = gpu_uuid(buffer.bytes.device) if buffer.bytes.is_cuda else ""
+        """UUID of the GPU, or "" for a copy in main memory."""
+        self.layout, self.buffer = layout, buffer
 
     def handle(self) -> GpuWeightsHandle:
         """Return the handle that another process passes to `open_shared_weights`."""
-        return GpuWeightsHandle(self.gpu, self._layout, self.buffer.cuda_ipc_arguments)
+        return GpuWeightsHandle(self.gpu, self.layout, self.buffer.cuda_ipc_arguments)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
         """Return the names and tensors of the shared weights, for this process."""
-        return tensor_views(self._layout, self.buffer.bytes)
+        return tensor_views(self.layout, self.buffer.bytes)
 
 
-class GpuBufferPool:
-    """Pool of shared GPU buffers for copies of weights."""
+class WeightBufferPool:
+    """Pool of buffers for copies of weights."""
 
     def __init__(self) -> None:
-        self._free: list[SharedGpuBuffer] = []
+        self._free: list[WeightBuffer] = []
         """Unused buffers. They are reused and never freed: with CUDA IPC, a killed reader would hold freed memory for
         ever. A second buffer is needed, because the newest weights stay for late readers."""
 
-    def copy_to_shared_buffer(self, tensors: Mapping[str, Tensor]) -> SharedGpuWeights:
-        """Return a shared copy of `tensors`, which must all be on one GPU."""
+    def copy_to_buffer(self, tensors: Mapping[str, Tensor]) -> WeightsCopy:
+        """Return a copy of `tensors`, which must all be on one device."""
         device = next(iter(tensors.values())).device
         layout = plan_buffer_layout(tensors)
         size = layout[-1].offset + layout[-1].nbytes
@@ -90,20 +94,21 @@ class GpuBufferPool:
                 del self._free[index]
                 break
         else:
-            buffer = SharedGpuBuffer(size, device)
+            buffer = WeightBuffer(size, device)
         for (_, copy), tensor in zip(tensor_views(layout, buffer.bytes), tensors.values(), strict=True):
             copy.copy_(tensor.detach())
-        # The copy must be complete, because readers in other processes do not wait for this process's CUDA stream.
-        torch.cuda.current_stream(device).synchronize()
-        weights = SharedGpuWeights(layout, buffer)
+        if device.type == "cuda":
+            # The copy must be complete, because readers in other processes do not wait for this process's CUDA stream.
+            torch.cuda.current_stream(device).synchronize()
+        weights = WeightsCopy(layout, buffer)
         weakref.finalize(weights, self._free.append, buffer)
         return weights
 
 
-def are_on_one_gpu(tensors: Mapping[str, Tensor]) -> bool:
-    """Return True if `tensors` is not empty and all tensors are on the same GPU."""
+def common_device(tensors: Mapping[str, Tensor]) -> torch.device | None:
+    """Return the device of all `tensors`, or None if there are no tensors or several devices."""
     devices = {tensor.device for tensor in tensors.values()}
-    return len(devices) == 1 and next(iter(devices)).type == "cuda"
+    return next(iter(devices)) if len(devices) == 1 else None
 
 
 def open_shared_weights(handle: GpuWeightsHandle) -> list[tuple[str, Tensor]]:

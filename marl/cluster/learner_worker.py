@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from marl.cluster.actor_errors import SendableErrors
+from marl.cluster.connection import own_cluster_address
 from marl.cluster.kept_state import PackedShare, pack_share, shares_in_object_store
 from marl.core.state_shares import make_state_share
 from marl.core.types import Metrics, Reading, Sample, Turn, TurnId
@@ -80,7 +81,7 @@ class LearnerWorker:
 
     def rendezvous_address(self) -> str:
         """Return an address with a free port, at which the other workers can reach this process."""
-        host = _own_cluster_address()
+        host = own_cluster_address()
         with socket.socket() as listener:
             listener.bind((host, 0))
             return f"tcp://{host}:{listener.getsockname()[1]}"
@@ -96,7 +97,7 @@ class LearnerWorker:
         self._rank, self._world_size = rank, process_settings.world_size
         set_torch_threads(process_settings.threads)
         # gloo uses the interface of the host name by default, which other machines may not reach; so it is set here.
-        own_address = _own_cluster_address()
+        own_address = own_cluster_address()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             for _, interface in socket.if_nameindex():
                 with suppress(OSError):  # the ioctl fails for an interface without an IPv4 address
@@ -170,9 +171,3 @@ class LearnerWorker:
         update."""
         self.learner.load_state_dict(shares_in_object_store(share_references))
         return self.learner.needed_reading_fields
-
-
-def _own_cluster_address() -> str:
-    """Return the address at which other machines of the Ray cluster reach this machine."""
-    node_id = ray.get_runtime_context().get_node_id()
-    return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id)

@@ -19,11 +19,14 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from marl.cluster.gpu_weights import GpuBufferPool
+from marl.cluster.broadcast_group import BroadcastHandle
+from marl.cluster.call_timing import batching_s, call_limit_s
+from marl.cluster.gpu_weights import WeightBufferPool
 from marl.cluster.node_plan import start_on
 from marl.cluster.pending_calls import PendingCalls
 from marl.cluster.simulator_process import ExecuteAndPlayReply, SimulatorProcess, SimulatorProcessSettings
 from marl.cluster.simulator_slot import RestartableSimulator, UnfinishedJobBatch
+from marl.cluster.weight_broadcast import WeightBroadcaster
 from marl.cluster.weight_transfer import PublishedWeights
 from marl.core.errors import EngineError, EngineLostError
 from marl.core.types import Metrics, Ticket
@@ -52,21 +55,10 @@ cluster/idle | share | of the step's time in which a simulator had nothing to pl
 cluster/idle_max | share | the same of the simulator that had nothing to play for longest
 cluster/idle_max_simulator | index | of this simulator, as in `marl status`
 cluster/published_bytes | bytes | of new weights that the step before put into the object store
+cluster/broadcast_bytes | bytes | of new weights that the step before sent by broadcast, counted once for all simulators
 cluster/publish_s | s | that this took the run itself
 """
 
-_SIGN_OF_LIFE_S = 0.5
-"""Minimum time after which a call of `SimulatorProcess.execute_and_play` replies without a result, in seconds."""
-_SIGNS_OF_LIFE_PER_S = 100
-"""Maximum number of such replies per second of all simulators together. With more simulators, each replies more
-rarely, so that the cost of the run's process does not grow with their number."""
-_SIGNS_OF_LIFE_PER_DEADLINE = 4
-"""Minimum number of such replies of one simulator within `cluster.deadline_s`."""
-_BATCHING_S_PER_SIMULATOR = 5e-3
-"""Time for which results of a simulator, and commands without jobs to it, are gathered into one call, in seconds for
-each simulator of the run. Calls cost the run's process more than their content: 1,000 simulators need fewer."""
-_MAX_BATCHING_S = 2.0
-"""Maximum of this time, in seconds."""
 _END_S = 10.0
 """Maximum time that `close` waits for the end of all tasks, in seconds."""
 
@@ -109,7 +101,7 @@ class RayShardGroup(ShardGroup):
         """Added policy -> the command that added it, for new processes."""
         self._restored: RestoreUsageCommand | None = None
         """Command with the restored usage of engines, for new processes."""
-        self._buffers = GpuBufferPool()
+        self._buffers = WeightBufferPool()
         self._late: list[ShardStepReport] = []
         """Reports that came after the end of their step."""
         self._published_bytes = self._published_s = 0.0
@@ -118,6 +110,8 @@ class RayShardGroup(ShardGroup):
         self._slots = [RestartableSimulator(number) for number in range(self.size)]
         self._loop = asyncio.new_event_loop()
         self._calls = PendingCalls(self._loop)
+        broadcasts = settings.weight_transfer == "broadcast"
+        self._broadcaster = WeightBroadcaster(self._calls, settings) if broadcasts else None
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         for slot in self._slots:
@@ -147,7 +141,7 @@ class RayShardGroup(ShardGroup):
             case LoadWeightsCommand():
                 began = time.perf_counter()
                 # Weights are copied before this method returns, because the learner may change them afterwards.
-                publication = PublishedWeights(command.weights, self._buffers, ray.put)
+                publication = PublishedWeights(command.weights, self._buffers, ray.put, bool(self._broadcaster))
                 self._published_bytes += publication.stored_bytes
                 self._loop.call_soon_threadsafe(self._broadcast_command, replace(command, weights=publication))
                 self._published_s += time.perf_counter() - began
@@ -181,13 +175,15 @@ class RayShardGroup(ShardGroup):
             slot.busy_s = 0.0
         metrics["cluster/published_bytes"] = self._published_bytes
         metrics["cluster/publish_s"] = self._published_s
+        if self._broadcaster:
+            metrics["cluster/broadcast_bytes"] = float(self._broadcaster.take_sent_bytes())
         self._step_began, self._restarts = now, 0
         self._published_bytes = self._published_s = 0.0
         return metrics
 
     def take_lost_shard_messages(self) -> list[str]:
         notes, self._notes = self._notes, []
-        return notes
+        return notes + (self._broadcaster.take_messages() if self._broadcaster else [])
 
     def process_activities(self) -> list[ProcessActivity]:
         return [
@@ -200,6 +196,8 @@ class RayShardGroup(ShardGroup):
         with suppress(concurrent.futures.TimeoutError):
             asyncio.run_coroutine_threadsafe(_cancel_other_asyncio_tasks(), self._loop).result(_END_S)
         self._calls.close()
+        if self._broadcaster:
+            self._loop.call_soon_threadsafe(self._broadcaster.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_END_S)
         for slot in self._slots:
@@ -240,6 +238,9 @@ class RayShardGroup(ShardGroup):
         match command:
             case LoadWeightsCommand(policy):
                 self._weights[policy] = command
+                publication: PublishedWeights = command.weights
+                if self._broadcaster and publication.copy:
+                    publication.broadcast = self._broadcaster.start(policy, publication.copy, self._slots)
                 self._loop.call_later(self._batching_s, self._send_queued_commands)
             case RestoreUsageCommand():
                 self._restored = command
@@ -345,18 +346,12 @@ class RayShardGroup(ShardGroup):
         slot.idle_report = None
         commands, slot.commands = slot.commands, []
         activity = f"playing {slot.open_job_count} episodes" if slot.open else "taking orders"
-        payloads: list[ShardCommand] = []
-        for command in commands:
-            if isinstance(command, LoadWeightsCommand):
-                publication: PublishedWeights = command.weights
-                stored_bytes = publication.stored_bytes
-                payloads.append(replace(command, weights=publication.weights_payload_for(slot.gpus)))
-                self._published_bytes += publication.stored_bytes - stored_bytes
-            else:
-                payloads.append(command)
+        slot.sent_commands = commands
+        payloads = [await self._with_weights_payload(slot, command) for command in commands]
         # `commands` keeps shared GPU buffers alive until the process has replied, and so has read them.
         call = slot.process.execute_and_play.remote(payloads, self._call_limit_s, self._batching_s)
         reply: ExecuteAndPlayReply = await self._await_process_call(slot, activity, call, self._settings.deadline_s)
+        slot.sent_commands = ()
         slot.busy_s += reply.busy_s
         slot.idle_report = reply.idle_report
         for report in reply.reports:
@@ -372,6 +367,18 @@ class RayShardGroup(ShardGroup):
                     slot.losses = 0
                     self._done.put((ticket, result))
         slot.drop_finished_batches()
+
+    async def _with_weights_payload(self, slot: RestartableSimulator, command: ShardCommand) -> ShardCommand:
+        """Return `command`, with the payload for the slot's process if it is a command to load weights."""
+        if not isinstance(command, LoadWeightsCommand):
+            return command
+        publication: PublishedWeights = command.weights
+        if publication.broadcast and slot.process_key in await publication.broadcast:
+            return replace(command, weights=BroadcastHandle(command.policy))
+        stored_bytes = publication.stored_bytes
+        payload = publication.weights_payload_for(slot.gpus)
+        self._published_bytes += publication.stored_bytes - stored_bytes
+        return replace(command, weights=payload)
 
     async def _await_process_call(
         self, slot: RestartableSimulator, activity: str, pending_call: Any, limit_s: float | None
@@ -422,17 +429,6 @@ class RayShardGroup(ShardGroup):
         for slot in self._slots:
             slot.deliver_report(ShardStepReport())
         self._done.put(None)  # any item, even None, wakes the run's thread in `step`
-
-
-def call_limit_s(settings: ClusterConfig) -> float:
-    """Return the time after which a simulator that plays replies without a result, in seconds."""
-    limit_s = max(_SIGN_OF_LIFE_S, settings.simulators / _SIGNS_OF_LIFE_PER_S)
-    return min(limit_s, settings.deadline_s / _SIGNS_OF_LIFE_PER_DEADLINE)
-
-
-def batching_s(simulators: int) -> float:
-    """Return the time for which results and commands of one of so many `simulators` are gathered, in seconds."""
-    return min(_BATCHING_S_PER_SIMULATOR * simulators, _MAX_BATCHING_S)
 
 
 async def _cancel_other_asyncio_tasks() -> None:

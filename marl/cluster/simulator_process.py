@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from marl.cluster.actor_errors import SendableErrors
 from marl.core.graph import compressed_trajectory_line
@@ -16,6 +17,9 @@ from marl.rollout.base import FinishedEpisode
 from marl.rollout.shards import LoadWeightsCommand, ShardCommand, ShardJobResult, ShardStepReport, SimulatorShard
 from marl.scenario.schema import Scenario
 from marl.training.placement import ModelSources, build_simulator, set_torch_threads
+
+if TYPE_CHECKING:
+    from marl.cluster.broadcast_group import BroadcastOrder
 
 _MIN_GATHER_S = 0.1
 """Minimum time from a call's first result to its reply, in which further results are gathered while jobs are open, in
@@ -61,10 +65,11 @@ class SimulatorProcess:
     def build_and_list_gpu_uuids(self, settings: SimulatorProcessSettings, index: int) -> frozenset[str]:
         """Load the weights and build simulator `index` (from 0) of the run; return the UUIDs of the GPUs in use."""
         # Torch is imported late: it takes seconds, which would count as waiting for room if it were imported above.
+        from marl.cluster.broadcast_group import BroadcastReceiver
         from marl.cluster.gpu_weights import used_gpu_uuids
         from marl.cluster.weight_transfer import fetch_and_load_weights
 
-        self._load_weights = fetch_and_load_weights
+        self._load_weights, self._broadcasts = fetch_and_load_weights, BroadcastReceiver()
         set_torch_threads(settings.threads)
         cluster = settings.scenario.cluster
         simulators = cluster.simulators if cluster else 1
@@ -72,6 +77,16 @@ class SimulatorProcess:
         self._encodes_episodes = settings.scenario.checkpoint.trajectories > 0
         keep_garbage_collections_short()
         return used_gpu_uuids()
+
+    @SendableErrors()
+    def prepare_broadcast(self, order: BroadcastOrder) -> None:
+        """Get ready for weights that the run broadcasts. The run and all processes of a new group join together."""
+        self._broadcasts.prepare(order)
+
+    @SendableErrors()
+    def receive_broadcast(self) -> None:
+        """Receive the weights for which `prepare_broadcast` got ready. A later `LoadWeightsCommand` loads them."""
+        self._broadcasts.receive()
 
     @SendableErrors()
     def execute_and_play(
@@ -85,7 +100,7 @@ class SimulatorProcess:
         assert shard is not None
         for command in commands:
             if isinstance(command, LoadWeightsCommand):
-                self._load_weights(shard, command)
+                self._load_weights(shard, command, self._broadcasts)
             elif report := shard.execute(command):
                 reply.reports.append(report)
         end = began + limit_s

@@ -21,6 +21,9 @@ from marl.rollout.shards import (
     StartJobsCommand,
 )
 
+SimulatorProcessKey = tuple[int, int]
+"""Number of a simulator, and number of processes that it lost before this one."""
+
 
 @dataclass(slots=True)
 class UnfinishedJobBatch:
@@ -60,6 +63,8 @@ class RestartableSimulator:
     """True while there is no room for a process, so that another simulator does the jobs."""
     commands: list[ShardCommand] = field(default_factory=list)
     """Commands to send with the next call of the process."""
+    sent_commands: Sequence[ShardCommand] = ()
+    """Commands of the pending call of the process."""
     open: list[UnfinishedJobBatch] = field(default_factory=list)
     """Batches with unfinished jobs."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,6 +90,16 @@ class RestartableSimulator:
     def open_job_count(self) -> int:
         """Number of jobs without a result."""
         return sum(len(opened.open_jobs) for opened in list(self.open))
+
+    @property
+    def process_key(self) -> SimulatorProcessKey:
+        """Key of the current process, different from that of the simulator's earlier and later processes."""
+        return self.number, self.restarts
+
+    def awaits_weights_of(self, policy: str) -> bool:
+        """Return True if the process has not yet loaded weights of `policy` that were published for it."""
+        commands = (*self.commands, *self.sent_commands)
+        return any(isinstance(command, LoadWeightsCommand) and command.policy == policy for command in commands)
 
     def set_process_activity(self, activity: str) -> None:
         if activity != self.activity:
@@ -141,7 +156,7 @@ class RestartableSimulator:
 
     def kill_process(self) -> None:
         """Kill the current process, if there is one, and drop the commands that it has not received."""
-        self.ready, self.commands, self.idle_report = False, [], None
+        self.ready, self.commands, self.sent_commands, self.idle_report = False, [], (), None
         self.wake.clear()
         if self.process is not None:
             with suppress(RayError, ValueError):

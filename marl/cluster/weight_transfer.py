@@ -1,10 +1,12 @@
 """Transfer of published weights to other processes, as bytes in Ray's object store: one copy on each machine.
 
-Processes on the learner's GPU read the weights from GPU memory instead (`marl.cluster.gpu_weights`).
+Processes on the learner's GPU read the weights from GPU memory instead (`marl.cluster.gpu_weights`), and idle processes
+may receive them by broadcast (`marl.cluster.weight_broadcast`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -17,7 +19,9 @@ import ray
 import torch
 from numpy.typing import NDArray
 
-from marl.cluster.gpu_weights import GpuBufferPool, GpuWeightsHandle, are_on_one_gpu, open_shared_weights
+from marl.cluster.broadcast_group import BroadcastHandle, BroadcastReceiver
+from marl.cluster.gpu_weights import GpuWeightsHandle, WeightBufferPool, common_device, open_shared_weights
+from marl.cluster.simulator_slot import SimulatorProcessKey
 from marl.models.weights import load_weight_tensors
 from marl.protocols import models
 from marl.rollout.shards import LoadWeightsCommand, SimulatorShard
@@ -55,26 +59,38 @@ PackedWeights = PackedTensors | Path
 
 
 class PublishedWeights:
-    """Copy of a policy's published weights, in GPU memory or in Ray's object store, for all simulators."""
+    """Copy of a policy's published weights, in a buffer or in Ray's object store, for all simulators."""
 
-    def __init__(self, weights: models.Weights, buffers: GpuBufferPool, store: Callable[[PackedWeights], Any]) -> None:
-        """Copy `weights`, which the learner may change afterwards. `store` puts packed weights into the object
-        store."""
+    def __init__(
+        self,
+        weights: models.Weights,
+        buffers: WeightBufferPool,
+        store: Callable[[PackedWeights], Any],
+        is_broadcast: bool = False,
+    ) -> None:
+        """Copy `weights`, which the learner may change afterwards. `store` puts packed weights into the object store.
+
+        Weights on a GPU, and with `is_broadcast` also those in main memory, are copied to a buffer, and are stored only
+        for the first process that needs them from the object store.
+        """
         tensors = {} if isinstance(weights, Path) else load_weight_tensors(weights)
+        device = common_device(tensors)
         self._store, self._reference = store, None
-        self.on_gpu = buffers.copy_to_shared_buffer(tensors) if are_on_one_gpu(tensors) else None
+        self.copy = buffers.copy_to_buffer(tensors) if device and (is_broadcast or device.type == "cuda") else None
+        self.broadcast: asyncio.Task[frozenset[SimulatorProcessKey]] | None = None
+        """Broadcast of the weights, with the keys of the processes that received them. None: there is no broadcast."""
         self.stored_bytes = 0
         """Number of bytes that were put into the object store."""
-        if self.on_gpu is None:
+        if self.copy is None:
             self._store_packed_weights(weights if isinstance(weights, Path) else pack_tensors(tensors))
 
     def weights_payload_for(self, gpu_uuids: Collection[str]) -> Any:
         """Return the payload that a process with the GPUs `gpu_uuids` (UUIDs) passes to `receive_weights`: a GPU handle
         or an object reference."""
-        if self.on_gpu and self.on_gpu.gpu in gpu_uuids:
-            return self.on_gpu.handle()
-        if self.on_gpu and self._reference is None:
-            self._store_packed_weights(pack_tensors(dict(self.on_gpu.tensors())))
+        if self.copy and self.copy.gpu in gpu_uuids:
+            return self.copy.handle()
+        if self.copy and self._reference is None:
+            self._store_packed_weights(pack_tensors(dict(self.copy.tensors())))
         return self._reference
 
     def _store_packed_weights(self, packed: PackedWeights) -> None:
@@ -83,9 +99,14 @@ class PublishedWeights:
             self.stored_bytes = packed.nbytes
 
 
-def fetch_and_load_weights(shard: SimulatorShard, command: LoadWeightsCommand) -> None:
+def fetch_and_load_weights(shard: SimulatorShard, command: LoadWeightsCommand, broadcasts: BroadcastReceiver) -> None:
     """Fetch the weights of a `LoadWeightsCommand` command, and load them into the engines of `shard`."""
-    shard.execute(replace(command, weights=receive_weights(command.weights, partial(ray.get, timeout=_FETCH_S))))
+    payload = command.weights
+    if isinstance(payload, BroadcastHandle):
+        weights = broadcasts.take(payload)
+    else:
+        weights = receive_weights(payload, partial(ray.get, timeout=_FETCH_S))
+    shard.execute(replace(command, weights=weights))
     if torch.cuda.is_initialized():
         # The run may reuse its GPU buffer after this process replies, so the reads must have finished.
         torch.cuda.synchronize()

@@ -49,6 +49,10 @@ class ClusterConfig(Config):
     """Number of CPUs that each simulator reserves. With 0.5, two simulators share a CPU."""
     gpus: NonNegativeFloat = 0.0
     """Number of GPUs that each simulator reserves. With 0.5, two simulators share a GPU."""
+    weight_transfer: Literal["store", "broadcast"] = "store"
+    """Way of new weights to simulators that are not on the learner's GPU. `store`: through Ray's object store, once to
+    each machine. `broadcast`: from the run to all simulators together, while all are idle, by gloo (CPUs) or NCCL
+    (GPUs), and through the object store whenever a broadcast is not possible or fails."""
     deadline_s: PositiveFloat = 120.0
     """Maximum time in seconds without a heartbeat of a process. After this time the process is killed and replaced."""
     start_s: PositiveFloat = 600.0

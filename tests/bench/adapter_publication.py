@@ -24,7 +24,7 @@ import ray
 import torch
 from _bench import parser, report, spread
 
-from marl.cluster.gpu_weights import GpuBufferPool
+from marl.cluster.gpu_weights import WeightBufferPool
 from marl.cluster.weight_transfer import PublishedWeights, receive_weights
 from marl.engines.transformers.settings import Transformers
 from marl.models.adapter import Adapter, AdapterSource
@@ -46,7 +46,7 @@ def publication(base: Path, rank: int, updates: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in ("hand_over_ms", "hand_over_cpu", "engine_ms", "engine_cpu")}
     stored_bytes = 0
     for version in range(1, BEFORE + updates + 1):
-        published, wall, cpu = timed(lambda: PublishedWeights(learner.publish(), GpuBufferPool(), ray.put))
+        published, wall, cpu = timed(lambda: PublishedWeights(learner.publish(), WeightBufferPool(), ray.put))
         times["hand_over_ms"].append(wall)
         times["hand_over_cpu"].append(cpu)
         stored_bytes = published.stored_bytes

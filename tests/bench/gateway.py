@@ -13,7 +13,9 @@ last of which waits for all others. `service` is without any wait: CPU milliseco
 `dialogue`: median milliseconds of a call at turns 200 and 2,000 of one dialogue whose history the client sends whole,
 and CPU milliseconds of the server's process, which other work on the machine changes less.
 `memory`: growth of the resident set with 1,000 open calls. `step`: seconds, and CPU seconds of all processes, of a
-training step of `team_arithmetic.yaml` as a loop (`programs/loop.yaml`) and natively, with small models (`--step`).
+training step of `team_arithmetic.yaml` as a loop (`programs/loop.yaml`) and natively, with small models (`--step`);
+`apart` is the loop with its programs on a core of their own: a kernel that packs threads on one core lets a program
+that gets an answer interrupt the gateway that sends it.
 All but the memory and the calls one at a time is repeated, a loop's step in turn with a native one, because the speed
 of a shared processor changes; figures are medians over the repeats.
 """
@@ -26,7 +28,8 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -177,12 +180,28 @@ def run_program(mode: str, engine: FixedEngine, history: str = "fresh") -> Mappi
     return json.loads(json.loads(trajectory.turns[-1].completion.text)["answer"] or "{}")
 
 
-def step_cost(scenario: str, folder: Path) -> dict[str, float]:
+APART = """
+import os, sys
+os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+sys.path.insert(0, PROGRAMS)
+from arithmetic_loop import main
+"""
+"""Program of `programs/loop.yaml`, on the last core."""
+
+
+def overrides_for_programs_apart(folder: Path) -> list[str]:
+    """Write the program `APART` to `folder`, and return the overrides by which `programs/loop.yaml` runs it."""
+    folder.mkdir()
+    (folder / "apart.py").write_text(APART.replace("PROGRAMS", repr(str(ROOT / "scenarios" / "programs"))))
+    return ["policies.program.engine.call=apart:main", f"policies.program.engine.folder={folder}"]
+
+
+def step_cost(scenario: str, folder: Path, more_overrides: Sequence[str] = ()) -> dict[str, float]:
     """Return the median seconds of a training step of `scenario`, and the CPU seconds of a step with all processes.
 
     The CPU time is the difference between a run of ten steps and one of two, so start and warm-up are not in it.
     """
-    overrides = ["evaluate.every=1000", "evaluate.held_out=1", "checkpoint.trajectories=0"]
+    overrides = ["evaluate.every=1000", "evaluate.held_out=1", "checkpoint.trajectories=0", *more_overrides]
     for policy in ("planner", "solver", "critic"):
         overrides += [f"policies.{policy}.model.warm_up.steps=100", f"policies.{policy}.model.warm_up.episodes=512"]
     cpu_s: dict[int, float] = {}
@@ -270,14 +289,18 @@ def main() -> None:
         figures[f"dialogue, {history}"] = medians(calls)
         figures[f"dialogue, {history}, CPU of the server"] = medians(cpu_times)
     if arguments.step:
-        pairs: dict[str, list[dict[str, float]]] = {"s": [], "CPU s": []}
+        pairs: dict[str, list[dict[str, float]]] = defaultdict(list)
         with tempfile.TemporaryDirectory() as folder:
+            apart_overrides = overrides_for_programs_apart(Path(folder) / "program")
             for repeat in range(arguments.repeats):
                 native = step_cost("team_arithmetic.yaml", Path(folder) / f"native{repeat}")
                 loop = step_cost("programs/loop.yaml", Path(folder) / f"loop{repeat}")
-                for unit, values in pairs.items():
-                    values.append({"native": native[unit], "loop": loop[unit], "ratio": loop[unit] / native[unit]})
-        figures |= {f"step {unit}": medians(values) for unit, values in pairs.items()}
+                apart = step_cost("programs/loop.yaml", Path(folder) / f"apart{repeat}", apart_overrides)
+                for unit in native:
+                    for name, cost in (("", loop), (", apart", apart)):
+                        values = {"native": native[unit], "loop": cost[unit], "ratio": cost[unit] / native[unit]}
+                        pairs[f"step {unit}{name}"].append(values)
+        figures |= {name: medians(values) for name, values in pairs.items()}
     report(figures, arguments.out, seeds=[0], calls=arguments.calls, repeats=arguments.repeats)
 
 

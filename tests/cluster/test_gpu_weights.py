@@ -12,8 +12,8 @@ import torch
 
 import marl
 from marl.cluster.gpu_weights import (
-    GpuBufferPool,
-    are_on_one_gpu,
+    WeightBufferPool,
+    common_device,
     open_shared_weights,
     plan_buffer_layout,
     tensor_views,
@@ -28,6 +28,7 @@ TENSORS = {
     "scalar": torch.tensor(3.0, dtype=torch.float64),
     "ids": torch.arange(5),
 }
+needs_two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no two GPUs here")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
 
@@ -49,13 +50,13 @@ def test_without_a_gpu_every_process_gets_the_same_bytes_as_they_were() -> None:
     stored: list[Any] = []
     tensors = {name: tensor.clone() for name, tensor in TENSORS.items()}
     publication = PublishedWeights(
-        tensors.items(), GpuBufferPool(), lambda packed: stored.append(packed) or len(stored) - 1
+        tensors.items(), WeightBufferPool(), lambda packed: stored.append(packed) or len(stored) - 1
     )
     assert publication.weights_payload_for(["GPU-1"]) == publication.weights_payload_for([]) == 0
     assert publication.stored_bytes == 15 * 4 + 7 * 2 + 8 + 5 * 8
     assert equal(receive_weights(0, stored.__getitem__), TENSORS)
-    assert not are_on_one_gpu(TENSORS)
-    assert not are_on_one_gpu({})
+    assert common_device(TENSORS) == torch.device("cpu")
+    assert common_device({}) is None
 
 
 class Reader:
@@ -83,14 +84,14 @@ def test_processes_on_the_gpu_read_what_is_lent_there_and_nothing_else_is_copied
     readers = [cluster.remote(num_cpus=0.5, num_gpus=0.4)(Reader).remote() for _ in range(2)]
     gpus = cluster.get(readers[0].gpus.remote())
     tensors = {name: tensor.cuda() for name, tensor in TENSORS.items()}
-    lender, used = GpuBufferPool(), set()
+    lender, used = WeightBufferPool(), set()
     for version in range(6):
         expected = {name: tensor.clone() for name, tensor in tensors.items()}
         publication = PublishedWeights(tensors.items(), lender, cluster.put)
         for tensor in tensors.values():
             tensor += 1  # the learner goes on
         handles = [publication.weights_payload_for(gpus) for _ in readers]
-        used.add(publication.on_gpu.buffer.bytes.data_ptr())  # type: ignore[union-attr]
+        used.add(publication.copy.buffer.bytes.data_ptr())  # type: ignore[union-attr]
         for read in cluster.get([reader.read.remote(handle) for reader, handle in zip(readers, handles, strict=True)]):
             assert equal(read.items(), expected), version
         assert publication.stored_bytes == 0
@@ -113,4 +114,19 @@ def test_a_run_on_a_gpu_publishes_through_ray_what_its_simulators_cannot_read_th
     published = [row["cluster/published_bytes"] for row in rows if "cluster/published_bytes" in row]
     assert all((bytes_ == 0) == (gpus > 0) for bytes_ in published[1:])
     assert len(published) >= 19
+    assert max(abs(row["policy/actor/kl_sampler"]) for row in rows if "policy/actor/kl_sampler" in row) < 1e-3
+
+
+@pytest.mark.gpu
+@needs_two_gpus
+def test_a_simulator_on_another_gpu_receives_weights_by_nccl_and_the_one_on_the_learners_gpu_reads_them_there(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    model = ["policies.actor.model.device=auto", "schedule.steps=20", "evaluate.every=20", "schedule.groups=8"]
+    where = ["cluster.simulators=2", "cluster.cpus=0.5", "cluster.gpus=1", "cluster.weight_transfer=broadcast"]
+    assert marl.train(marl.load(KUHN, [*model, *where, "checkpoint.every=20"]), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    ways = [(row["cluster/broadcast_bytes"], row["cluster/published_bytes"]) for row in rows if "cluster/idle" in row]
+    assert all(sent > 0 and not put for sent, put in ways[2:])
     assert max(abs(row["policy/actor/kl_sampler"]) for row in rows if "policy/actor/kl_sampler" in row) < 1e-3

@@ -13,7 +13,7 @@ from marl.rollout.shards import (
 )
 
 pytest.importorskip("ray")
-from marl.cluster.ray_shards import batching_s
+from marl.cluster.call_timing import batching_s
 from marl.cluster.simulator_slot import RestartableSimulator
 
 

@@ -24,7 +24,7 @@ from marl.scenario.cluster import ClusterConfig
 from tests.support.small_games import FunctionEngine, make_deal, make_simulator, random_move
 
 pytest.importorskip("ray")
-from marl.cluster.ray_shards import call_limit_s
+from marl.cluster.call_timing import call_limit_s
 from marl.cluster.simulator_process import SimulatorProcess
 
 GAME = KuhnPokerConfig()

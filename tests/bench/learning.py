@@ -79,6 +79,7 @@ TEAMS = (
     *("absolute_zero", "best_of_n", "chain", "debate_judged", "fork_join", "mae", "mixture_of_agents"),
     *("ppo_team", "dpo_pairs", "sft_best", "prime", "recipes/iterative_dpo"),
     *("real/smollm2_team", "real/smollm2_solver_only", "real/smollm2_calculator"),
+    *("real/smollm2_two_readers", "real/smollm2_two_readers_alone"),
 )
 TASKS = GAMES_OF | {Path(name).name: name for name in TEAMS}
 RECIPES = {

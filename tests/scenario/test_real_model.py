@@ -31,7 +31,7 @@ TALKS = ("smollm2_werewolf", "smollm2_codenames")
 """Games in which the model says what it likes."""
 FIRST = (
     *("smollm2_team", "smollm2_solver_only", "smollm2_calculator", "smollm2_1_sft"),
-    *("smollm2_distillation_1_teacher", *TALKS),
+    *("smollm2_distillation_1_teacher", "smollm2_two_readers", "smollm2_two_readers_alone", *TALKS),
 )
 """Scenarios that need nothing but the model."""
 LATER = {

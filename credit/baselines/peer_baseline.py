@@ -124,7 +124,7 @@ class PeerGrouping:
     """Turns of a group with equal keys form one unit."""
 
     def groups(self, evidence: Evidence, earned: Credit) -> list[ComparisonUnits]:
-        """Return the groups of all credited turns of a step, without turns of rule-based roles."""
+        """Return the groups of a step, each a list of units, made from all turns in `earned` but rule-based roles'."""
         groups: list[ComparisonUnits] = []
         for units in self._turns_by_group_and_unit(evidence, earned):
             group: list[ComparisonUnit] = []

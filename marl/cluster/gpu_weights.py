@@ -48,7 +48,7 @@ class GpuWeightsHandle:
 
 
 class WeightBuffer:
-    """Buffer of `size` bytes. Other processes can open a buffer in GPU memory."""
+    """Buffer of `size` bytes for weights, in main memory or on a GPU, where other processes can open it (CUDA IPC)."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.bytes = torch.empty(size, dtype=torch.uint8, device=device)

@@ -75,7 +75,7 @@ class Episode:
         self.done = False
 
     def _begin(self, trajectory: Trajectory) -> None:
-        """Set `trajectory`, and what every turn needs of its deal."""
+        """Set `trajectory`, and prepare what each turn needs: guards around foreign code, and the seed's beginning."""
         self.trajectory, deal = trajectory, trajectory.deal
         # Guards that referred to the episode would leave it to the garbage collector to free both.
         self.description_for_replay = partial(describe_for_replay, trajectory)
@@ -185,7 +185,7 @@ class Episode:
     def _replace_full_prompt(self, agent: str, answer: Completion | CompletionFailure) -> bool:
         """Replace the request of `agent` if its prompt was refused as too long, or if `answer` is a summary for it.
 
-        Return False if `answer` is the agent's answer, an empty one if its role shortens the prompt no further.
+        Return True if the agent is asked again. False: `answer` is to be played; a refusal counts as an empty answer.
         """
         question, deal, own_turns = self._open[agent], self.trajectory.deal, self._memory[agent].turns
         if isinstance(answer, Completion):

@@ -174,8 +174,14 @@ def test_the_card_holds_the_run_and_code_that_runs(
     assert card.data.library_name == ("peft" if kind == "adapted" else "transformers")
     assert {"marl", "kuhn_poker", "grpo"} <= set(card.data.tags or ())
     code = card.text.split("```python\n")[1].split("```")[0]
-    exec(code, {})
-    assert capsys.readouterr().out.strip()
+    names: dict[str, Any] = {}
+    exec(code, names)
+    # The answer is sampled and may be empty, so its tokens are looked at: an end of text at least.
+    assert names["output"].shape[1] > names["inputs"]["input_ids"].shape[1]
+    shown = names["tokenizer"].decode(
+        names["output"][0, names["inputs"]["input_ids"].shape[1] :], skip_special_tokens=True
+    )
+    assert capsys.readouterr().out == f"{shown}\n"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     [returns] = [line for line in card.text.splitlines() if line.startswith("| episode/return/player\\_0 ")]
     assert f"{rows[-1]['episode/return/player_0']:.4g} (step 2)" in returns

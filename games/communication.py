@@ -31,8 +31,8 @@ from marl.protocols import AgentRoleAndEngine, EngineConfig, Split
 from marl.text.origins import TextOrigin, TextWithOrigins
 from marl.text.word_count import count_words
 
-MOST_ENUMERATED = 5
-"""Maximum number of agents of a game whose joint choices are enumerated: 5 agents have 6^5 joint choices."""
+MOST_ENUMERATED = 6
+"""Maximum number of agents of a game whose joint choices are enumerated: 6 agents have 6^6 joint choices."""
 
 
 class CommunicationConfig(TaskGameConfig, TextGameConfig):
@@ -108,16 +108,14 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
         for split in get_args(Split):
             for index in range(self.task_problems.problem_count(split)):
                 game.reset(0, {"split": split, "index": index})
-                outcomes = self.perfect_speaker_team.outcome_by_joint_action(game.dealt_problem)
-                # Among equally good joint choices, `max` returns the first one.
-                best_choices, _ = max(outcomes.items(), key=lambda item: item[1].value)
+                best_choices = self.perfect_speaker_team.best_joint_action(game.dealt_problem)
                 for chooser, choice in zip(self.edge_choosing_agents, best_choices, strict=True):
                     choice_by_state[game.infos[chooser]["state"]] = choice
         return choice_by_state
 
     @property
     def can_enumerate_joint_choices(self) -> bool:
-        """True if joint choices can be enumerated: with controllers, one round, a respondent and at most 5 agents."""
+        """True if joint choices can be enumerated: with controllers, one round, a respondent and at most 6 agents."""
         return self.controllers and self.rounds == 1 and self.agents <= MOST_ENUMERATED and self.answer == "respondent"
 
     @cached_property

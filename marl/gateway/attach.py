@@ -124,6 +124,10 @@ def main():
     """Run the program that the command line names, until it ends or this process's parent dies."""
     mode, parent, *rest = sys.argv[1:]
     _die_with_parent_process(int(parent))
+    if sys.platform == "linux":
+        # A normal process that gets an answer may at once take the core of the gateway that sends it, and with it the
+        # lock of the run's interpreter. A batch process waits until a core is free, or its turn comes.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     if mode == "run":
         os.execvp(rest[0], rest)
     _answer_tasks_from_stdin(rest[0], int(rest[1]))

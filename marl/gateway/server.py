@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -54,6 +54,8 @@ _READ_BYTES = 1 << 20
 """Number of unread bytes of a connection beyond which reading pauses. Histories of long dialogues are below it."""
 _MAX_ENDED_KEYS = 10_000
 """Number of ended attempts whose keys are remembered, so that late calls get another error than unknown keys."""
+_KEYS_AT_ONCE = 256
+"""Number of keys that are generated together."""
 _SESSION = web.RequestKey("session", ProgramSession)
 
 
@@ -98,8 +100,8 @@ class Gateway:
         """Keys of ended attempts with which a call arrived after the end."""
         self.shared_keys: set[str] = set()
         """Keys of processes that work on several tasks: a call with such a key does not tell its task."""
-        self._answers: deque[tuple[ProgramSession, int, Answer]] = deque()
-        """Answers that the server's thread has not delivered: (session, id of the call, answer)."""
+        self._functions: deque[Callable[[], object]] = deque()
+        """Functions of `call_soon` that the event loop does not have yet."""
         self._ids = count(1)
         self._silent: dict[Any, asyncio.TimerHandle] = {}
         """Connection without a complete request header so far -> timer that closes it."""
@@ -113,7 +115,25 @@ class Gateway:
         self.address = f"http://127.0.0.1:{self.port}"
         """URL of the server, without a path."""
 
-    # --- methods called in the engine's threads ------------------------------------------------------------------
+    # --- methods called in any thread ----------------------------------------------------------------------------
+
+    def answer_call(self, session: ProgramSession, call_id: int, answer: Completion | CompletionFailure) -> None:
+        """Send `answer` to the client of call number `call_id` of `session`."""
+        self.call_soon(partial(session.answer_call, call_id, answer))
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call `function` in the server's thread, in the order of the calls to this method."""
+        self._functions.append(function)
+        # Waking the server costs more than passing a function, so functions that arrive together share it.
+        if len(self._functions) == 1:
+            with suppress(RuntimeError):  # raised if the event loop is already closed, when Python exits
+                self._loop.call_soon_threadsafe(self._pass_functions_to_event_loop)
+
+    def close(self) -> None:
+        """Stop the server, after the functions of `call_soon`."""
+        self.call_soon(self._loop.stop)
+
+    # --- methods called in the server's thread -------------------------------------------------------------------
 
     def begin_session(
         self, session_key: str, program_ticket: Ticket, callers: Mapping[str, AnsweringAgent]
@@ -136,38 +156,13 @@ class Gateway:
         self._ended[session_key] = error
         while len(self._ended) > _MAX_ENDED_KEYS:
             del self._ended[next(iter(self._ended))]
-        if session.end_if_all_delivered(error):
-            return []
-        closed: Future[list[int]] = Future()
-        try:
-            self._loop.call_soon_threadsafe(
-                lambda: closed.set_result(session.end_with_error_and_list_undelivered_calls(error))
-            )
-        except RuntimeError:  # raised if the server is closed
-            return []
-        return closed.result(timeout=30)
+        return session.end_with_error_and_list_undelivered_calls(error)
 
-    def answer_call(self, session: ProgramSession, call_id: int, answer: Completion | CompletionFailure) -> None:
-        """Send `answer` to the client of call number `call_id` of `session`."""
-        self._answers.append((session, call_id, answer))
-        # Waking the server costs more than passing an answer, so answers that arrive together share it.
-        if len(self._answers) == 1:
-            with suppress(RuntimeError):  # raised if the event loop is already closed, when Python exits
-                self._loop.call_soon_threadsafe(self._pass_answers_to_sessions)
-
-    def close(self) -> None:
-        """Stop the server."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._loop.stop)
-
-    # --- methods called in the server's thread -------------------------------------------------------------------
-
-    def _pass_answers_to_sessions(self) -> None:
-        while self._answers:
-            session, call_id, answer = self._answers[0]
-            session.answer_call(call_id, answer)
-            # The last answer stays in the queue until it is delivered, so that a new one does not wake the server.
-            self._answers.popleft()
+    def _pass_functions_to_event_loop(self) -> None:
+        while self._functions:
+            self._loop.call_soon(self._functions[0])
+            # The last function stays in the queue until the loop has it, so that a new one does not wake the loop.
+            self._functions.popleft()
 
     def _run_event_loop(self, port_future: Future[int]) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -414,9 +409,13 @@ def _build_api_request(
     return request_class(body_fields, conversation)
 
 
-def new_session_key() -> str:
-    """Return a new key of 128 random bits, which is never written to disk."""
-    return f"marl-{secrets.token_hex(16)}"
+def generate_session_keys() -> Iterator[str]:
+    """Yield new keys of 128 random bits, which are never written to disk."""
+    while True:
+        # Random bits for many keys at once: each call lets go of the interpreter's lock and then waits for it.
+        digits = secrets.token_hex(16 * _KEYS_AT_ONCE)
+        for begin in range(0, len(digits), 32):
+            yield f"marl-{digits[begin : begin + 32]}"
 
 
 _APIS: dict[str, type[ApiRequest]] = {

@@ -1,13 +1,9 @@
-"""Sessions of the gateway, one for each attempt of a program.
-
-All methods run in the thread of the event loop, except `end_if_all_delivered`.
-"""
+"""Sessions of the gateway, one for each attempt of a program. All methods run in the thread of the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
@@ -75,8 +71,6 @@ class ProgramSession:
     _equal_calls: dict[Hashable, list[ModelCallFuture]] = field(
         default_factory=lambda: defaultdict(list[ModelCallFuture])
     )
-    _opening: threading.Lock = field(default_factory=threading.Lock)
-    """Lock that is held while a call is opened and while the session ends in another thread."""
     _open: int = 0
     """Number of calls without an answer."""
     _waiting_since: float = math.inf
@@ -119,20 +113,19 @@ class ProgramSession:
         self, answering_agent: AnsweringAgent, call: ModelCall, is_connected: IsConnectedFunction, recognised_by: str
     ) -> ModelCallFuture:
         """Return a new open call, or the equal earlier call of a client that may not have read the answer."""
+        if self.end is not None:
+            raise self.end
+        equal = self._equal_calls[answering_agent.agent, call.equality_key]
+        for earlier in equal:
+            if (not earlier.delivered or earlier.may_be_unread) and not earlier.is_connected():
+                earlier.is_connected, earlier.may_be_unread = is_connected, False
+                return earlier
+        if self._open >= MAX_OPEN_CALLS:
+            raise ApiError(429, f"more than {MAX_OPEN_CALLS} open calls of one program")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        with self._opening:
-            if self.end is not None:
-                raise self.end
-            equal = self._equal_calls[answering_agent.agent, call.equality_key]
-            for earlier in equal:
-                if (not earlier.delivered or earlier.may_be_unread) and not earlier.is_connected():
-                    earlier.is_connected, earlier.may_be_unread = is_connected, False
-                    return earlier
-            if self._open >= MAX_OPEN_CALLS:
-                raise ApiError(429, f"more than {MAX_OPEN_CALLS} open calls of one program")
-            opened = ModelCallFuture(next(self.ids), future, is_connected)
-            equal.append(opened)
-            self.calls[opened.id] = opened
+        opened = ModelCallFuture(next(self.ids), future, is_connected)
+        equal.append(opened)
+        self.calls[opened.id] = opened
         self.agents_of_calls[f"{opened.id:x}"] = answering_agent.agent
         self._open += 1
         self._waiting_since = min(self._waiting_since, time.monotonic())
@@ -173,17 +166,6 @@ class ProgramSession:
         if len(self.rewards) >= _MAX_REWARDS:
             raise ApiError(429, f"more than {_MAX_REWARDS} rewards of one program")
         self.rewards[report_key] = (agent, reward_name, value)
-        return True
-
-    def end_if_all_delivered(self, error: ApiError) -> bool:
-        """End the session, from any thread, if all answers were delivered: later calls get `error`.
-
-        Return False, and leave the session open, if there is a call without a delivered answer.
-        """
-        with self._opening:
-            if not all(call.delivered for call in self.calls.values()):
-                return False
-            self.end = error
         return True
 
     def end_with_error_and_list_undelivered_calls(self, error: ApiError) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -194,6 +195,17 @@ def test_a_cancelled_program_is_killed_and_the_next_one_runs(tmp_path: Path) -> 
 def test_a_program_that_cannot_be_used_ends_the_run_with_the_cause(tmp_path: Path, source: str, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         outcome(tmp_path, source)
+
+
+def test_an_interpreter_that_has_vanished_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="policy 'crew': the program cannot be started: .*no_python"):
+        outcome(tmp_path, "def main(task): return '4'", python=tmp_path / "no_python")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="scheduling of processes is set on Linux only")
+def test_a_program_does_not_take_the_core_of_the_gateway_that_answers_it(tmp_path: Path) -> None:
+    answer, _ = outcome(tmp_path, "def main(task): return str(os.sched_getscheduler(0) == os.SCHED_BATCH)")
+    assert answer.answer == "True"
 
 
 def test_a_program_gets_key_and_address_and_no_other_key_of_the_user(

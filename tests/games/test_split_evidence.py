@@ -3,7 +3,7 @@
 import math
 import random
 import re
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from marl.core.graph import Trajectory
 from marl.core.types import Deal, Problem
 from marl.engines.scripted import Always, Random, ScriptedConfig
 from marl.games.communication import CommunicationConfig, CommunicationGame
-from marl.games.communication_graph import COMMUNICATION_ACTIONS
+from marl.games.communication_graph import COMMUNICATION_ACTIONS, build_communication_graph, speaking_order
 from marl.games.communication_optimum import PerfectSpeakerTeam
 from marl.games.split_evidence import EvidenceInParts
 from marl.games.tasks.arithmetic import ArithmeticTask
@@ -173,6 +173,52 @@ def test_the_enumeration_is_what_the_game_pays(records: int) -> None:
         )
 
 
+@pytest.mark.parametrize("records", [3, 4, 5])
+def test_each_joint_choice_is_worth_what_playing_its_graph_from_scratch_pays(records: int) -> None:
+    settings = config(records)
+    for index in range(2):
+        problem = settings.task_problems.problem("held_out", index)
+        evidence = EvidenceInParts.from_problem(problem)
+        outcomes = settings.perfect_speaker_team.outcome_by_joint_action(problem)
+        assert len(outcomes) == len(COMMUNICATION_ACTIONS) ** records
+        for choices, outcome in outcomes.items():
+            assert outcome == pytest.approx(_outcome_from_scratch(settings, evidence, choices, problem.answer))
+        best_choices = settings.perfect_speaker_team.best_joint_action(problem)
+        assert best_choices == max(outcomes, key=lambda choices: outcomes[choices].value)
+
+
+def _outcome_from_scratch(
+    settings: CommunicationConfig, evidence: EvidenceInParts, choices: tuple[str, ...], answer: str
+) -> tuple[float, float, float, float]:
+    """(reward, success, words, edges) of one joint choice, without anything kept from other choices."""
+    graph = build_communication_graph(dict(zip(settings.speakers, choices, strict=True)))
+    respondent, utterances, words = evidence.agent_that_must_answer(settings.speakers), dict[str, str](), 0
+    for speaker in chain.from_iterable(speaking_order(graph, (respondent,))):
+        heard = [utterances[agent] for agent in graph.predecessors(speaker)]
+        parts = evidence.part_names_dealt_to(speaker, settings.speakers, True)
+        utterances[speaker] = evidence.perfect_utterance(parts, heard, answer)
+        words += sum(len(text.split()) for text in (utterances[speaker], *heard))
+    correct = utterances[respondent] == answer
+    return settings.reward_of_each_agent(correct, words), float(correct), words, graph.number_of_edges()
+
+
+@pytest.mark.slow
+def test_the_best_choices_of_six_for_two_records_are_those_that_one_works_out_by_hand() -> None:
+    # The holder of the second record says it, the asker hears it and says both: 1 + 1 + 2 words. A holder two places
+    # away can only be heard through the agent between them, who hears the record and repeats it: 2 words more.
+    settings = config(6, cost=1.0, budget=30)
+    words = []
+    for distance in range(1, 6):
+        needs = ["a", "abcdef"[distance]]
+        parts = {name: f"{name}{index}" for index, name in enumerate("abcdef")}
+        facts = {"evidence": {"parts": parts, "needs": needs, "respondent": "a"}}
+        problem = Problem(f"a {needs}", "", " ".join(parts[name] for name in needs), facts=facts)
+        outcome = settings.perfect_speaker_team.mean_outcomes_of_decision_rules([problem])["best_choices"]
+        assert outcome.success == 1.0
+        words.append(outcome.words)
+    assert words == [4, 6, 4, 6, 4]
+
+
 def held_out(
     settings: CommunicationConfig, choosing: ScriptedConfig, prompt: str = "{{ observation }}"
 ) -> list[Trajectory]:
@@ -218,7 +264,7 @@ def _shipped() -> CommunicationConfig:
 
 def test_what_cannot_be_enumerated_is_refused_and_not_exported() -> None:
     assert "best_choices" not in config(3, rounds=2).reference_players()
-    with pytest.raises(ValueError, match=r"rounds: 2, .* are not enumerated; choices: agents: 2 to 5, rounds: 1"):
+    with pytest.raises(ValueError, match=r"rounds: 2, .* are not enumerated; choices: agents: 2 to 6, rounds: 1"):
         config(3, rounds=2).outcome_by_decision_rule()
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import pytest
 
 from marl.core.types import Completion, CompletionFailure
-from marl.gateway.server import Gateway, new_session_key
+from marl.gateway.server import Gateway, generate_session_keys
 from marl.gateway.sessions import AnsweringAgent, ProgramSession
 from marl.protocols import ProgramModelCall
 
+Result = TypeVar("Result")
 Say = Callable[[ProgramModelCall], str | CompletionFailure | None]
 
 
@@ -22,12 +24,24 @@ class AnsweredGateway:
         self.calls: list[ProgramModelCall] = []
         self.say: Say = lambda call: f"{call.agent} read {call.messages[-1].content!r}"
         self.gateway = Gateway(self._answer)
-        self.key = new_session_key()
+        self.key = next(generate_session_keys())
         self.session: ProgramSession = self.begin(planner={}, solver={})
+
+    def run(self, function: Callable[[], Result]) -> Result:
+        """Return the result of `function`, called in the server's thread."""
+        result: Future[Result] = Future()
+        self.gateway.call_soon(lambda: result.set_result(function()))
+        return result.result(timeout=30)
+
+    def end(self, key: str = "", *, is_timed_out: bool = False) -> list[int]:
+        """End the session of `key` (default: the open one) and return the ids of its undelivered calls."""
+        return self.run(
+            lambda: self.gateway.end_session_and_list_undelivered_calls(key or self.key, is_timed_out=is_timed_out)
+        )
 
     def begin(self, **match: dict[str, str]) -> ProgramSession:
         callers = {name: AnsweringAgent(name, patterns) for name, patterns in match.items()}
-        self.session = self.gateway.begin_session(self.key, 7, callers)
+        self.session = self.run(lambda: self.gateway.begin_session(self.key, 7, callers))
         return self.session
 
     def _answer(self, call: ProgramModelCall) -> None:

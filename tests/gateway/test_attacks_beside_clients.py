@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from marl.gateway.server import Gateway, new_session_key
+from marl.gateway.server import Gateway, generate_session_keys
 from marl.gateway.sessions import AnsweringAgent
 from marl.protocols import ProgramModelCall
 from tests.gateway.conftest import AnsweredGateway
@@ -123,11 +123,11 @@ ATTACKS: dict[str, tuple[set[int], Callable[[Attacker], int]]] = {
 
 @pytest.fixture
 def attacked(served: AnsweredGateway) -> Iterator[tuple[Attacker, ServedClient]]:
-    gateway, key, ended = served.gateway, new_session_key(), new_session_key()
-    gateway.begin_session(ended, 9, {"solver": AnsweringAgent("solver", {})})
-    gateway.end_session_and_list_undelivered_calls(ended)
+    gateway, key, ended = served.gateway, next(generate_session_keys()), next(generate_session_keys())
+    served.run(lambda: gateway.begin_session(ended, 9, {"solver": AnsweringAgent("solver", {})}))
+    served.end(ended)
     sessions = {7: served.session}
-    sessions[8] = gateway.begin_session(key, 8, {"solver": AnsweringAgent("solver", {})})
+    sessions[8] = served.run(lambda: gateway.begin_session(key, 8, {"solver": AnsweringAgent("solver", {})}))
     answer = served._answer
 
     def answer_of_its_session(call: ProgramModelCall) -> None:

@@ -124,13 +124,13 @@ def test_what_is_no_http_is_refused_and_not_logged_with_the_key_in_its_lines(
 
 
 def test_late_calls_are_not_to_be_repeated(served: AnsweredGateway) -> None:
-    served.gateway.end_session_and_list_undelivered_calls(served.key)
+    served.end()
     status, fields, headers = send(served, HELLO)
     assert (status, headers["x-should-retry"]) == (409, "false")
     assert "has ended" in fields["error"]["message"]
     assert served.key in served.gateway.late_keys
     served.begin(solver={})
-    served.gateway.end_session_and_list_undelivered_calls(served.key, is_timed_out=True)
+    served.end(is_timed_out=True)
     status, _, headers = send(served, HELLO)
     assert (status, headers["x-should-retry"]) == (504, "false")
 

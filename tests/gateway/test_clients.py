@@ -242,7 +242,7 @@ def test_an_equal_request_takes_over_an_answer_that_nobody_took(served: Answered
     wait_for_calls(served, 2)
     served.give(1, "new")
     ask_again.join(5)
-    assert served.gateway.end_session_and_list_undelivered_calls(served.key) == []
+    assert served.end() == []
 
 
 def test_a_waiting_stream_is_kept_alive_by_comments(served: AnsweredGateway, monkeypatch: Any) -> None:
@@ -286,4 +286,4 @@ def test_an_answer_counts_although_its_connection_is_reset_later(served: Answere
     lose_answer(served)
     time.sleep(0.2)
     # The reset may as well have lost the next request of a program that has read the answer.
-    assert served.gateway.end_session_and_list_undelivered_calls(served.key) == []
+    assert served.end() == []

@@ -1,18 +1,22 @@
-"""Processes of programs, each in a session of its own, so that a program is killed with its descendants."""
+"""Processes of programs, each in a session of its own, so that a program is killed with its descendants.
+
+All functions are called in the thread of the gateway's event loop, except `ProgramProcess.kill` and its `reap`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from marl.core.errors import EngineError
 from marl.gateway import attach
@@ -30,9 +34,11 @@ _MAX_LINE_BYTES = 1 << 24
 _START_S = 120.0
 """Maximum time in which a `call` process imports its module, in seconds."""
 _EXIT_S = 1.0
-"""Maximum time between the end of a process's output and its exit, in seconds."""
+"""Maximum time between the end of a process's output and its exit, in seconds, and the other way round."""
 _REMOVED_VARIABLES = ("ANTHROPIC_AUTH_TOKEN", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 """Environment variables that are removed, because they would change how API clients authenticate."""
+Reply = dict[str, Any]
+"""Reply of a program to a task: `{"result": ...}` or `{"failed": message}`."""
 
 
 class ProgramAttemptError(Exception):
@@ -47,185 +53,240 @@ class ProgramProcess:
     """Process of a program, for one task with `run`, and for many in `tasks_per_worker` threads with `call`."""
 
     def __init__(self, settings: Program, address: str, key: str) -> None:
-        """Start the process with the gateway's `address` and API `key` in its environment."""
-        interpreter = str(settings.python or sys.executable)
-        starter = Path(attach.__file__).read_text(encoding="utf-8")
-        mode, command = ("run", list(settings.run))
-        if settings.call:
-            mode, command = "call", [settings.call, str(settings.tasks_per_worker)]
-        environment = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
-        loopback = "127.0.0.1,localhost"
-        for name in ("NO_PROXY", "no_proxy"):
-            environment[name] = ",".join(filter(None, [environment.get(name, ""), loopback]))
-        environment |= {
-            "OPENAI_BASE_URL": f"{address}/v1",
-            "OPENAI_API_BASE": f"{address}/v1",
-            "OPENAI_API_KEY": key,
-            "ANTHROPIC_BASE_URL": address,
-            "ANTHROPIC_API_KEY": key,
-            # OpenAI's Agents SDK would send traces of every run to OpenAI.
-            "OPENAI_AGENTS_DISABLE_TRACING": "1",
-            "PYTHONHASHSEED": "0",
-            "PYTHONUNBUFFERED": "1",
-        }
+        """Start the process with the gateway's `address` and API `key` in its environment. Then await `connect`."""
         self.key = key
-        self._popen = subprocess.Popen(
-            [interpreter, "-c", starter, mode, str(os.getpid()), *command],
-            cwd=settings.folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self._errors = _StreamTail(self._popen.stderr)
         self._is_shared = settings.tasks_per_worker > 1
         """True if several tasks share the process: the one that ended the process is not known."""
         self._numbers = count(1)
-        self._writing = threading.Lock()
-        self._replies: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {0: queue.SimpleQueue()}
-        """Number of a task -> its reply, or None at the end of the process's output. Number 0: report of the import."""
-        self._has_closed_output = False
-        self._output: _StreamTail | None = None
-        if settings.call:
-            threading.Thread(target=self._read_replies, daemon=True).start()
-        else:
-            self._output = _StreamTail(self._popen.stdout)
+        self._replies: dict[int, asyncio.Future[Reply]] = {}
+        """Number of an unanswered task -> its future reply. Number 0: report of the import."""
+        self._popen = _start(settings, address, key)
+        self._errors = _OutputTail()
+        self._output = _ReplyReader(self._set_reply) if settings.call else _OutputTail()
+        self._end: asyncio.Task[Reply] | None = None
+        """Task that waits for the end of the process and returns the reply to all unanswered tasks, or raises."""
+        self._stdin: asyncio.WriteTransport | None = None
 
-    def wait_until_ready(self) -> None:
+    async def connect(self) -> None:
+        """Connect the pipes of the process to the running event loop."""
+        loop = asyncio.get_running_loop()
+        self._stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._popen.stdin)
+        await loop.connect_read_pipe(lambda: self._output, self._popen.stdout)
+        await loop.connect_read_pipe(lambda: self._errors, self._popen.stderr)
+        self._end = loop.create_task(self._wait_for_end())
+        self._end.add_done_callback(self._end_unanswered_tasks)
+
+    async def wait_until_ready(self) -> None:
         """Wait until a `call` process has imported its module.
 
         Raises:
             EngineError: if the function cannot be imported.
             ProgramAttemptError: if the process was killed, or has not imported its module within `_START_S`.
         """
-        reply = self.receive_reply(0, _START_S)
-        if reply is None:
-            raise ProgramAttemptError(f"it did not import its module within {_START_S:g} s", "late")
+        try:
+            async with asyncio.timeout(_START_S):
+                reply = await self._future_reply(0)
+        except TimeoutError as error:
+            raise ProgramAttemptError(f"it did not import its module within {_START_S:g} s", "late") from error
         if message := reply.get("setup") or reply.get("failed"):
             raise EngineError(f"engine.call: {message}")
 
-    def send_task(self, task: Any) -> int:
-        """Write `task` as a line of JSON to the program's standard input, and return the number of the task.
+    def send_task(self, task: Any) -> asyncio.Future[Reply]:
+        """Write `task` as a line of JSON to the program's standard input, and return its future reply.
+
+        The reply raises `ProgramAttemptError` if the process ends by a signal or without an answer.
+        """
+        assert self._stdin is not None
+        number = next(self._numbers)
+        reply = self._future_reply(number)
+        is_only_task = isinstance(self._output, _OutputTail)
+        line = json.dumps(task if is_only_task else {"id": number, "task": task})
+        self._stdin.write(f"{line}\n".encode())
+        if is_only_task:
+            self._stdin.close()
+        return reply
+
+    def _future_reply(self, number: int) -> asyncio.Future[Reply]:
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        if self._end and self._end.done():
+            self._end_unanswered_tasks(self._end)
+        return reply
+
+    def _set_reply(self, reply: Reply) -> None:
+        """Set the reply to the task that it names. Replies to abandoned tasks are ignored."""
+        future = self._replies.pop(reply["id"])
+        if not future.done():
+            future.set_result(reply)
+
+    async def _wait_for_end(self) -> Reply:
+        """Wait for the end of the process and return the reply to its unanswered tasks.
 
         Raises:
-            ProgramAttemptError: if the process has ended.
+            ProgramAttemptError: if the process ended by a signal or, with `call`, without an answer.
         """
-        stream, number = self._popen.stdin, next(self._numbers)
-        assert stream is not None
-        self._replies[number] = queue.SimpleQueue()
-        if self._has_closed_output:
-            self._replies[number].put(None)
-        line = json.dumps(task if self._output is not None else {"id": number, "task": task})
-        try:
-            with self._writing:
-                stream.write(f"{line}\n".encode())
-                stream.flush()
-            if self._output is not None:
-                stream.close()
-        except OSError as error:
-            # A command may end without reading its task. A Python function's process (`_output` is None) may not.
-            if self._output is None:
-                raise ProgramAttemptError(f"the process ended before its task: {error}") from error
-        return number
-
-    def abandon_task(self, number: int) -> None:
-        """Let `receive_reply` return None at once for task `number`. The process goes on working on it."""
-        if replies := self._replies.get(number):
-            replies.put(None)
-
-    def receive_reply(self, number: int, wait_s: float) -> dict[str, Any] | None:
-        """Return the reply to task `number`: `{"result": ...}` or `{"failed": message}`.
-
-        Returns None if no reply arrives within `wait_s`, or the task is abandoned.
-
-        Raises:
-            ProgramAttemptError: if the process ended by a signal or without an answer.
-        """
-        if self._output is None:
-            try:
-                reply = self._replies[number].get(timeout=wait_s)
-            except queue.Empty:
-                return None
-            if reply is not None:
-                del self._replies[number]
-                return reply
-            if not self._has_closed_output:
-                return None
+        exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        threading.Thread(target=_report_exit_code, args=(self._popen, exited), daemon=True).start()
+        if isinstance(self._output, _ReplyReader):
             # The end of the output, or of a killed process's last line, comes just before the end of the process.
-            wait_s = _EXIT_S
-        try:
-            code = self._popen.wait(wait_s)
-        except subprocess.TimeoutExpired as error:
-            if self._output is None:
-                raise ProgramAttemptError("its process sent an answer that is no JSON object") from error
-            return None
+            await self._output.closed
+            await asyncio.wait([exited], timeout=_EXIT_S)
+            if not exited.done():
+                raise ProgramAttemptError("its process sent an answer that is no JSON object")
+        code = await exited
         if code < 0:
-            raise ProgramAttemptError(
-                f"the process was killed by {signal.Signals(-code).name}; {self._errors.wait_for_end_and_decode_tail()}"
-            )
+            signal_name = signal.Signals(-code).name
+            raise ProgramAttemptError(f"the process was killed by {signal_name}; {await self._errors.text_at_end()}")
         if code > 0 and not self._is_shared:
-            return {"failed": f"exit code {code}; {self._errors.wait_for_end_and_decode_tail()}"}
-        if self._output is None:
-            raise ProgramAttemptError(
-                f"the process ended without an answer; {self._errors.wait_for_end_and_decode_tail()}"
-            )
-        lines = self._output.wait_for_end_and_decode_tail().strip().splitlines()
+            return {"failed": f"exit code {code}; {await self._errors.text_at_end()}"}
+        if isinstance(self._output, _ReplyReader):
+            raise ProgramAttemptError(f"the process ended without an answer; {await self._errors.text_at_end()}")
+        lines = (await self._output.text_at_end()).splitlines()
         answer: Any = lines[-1] if lines else ""
         with suppress(ValueError):
             parsed = parse_json(answer)
             answer = parsed if isinstance(parsed, dict) else answer
         return {"result": answer}
 
-    def _read_replies(self) -> None:
-        """Put each line of the output into the queue of its task. A line that is no reply ends the reading."""
-        stream = self._popen.stdout
-        assert stream is not None
-        with stream, suppress(ValueError, TypeError, KeyError):
-            while line := stream.readline(_MAX_LINE_BYTES):
-                reply: Any = parse_json(line.decode(errors="replace"))
-                self._replies[reply["id"]].put(reply)
-        self._has_closed_output = True
-        for replies in list(self._replies.values()):
-            replies.put(None)
+    def _end_unanswered_tasks(self, end: asyncio.Task[Reply]) -> None:
+        replies, self._replies = self._replies, {}
+        for reply in replies.values():
+            if reply.done():
+                continue
+            if end.cancelled():
+                reply.cancel()
+            elif error := end.exception():
+                reply.set_exception(error)
+            else:
+                reply.set_result(end.result())
 
     @property
     def has_ended(self) -> bool:
         """True if the process has ended."""
         return self._popen.poll() is not None
 
+    def close(self) -> None:
+        """Kill the process and its descendants, and close its pipes."""
+        self.kill()
+        if self._stdin:
+            self._stdin.close()
+        # A descendant in another session may keep the pipes open.
+        self._output.close()
+        self._errors.close()
+
     def kill(self) -> None:
-        """Kill the process and its descendants."""
+        """Kill the process and its descendants, from any thread."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
-    def close(self) -> None:
-        """Kill the process and its descendants, and wait for its end."""
-        self.kill()
+    def reap(self) -> None:
+        """Wait for the end of the process, from any thread but the event loop's."""
         self._popen.wait()
-        for stream in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
-            # Only stdin is closed, because a descendant in another session may keep the other pipes open.
-            if stream is self._popen.stdin and stream is not None:
-                with suppress(OSError):
-                    stream.close()
 
 
-class _StreamTail:
-    """Last `_MAX_TAIL_BYTES` bytes of a stream that a thread reads to its end."""
+def _start(settings: Program, address: str, key: str) -> subprocess.Popen[bytes]:
+    interpreter = str(settings.python or sys.executable)
+    starter = Path(attach.__file__).read_text(encoding="utf-8")
+    mode, command = ("run", list(settings.run))
+    if settings.call:
+        mode, command = "call", [settings.call, str(settings.tasks_per_worker)]
+    environment = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
+    loopback = "127.0.0.1,localhost"
+    for name in ("NO_PROXY", "no_proxy"):
+        environment[name] = ",".join(filter(None, [environment.get(name, ""), loopback]))
+    environment |= {
+        "OPENAI_BASE_URL": f"{address}/v1",
+        "OPENAI_API_BASE": f"{address}/v1",
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": address,
+        "ANTHROPIC_API_KEY": key,
+        # OpenAI's Agents SDK would send traces of every run to OpenAI.
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return subprocess.Popen(
+        [interpreter, "-c", starter, mode, str(os.getpid()), *command],
+        cwd=settings.folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+    )
 
-    def __init__(self, stream: IO[bytes] | None) -> None:
-        assert stream is not None
+
+def _report_exit_code(popen: subprocess.Popen[bytes], exited: asyncio.Future[int]) -> None:
+    """Wait for the end of a process, in a thread of its own, and set `exited` to its exit code."""
+    code = popen.wait()
+
+    def set_code() -> None:
+        if not exited.done():
+            exited.set_result(code)
+
+    with suppress(RuntimeError):  # raised if the event loop is already closed
+        exited.get_loop().call_soon_threadsafe(set_code)
+
+
+class _Pipe(asyncio.Protocol):
+    """Pipe from a process. `closed` is done after its end."""
+
+    def __init__(self) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.ReadTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def close(self) -> None:
+        """Close this end of the pipe."""
+        if self._transport:
+            self._transport.close()
+
+
+class _OutputTail(_Pipe):
+    """Last `_MAX_TAIL_BYTES` bytes of a pipe."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._bytes = bytearray()
-        self._thread = threading.Thread(target=self._read_stream, args=(stream,), daemon=True)
-        self._thread.start()
 
-    def _read_stream(self, stream: IO[bytes]) -> None:
-        with stream:
-            while chunk := stream.read1(65536):  # type: ignore[attr-defined]
-                self._bytes += chunk
-                del self._bytes[:-_MAX_TAIL_BYTES]
+    def data_received(self, data: bytes) -> None:
+        self._bytes += data
+        del self._bytes[:-_MAX_TAIL_BYTES]
 
-    def wait_for_end_and_decode_tail(self) -> str:
-        """Wait at most one second for the end of the stream, and return its last bytes as text."""
-        self._thread.join(1.0)
-        return bytes(self._bytes).decode(errors="replace")[-_MAX_TAIL_BYTES:].strip()
+    async def text_at_end(self) -> str:
+        """Wait at most `_EXIT_S` for the end of the pipe, and return its last bytes as text."""
+        await asyncio.wait([self.closed], timeout=_EXIT_S)
+        return bytes(self._bytes).decode(errors="replace").strip()
+
+
+class _ReplyReader(_Pipe):
+    """Pipe with a reply in each line, which is passed to `set_reply`. A line that is no reply closes it."""
+
+    def __init__(self, set_reply: Callable[[Reply], None]) -> None:
+        super().__init__()
+        self._set_reply = set_reply
+        self._begun: list[bytes] = []
+        """Pieces of the line that has not ended."""
+        self._begun_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        *ends, rest = data.split(b"\n")
+        try:
+            for end in ends:
+                reply: Any = parse_json(b"".join([*self._begun, end]).decode(errors="replace"))
+                self._begun, self._begun_bytes = [], 0
+                self._set_reply(reply)
+        except (ValueError, TypeError, KeyError):
+            self.close()
+            return
+        if rest:
+            self._begun.append(rest)
+            self._begun_bytes += len(rest)
+            if self._begun_bytes > _MAX_LINE_BYTES:
+                self.close()

@@ -1,0 +1,309 @@
+"""Attempts to run programs, in processes that several attempts may share.
+
+All functions are called in the thread of the gateway's event loop, except `ProgramAttempts.count_attempts` and
+`ProgramAttempts.kill_processes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from marl.core.errors import EngineError
+from marl.core.types import Completion, CompletionFailure, Ticket
+from marl.engines.program.process import ProgramAttemptError, ProgramProcess, Reply
+from marl.gateway.server import Gateway, generate_session_keys
+from marl.gateway.sessions import AnsweringAgent, ProgramSession
+from marl.host.untrusted_text import replace_surrogates
+from marl.protocols import IneffectiveCallsNotice, ProgramAnswer
+from marl.protocols.programs import ProgramAttemptCounts, ProgramAttemptEnd, ProgramCallerResult
+
+if TYPE_CHECKING:
+    # Imported for type checkers only: `settings` imports this module, so a second import would be circular.
+    from marl.engines.program.settings import Program
+
+_MAX_ERROR_LENGTH = 500
+"""Maximum length of a failed program's error message, in characters."""
+
+
+@dataclass(eq=False, slots=True)
+class ProgramJob:
+    """Request that a program answers, in up to `attempts` attempts."""
+
+    ticket: Ticket
+    policy: str
+    task: Any
+    callers: Mapping[str, AnsweringAgent]
+    """Model name in the program's calls -> agent that answers these calls."""
+    cancelled: bool = False
+    session: ProgramSession | None = None
+    """Session of the present attempt."""
+    reply: asyncio.Future[Reply] | None = None
+    """Future reply of the present attempt, which is cancelled to end the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """Event: the job's request is answered, or an error ends the run."""
+
+    job: ProgramJob
+    answer: Completion | CompletionFailure | EngineError
+
+
+class ProgramAttempts:
+    """Jobs of a `ProgramEngine`, at most `workers` x `tasks_per_worker` at a time, and the attempts to run them."""
+
+    def __init__(
+        self, settings: Program, gateway: Gateway, emit: Callable[[IneffectiveCallsNotice | JobFinished], None]
+    ) -> None:
+        """`emit` gets the events of the jobs."""
+        self._settings, self._gateway, self._emit = settings, gateway, emit
+        self._queued: deque[ProgramJob] = deque()
+        self._keys = generate_session_keys()
+        self._workers = [_ReplacedProcess(settings, gateway, self._keys) for _ in range(settings.workers)]
+        self._free = deque(self._workers * settings.tasks_per_worker)
+        """Worker with a free place for a job, once for each of its free places."""
+        self._running: dict[ProgramJob, asyncio.Task[None]] = {}
+        self._begun: dict[ProgramJob, float] = {}
+        """Job with an attempt in progress -> time at which the attempt began [s since 1970]."""
+        self._attempts = self._repeated = 0
+        """Numbers of attempts so far: all, and those after a lost attempt of the same job."""
+        # All keys are there from the start, as another thread iterates over them while this one counts.
+        self._ends: Counter[ProgramAttemptEnd] = Counter(dict.fromkeys(get_args(ProgramAttemptEnd), 0))
+        """End -> number of attempts that ended so."""
+
+    def count_attempts(self) -> ProgramAttemptCounts:
+        """Return the numbers of attempts so far, in any thread."""
+        begin_times = list(self._begun.values())
+        return ProgramAttemptCounts(
+            attempts=self._attempts,
+            repeated=self._repeated,
+            running=len(begin_times),
+            since=min(begin_times, default=time.time()),
+            ends=+self._ends,
+        )
+
+    def add(self, job: ProgramJob) -> None:
+        """Run `job` as soon as a worker has a free place."""
+        self._queued.append(job)
+        self._start_queued_jobs()
+
+    def cancel(self, job: ProgramJob) -> None:
+        """End `job`, whose `cancelled` is set, without an answer."""
+        if job.reply:
+            job.reply.cancel()
+
+    def close(self) -> None:
+        """End all attempts and processes."""
+        self._queued.clear()
+        for task in self._running.values():
+            task.cancel()
+        for worker in self._workers:
+            worker.close()
+
+    def kill_processes(self) -> list[ProgramProcess]:
+        """Kill and return all processes, and start no further ones, in any thread."""
+        return [process for worker in self._workers for process in worker.kill()]
+
+    def _start_queued_jobs(self) -> None:
+        while self._queued and self._free:
+            job = self._queued.popleft()
+            if not job.cancelled:
+                worker = self._free.popleft()
+                task = self._running[job] = asyncio.get_running_loop().create_task(self._run(job, worker))
+                task.add_done_callback(lambda _, job=job: self._running.pop(job))
+
+    async def _run(self, job: ProgramJob, worker: _ReplacedProcess) -> None:
+        try:
+            self._emit(JobFinished(job, await self._answer(job, worker)))
+        finally:
+            self._free.append(worker)
+            self._start_queued_jobs()
+
+    async def _answer(self, job: ProgramJob, worker: _ReplacedProcess) -> Completion | CompletionFailure | EngineError:
+        """Return the answer of a job's program, after up to `attempts` attempts."""
+        cause = ""
+        for attempt in range(self._settings.attempts):
+            if job.cancelled or worker.closed:
+                break
+            self._attempts += 1
+            if attempt:
+                self._repeated += 1
+                self._emit(IneffectiveCallsNotice(job.ticket))
+            self._begun[job] = time.time()
+            try:
+                return await self._attempt(job, worker)
+            except ProgramAttemptError as error:
+                cause = str(error)
+                self._ends["cancelled" if job.cancelled or worker.closed else error.end] += 1
+            except EngineError as error:
+                return error
+            finally:
+                del self._begun[job]
+        return CompletionFailure("unjudged", f"{self._settings.attempts} attempts of a program failed: {cause}")
+
+    async def _attempt(self, job: ProgramJob, worker: _ReplacedProcess) -> Completion:
+        """Run the program of `job` once and return its answer.
+
+        Raises:
+            ProgramAttemptError: if the process is killed or exceeds `timeout_s`.
+            EngineError: if the program cannot be started, or reports rewards for an unknown agent.
+        """
+        process, is_reusable = await worker.acquire(), False
+        try:
+            key, task = process.key, job.task
+            if self._settings.tasks_per_worker > 1:
+                key = next(self._keys)
+                task = {**task, "api_key": key}
+            session = job.session = self._gateway.begin_session(key, job.ticket, job.callers)
+            is_late = False
+            try:
+                job.reply = process.send_task(task)
+                is_late = await self._is_late(job.reply, session)
+            finally:
+                untaken = self._gateway.end_session_and_list_undelivered_calls(key, is_timed_out=is_late)
+            if is_late:
+                raise ProgramAttemptError(f"it took longer than timeout_s: {self._settings.timeout_s:g}", "late")
+            if job.reply.cancelled():
+                raise ProgramAttemptError("cancelled", "cancelled")
+            reply = job.reply.result()
+            self._ends["failed" if reply.get("failed") else "ended"] += 1
+            if untaken:
+                self._emit(IneffectiveCallsNotice(job.ticket, tuple(untaken)))
+            completion = _to_completion(reply, job, session, key)
+            is_reusable = not self._settings.run
+            return completion
+        finally:
+            job.reply = None
+            worker.release(process, is_reusable=is_reusable)
+
+    async def _is_late(self, reply: asyncio.Future[Reply], session: ProgramSession) -> bool:
+        """Wait for `reply`; return True if it takes more than `timeout_s` without the waiting for answers to calls."""
+        begin_s = time.monotonic()
+        while not reply.done():
+            remaining_s = self._settings.timeout_s + session.total_open_call_s - (time.monotonic() - begin_s)
+            if remaining_s <= 0:
+                return True
+            await asyncio.wait([reply], timeout=remaining_s)
+        return False
+
+
+class _ReplacedProcess:
+    """Process for up to `tasks_per_worker` attempts at once, replaced after an attempt that it may still work on."""
+
+    def __init__(self, settings: Program, gateway: Gateway, keys: Iterator[str]) -> None:
+        """`keys`: new keys of processes and tasks."""
+        self._settings, self._gateway, self._keys = settings, gateway, keys
+        self._starting = asyncio.Lock()
+        """Lock that is held while a process starts."""
+        self._current: ProgramProcess | None = None
+        """Process for further attempts, or None before the first attempt and after one that was lost."""
+        self._attempts: dict[ProgramProcess, int] = {}
+        """Process that has not been closed -> number of its attempts in progress."""
+        self.closed = False
+
+    async def acquire(self) -> ProgramProcess:
+        """Return the process for a new attempt, which `release` must end.
+
+        Raises:
+            ProgramAttemptError: if a new process was killed, or has not imported its module in time.
+            EngineError: if the program cannot be started.
+        """
+        async with self._starting:
+            process = self._current
+            # If a call arrives after its attempt has ended, a thread is still running in the process; it is replaced.
+            if process is not None and (process.has_ended or process.key in self._gateway.late_keys):
+                self._retire(process)
+            if self.closed:
+                raise ProgramAttemptError("cancelled", "cancelled")
+            process = self._current or await self._start_process()
+            self._attempts[process] += 1
+            return process
+
+    def release(self, process: ProgramProcess, *, is_reusable: bool) -> None:
+        """End an attempt in `process`. The process takes no further ones unless `is_reusable`."""
+        if process in self._attempts:
+            self._attempts[process] -= 1
+            if not is_reusable or process is not self._current:
+                self._retire(process)
+
+    def close(self) -> None:
+        """Close all processes, and start no further ones."""
+        self.closed = True
+        for process in self._attempts:
+            process.close()
+        self._attempts.clear()
+
+    def kill(self) -> list[ProgramProcess]:
+        """Kill and return all processes that have not been closed, and start no further ones, in any thread."""
+        self.closed = True
+        processes = list(self._attempts)
+        for process in processes:
+            process.kill()
+        return processes
+
+    async def _start_process(self) -> ProgramProcess:
+        try:
+            process = ProgramProcess(self._settings, self._gateway.address, next(self._keys))
+        except OSError as error:
+            raise EngineError(f"the program cannot be started: {error}") from error
+        self._current, self._attempts[process] = process, 0
+        if self._settings.tasks_per_worker > 1:
+            self._gateway.shared_keys.add(process.key)
+        try:
+            await process.connect()
+            if self._settings.call:
+                await process.wait_until_ready()
+        except (ProgramAttemptError, EngineError):
+            self._retire(process)
+            raise
+        return process
+
+    def _retire(self, process: ProgramProcess) -> None:
+        """Start no further attempts in `process`, and close it after its last attempt."""
+        if process is self._current:
+            self._current = None
+        if not self._attempts.get(process, 0):
+            self._attempts.pop(process, None)
+            process.close()
+            self._gateway.late_keys.discard(process.key)
+            self._gateway.shared_keys.discard(process.key)
+
+
+def _to_completion(reply: Mapping[str, Any], job: ProgramJob, session: ProgramSession, key: str) -> Completion:
+    """Return a program's reply as a completion, with the rewards that it reported and without its `key`.
+
+    Raises:
+        EngineError: if a reward is no number, or for an unknown agent.
+    """
+    reported: dict[str, dict[str, float]] = {caller.agent: {} for caller in job.callers.values()}
+    for agent, name, value in session.rewards.values():
+        reported[agent][name] = reported[agent].get(name, 0.0) + value
+    result, why = reply.get("result"), str(reply.get("failed", ""))
+    if isinstance(result, dict) and "answer" in result:
+        rewards: Any = result.get("rewards") or {}
+        for caller, amounts in rewards.items() if isinstance(rewards, dict) else [("rewards", rewards)]:
+            if caller not in job.callers or not isinstance(amounts, dict):
+                names = ", ".join(job.callers)
+                raise EngineError(f"a program reports rewards for {caller!r}: {amounts!r}; callers: {names}")
+            for name, value in amounts.items():
+                if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e6:
+                    raise EngineError(f"a program reports the reward {caller}.{name}: {value!r}, which is no number")
+                reported[job.callers[caller].agent][name] = float(value)
+        result = result["answer"]
+    text = result if isinstance(result, str) else "" if result is None else json.dumps(result, sort_keys=True)
+    # Completions are written to files, which can hold no surrogates and must not hold the program's key.
+    text, why = (replace_surrogates(shown.replace(key, "[key]")) for shown in (text, why))
+    callers = {agent: ProgramCallerResult(reported=amounts) for agent, amounts in reported.items() if amounts}
+    answer = ProgramAnswer(
+        answer=text,
+        failed=bool(why),
+        why=why[-_MAX_ERROR_LENGTH:],
+        callers=callers,
+    )
+    return Completion(answer.to_canonical_json(), (), (), (), "stop")

@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from marl.text import answers, tool_calls
 from marl.text.answers import AnswerSpan, drop_retracted_answers, remove_thoughts_and_strip
 from marl.text.json_text import find_json_spans, last_json_object_or_array, parse_strict_json
 
+_CACHED_LENGTH = 64
+"""Maximum length of texts whose brackets are found once, in characters."""
 _FENCE = re.compile(r" {0,3}(`{3,}+)([^`]*+)")
 _UNSAFE = re.compile(r"<(?=/?(?:think|tool_call)>)|[\ud800-\udfff]")
 _EDGES = " \t\r\n.,;:!?\"'`*_()[]{}<>$"
@@ -55,8 +58,16 @@ def text_in_brackets(text: str) -> str | None:
 
 def texts_in_all_brackets(text: str) -> list[str]:
     """Return the contents of all innermost square brackets that are neither empty nor retracted."""
+    # Short answers are nothing but a move, so the same ones come again and again.
+    return list(_texts_in_brackets_cached(text)) if len(text) <= _CACHED_LENGTH else _texts_in_brackets(text)
+
+
+def _texts_in_brackets(text: str) -> list[str]:
     text = remove_thoughts_and_strip(text)
     return [mark.content for mark in drop_retracted_answers(text, answers.find_square_brackets(text))]
+
+
+_texts_in_brackets_cached = lru_cache(maxsize=4096)(_texts_in_brackets)
 
 
 def text_in_box(text: str) -> str | None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import atexit
 import math
 import signal
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident, main_thread
 from time import monotonic
 from types import FrameType, TracebackType
 
@@ -18,7 +18,7 @@ from marl.core.errors import RunError
 _CHECKS_PER_LIMIT = 4
 """Number of checks of a watchdog within its limit. Each check after the limit interrupts the call again, because the
 call may have swallowed the last interruption."""
-_MAIN_THREAD = threading.main_thread().ident
+_MAIN_THREAD = main_thread().ident
 """Identifier of the main thread, the only thread to which Python delivers signals."""
 
 
@@ -48,14 +48,14 @@ class CallWatchdog:
     """Time at which the call began or was resumed, by `time.monotonic`."""
 
     def __enter__(self) -> None:
-        if threading.get_ident() == _MAIN_THREAD:
+        if get_ident() == _MAIN_THREAD:
             self.started = monotonic()
             _active.append(self)
             if self.limit_s < _timer.limit_s:
                 _timer.start(self.limit_s)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if threading.get_ident() != _MAIN_THREAD:
+        if get_ident() != _MAIN_THREAD:
             return
         _active.pop()
         if _active:

@@ -169,7 +169,8 @@ def _continuation_bias_by_role(
         for turn in turns:
             if turn.id in groups:
                 keys.append((turn.agent, turn.nth, groups[turn.id]))
-                continuation_rate = fmean(continues[turn.id])
+                flags = continues[turn.id]
+                continuation_rate = sum(flags) / len(flags)
                 columns.append(
                     (rule_result.credit[turn.id].value, rule_result.earned[turn.id].value, continuation_rate)
                 )

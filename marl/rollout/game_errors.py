@@ -45,7 +45,7 @@ class GameErrorGuard(CallWatchdog):
         self._game, self._describe_state = game, describe_state
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        super().__exit__(kind, error, tb)
+        CallWatchdog.__exit__(self, kind, error, tb)
         # Ctrl-C is no subclass of Exception and not the game's error, but `sys.exit` in the game's code is.
         if kind is not None and issubclass(kind, (Exception, SystemExit)) and kind is not EpisodeWithoutOutcomeError:
             message = f"{game_name_for_messages(self._game)} raised {kind.__name__}: {error} {self._describe_state()}"

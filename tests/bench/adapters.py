@@ -218,4 +218,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # A plug-in's module must not be the program itself, so the plug-ins of this file are imported like any others.
+    from adapters import main as main_of_module
+
+    main_of_module()

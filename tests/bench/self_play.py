@@ -134,7 +134,7 @@ def scenario(steps: int, seed: int, rows: bool, prompts: bool) -> Scenario:
     changes = [
         f"schedule.steps={steps}",
         f"schedule.seed={seed}",
-        "evaluate.nashconv=false",
+        "evaluate={}",
         f"checkpoint.every={10**6}",
         f"policies.actor.learner.kind='{__name__}:ClockedLearner'",
         f"policies.actor.learner.merge={merged}",
@@ -231,4 +231,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # A plug-in's module must not be the program itself, so the plug-ins of this file are imported like any others.
+    from self_play import main as main_of_module
+
+    main_of_module()

@@ -140,7 +140,11 @@ class Trajectory:
         """Return a trajectory with the same turns and graph, and with every reward multiplied by `factor`."""
         if factor == 1:
             return self
-        return self._with_rewards([replace(reward, value=reward.value * factor) for reward in self.rewards])
+        rewards: list[Reward] = []
+        for reward in self.rewards:
+            # `replace` takes several times as long, and a step scales thousands of rewards.
+            rewards.append(Reward(reward.agent, reward.value * factor, reward.turn, reward.name, reward.cause))
+        return self._with_rewards(rewards)
 
     def keep_only_rewards_named(self, reward_name: str) -> Trajectory:
         """Return a trajectory with the same turns and graph, and with only the rewards called `reward_name`."""

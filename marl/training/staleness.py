@@ -52,6 +52,8 @@ class StalenessTracker:
         Raises:
             EngineError: if the staleness exceeds `allowed`, because published weights did not reach the engine.
         """
+        if not self._allowed:
+            return 0
         policy = self._policies[turn.role]
         version = min([version for version, _ in tokens_by_version(turn.completion)])
         steps = self._age(policy, version, step)
@@ -65,7 +67,7 @@ class StalenessTracker:
 
     def _age(self, policy: str, version: int, step: int) -> int:
         """Return the steps until `step` since `version` of the weights of `policy` was the newest."""
-        published = self._published.get(policy, ()) if self._allowed else ()
+        published = self._published.get(policy, ())
         # The version was the newest until version `published[following]` was published.
         following = bisect_right(published, version)
         return step - published[following] + 1 if following < len(published) else 0

@@ -14,8 +14,7 @@ last of which waits for all others. `service` is without any wait: CPU milliseco
 and CPU milliseconds of the server's process, which other work on the machine changes less.
 `memory`: growth of the resident set with 1,000 open calls. `step`: seconds, and CPU seconds of all processes, of a
 training step of `team_arithmetic.yaml` as a loop (`programs/loop.yaml`) and natively, with small models (`--step`);
-`apart` is the loop with its programs on a core of their own: a kernel that packs threads on one core lets a program
-that gets an answer interrupt the gateway that sends it.
+`apart` is the loop with its programs on a core of their own, which shows what sharing a core with the gateway costs.
 All but the memory and the calls one at a time is repeated, a loop's step in turn with a native one, because the speed
 of a shared processor changes; figures are medians over the repeats.
 """

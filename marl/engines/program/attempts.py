@@ -156,6 +156,8 @@ class ProgramAttempts:
         """
         process, is_reusable = await worker.acquire(), False
         try:
+            if job.cancelled:
+                raise ProgramAttemptError("cancelled", "cancelled")
             key, task = process.key, job.task
             if self._settings.tasks_per_worker > 1:
                 key = next(self._keys)
@@ -179,7 +181,10 @@ class ProgramAttempts:
             is_reusable = not self._settings.run
             return completion
         finally:
-            job.reply = None
+            if job.reply:
+                # Nobody waits for the reply any more, if it comes at all. This has no effect on a reply that has come.
+                job.reply.cancel()
+                job.reply = None
             worker.release(process, is_reusable=is_reusable)
 
     async def _is_late(self, reply: asyncio.Future[Reply], session: ProgramSession) -> bool:
@@ -205,6 +210,8 @@ class _ReplacedProcess:
         """Process for further attempts, or None before the first attempt and after one that was lost."""
         self._attempts: dict[ProgramProcess, int] = {}
         """Process that has not been closed -> number of its attempts in progress."""
+        self._dying: list[ProgramProcess] = []
+        """Closed processes whose end has not been noticed."""
         self.closed = False
 
     async def acquire(self) -> ProgramProcess:
@@ -240,12 +247,13 @@ class _ReplacedProcess:
         self._attempts.clear()
 
     def kill(self) -> list[ProgramProcess]:
-        """Kill and return all processes that have not been closed, and start no further ones, in any thread."""
+        """Kill all processes, and start no further ones; return those that may still be running. Any thread may call
+        this."""
         self.closed = True
         processes = list(self._attempts)
         for process in processes:
             process.kill()
-        return processes
+        return [*processes, *self._dying]
 
     async def _start_process(self) -> ProgramProcess:
         try:
@@ -271,6 +279,7 @@ class _ReplacedProcess:
         if not self._attempts.get(process, 0):
             self._attempts.pop(process, None)
             process.close()
+            self._dying = [*(dying for dying in self._dying if not dying.has_ended), process]
             self._gateway.late_keys.discard(process.key)
             self._gateway.shared_keys.discard(process.key)
 

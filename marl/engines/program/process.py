@@ -148,13 +148,14 @@ class ProgramProcess:
         return {"result": answer}
 
     def _end_unanswered_tasks(self, end: asyncio.Task[Reply]) -> None:
-        replies, self._replies = self._replies, {}
-        for reply in replies.values():
-            if reply.done():
-                continue
+        # This look at the error comes first, as an error at which nobody looks would be logged.
+        error = None if end.cancelled() else end.exception()
+        unanswered = [reply for reply in self._replies.values() if not reply.done()]
+        self._replies.clear()
+        for reply in unanswered:
             if end.cancelled():
                 reply.cancel()
-            elif error := end.exception():
+            elif error:
                 reply.set_exception(error)
             else:
                 reply.set_result(end.result())

@@ -186,3 +186,25 @@ def test_a_process_whose_thread_calls_after_the_end_is_replaced(tmp_path: Path) 
         time.sleep(0.6)
     assert processes[0] != processes[1]
     engine.close()
+
+
+def test_a_process_that_dies_is_noticed_though_a_descendant_keeps_its_output_open(tmp_path: Path) -> None:
+    source = """
+        import time
+        def main(task):
+            if os.fork() == 0:
+                # In a session of its own, the descendant is not killed with the process.
+                os.setsid()
+                time.sleep(20)
+                os._exit(0)
+            os._exit(3)
+    """
+    written(tmp_path, textwrap.dedent(source))
+    settings = {"call": "agents_here:main", "workers": 1, "attempts": 1, "timeout_s": 60.0}
+    engine: Any = Program.model_validate({"folder": tmp_path, **settings}).build(None)
+    begin_s = time.monotonic()
+    engine.submit(0, request())
+    answers, _ = drive(engine, [0], lambda call: "4", wait_s=30.0)
+    engine.close()
+    assert "exit code 3" in parse_program_answer(answers[0].text).why  # type: ignore[union-attr]
+    assert time.monotonic() - begin_s < 15

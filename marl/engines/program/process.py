@@ -1,6 +1,7 @@
 """Processes of programs, each in a session of its own, so that a program is killed with its descendants.
 
-All functions are called in the thread of the gateway's event loop, except `ProgramProcess.kill` and its `reap`.
+All functions are called in the thread of the gateway's event loop, except `ProgramProcess.kill` and
+`ProgramProcess.reap`.
 """
 
 from __future__ import annotations
@@ -58,13 +59,15 @@ class ProgramProcess:
         self._is_shared = settings.tasks_per_worker > 1
         """True if several tasks share the process: the one that ended the process is not known."""
         self._numbers = count(1)
+        self._end: asyncio.Task[Reply] | None = None
+        """Task that waits for the end of the process and returns the reply to all unanswered tasks, or raises."""
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         """Number of an unanswered task -> its future reply. Number 0: report of the import."""
+        self._is_ready = self._future_reply(0) if settings.call else None
+        """Future report of the import of a `call` process's module."""
         self._popen = _start(settings, address, key)
         self._errors = _OutputTail()
         self._output = _ReplyReader(self._set_reply) if settings.call else _OutputTail()
-        self._end: asyncio.Task[Reply] | None = None
-        """Task that waits for the end of the process and returns the reply to all unanswered tasks, or raises."""
         self._stdin: asyncio.WriteTransport | None = None
 
     async def connect(self) -> None:
@@ -83,9 +86,10 @@ class ProgramProcess:
             EngineError: if the function cannot be imported.
             ProgramAttemptError: if the process was killed, or has not imported its module within `_START_S`.
         """
+        assert self._is_ready is not None
         try:
             async with asyncio.timeout(_START_S):
-                reply = await self._future_reply(0)
+                reply = await self._is_ready
         except TimeoutError as error:
             raise ProgramAttemptError(f"it did not import its module within {_START_S:g} s", "late") from error
         if message := reply.get("setup") or reply.get("failed"):
@@ -127,9 +131,10 @@ class ProgramProcess:
         exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         threading.Thread(target=_report_exit_code, args=(self._popen, exited), daemon=True).start()
         if isinstance(self._output, _ReplyReader):
-            # The end of the output, or of a killed process's last line, comes just before the end of the process.
-            await self._output.closed
-            await asyncio.wait([exited], timeout=_EXIT_S)
+            # The output ends just before the process, or after it if a descendant keeps the output open.
+            ends = [self._output.closed, exited]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=_EXIT_S)
             if not exited.done():
                 raise ProgramAttemptError("its process sent an answer that is no JSON object")
         code = await exited

@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from marl.core.errors import EngineError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _MAX_ERROR_LENGTH = 500
 """Maximum length of a failed program's error message, in characters."""
+_JobAnswer = Completion | CompletionFailure | EngineError
+"""Answer to a job's request, or the error that ends the run."""
 
 
 @dataclass(eq=False, slots=True)
@@ -52,7 +55,7 @@ class JobFinished:
     """Event: the job's request is answered, or an error ends the run."""
 
     job: ProgramJob
-    answer: Completion | CompletionFailure | EngineError
+    answer: _JobAnswer
 
 
 class ProgramAttempts:
@@ -68,7 +71,7 @@ class ProgramAttempts:
         self._workers = [_ReplacedProcess(settings, gateway, self._keys) for _ in range(settings.workers)]
         self._free = deque(self._workers * settings.tasks_per_worker)
         """Worker with a free place for a job, once for each of its free places."""
-        self._running: dict[ProgramJob, asyncio.Task[None]] = {}
+        self._running: dict[ProgramJob, asyncio.Task[_JobAnswer]] = {}
         self._begun: dict[ProgramJob, float] = {}
         """Job with an attempt in progress -> time at which the attempt began [s since 1970]."""
         self._attempts = self._repeated = 0
@@ -115,17 +118,20 @@ class ProgramAttempts:
             job = self._queued.popleft()
             if not job.cancelled:
                 worker = self._free.popleft()
-                task = self._running[job] = asyncio.get_running_loop().create_task(self._run(job, worker))
-                task.add_done_callback(lambda _, job=job: self._running.pop(job))
+                task = self._running[job] = asyncio.get_running_loop().create_task(self._answer(job, worker))
+                task.add_done_callback(partial(self._finish_job, job, worker))
 
-    async def _run(self, job: ProgramJob, worker: _ReplacedProcess) -> None:
-        try:
-            self._emit(JobFinished(job, await self._answer(job, worker)))
-        finally:
-            self._free.append(worker)
-            self._start_queued_jobs()
+    def _finish_job(self, job: ProgramJob, worker: _ReplacedProcess, task: asyncio.Task[_JobAnswer]) -> None:
+        del self._running[job]
+        self._free.append(worker)
+        if not task.cancelled():
+            # Without a report, an error of this module would leave the run waiting for the answer.
+            error = task.exception()
+            answer = EngineError(f"an attempt to run a program has failed: {error!r}") if error else task.result()
+            self._emit(JobFinished(job, answer))
+        self._start_queued_jobs()
 
-    async def _answer(self, job: ProgramJob, worker: _ReplacedProcess) -> Completion | CompletionFailure | EngineError:
+    async def _answer(self, job: ProgramJob, worker: _ReplacedProcess) -> _JobAnswer:
         """Return the answer of a job's program, after up to `attempts` attempts."""
         cause = ""
         for attempt in range(self._settings.attempts):

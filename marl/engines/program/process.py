@@ -105,7 +105,9 @@ class ProgramProcess:
         reply = self._future_reply(number)
         is_only_task = isinstance(self._output, _OutputTail)
         line = json.dumps(task if is_only_task else {"id": number, "task": task})
-        self._stdin.write(f"{line}\n".encode())
+        # The pipe is closed if the process is about to end, which then answers the task.
+        if not self._stdin.is_closing():
+            self._stdin.write(f"{line}\n".encode())
         if is_only_task:
             self._stdin.close()
         return reply

@@ -102,6 +102,8 @@ class Gateway:
         """Keys of processes that work on several tasks: a call with such a key does not tell its task."""
         self._functions: deque[Callable[[], object]] = deque()
         """Functions of `call_soon` that the event loop does not have yet."""
+        self._adding = threading.Lock()
+        """Lock of adding to `_functions`: of two threads that add at once, none may see one function alone."""
         self._ids = count(1)
         self._silent: dict[Any, asyncio.TimerHandle] = {}
         """Connection without a complete request header so far -> timer that closes it."""
@@ -123,9 +125,11 @@ class Gateway:
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call `function` in the server's thread, in the order of the calls to this method."""
-        self._functions.append(function)
+        with self._adding:
+            self._functions.append(function)
+            is_first = len(self._functions) == 1
         # Waking the server costs more than passing a function, so functions that arrive together share it.
-        if len(self._functions) == 1:
+        if is_first:
             with suppress(RuntimeError):  # raised if the event loop is already closed, when Python exits
                 self._loop.call_soon_threadsafe(self._pass_functions_to_event_loop)
 
@@ -155,7 +159,9 @@ class Gateway:
             error = ApiError(409, "this program has ended", may_retry=False)
         self._ended[session_key] = error
         while len(self._ended) > _MAX_ENDED_KEYS:
-            del self._ended[next(iter(self._ended))]
+            oldest_key = next(iter(self._ended))
+            del self._ended[oldest_key]
+            self.late_keys.discard(oldest_key)
         return session.end_with_error_and_list_undelivered_calls(error)
 
     def _pass_functions_to_event_loop(self) -> None:
@@ -348,7 +354,7 @@ async def _read_body(request: web.Request) -> bytes:
     """Return the body of a request.
 
     Raises:
-        ApiError: if the body is too large or too slow, or not encoded as the headers say.
+        ApiError: if the body is too large or too slow or cut off, or not encoded as the headers say.
     """
     chunks: list[bytes] = []
     size = 0
@@ -366,6 +372,8 @@ async def _read_body(request: web.Request) -> bytes:
         raise ApiError(408, f"the body did not arrive within {_BODY_S:g} s", may_retry=False) from error
     except web.RequestPayloadError as error:
         raise ApiError(400, "the body is not encoded as its headers say", may_retry=False) from error
+    except ConnectionError as error:
+        raise ApiError(499, "the client has disconnected", may_retry=False) from error
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 

@@ -135,6 +135,28 @@ def test_late_calls_are_not_to_be_repeated(served: AnsweredGateway) -> None:
     assert (status, headers["x-should-retry"]) == (504, "false")
 
 
+def test_late_calls_are_remembered_no_longer_than_their_keys(
+    served: AnsweredGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marl.gateway.server._MAX_ENDED_KEYS", 2)
+    served.end()
+    assert send(served, HELLO)[0] == 409
+    for key in ("second", "third"):
+        served.run(lambda key=key: served.gateway.begin_session(key, 8, {}))
+        served.end(key)
+    assert served.gateway.late_keys == set()
+
+
+def test_a_client_that_is_killed_while_it_sends_is_not_logged(
+    served: AnsweredGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection(("127.0.0.1", served.gateway.port), timeout=10) as stream:
+        stream.sendall(head(served, "Content-Length: 1000") + b'{"messages": [')
+        time.sleep(0.1)
+    assert still_serves(served)
+    assert caplog.records == []
+
+
 # --- attacks ----------------------------------------------------------------------------------------------------------
 
 

@@ -94,6 +94,16 @@ def test_a_command_reads_the_task_and_its_last_line_is_the_answer(tmp_path: Path
     assert len(events) == 1
 
 
+def test_the_answer_of_a_command_may_be_long_and_hold_separators_of_lines(tmp_path: Path) -> None:
+    source = r"""
+        import sys
+        sys.stdout.reconfigure(encoding="utf-8")
+        print(json.dumps({"answer": "a\u2028b\x85" * 50_000}, ensure_ascii=False))
+    """
+    answer, _ = outcome(tmp_path, source, run=["python", "agents_here.py"])
+    assert answer.answer == "a\u2028b\x85" * 50_000
+
+
 @pytest.mark.parametrize(
     ("source", "run", "why"),
     [
@@ -136,6 +146,19 @@ def test_a_program_that_is_always_killed_leaves_the_episode_unjudged(tmp_path: P
     assert isinstance(answer, CompletionFailure)
     assert answer.finish == "unjudged"
     assert "2 attempts" in answer.reason
+
+
+def test_a_reply_above_the_maximum_size_leaves_the_episode_unjudged(tmp_path: Path) -> None:
+    answer, _ = outcome(tmp_path, "def main(task): return 'x' * 20_000_000", attempts=1)
+    assert isinstance(answer, CompletionFailure)
+    assert "more than 16,777,216 bytes" in answer.reason
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals without a name are sent")
+def test_a_program_killed_by_a_signal_without_a_name_leaves_the_episode_unjudged(tmp_path: Path) -> None:
+    answer, _ = outcome(tmp_path, "def main(task): os.kill(os.getpid(), 35)", attempts=1)
+    assert isinstance(answer, CompletionFailure)
+    assert "killed by signal 35" in answer.reason
 
 
 def test_a_late_program_is_killed_with_its_descendants(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from marl.core.types import Completion
 from marl.engines.program.settings import Program
@@ -208,3 +214,88 @@ def test_a_process_that_dies_is_noticed_though_a_descendant_keeps_its_output_ope
     engine.close()
     assert "exit code 3" in parse_program_answer(answers[0].text).why  # type: ignore[union-attr]
     assert time.monotonic() - begin_s < 15
+
+
+def test_cancelled_tasks_that_wait_for_a_process_start_no_further_ones(tmp_path: Path) -> None:
+    source = """
+        import time
+        open("starts", "a").write("x")
+        time.sleep(0.3)
+        def main(task): return open("starts").read()
+    """
+    engine = shared_worker(tmp_path, source, 4)
+    for ticket in range(4):
+        engine.submit(ticket, request())
+    while not (tmp_path / "starts").exists():
+        time.sleep(0.01)
+    engine.cancel(range(4))
+    engine.submit(4, request())
+    answers, _ = drive(engine, [4], lambda call: "4")
+    engine.close()
+    assert answered(answers[4]) == "x"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are counted by /proc")
+def test_pipes_are_closed_although_a_descendant_keeps_an_unread_task_open(tmp_path: Path) -> None:
+    source = """
+        import subprocess
+        subprocess.Popen(["sleep", "20"], start_new_session=True)
+        print("4")
+    """
+    (tmp_path / "agents_here.py").write_text(textwrap.dedent(source))
+    engine: Any = Program(folder=tmp_path, run=("python", "agents_here.py"), workers=1).build(None)
+    pipes: list[int] = []
+    for ticket in range(2):
+        # Longer than a pipe's buffer, so that the end of the task cannot be written.
+        engine.submit(ticket, request("2" * 300_000))
+        drive(engine, [ticket], lambda call: "4")
+        time.sleep(0.2)
+        pipes.append(count_open_pipes())
+    engine.close()
+    assert pipes[0] == pipes[1]
+
+
+def count_open_pipes() -> int:
+    return sum(file.is_fifo() for file in Path("/proc/self/fd").iterdir())
+
+
+@pytest.fixture
+def collection_disabled() -> Iterator[None]:
+    """The garbage collector also ends processes and closes files that were forgotten."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def close_engines_while_a_process_starts(folder: Path) -> None:
+    written(folder, "def main(task): return '4'")
+    for delay_ms in range(24):
+        engine: Any = Program(folder=folder, call="agents_here:main", workers=1).build(None)
+        engine.submit(0, request())
+        time.sleep(delay_ms / 4000)
+        engine.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="child processes are listed by /proc")
+@pytest.mark.usefixtures("collection_disabled")
+def test_processes_that_start_while_their_engine_is_closed_are_no_zombies(tmp_path: Path) -> None:
+    close_engines_while_a_process_starts(tmp_path)
+    end = time.monotonic() + 5
+    while (children := child_processes()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert children == []
+
+
+def child_processes() -> list[str]:
+    return [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+
+
+@pytest.mark.usefixtures("collection_disabled")
+def test_an_engine_that_is_closed_while_a_process_starts_closes_no_files_of_others(tmp_path: Path) -> None:
+    close_engines_while_a_process_starts(tmp_path)
+    time.sleep(0.2)
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(300)]
+    gc.collect()
+    # Raises OSError if the file is closed: its number was one of a pipe that was closed a second time.
+    for file in files:
+        os.close(file)

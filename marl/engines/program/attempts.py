@@ -160,10 +160,13 @@ class ProgramAttempts:
             ProgramAttemptError: if the process is killed or exceeds `timeout_s`.
             EngineError: if the program cannot be started, or reports rewards for an unknown agent.
         """
-        process, is_reusable = await worker.acquire(), False
+        process = await worker.acquire()
+        # A `call` process takes further tasks unless it may still work on this one.
+        is_reusable = bool(self._settings.call)
         try:
             if job.cancelled:
                 raise ProgramAttemptError("cancelled", "cancelled")
+            is_reusable = False
             key, task = process.key, job.task
             if self._settings.tasks_per_worker > 1:
                 key = next(self._keys)
@@ -184,7 +187,7 @@ class ProgramAttempts:
             if untaken:
                 self._emit(IneffectiveCallsNotice(job.ticket, tuple(untaken)))
             completion = _to_completion(reply, job, session, key)
-            is_reusable = not self._settings.run
+            is_reusable = bool(self._settings.call)
             return completion
         finally:
             if job.reply:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from marl.core.errors import EngineError
 from marl.gateway import attach
@@ -28,10 +30,10 @@ if TYPE_CHECKING:
     # Imported for type checkers only: `settings` imports this module, so a second import would be circular.
     from marl.engines.program.settings import Program
 
-_MAX_TAIL_BYTES = 1 << 16
-"""Number of last bytes that are kept of a program's output and of its errors."""
-_MAX_LINE_BYTES = 1 << 24
-"""Maximum size of a `call` process's answer, in bytes."""
+_MAX_ERROR_BYTES = 1 << 16
+"""Number of last bytes of a program's standard error that are kept."""
+_MAX_REPLY_BYTES = 1 << 24
+"""Maximum size of a `call` process's reply, and number of last bytes of a `run` command's output that are kept."""
 _START_S = 120.0
 """Maximum time in which a `call` process imports its module, in seconds."""
 _EXIT_S = 1.0
@@ -66,16 +68,20 @@ class ProgramProcess:
         self._is_ready = self._future_reply(0) if settings.call else None
         """Future report of the import of a `call` process's module."""
         self._popen = _start(settings, address, key)
-        self._errors = _OutputTail()
-        self._output = _ReplyReader(self._set_reply) if settings.call else _OutputTail()
+        self._exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """Exit code of the process, or the negative number of the signal that killed it."""
+        # The thread starts with the process, so that no process stays as a zombie even if `connect` is cancelled.
+        threading.Thread(target=_report_exit_code, args=(self._popen, self._exit_code), daemon=True).start()
+        self._errors = _OutputTail(_MAX_ERROR_BYTES)
+        self._output = _ReplyReader(self._set_reply) if settings.call else _OutputTail(_MAX_REPLY_BYTES)
         self._stdin: asyncio.WriteTransport | None = None
 
     async def connect(self) -> None:
-        """Connect the pipes of the process to the running event loop."""
+        """Connect the pipes of the process to the running event loop, which must be uvloop's."""
         loop = asyncio.get_running_loop()
-        self._stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._popen.stdin)
-        await loop.connect_read_pipe(lambda: self._output, self._popen.stdout)
-        await loop.connect_read_pipe(lambda: self._errors, self._popen.stderr)
+        self._stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, _without_closing(self._popen.stdin))
+        await loop.connect_read_pipe(lambda: self._output, _without_closing(self._popen.stdout))
+        await loop.connect_read_pipe(lambda: self._errors, _without_closing(self._popen.stderr))
         self._end = loop.create_task(self._wait_for_end())
         self._end.add_done_callback(self._end_unanswered_tasks)
 
@@ -130,25 +136,25 @@ class ProgramProcess:
         Raises:
             ProgramAttemptError: if the process ended by a signal or, with `call`, without an answer.
         """
-        exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        threading.Thread(target=_report_exit_code, args=(self._popen, exited), daemon=True).start()
         if isinstance(self._output, _ReplyReader):
             # The output ends just before the process, or after it if a descendant keeps the output open.
-            ends = [self._output.closed, exited]
+            ends = [self._output.closed, self._exit_code]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait(ends, timeout=_EXIT_S)
-            if not exited.done():
-                raise ProgramAttemptError("its process sent an answer that is no JSON object")
-        code = await exited
+            if not self._output.fault:
+                await asyncio.wait(ends, timeout=_EXIT_S)
+            if self._output.fault or not self._exit_code.done():
+                raise ProgramAttemptError(self._output.fault or "its process closed its output before its end")
+        code = await self._exit_code
         if code < 0:
-            signal_name = signal.Signals(-code).name
-            raise ProgramAttemptError(f"the process was killed by {signal_name}; {await self._errors.text_at_end()}")
+            # The real-time signals have numbers without a name.
+            name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
+            raise ProgramAttemptError(f"the process was killed by {name}; {await self._errors.text_at_end()}")
         if code > 0 and not self._is_shared:
             return {"failed": f"exit code {code}; {await self._errors.text_at_end()}"}
         if isinstance(self._output, _ReplyReader):
             raise ProgramAttemptError(f"the process ended without an answer; {await self._errors.text_at_end()}")
-        lines = (await self._output.text_at_end()).splitlines()
-        answer: Any = lines[-1] if lines else ""
+        # `str.splitlines` would also split at characters that are allowed in a JSON string, such as U+2028.
+        answer: Any = re.split(r"[\r\n]", await self._output.text_at_end())[-1]
         with suppress(ValueError):
             parsed = parse_json(answer)
             answer = parsed if isinstance(parsed, dict) else answer
@@ -175,11 +181,16 @@ class ProgramProcess:
     def close(self) -> None:
         """Kill the process and its descendants, and close its pipes."""
         self.kill()
+        # A descendant in another session may keep the pipes open. `WriteTransport.close` would wait until it has read
+        # all data.
         if self._stdin:
-            self._stdin.close()
-        # A descendant in another session may keep the pipes open.
+            self._stdin.abort()
         self._output.close()
         self._errors.close()
+        # These are still open if `connect` was cancelled.
+        for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
+            if pipe:
+                pipe.close()
 
     def kill(self) -> None:
         """Kill the process and its descendants, from any thread."""
@@ -224,6 +235,18 @@ def _start(settings: Program, address: str, key: str) -> subprocess.Popen[bytes]
     )
 
 
+def _without_closing(pipe: IO[bytes] | None) -> FileIO:
+    """Close `pipe`, and return a copy whose `close` leaves the descriptor to uvloop.
+
+    Otherwise uvloop closes the descriptor twice (https://github.com/MagicStack/uvloop/issues/763). If another thread
+    opens a file between the two, the file gets the same number and is closed.
+    """
+    assert pipe is not None
+    copy = FileIO(os.dup(pipe.fileno()), pipe.mode, closefd=False)
+    pipe.close()
+    return copy
+
+
 def _report_exit_code(popen: subprocess.Popen[bytes], exited: asyncio.Future[int]) -> None:
     """Wait for the end of a process, in a thread of its own, and set `exited` to its exit code."""
     code = popen.wait()
@@ -257,15 +280,16 @@ class _Pipe(asyncio.Protocol):
 
 
 class _OutputTail(_Pipe):
-    """Last `_MAX_TAIL_BYTES` bytes of a pipe."""
+    """Last `max_bytes` bytes of a pipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
         super().__init__()
+        self._max_bytes = max_bytes
         self._bytes = bytearray()
 
     def data_received(self, data: bytes) -> None:
         self._bytes += data
-        del self._bytes[:-_MAX_TAIL_BYTES]
+        del self._bytes[: -self._max_bytes]
 
     async def text_at_end(self) -> str:
         """Wait at most `_EXIT_S` for the end of the pipe, and return its last bytes as text."""
@@ -282,6 +306,8 @@ class _ReplyReader(_Pipe):
         self._begun: list[bytes] = []
         """Pieces of the line that has not ended."""
         self._begun_bytes = 0
+        self.fault = ""
+        """Error message about a line that is no reply, or ""."""
 
     def data_received(self, data: bytes) -> None:
         *ends, rest = data.split(b"\n")
@@ -291,10 +317,14 @@ class _ReplyReader(_Pipe):
                 self._begun, self._begun_bytes = [], 0
                 self._set_reply(reply)
         except (ValueError, TypeError, KeyError):
-            self.close()
+            self._close_at_fault("its process sent a reply that is no JSON object, or to no task")
             return
         if rest:
             self._begun.append(rest)
             self._begun_bytes += len(rest)
-            if self._begun_bytes > _MAX_LINE_BYTES:
-                self.close()
+            if self._begun_bytes > _MAX_REPLY_BYTES:
+                self._close_at_fault(f"its process sent a reply of more than {_MAX_REPLY_BYTES:,} bytes")
+
+    def _close_at_fault(self, message: str) -> None:
+        self.fault = message
+        self.close()

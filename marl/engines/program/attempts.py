@@ -1,7 +1,7 @@
 """Attempts to run programs, in processes that several attempts may share.
 
-All functions are called in the thread of the gateway's event loop, except `ProgramAttempts.count_attempts` and
-`ProgramAttempts.kill_processes`.
+The engine's thread creates `ProgramJob` and `ProgramAttempts`. All other functions are called in the thread of the
+gateway's event loop, except `ProgramAttempts.count_attempts` and `ProgramAttempts.kill_processes`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _JobAnswer = Completion | CompletionFailure | EngineError
 
 @dataclass(eq=False, slots=True)
 class ProgramJob:
-    """Request that a program answers, in up to `attempts` attempts."""
+    """Request to run a program on a task. A lost attempt is repeated, up to `attempts` attempts (a setting)."""
 
     ticket: Ticket
     policy: str
@@ -44,10 +44,12 @@ class ProgramJob:
     callers: Mapping[str, AnsweringAgent]
     """Model name in the program's calls -> agent that answers these calls."""
     cancelled: bool = False
+    """True after the engine has cancelled the request. Set in the engine's thread."""
     session: ProgramSession | None = None
-    """Session of the present attempt."""
+    """Session of the present or last attempt."""
     reply: asyncio.Future[Reply] | None = None
-    """Future reply of the present attempt, which is cancelled to end the attempt."""
+    """Future reply of the present attempt, or None while no program works on the task. Cancelling it ends the
+    attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +61,18 @@ class JobFinished:
 
 
 class ProgramAttempts:
-    """Jobs of a `ProgramEngine`, at most `workers` x `tasks_per_worker` at a time, and the attempts to run them."""
+    """Runs the jobs of a `ProgramEngine`, at most `workers` x `tasks_per_worker` at a time. The others are queued."""
 
     def __init__(
         self, settings: Program, gateway: Gateway, emit: Callable[[IneffectiveCallsNotice | JobFinished], None]
     ) -> None:
-        """`emit` gets the events of the jobs."""
+        """`emit` is called with each event of a job, in the gateway's thread."""
         self._settings, self._gateway, self._emit = settings, gateway, emit
         self._queued: deque[ProgramJob] = deque()
         self._keys = generate_session_keys()
-        self._workers = [_ReplacedProcess(settings, gateway, self._keys) for _ in range(settings.workers)]
+        self._workers = [_Worker(settings, gateway, self._keys) for _ in range(settings.workers)]
         self._free = deque(self._workers * settings.tasks_per_worker)
-        """Worker with a free place for a job, once for each of its free places."""
+        """Workers that can take another job. Each worker is listed once for every job that it can take."""
         self._running: dict[ProgramJob, asyncio.Task[_JobAnswer]] = {}
         self._begun: dict[ProgramJob, float] = {}
         """Job with an attempt in progress -> time at which the attempt began [s since 1970]."""
@@ -97,7 +99,7 @@ class ProgramAttempts:
         self._start_queued_jobs()
 
     def cancel(self, job: ProgramJob) -> None:
-        """End `job`, whose `cancelled` is set, without an answer."""
+        """End the present attempt of `job`. No other attempt follows, because `job.cancelled` is set before."""
         if job.reply:
             job.reply.cancel()
 
@@ -110,7 +112,8 @@ class ProgramAttempts:
             worker.close()
 
     def kill_processes(self) -> list[ProgramProcess]:
-        """Kill and return all processes, and start no further ones, in any thread."""
+        """Kill all processes and start no further ones; return those that may still be running. Any thread may call
+        this."""
         return [process for worker in self._workers for process in worker.kill()]
 
     def _start_queued_jobs(self) -> None:
@@ -121,17 +124,17 @@ class ProgramAttempts:
                 task = self._running[job] = asyncio.get_running_loop().create_task(self._answer(job, worker))
                 task.add_done_callback(partial(self._finish_job, job, worker))
 
-    def _finish_job(self, job: ProgramJob, worker: _ReplacedProcess, task: asyncio.Task[_JobAnswer]) -> None:
+    def _finish_job(self, job: ProgramJob, worker: _Worker, task: asyncio.Task[_JobAnswer]) -> None:
         del self._running[job]
         self._free.append(worker)
         if not task.cancelled():
-            # Without a report, an error of this module would leave the run waiting for the answer.
+            # An error in this module ends the run, which would otherwise wait for the answer forever.
             error = task.exception()
             answer = EngineError(f"an attempt to run a program has failed: {error!r}") if error else task.result()
             self._emit(JobFinished(job, answer))
         self._start_queued_jobs()
 
-    async def _answer(self, job: ProgramJob, worker: _ReplacedProcess) -> _JobAnswer:
+    async def _answer(self, job: ProgramJob, worker: _Worker) -> _JobAnswer:
         """Return the answer of a job's program, after up to `attempts` attempts."""
         cause = ""
         for attempt in range(self._settings.attempts):
@@ -153,7 +156,7 @@ class ProgramAttempts:
                 del self._begun[job]
         return CompletionFailure("unjudged", f"{self._settings.attempts} attempts of a program failed: {cause}")
 
-    async def _attempt(self, job: ProgramJob, worker: _ReplacedProcess) -> Completion:
+    async def _attempt(self, job: ProgramJob, worker: _Worker) -> Completion:
         """Run the program of `job` once and return its answer.
 
         Raises:
@@ -191,13 +194,16 @@ class ProgramAttempts:
             return completion
         finally:
             if job.reply:
-                # Nobody waits for the reply any more, if it comes at all. This has no effect on a reply that has come.
+                # Nobody waits for the reply any more. If it has come, this has no effect.
                 job.reply.cancel()
                 job.reply = None
             worker.release(process, is_reusable=is_reusable)
 
     async def _is_late(self, reply: asyncio.Future[Reply], session: ProgramSession) -> bool:
-        """Wait for `reply`; return True if it takes more than `timeout_s` without the waiting for answers to calls."""
+        """Wait for `reply` and return False, or True if it takes longer than `timeout_s`.
+
+        Time during which the program waits for answers to its model calls does not count.
+        """
         begin_s = time.monotonic()
         while not reply.done():
             remaining_s = self._settings.timeout_s + session.total_open_call_s - (time.monotonic() - begin_s)
@@ -207,11 +213,15 @@ class ProgramAttempts:
         return False
 
 
-class _ReplacedProcess:
-    """Process for up to `tasks_per_worker` attempts at once, replaced after an attempt that it may still work on."""
+class _Worker:
+    """Process that runs up to `tasks_per_worker` attempts at once, and its replacements.
+
+    With `run`, each attempt gets a new process. With `call`, the process is replaced when it ends, and when an attempt
+    ends without a reply, because a thread of the process may still work on the task.
+    """
 
     def __init__(self, settings: Program, gateway: Gateway, keys: Iterator[str]) -> None:
-        """`keys`: new keys of processes and tasks."""
+        """`keys` yields new API keys."""
         self._settings, self._gateway, self._keys = settings, gateway, keys
         self._starting = asyncio.Lock()
         """Lock that is held while a process starts."""
@@ -220,11 +230,12 @@ class _ReplacedProcess:
         self._attempts: dict[ProgramProcess, int] = {}
         """Process that has not been closed -> number of its attempts in progress."""
         self._dying: list[ProgramProcess] = []
-        """Closed processes whose end has not been noticed."""
+        """Closed processes that may still be running."""
         self.closed = False
+        """True after the engine has closed the worker: no further processes start."""
 
     async def acquire(self) -> ProgramProcess:
-        """Return the process for a new attempt, which `release` must end.
+        """Return the process for a new attempt. Call `release` at the end of the attempt.
 
         Raises:
             ProgramAttemptError: if a new process was killed, or has not imported its module in time.
@@ -232,7 +243,8 @@ class _ReplacedProcess:
         """
         async with self._starting:
             process = self._current
-            # If a call arrives after its attempt has ended, a thread is still running in the process; it is replaced.
+            # A model call that arrives after the end of its attempt comes from a thread that still runs in the process.
+            # The process is replaced, so that this thread cannot make calls in the name of the next attempt.
             if process is not None and (process.has_ended or process.key in self._gateway.late_keys):
                 self._retire(process)
             if self.closed:

@@ -1,7 +1,7 @@
-"""Processes of programs, each in a session of its own, so that a program is killed with its descendants.
+"""Processes of programs. Each is the leader of a process group, which is killed with all its processes.
 
-All functions are called in the thread of the gateway's event loop, except `ProgramProcess.kill` and
-`ProgramProcess.reap`.
+All functions are called in the thread of the gateway's event loop, except `ProgramProcess.kill`, `ProgramProcess.reap`
+and `_report_exit_code`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,13 @@ Reply = dict[str, Any]
 
 
 class ProgramAttemptError(Exception):
-    """A program's process ended by a signal, without an answer or too late. Another attempt may succeed."""
+    """An attempt is lost: its process was killed, ended without an answer or was too late, or it was cancelled.
+
+    Another attempt may succeed.
+    """
 
     def __init__(self, message: str, end: ProgramAttemptEnd = "killed") -> None:
+        """`end` is the kind of the loss, under which the attempt is counted."""
         super().__init__(message)
         self.end: ProgramAttemptEnd = end
 
@@ -59,12 +63,13 @@ class ProgramProcess:
         """Start the process with the gateway's `address` and API `key` in its environment. Then await `connect`."""
         self.key = key
         self._is_shared = settings.tasks_per_worker > 1
-        """True if several tasks share the process: the one that ended the process is not known."""
+        """True if several tasks may run in the process at once. If it ends, nobody knows which task ended it."""
         self._numbers = count(1)
+        """Numbers of the next tasks."""
         self._end: asyncio.Task[Reply] | None = None
-        """Task that waits for the end of the process and returns the reply to all unanswered tasks, or raises."""
+        """`_wait_for_end` as an asyncio task, or None before `connect`."""
         self._replies: dict[int, asyncio.Future[Reply]] = {}
-        """Number of an unanswered task -> its future reply. Number 0: report of the import."""
+        """Number of an unanswered task -> its future reply. The report of the import has the number 0."""
         self._is_ready = self._future_reply(0) if settings.call else None
         """Future report of the import of a `call` process's module."""
         self._popen = _start(settings, address, key)
@@ -111,7 +116,7 @@ class ProgramProcess:
         reply = self._future_reply(number)
         is_only_task = isinstance(self._output, _OutputTail)
         line = json.dumps(task if is_only_task else {"id": number, "task": task})
-        # The pipe is closed if the process is about to end, which then answers the task.
+        # If the process is about to end, the pipe may be closed. Then `_end_unanswered_tasks` sets the reply.
         if not self._stdin.is_closing():
             self._stdin.write(f"{line}\n".encode())
         if is_only_task:
@@ -125,7 +130,12 @@ class ProgramProcess:
         return reply
 
     def _set_reply(self, reply: Reply) -> None:
-        """Set the reply to the task that it names. Replies to abandoned tasks are ignored."""
+        """Set the future reply to the task with the number `reply["id"]`. Replies to cancelled tasks are ignored.
+
+        Raises:
+            KeyError: if no unanswered task has this number.
+            TypeError: if `reply` is no JSON object.
+        """
         future = self._replies.pop(reply["id"])
         if not future.done():
             future.set_result(reply)
@@ -161,7 +171,7 @@ class ProgramProcess:
         return {"result": answer}
 
     def _end_unanswered_tasks(self, end: asyncio.Task[Reply]) -> None:
-        # This look at the error comes first, as an error at which nobody looks would be logged.
+        # `exception` is called even if no task is unanswered: asyncio logs errors that were never retrieved.
         error = None if end.cancelled() else end.exception()
         unanswered = [reply for reply in self._replies.values() if not reply.done()]
         self._replies.clear()
@@ -193,12 +203,12 @@ class ProgramProcess:
                 pipe.close()
 
     def kill(self) -> None:
-        """Kill the process and its descendants, from any thread."""
+        """Kill the process and its descendants, except those in other process groups. Any thread may call this."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
     def reap(self) -> None:
-        """Wait for the end of the process, from any thread but the event loop's."""
+        """Wait until the process, which was killed before, has ended. Any thread may call this."""
         self._popen.wait()
 
 
@@ -248,7 +258,7 @@ def _without_closing(pipe: IO[bytes] | None) -> FileIO:
 
 
 def _report_exit_code(popen: subprocess.Popen[bytes], exited: asyncio.Future[int]) -> None:
-    """Wait for the end of a process, in a thread of its own, and set `exited` to its exit code."""
+    """Wait for the end of a process and set `exited` to its exit code. Runs in a thread of its own."""
     code = popen.wait()
 
     def set_code() -> None:
@@ -260,7 +270,7 @@ def _report_exit_code(popen: subprocess.Popen[bytes], exited: asyncio.Future[int
 
 
 class _Pipe(asyncio.Protocol):
-    """Pipe from a process. `closed` is done after its end."""
+    """Output pipe of a process. The future `closed` is done after the end of the pipe."""
 
     def __init__(self) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -280,7 +290,7 @@ class _Pipe(asyncio.Protocol):
 
 
 class _OutputTail(_Pipe):
-    """Last `max_bytes` bytes of a pipe."""
+    """Output pipe of which the last `max_bytes` bytes are kept."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
@@ -298,14 +308,18 @@ class _OutputTail(_Pipe):
 
 
 class _ReplyReader(_Pipe):
-    """Pipe with a reply in each line, which is passed to `set_reply`. A line that is no reply closes it."""
+    """Output pipe with one reply per line, as JSON. Each reply is passed to `set_reply`.
+
+    A line that is no reply closes the pipe and sets `fault`.
+    """
 
     def __init__(self, set_reply: Callable[[Reply], None]) -> None:
         super().__init__()
         self._set_reply = set_reply
         self._begun: list[bytes] = []
-        """Pieces of the line that has not ended."""
+        """Pieces of the last line, whose end has not arrived."""
         self._begun_bytes = 0
+        """Total size of these pieces, in bytes."""
         self.fault = ""
         """Error message about a line that is no reply, or ""."""
 

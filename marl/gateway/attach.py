@@ -6,6 +6,7 @@ the function with the task in each line of the input, in THREADS threads. The pr
 """
 
 import asyncio
+import contextlib
 import ctypes
 import importlib
 import inspect
@@ -126,8 +127,10 @@ def main():
     _die_with_parent_process(int(parent))
     if sys.platform == "linux":
         # A normal process that gets an answer may at once take the core of the gateway that sends it, and with it the
-        # lock of the run's interpreter. A batch process waits until a core is free, or its turn comes.
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        # lock of the run's interpreter. A batch process waits until a core is free, or its turn comes. Some containers
+        # forbid the call; programs then run as normal processes.
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     if mode == "run":
         os.execvp(rest[0], rest)
     _answer_tasks_from_stdin(rest[0], int(rest[1]))

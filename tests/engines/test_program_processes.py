@@ -216,6 +216,24 @@ def test_a_process_that_dies_is_noticed_though_a_descendant_keeps_its_output_ope
     assert time.monotonic() - begin_s < 15
 
 
+def test_descendants_of_a_process_that_ends_between_tasks_are_killed_at_once(tmp_path: Path) -> None:
+    source = """
+        import subprocess, threading
+        def main(task):
+            child = subprocess.Popen(["sleep", "60"])
+            threading.Timer(0.3, os._exit, [0]).start()
+            return str(child.pid)
+    """
+    engine: Any = Program(folder=written(tmp_path, source), call="agents_here:main", workers=1).build(None)
+    engine.submit(0, request())
+    answers, _ = drive(engine, [0], lambda call: "4")
+    child, end = int(answered(answers[0])), time.monotonic() + 5
+    while is_running(child) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not is_running(child)
+    engine.close()
+
+
 def test_cancelled_tasks_that_wait_for_a_process_start_no_further_ones(tmp_path: Path) -> None:
     source = """
         import time

@@ -80,6 +80,7 @@ class ProgramProcess:
         self._errors = _OutputTail(_MAX_ERROR_BYTES)
         self._output = _ReplyReader(self._set_reply) if settings.call else _OutputTail(_MAX_REPLY_BYTES)
         self._stdin: asyncio.WriteTransport | None = None
+        self._is_killed = False
 
     async def connect(self) -> None:
         """Connect the pipes of the process to the running event loop, which must be uvloop's."""
@@ -88,7 +89,7 @@ class ProgramProcess:
         await loop.connect_read_pipe(lambda: self._output, _without_closing(self._popen.stdout))
         await loop.connect_read_pipe(lambda: self._errors, _without_closing(self._popen.stderr))
         self._end = loop.create_task(self._wait_for_end())
-        self._end.add_done_callback(self._end_unanswered_tasks)
+        self._end.add_done_callback(self._kill_descendants_and_end_unanswered_tasks)
 
     async def wait_until_ready(self) -> None:
         """Wait until a `call` process has imported its module.
@@ -170,6 +171,10 @@ class ProgramProcess:
             answer = parsed if isinstance(parsed, dict) else answer
         return {"result": answer}
 
+    def _kill_descendants_and_end_unanswered_tasks(self, end: asyncio.Task[Reply]) -> None:
+        self.kill()
+        self._end_unanswered_tasks(end)
+
     def _end_unanswered_tasks(self, end: asyncio.Task[Reply]) -> None:
         # `exception` is called even if no task is unanswered: asyncio logs errors that were never retrieved.
         error = None if end.cancelled() else end.exception()
@@ -204,6 +209,10 @@ class ProgramProcess:
 
     def kill(self) -> None:
         """Kill the process and its descendants, except those in other process groups. Any thread may call this."""
+        # A later signal could reach a group of others: the number of a group without processes is assigned again.
+        if self._is_killed:
+            return
+        self._is_killed = True
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 

@@ -17,7 +17,7 @@ from marl.protocols import Engine, EngineConfig, ModelSource
 _FUNCTION_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 _MAX_TASKS = 1024
-"""Maximum number of programs that run at the same time. Each has a thread and at least one connection."""
+"""Maximum number of programs that run at the same time. Each has a thread of its process and its connections."""
 
 
 def _check_function_path(path: str) -> str:

@@ -149,7 +149,11 @@ class Gateway:
         return session
 
     def end_session_and_list_undelivered_calls(self, session_key: str, *, is_timed_out: bool = False) -> list[int]:
-        """End the attempt of `session_key` and return the ids of its undelivered calls. `is_timed_out`: out of time."""
+        """End the attempt of `session_key` and return the ids of its undelivered calls.
+
+        Later calls with the key are refused: with status 504 if `is_timed_out`, as the attempt exceeded its time, and
+        with 409 otherwise.
+        """
         session = self._sessions.pop(session_key, None)
         if session is None:
             return []
@@ -405,7 +409,7 @@ def _parse_api_request(request_class: type[ApiRequest], body: bytes, session: Pr
 
 
 def _continues_response(body: bytes) -> bool:
-    """Return True if `body` may name an earlier response, with whose messages its conversation then begins."""
+    """Return True if `body` may name an earlier response. Its conversation then begins with that response's messages."""
     return b"previous_response_id" in body
 
 

@@ -73,7 +73,11 @@ class StalenessTracker:
         return step - published[following] + 1 if following < len(published) else 0
 
     def metrics(self, turns: Iterable[Turn], current_step: int) -> Metrics:
-        """Return the metrics of this module for each role whose policy learns."""
+        """Return `role/ROLE/...` for each role whose policy learns; nothing if the experience never plays ahead.
+
+        `staleness`, `staleness_max`: mean and maximum over the role's turns, in steps. `staleness_token`: mean over its
+        tokens, in steps. `mixed_versions`: share of its turns whose tokens come from several versions of the weights.
+        """
         turns_by_role: dict[str, list[Turn]] = {}
         for turn in turns if self._allowed else ():
             if turn.completion.prompt_ids and self._policies[turn.role] in self._published:

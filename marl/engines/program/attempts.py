@@ -221,7 +221,7 @@ class _Worker:
     """
 
     def __init__(self, settings: Program, gateway: Gateway, keys: Iterator[str]) -> None:
-        """`keys` yields new API keys."""
+        """`keys` yields new API keys for the gateway, one for each process that the worker starts."""
         self._settings, self._gateway, self._keys = settings, gateway, keys
         self._starting = asyncio.Lock()
         """Lock that is held while a process starts."""

@@ -409,7 +409,7 @@ def _parse_api_request(request_class: type[ApiRequest], body: bytes, session: Pr
 
 
 def _continues_response(body: bytes) -> bool:
-    """Return True if `body` may name an earlier response. Its conversation then begins with that response's messages."""
+    """Return True if `body` may name an earlier response, whose messages then begin its conversation."""
     return b"previous_response_id" in body
 
 

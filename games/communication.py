@@ -128,10 +128,11 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
                 f"{self.answer!r} are not enumerated; choices: agents: 2 to {MOST_ENUMERATED}, rounds: 1, controllers: "
                 "true, answer: respondent"
             )
-        return PerfectSpeakerTeam(self.speakers, self.evidence == "split", self.reward_of_each_agent)
+        return PerfectSpeakerTeam(self.speakers, self.evidence == "split", self.reward_of_each_agent, self.noise)
 
     def outcome_by_decision_rule(self) -> Mapping[str, MeanEpisodeOutcome]:
-        """Return decision rule -> exact mean outcome on the held-out problems under perfect speakers.
+        """Return decision rule -> exact mean outcome on the held-out problems under perfect speakers, whose utterances
+        lose words if there is `noise`.
 
         Rules: `best_choices`: the best joint choice on every problem; `best_constant`: the best constant joint choice;
         the six actions: all agents always choose this action; `random`: uniform choices. Raises ValueError unless
@@ -166,7 +167,8 @@ class CommunicationGame(TextGame):
 
     An agent hears the new answers of its predecessors in the graph, and their earlier moves. An agent without an edge
     is silent in this round unless its answer counts. The team's answer is the majority's (in a tie, the first agent's)
-    or the respondent's. The common reward is `accuracy` * correct - `cost` * min(words / `budget`, 1).
+    or the respondent's. The common reward is `accuracy` * correct - `cost` * min(words / `budget`, 1); the cost of a
+    round's words is paid at the end of the round.
     """
 
     name = "communication"
@@ -221,6 +223,8 @@ class CommunicationGame(TextGame):
         self._chosen: Counter[str] = Counter()
         self._heard_counts: dict[Edge, int] = {}
         """(speaker, listener) -> number of the speaker's moves that the listener has heard, this round included."""
+        self._charged = 0.0
+        """(Negative) cost of communication that every agent has paid so far."""
         self._choosing, self._stage, self._later_stages, self._correct = True, self.edge_choosing_agents, [], False
         return self.edge_choosing_agents[0]
 
@@ -308,23 +312,30 @@ class CommunicationGame(TextGame):
                 self._gates[speaker] = tuple(sorted(map(steps.__getitem__, requesters)))
         if not self._stage and self._later_stages:
             self._stage = self._later_stages.pop(0)
-        elif not self._stage and len(self.graphs) < self.config.rounds:
-            self._choosing, self._stage = True, self.edge_choosing_agents
+        elif not self._stage:
+            self._charge_for_words()
+            if len(self.graphs) < self.config.rounds:
+                self._choosing, self._stage = True, self.edge_choosing_agents
         if self._stage:
             return self._stage[0]
         answers = Counter(self.answers[speaker] for speaker in self._answering)
         # Among equally frequent answers, `most_common` returns the answer of the earliest agent.
         self._correct = answers.most_common(1)[0][0] == normalize_spaces(self.dealt_problem.answer)
-        # `reward_of_each_agent(False, …)` contains no accuracy: it is the (negative) cost of communication alone.
-        accuracy, cost = (
-            self.config.accuracy * self._correct,
-            self.config.reward_of_each_agent(False, self.communication_word_count()),
-        )
+        accuracy = self.config.accuracy * self._correct
         whose = "most common answer" if self.config.answer == "majority" else f"answer of {self._answering[0]}"
         self.add_rewards(dict.fromkeys(self.seats, accuracy), "accuracy", f"{whose} against the right one")
-        cause = f"{self.communication_word_count()} words of a budget of {self.config.budget}"
-        self.add_rewards(dict.fromkeys(self.seats, cost), "cost", cause)
         return {}
+
+    def _charge_for_words(self) -> None:
+        """Charge every agent for the words of the round that ends, so that a round's reward contains no earlier cost.
+
+        The charges of all rounds add up to `reward_of_each_agent(False, words)`, the cost of all words.
+        """
+        words = self.communication_word_count()
+        total = self.config.reward_of_each_agent(False, words)
+        cause = f"{words} words of a budget of {self.config.budget}"
+        self.add_rewards(dict.fromkeys(self.seats, total - self._charged), "cost", cause)
+        self._charged = total
 
     def episode_measures(self) -> EpisodeMeasuresAndNewStarts:
         """Return the measures of the episode.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import chain, product
+from math import fsum
 from statistics import fmean
 from typing import NamedTuple
 
@@ -12,7 +14,7 @@ import numpy.typing as npt
 
 from marl.core.types import Problem
 from marl.games.communication_graph import COMMUNICATION_ACTIONS, Edge, build_communication_graph, speaking_order
-from marl.games.split_evidence import EvidenceInParts
+from marl.games.split_evidence import NOTHING, EvidenceInParts
 from marl.text.word_count import count_words
 
 JointAction = tuple[str, ...]
@@ -22,7 +24,7 @@ SpeakersOfGraph = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class MeanEpisodeOutcome(NamedTuple):
-    """Mean outcome of a decision rule over several problems, or its outcome on one problem."""
+    """Mean outcome of a decision rule over several problems, or its (expected) outcome on one problem."""
 
     value: float
     """Mean reward of each agent."""
@@ -40,14 +42,18 @@ class PerfectSpeakerTeam:
     A speaker says the answer if it knows all needed parts, else the needed parts that it knows. The outcome of a
     joint choice depends only on its graph, so each graph is played once. An utterance depends only on the speaker and
     the texts that it hears, so each is made once per problem, not once per graph: six agents have 17,277 graphs.
+    Under noise, the outcome of a graph is its expectation over all combinations of lost words.
     """
 
-    def __init__(self, team: Sequence[str], split: bool, payment: Callable[[bool, int], float]) -> None:
+    def __init__(
+        self, team: Sequence[str], split: bool, payment: Callable[[bool, int], float], noise: float = 0.0
+    ) -> None:
         """Enumerate all joint choices of `team`.
 
-        `split`: True if the evidence is dealt out among the agents; `payment` maps (success, words) to the reward.
+        `split`: True if the evidence is dealt out among the agents; `payment` maps (success, words) to the reward;
+        `noise`: probability that an utterance loses a word.
         """
-        self.team, self._split, self._payment = tuple(team), split, payment
+        self.team, self._split, self._payment, self._noise = tuple(team), split, payment, noise
         self._joint_actions: list[JointAction] = list(product(COMMUNICATION_ACTIONS, repeat=len(team)))
         graph_index_by_edges: dict[frozenset[Edge], int] = {}
         self._speakers_by_graph: list[SpeakersOfGraph] = []
@@ -109,24 +115,64 @@ class PerfectSpeakerTeam:
         """Return the outcome of one round with each graph, [graph, field of `MeanEpisodeOutcome`]."""
         respondent = evidence.agent_that_must_answer(self.team)
         parts = {agent: evidence.part_names_dealt_to(agent, self.team, self._split) for agent in self.team}
-        spoken: dict[tuple[str, tuple[str, ...]], tuple[str, int]] = {}
-        """(speaker, texts that it hears) -> (its utterance, number of words spoken and heard by it)"""
+
+        @cache
+        def play_turn(speaker: str, heard_texts: tuple[str, ...]) -> list[tuple[float, str, int]]:
+            """Return (probability, utterance, words spoken and heard) of each way in which noise may alter a turn."""
+            utterance = evidence.perfect_utterance(parts[speaker], heard_texts, answer)
+            heard_words = sum(map(count_words, heard_texts))
+            return [(p, text, heard_words + count_words(text)) for p, text in noisy_utterances(utterance, self._noise)]
+
         rows: list[MeanEpisodeOutcome] = []
         for speakers, edge_count in zip(self._speakers_by_graph, self._edge_counts, strict=True):
-            utterances, words = dict[str, str](), 0
-            # A respondent without an edge speaks, too: if it has edges, its second turn is skipped.
-            for speaker, heard_agents in (*speakers, (respondent, ())):
-                if speaker in utterances:
-                    continue
-                turn = speaker, tuple(utterances[agent] for agent in heard_agents)
-                if turn not in spoken:
-                    utterance = evidence.perfect_utterance(parts[speaker], turn[1], answer)
-                    spoken[turn] = utterance, sum(map(count_words, (utterance, *turn[1])))
-                utterances[speaker], turn_words = spoken[turn]
-                words += turn_words
-            correct = utterances[respondent] == answer
-            rows.append(MeanEpisodeOutcome(self._payment(correct, words), float(correct), words, edge_count))
+            # A respondent without an edge speaks, too.
+            turns = speakers if any(agent == respondent for agent, _ in speakers) else (*speakers, (respondent, ()))
+            rounds = _play_graph(turns, play_turn)
+            correct = [played.utterances[respondent] == answer for played in rounds]
+            value = fsum(
+                r.probability * self._payment(right, r.words) for r, right in zip(rounds, correct, strict=True)
+            )
+            success = fsum(r.probability for r, right in zip(rounds, correct, strict=True) if right)
+            words = fsum(r.probability * r.words for r in rounds)
+            rows.append(MeanEpisodeOutcome(value, success, words, edge_count))
         return np.array(rows, dtype=np.float64)
+
+
+class _PlayedRound(NamedTuple):
+    """A way in which noise may alter a round with a given graph."""
+
+    probability: float
+    utterances: Mapping[str, str]
+    """Speaker -> its utterance."""
+    words: int
+    """Number of words spoken and heard by all agents."""
+
+
+def _play_graph(
+    turns: SpeakersOfGraph, play_turn: Callable[[str, tuple[str, ...]], Sequence[tuple[float, str, int]]]
+) -> list[_PlayedRound]:
+    """Return all ways in which noise may alter a round with the speakers `turns`.
+
+    `play_turn` maps a speaker and the texts that it hears to (probability, utterance, words spoken and heard).
+    """
+    rounds = [_PlayedRound(1.0, {}, 0)]
+    for speaker, heard_agents in turns:
+        extended: list[_PlayedRound] = []
+        for probability, utterances, words in rounds:
+            for share, text, turn_words in play_turn(speaker, tuple([utterances[agent] for agent in heard_agents])):
+                extended.append(_PlayedRound(probability * share, {**utterances, speaker: text}, words + turn_words))
+        rounds = extended
+    return rounds
+
+
+def noisy_utterances(utterance: str, noise: float) -> list[tuple[float, str]]:
+    """Return (probability, text) of what is left of `utterance` if it loses a word, drawn at random, with probability
+    `noise` (erasure channel); an utterance of a single word leaves `none`."""
+    if not noise:
+        return [(1.0, utterance)]
+    words = utterance.split()
+    shorter = [" ".join([*words[:index], *words[index + 1 :]]) or NOTHING for index in range(len(words))]
+    return [(1 - noise, utterance), *[(noise / len(words), text) for text in shorter]]
 
 
 def _mean_of_outcomes(outcomes: Sequence[Sequence[float]]) -> MeanEpisodeOutcome:

@@ -315,11 +315,23 @@ def test_everybody_is_paid_for_accuracy_and_for_words_said_and_heard() -> None:
     assert game.episode_measures().measures == pytest.approx(measures)
 
 
-def test_what_was_heard_late_is_paid_for_like_the_rest() -> None:
-    game = advanced(config(agents=2, budget=100).build(), "alone", "alone", "4", "4 or 5", "query", "alone", "4", "4")
-    # said: 4 choices, 1 + 3 + 1 + 1; heard: alone, 4 or 5, alone, 4
-    assert game.communication_word_count() == 4 + 6 + 6
-    assert game.reward_components["agent_1"]["cost"] == pytest.approx(-0.1 * 16 / 100)
+def test_each_round_costs_its_own_words_and_what_was_heard_late_is_paid_for_like_the_rest() -> None:
+    game = advanced(config(agents=2, budget=100).build(), "alone", "alone", "4", "4 or 5")
+    # said: 2 choices, 1 + 3
+    assert game.reward_components["agent_1"] == pytest.approx({"cost": -0.1 * 6 / 100})
+    for move in ("query", "alone", "4", "4"):
+        game.step(move)
+    # said in round 2: 2 choices, 1 + 1; heard: alone, 4 or 5, alone, 4
+    assert game.communication_word_count() == 6 + 4 + 6
+    assert game.reward_components["agent_1"] == pytest.approx({"cost": -0.1 * 10 / 100, "accuracy": 1.0})
+
+
+def test_the_costs_of_all_rounds_together_are_bounded() -> None:
+    game = advanced(config(agents=2, cost=0.3, budget=8).build(), "alone", "alone", "4", "4 or 5")
+    assert game.rewards["agent_1"] == pytest.approx(-0.3 * 6 / 8)
+    for move in ("query", "alone", "5", "4"):
+        game.step(move)
+    assert game.reward_components["agent_1"]["cost"] == pytest.approx(-0.3 * 2 / 8)
 
 
 def test_the_price_of_talk_is_bounded() -> None:

@@ -4,6 +4,7 @@ import math
 import random
 import re
 from itertools import chain, combinations
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -148,6 +149,34 @@ def test_what_three_can_reach_is_what_one_works_out_by_hand() -> None:
     assert figures["broadcast"].edges == 3
     assert figures["query"].edges == 2
     assert figures["best_choices"].value > max(figures[action].value for action in COMMUNICATION_ACTIONS) + 0.4
+
+
+def test_what_noise_costs_two_speakers_is_what_one_works_out_by_hand() -> None:
+    noisy = PerfectSpeakerTeam(("speaker_0", "speaker_1"), True, lambda correct, words: correct - words / 30, 0.1)
+    parts = {"a": "a1", "b": "b2"}
+    facts = {"evidence": {"parts": parts, "needs": ["a", "b"], "respondent": "a"}}
+    outcome = noisy.mean_outcomes_of_decision_rules([Problem("", "", "a1 b2", facts=facts)])["best_choices"]
+    # Neither `b2` (.9) nor a word of the answer (.9) may be lost. Said and heard: 1 + 1 words, which `none` has, too;
+    # and the answer's two, or one if either speaker loses a word.
+    words = 2 + 0.81 * 2 + 0.19 * 1
+    assert outcome == pytest.approx((0.81 - words / 30, 0.81, words, 1.0))
+
+
+def test_under_noise_the_enumeration_is_what_the_game_pays_on_average() -> None:
+    settings = config(4, noise=0.3)
+    choices = ("query", "debate", "alone", "broadcast")
+    game = settings.build()
+    game.reset(0, {"split": "held_out", "index": 3})
+    expected = settings.perfect_speaker_team.outcome_by_joint_action(game.dealt_problem)[choices]
+    rewards = []
+    for seed in range(4000):
+        game.reset(seed, {"split": "held_out", "index": 3})
+        for choice in choices:
+            game.step(choice)
+        played_perfectly(game)
+        rewards.append(game.rewards["speaker_0"])
+    # Rewards lie between -.5 and 1, so their mean over 4,000 episodes has a standard error of at most .012.
+    assert fmean(rewards) == pytest.approx(expected.value, abs=4 * 0.012)
 
 
 def without_d(problem: Problem) -> Problem:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import networkx as nx
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -99,18 +99,31 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
             return players
         return players | {"best_choices": BestJointChoices(game=self)}
 
+    def best_choice_in_state(self, state: str) -> str | None:
+        """Return the action of an agent with information state `state` in the best joint choice, or None if no problem
+        leads to this state; raises ValueError unless `can_enumerate_joint_choices`."""
+        # Held-out problems come first: they are fewer, and enumerating a problem under noise takes a second.
+        splits: tuple[Split, ...] = ("held_out", "train")
+        for split in splits:
+            if split not in self._best_choices:
+                self._best_choices[split] = self._best_choice_by_state(split)
+            if state in self._best_choices[split]:
+                return self._best_choices[split][state]
+        return None
+
     @cached_property
-    def best_choice_by_state(self) -> Mapping[str, str]:
-        """Information state of an agent that chooses -> its action in the best joint choice; raises ValueError unless
-        `can_enumerate_joint_choices`."""
+    def _best_choices(self) -> dict[str, Mapping[str, str]]:
+        """Split -> (information state of an agent that chooses -> its action), for splits enumerated so far."""
+        return {}
+
+    def _best_choice_by_state(self, split: Split) -> Mapping[str, str]:
         choice_by_state: dict[str, str] = {}
         game = self.build()
-        for split in get_args(Split):
-            for index in range(self.task_problems.problem_count(split)):
-                game.reset(0, {"split": split, "index": index})
-                best_choices = self.perfect_speaker_team.best_joint_action(game.dealt_problem)
-                for chooser, choice in zip(self.edge_choosing_agents, best_choices, strict=True):
-                    choice_by_state[game.infos[chooser]["state"]] = choice
+        for index in range(self.task_problems.problem_count(split)):
+            game.reset(0, {"split": split, "index": index})
+            best_choices = self.perfect_speaker_team.best_joint_action(game.dealt_problem)
+            for chooser, choice in zip(self.edge_choosing_agents, best_choices, strict=True):
+                choice_by_state[game.infos[chooser]["state"]] = choice
         return choice_by_state
 
     @property
@@ -158,7 +171,7 @@ class BestJointChoices(ScriptedConfig):
 
     def move_probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
         """Return probability 1 for the best action, or equal probabilities in a state without a known choice."""
-        choice = self.game.best_choice_by_state.get(state)
+        choice = self.game.best_choice_in_state(state)
         return {choice: 1.0} if choice else dict.fromkeys(moves, 1 / len(moves))
 
 

@@ -166,13 +166,14 @@ def _play_graph(
 
 
 def noisy_utterances(utterance: str, noise: float) -> list[tuple[float, str]]:
-    """Return (probability, text) of what is left of `utterance` if it loses a word, drawn at random, with probability
-    `noise` (erasure channel); an utterance of a single word leaves `none`."""
-    if not noise:
-        return [(1.0, utterance)]
+    """Return (probability, text) of what may be left of `utterance`: with probability `noise` it loses a word, drawn at
+    random, and an utterance of a single word leaves `none` (erasure channel)."""
     words = utterance.split()
-    shorter = [" ".join([*words[:index], *words[index + 1 :]]) or NOTHING for index in range(len(words))]
-    return [(1 - noise, utterance), *[(noise / len(words), text) for text in shorter]]
+    probability_of = {utterance: 1 - noise}
+    for index in range(len(words) if noise else 0):
+        shorter = " ".join([*words[:index], *words[index + 1 :]]) or NOTHING
+        probability_of[shorter] = probability_of.get(shorter, 0.0) + noise / len(words)
+    return [(probability, text) for text, probability in probability_of.items()]
 
 
 def _mean_of_outcomes(outcomes: Sequence[Sequence[float]]) -> MeanEpisodeOutcome:

@@ -87,7 +87,7 @@ def comparison(start: EvaluatedPolicies, start_row: str, runs: Sequence[Path], o
     for run in runs:
         rows[run.name] = measured(policies_of_run(run, (), None, best=False), {}, options)[""]
     table = dict(sorted(rows.items(), key=lambda row: row[1]["words"][1]))
-    one_round = game.model_copy(update={"rounds": 1})
+    one_round = game if game.rounds == 1 else game.model_copy(update={"rounds": 1})
     exact = None
     if one_round.can_enumerate_joint_choices:
         exact = {name: each._asdict() for name, each in one_round.outcome_by_decision_rule().items()}

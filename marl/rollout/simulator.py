@@ -372,6 +372,7 @@ class RolloutSimulator(BaseSimulator):
             opened.episode.discard_ineffective_calls(agent, IneffectiveCallsNotice(call.parent, (call.id,)))
             engine.deliver_model_call_answer(call.id, CompletionFailure("aborted", str(error)))
             return
+        self.router.mark_as_call_of_program(ticket)
         opened.calls[agent, call.id] = ticket
         opened.requests.add(ticket)
 

@@ -12,6 +12,7 @@ from itertools import chain
 from statistics import fmean, pstdev, stdev
 from typing import ClassVar, Literal
 
+from marl.core.fast_records import fast_record
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId, hashable_prompt
 from marl.protocols import BaselineConfig, Evidence, PeerGroups, SharedProperty
@@ -26,6 +27,7 @@ ROUNDING = 1e-12
 """Relative difference below which numbers are equal."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
 class ComparisonUnit:
     """Turns that are compared as one number, such as an agent's turns in one episode."""
@@ -143,10 +145,10 @@ class PeerGrouping:
 
     def _turns_by_group_and_unit(self, evidence: Evidence, earned: Credit) -> list[Collection[dict[TurnId, Turn]]]:
         """Return (turn id -> turn) for each unit of each group of credited turns."""
-        groups: dict[Hashable, dict[Hashable, dict[TurnId, Turn]]] = {}
+        groups: dict[Hashable, dict[Hashable, dict[TurnId, Turn]]] = defaultdict(lambda: defaultdict(dict))
+        group_key, unit_key = self.group, self.unit
         for trajectory, turn in credited_turns_with_episodes(evidence, earned):
-            units = groups.setdefault(self.group(trajectory, turn), {})
-            units.setdefault(self.unit(trajectory, turn), {})[turn.id] = turn
+            groups[group_key(trajectory, turn)][unit_key(trajectory, turn)][turn.id] = turn
         return [units.values() for units in groups.values()]
 
 
@@ -244,9 +246,10 @@ def group_max(group: ComparisonUnits) -> dict[TurnId, float]:
 
 def credited_turns_with_episodes(evidence: Evidence, earned: Credit) -> Iterator[tuple[Trajectory, Turn]]:
     """Yield every turn in `earned` with its episode, in playing order, except turns of rule-based roles."""
+    rule_based_roles = evidence.rule_based_roles
     for trajectory in evidence.trajectories:
         for turn in trajectory.turns:
-            if turn.id in earned and turn.role not in evidence.rule_based_roles:
+            if turn.id in earned and turn.role not in rule_based_roles:
                 yield trajectory, turn
 
 
@@ -289,4 +292,4 @@ def are_equal_up_to_rounding(numbers: Sequence[float]) -> bool:
 
 def mean_exact_if_equal(numbers: Sequence[float]) -> float:
     """Return the mean of `numbers`; the mean of equal numbers is exactly that number, without rounding."""
-    return numbers[0] if len(set(numbers)) == 1 else fmean(numbers)
+    return numbers[0] if numbers.count(numbers[0]) == len(numbers) else fmean(numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import ClassVar, Literal, Protocol
 
 from marl.core.config import PluginConfig
@@ -60,6 +61,12 @@ class Evidence:
         if self.simulator is None:
             raise ValueError(problem)
         return self.simulator
+
+
+@cache
+def _only(agent: str) -> frozenset[str]:
+    """Return the set of one agent, always the same object, as every episode needs one for each of its agents."""
+    return frozenset({agent})
 
 
 SharedProperty = Literal["start", "prompt", "problem"]
@@ -135,10 +142,7 @@ class AssignConfig(CreditRuleConfig):
         By default, the pool of each agent is its own return. Rule-based agents have no pool.
         """
         returns = trajectory.returns
-        pools: list[tuple[frozenset[str], float]] = []
-        for agent in evidence.non_rule_based_agents(trajectory):
-            pools.append((frozenset({agent}), returns.get(agent, 0.0)))
-        return pools
+        return [(_only(agent), returns.get(agent, 0.0)) for agent in evidence.non_rule_based_agents(trajectory)]
 
     def build(self) -> AssignRule:
         return self  # type: ignore[return-value]

@@ -256,9 +256,9 @@ class Episode:
         for turn, edges in turns:
             self.trajectory.add(turn, edges, edges)
             self._memory[turn.agent].turns.append(turn)
-            before = results.get(turn.agent) or ProgramCallerResult()
-            text, move = turn.completion.text, turn.action or ""
-            results[turn.agent] = before.model_copy(update={"text": text, "move": move, "calls": before.calls + 1})
+            text, move, before = turn.completion.text, turn.action or "", results.get(turn.agent)
+            calls, reported = (before.calls, before.reported) if before else (0, {})
+            results[turn.agent] = ProgramCallerResult(text=text, move=move, calls=calls + 1, reported=reported)
         if not (answer and turns):
             return completion
         program_turn.reads = {

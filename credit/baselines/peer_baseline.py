@@ -105,7 +105,8 @@ class PeerFormula:
                     scale = 1 / ((step_std or stdev(numbers)) + self.epsilon)
             for turn in turns:
                 credit[turn] = subtract_and_scale(earned[turn], centres.get(turn), scale)
-            zeroed |= set(turns) - centres.keys()
+            if len(centres) < len(turns):
+                zeroed.update([turn for turn in turns if turn not in centres])
         return PeerComparison(credit, zeroed, group_count_metrics(len(groups), degenerate))
 
 
@@ -131,16 +132,21 @@ class PeerGrouping:
         for units in self._turns_by_group_and_unit(evidence, earned):
             group: list[ComparisonUnit] = []
             for unit in units:
+                mean = mean_exact_if_equal([earned[turn].value for turn in unit])
                 tokens = sum([len(turn.completion.token_ids) for turn in unit.values()])
-                group.append(ComparisonUnit(mean_credit(unit, earned), tuple(unit), tokens))
+                group.append(ComparisonUnit(mean, tuple(unit), tokens))
             groups.append(group)
+        evidence.compared_groups[self] = earned, list(map(turns_in_group, groups))
         return groups
 
     def compared_turn_groups(self, evidence: Evidence, earned: Credit) -> PeerGroups:
         """Return the groups of turns that are compared with one another, and the property that they share."""
-        groups: list[list[TurnId]] = []
-        for units in self._turns_by_group_and_unit(evidence, earned):
-            groups.append(list(dict.fromkeys(chain.from_iterable(units))))
+        compared, groups = evidence.compared_groups.get(self, ({}, []))
+        if compared is not earned:  # the baseline has not compared this credit
+            groups = [
+                list(dict.fromkeys(chain.from_iterable(units)))
+                for units in self._turns_by_group_and_unit(evidence, earned)
+            ]
         return PeerGroups(self.shared_property, groups)
 
     def _turns_by_group_and_unit(self, evidence: Evidence, earned: Credit) -> list[Collection[dict[TurnId, Turn]]]:

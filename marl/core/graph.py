@@ -104,6 +104,10 @@ class Trajectory:
                 edges[source] = frozenset(kinds)
             else:
                 edges[source] = _SELF if self.turns[source[1]].agent == turn.agent else _HEARD
+        self.add_with_edges(turn, edges)
+
+    def add_with_edges(self, turn: Turn, edges: Mapping[TurnId, frozenset[EdgeKind]]) -> None:
+        """Append `turn`. `edges` maps each turn that it read to the kinds of the edge, and must not change later."""
         self.turns.append(turn)
         self.reads[turn.id] = edges
         self.compressed_line = None

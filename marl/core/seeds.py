@@ -11,7 +11,12 @@ _STEP_OF_EPISODE = re.compile(r"\d{6,}(?=\.)")
 
 def hash_to_seed(*parts: object) -> int:
     """Return a 64-bit seed: the hash of `parts`, such as the run's seed, the purpose and the episode."""
-    return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest(), "little")
+    return hash_text_to_seed("/".join(map(str, parts)))
+
+
+def hash_text_to_seed(text: str) -> int:
+    """Return the 64-bit seed of parts that were joined by slashes to `text` already."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def episode_name_for_seeding(episode_name: str) -> str:

@@ -58,6 +58,8 @@ class RoleRequestBuilder:
         self.instructions = {} if instructions is None else instructions
         self._rewritten: dict[tuple[str, str], RoleConfig] = {}
         """Cache: (role, instructions) -> role with these instructions."""
+        self._reading_roles: dict[tuple[str, str | None], bool] = {}
+        """Cache: (role, instructions or None for its own) -> True if its prompts may contain earlier turns."""
         self._option_texts: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
         """Cache: (role, legal moves) -> text of each legal move."""
         self._tool_roles = frozenset(name for name, role in roles.items() if role.answers_calls)
@@ -87,6 +89,13 @@ class RoleRequestBuilder:
         if (role_name, text) not in self._rewritten:
             self._rewritten[role_name, text] = role.with_instructions(text)
         return self._rewritten[role_name, text]
+
+    def prompts_have_earlier_turns(self, role_name: str) -> bool:
+        """Return True if the role's prompts may contain earlier turns, whose texts then need marks of their origin."""
+        key = role_name, self.instructions.get(role_name)
+        if key not in self._reading_roles:
+            self._reading_roles[key] = not self.current_role(role_name).ignores_earlier_turns
+        return self._reading_roles[key]
 
     def with_greedy_decoding(self) -> RoleRequestBuilder:
         """Return a builder for the same roles at temperature 0."""
@@ -180,23 +189,26 @@ class RoleRequestBuilder:
                 options = {move: role.phrase(move) for move in legal}
                 if is_cached:
                     self._option_texts[role_name, legal] = options
-        tools = tuple([tool.to_function_schema() for tool in role.listed_tools])
-        examples = tuple([replace_surrogates(role.phrase(move)) for move in context.info.get("examples", ())])
+        tools = tuple([tool.to_function_schema() for tool in role.listed_tools]) if role.tools else ()
+        moves = context.info.get("examples")
+        # Every turn makes a request. With names, Python would take twice as long to pass the arguments.
         return Request(
-            policy=role.policy,
-            messages=prompt.texts,
-            sampling=role.sampling,
-            seed=seed,
-            options=options,
-            state=replace_surrogates(without_origins(context.info["state"])),
-            continues=role.continued_ids(context),
-            segments=role.segments,
-            segment_offsets=role.offsets_of_read_segments(context),
-            examples=examples,
-            tools=tools,
-            answer_schema=role.answer_schema if role.sampling.structured == "json" else "",
-            marks=_marks_of_prompt(prompt, context),
-            max_prompt_tokens=role.context.limit if role.context else None,
+            role.policy,
+            prompt.texts,
+            role.sampling,
+            seed,
+            options,
+            replace_surrogates(without_origins(context.info["state"])),
+            role.continued_ids(context),
+            None,  # forced
+            (),  # prefix
+            role.segments,
+            role.offsets_of_read_segments(context),
+            tuple([replace_surrogates(role.phrase(move)) for move in moves]) if moves else (),
+            tools,
+            role.answer_schema if role.sampling.structured == "json" else "",
+            _marks_of_prompt(prompt, context),
+            role.context.limit if role.context else None,
         )
 
 
@@ -246,16 +258,18 @@ def _without_origin_marks(turns: Sequence[Turn]) -> Sequence[Turn]:
 
 def _marks_of_prompt(prompt: PromptWithOrigins, context: PromptContext) -> tuple[SpanFromEarlierTurn, ...]:
     """Return the spans of `prompt` that were made from earlier turns of `context`, sorted by message and offset."""
+    if not (context.played_turns or context.new_turns or context.own_turns or context.read_turns):
+        return ()
     marks: list[SpanFromEarlierTurn] = []
     for index, spans in enumerate(prompt.spans):
         spans_of_turns: list[Span] = []
         for span in spans:
-            begin, end, origin = span
-            if isinstance(origin.source, tuple):
+            begin, end, (source, kind) = span
+            if isinstance(source, tuple):
                 spans_of_turns.append(span)
             else:
-                turns = _possible_origins_of_text(origin.source, origin.kind, context)
-                spans_of_turns += [(begin, end, turn) for turn in turns]
+                for turn in _possible_origins_of_text(source, kind, context):
+                    spans_of_turns.append((begin, end, turn))
         for begin, end, (source, kind) in merge_adjacent_origin_spans(spans_of_turns):
             # Here every source is a turn id, because `_possible_origins_of_text` has replaced all others.
             marks.append(SpanFromEarlierTurn(source, kind, index, begin, end))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from functools import partial
 
 from marl.core.errors import ProgramDivergedError
 from marl.core.graph import Trajectory
-from marl.core.seeds import episode_name_for_seeding, hash_to_seed
+from marl.core.seeds import episode_name_for_seeding, hash_text_to_seed, hash_to_seed
 from marl.core.types import Completion, CompletionFailure, Deal, EdgeKind, Fork, Info, Request, Reward, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import Game, IneffectiveCallsNotice, JudgingRoleConfig, ProgramModelCall, PromptContext
@@ -36,6 +36,7 @@ from marl.rollout.verdict_imitation import imitation_penalties
 from marl.text.origins import origins_of
 
 _DEFAULT_LIMITS = EpisodeLimits()
+_NO_RECORDED_CALLS = RecordedCallAnswers()
 
 
 def step_done_agents_and_check_game_is_over(game: Game) -> bool:
@@ -63,7 +64,7 @@ class Episode:
         """True for agents that read hidden thoughts -> cache of turns with marks of their origin, for their prompts."""
         self._script: PrescribedForkAnswers | None = None
         """Answers of the fork that this episode continues, or None if policies answer everything."""
-        self._recorded_calls = RecordedCallAnswers()
+        self._recorded_calls = _NO_RECORDED_CALLS
         """Answers to programs' model calls that the fork which this episode continues prescribes."""
         self._begin(Trajectory(deal, ""))
         self.played_turns: list[Turn] = []
@@ -94,7 +95,7 @@ class Episode:
         deal, other = self.trajectory.deal, Episode.__new__(Episode)
         other.game, other.casting, other.limits = game, self.casting, self.limits
         other._begin(self.trajectory.copy(replace(deal, seats=seats) if seats else deal))
-        other.played_turns, other._recorded_calls = list(self.played_turns), RecordedCallAnswers()
+        other.played_turns, other._recorded_calls = list(self.played_turns), _NO_RECORDED_CALLS
         other.done, other._script, other._open = self.done, None, {}
         for agent, question in self._open.items():
             inner = other._inner_turns_if_program(question.info, question.reads)
@@ -140,7 +141,9 @@ class Episode:
 
     def play_agent_answer(self, agent: str, answer: Completion | CompletionFailure) -> None:
         """Store the answer of `agent`, and play stored answers as long as the agent to move has one."""
-        if self._replace_full_prompt(agent, answer):
+        # Only a refused prompt, or the prompt after it, may be replaced.
+        is_refused = isinstance(answer, CompletionFailure) or self._open[agent].full is not None
+        if is_refused and self._replace_full_prompt(agent, answer):
             return
         answer = empty_completion_if_failed(answer)
         if not answer.text.isascii():
@@ -166,20 +169,13 @@ class Episode:
             if isinstance(judge := self.casting.roles[role], JudgingRoleConfig):
                 with self._role_guards[role]:
                     spoofs = judge.find_imitated_verdicts(question.request, self.trajectory.turns)
-            turn = Turn(
-                id=(self.trajectory.id, len(self.trajectory.turns)),
-                agent=agent,
-                nth=len(self._memory[agent].turns),
-                attempt=info["attempt"],
-                role=role,
-                request=question.request,
-                completion=completion,
+            if move is not None:
                 # A role that decodes JSON escapes may produce surrogates, which no file can store.
-                action=move if move is None else replace_surrogates(move),
-                problem=info.get("problem", ""),
-                spoofs=spoofs,
-                stage=info.get("stage", ""),
-            )
+                move = replace_surrogates(move)
+            turn_id, nth = (self.trajectory.id, len(self.trajectory.turns)), len(self._memory[agent].turns)
+            attempt, problem, stage = info["attempt"], info.get("problem", ""), info.get("stage", "")
+            # With names, Python would take twice as long to pass the arguments.
+            turn = Turn(turn_id, agent, nth, attempt, role, question.request, completion, move, problem, spoofs, stage)
             self._add_turn_and_step_game(turn, question.reads)
 
     def _replace_full_prompt(self, agent: str, answer: Completion | CompletionFailure) -> bool:
@@ -376,19 +372,14 @@ class Episode:
         hears_thoughts = self.casting.roles[role].hears_thoughts
         if not hears_thoughts:
             unread = list(map(self.casting.without_hidden_thoughts, unread))
-        mark, cache = self.casting.mark_with_origins, self._marked[hears_thoughts]
-        view = PromptContext(
-            agent,
-            observation,
-            info,
-            own_turns=mark(memory.turns, memory.marked, reads_own_turns=True),
-            new_turns=mark(unread, cache),
-            read_turns=mark(memory.read, cache),
-            turns=self.trajectory.turns,
-            played_turns=self.played_turns,
-        )
+        turns_in_prompt: tuple[Sequence[Turn], ...] = (memory.turns, unread, memory.read)
+        if self.casting.prompts_have_earlier_turns(role):
+            mark, cache = self.casting.mark_with_origins, self._marked[hears_thoughts]
+            own_turns = mark(memory.turns, memory.marked, reads_own_turns=True)
+            turns_in_prompt = own_turns, mark(unread, cache), mark(memory.read, cache)
+        view = PromptContext(agent, observation, info, *turns_in_prompt, self.trajectory.turns, self.played_turns)
         count = len(memory.turns)
-        seed = hash_to_seed(self._seed_prefix, agent, count, info["attempt"])
+        seed = hash_text_to_seed(f"{self._seed_prefix}/{agent}/{count}/{info['attempt']}")
         with self._role_guards[role]:
             request = self.casting.build_request(role, view, seed)
             recorded = self._script and self._script.recorded.get((agent, len(memory.turns)))
@@ -410,7 +401,7 @@ class Episode:
         """Return (id of a source turn -> edge kinds) for the turn of `request`, with own turns last."""
         if not (turns := self.trajectory.turns):
             return {}
-        edges: list[tuple[TurnId, EdgeKind]] = [(mark.source, mark.kind) for mark in request.marks]
+        edges: list[tuple[TurnId, EdgeKind]] = [mark[:2] for mark in request.marks]
         if request.continues:
             edges.append((self._memory[agent].turns[-1].id, "self"))
         for step, kind in origins_of(info["state"]):
@@ -422,12 +413,14 @@ class Episode:
         for source, kind in edges:
             earlier = kinds.get(source)
             kinds[source] = earlier | SINGLE_KINDS[kind] if earlier else SINGLE_KINDS[kind]
+        if len(kinds) < 2:
+            return kinds
         return dict(sorted(kinds.items(), key=lambda edge: (turns[edge[0][1]].agent == agent, edge[0][1])))
 
     def _add_turn_and_step_game(self, turn: Turn, source_edges: Mapping[TurnId, frozenset[EdgeKind]]) -> None:
         """Add `turn` with edges from `source_edges` to the trajectory, and step the game with the turn's action."""
         game = self.game
-        self.trajectory.add(turn, source_edges, source_edges)
+        self.trajectory.add_with_edges(turn, source_edges)
         self._memory[turn.agent].turns.append(turn)
         self.played_turns.append(turn)
         self.trajectory.rewards += imitation_penalties(self.casting.roles[turn.role], turn, self.trajectory.turns)

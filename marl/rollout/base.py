@@ -185,8 +185,9 @@ class BaseSimulator(Simulator, ABC):
                 while self._is_in_flight(ticket):
                     self._advance_play(WAIT_S)
             return [self._take_trajectory(ticket) for ticket in tickets]
-        finally:
+        except BaseException:
             self.cancel(tickets)
+            raise
 
     def score_forced_texts(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
         for index, request in enumerate(requests):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from marl.core.errors import EpisodeWithoutOutcomeError, RunError
 from marl.core.graph import Trajectory
@@ -44,11 +43,12 @@ class GameErrorGuard(CallWatchdog):
         super().__init__(lambda: f"{game_name_for_messages(game)} {describe_state()}", deadline_s)
         self._game, self._describe_state = game, describe_state
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        CallWatchdog.__exit__(self, kind, error, tb)
+    def raise_error_of_call(self, error: BaseException) -> None:
+        CallWatchdog.raise_error_of_call(self, error)
         # Ctrl-C is no subclass of Exception and not the game's error, but `sys.exit` in the game's code is.
-        if kind is not None and issubclass(kind, (Exception, SystemExit)) and kind is not EpisodeWithoutOutcomeError:
-            message = f"{game_name_for_messages(self._game)} raised {kind.__name__}: {error} {self._describe_state()}"
+        if isinstance(error, (Exception, SystemExit)) and type(error) is not EpisodeWithoutOutcomeError:
+            name = type(error).__name__
+            message = f"{game_name_for_messages(self._game)} raised {name}: {error} {self._describe_state()}"
             raise GameError(message) from error
 
 

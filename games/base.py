@@ -13,7 +13,7 @@ from pettingzoo import ParallelEnv
 from pydantic import Field, model_validator
 
 from marl.core.config import Config, choices_hint
-from marl.core.types import EpisodeMeasuresAndNewStarts, Info, Observation
+from marl.core.types import NOTHING_FOUND, EpisodeMeasuresAndNewStarts, Info, Observation
 from marl.games.disguise import Disguise, disguise_results_of_methods
 from marl.games.environments import RenderableGameConfig
 from marl.games.move_space import MoveSpace
@@ -312,7 +312,7 @@ class TextGame(RenderedGame):
 
     def episode_measures(self) -> EpisodeMeasuresAndNewStarts:
         """Return the measures of the finished episode, and the new start states that the game found in it."""
-        return EpisodeMeasuresAndNewStarts()
+        return NOTHING_FOUND
 
     def copy(self, seed: int | None = None) -> Self:
         """Return an independent game in the same state.

@@ -62,6 +62,11 @@ class CallWatchdog:
         if error is not None:
             self.raise_error_of_call(error)
 
+    @property
+    def full_call_name(self) -> str:
+        """Name of the call for the error message: by default the result of `call_name`."""
+        return self.call_name()
+
     def raise_error_of_call(self, error: BaseException) -> None:
         """Raise the error for `error`, which the call raised, or return to let `error` pass unchanged.
 
@@ -72,7 +77,7 @@ class CallWatchdog:
             # The last frame of the traceback is the timer's signal handler; the frame before it was interrupted.
             line = traceback.extract_tb(error.__traceback__)[-2]
             raise CallTimeoutError(
-                f"{self.call_name()} did not come back within {self.limit_s:g} s ({self.setting}); "
+                f"{self.full_call_name} did not come back within {self.limit_s:g} s ({self.setting}); "
                 f"it was at {line.filename}:{line.lineno}, in {line.name}"
             ) from error
 

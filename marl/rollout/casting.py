@@ -14,12 +14,12 @@ from marl.protocols.roles import PromptWithOrigins
 from marl.text.answers import remove_thoughts
 from marl.text.origins import (
     NO_ORIGINS,
+    Origins,
     Span,
     TextOrigin,
     add_origins,
     merge_adjacent_origin_spans,
     swap_recorded_origins,
-    take_recorded_origins,
     without_origins,
 )
 
@@ -172,10 +172,11 @@ class RoleRequestBuilder:
         role = shared.role_for_request(seed)
         # The thread's record of origins is set aside, so that this prompt's origins do not mix with the caller's.
         callers_record = swap_recorded_origins(NO_ORIGINS)
+        origins: Origins | None = NO_ORIGINS
         try:
-            messages, origins = role.messages(context), take_recorded_origins()
+            messages = role.messages(context)
         finally:
-            swap_recorded_origins(callers_record)
+            origins = swap_recorded_origins(callers_record)
         # If the role's code compares or formats a text, its span is lost, and its origins mark all messages.
         if origins:
             messages = [message._replace(content=add_origins(message.content, origins)) for message in messages]
@@ -270,7 +271,9 @@ def _marks_of_prompt(prompt: PromptWithOrigins, context: PromptContext) -> tuple
             else:
                 for turn in _possible_origins_of_text(source, kind, context):
                     spans_of_turns.append((begin, end, turn))
-        for begin, end, (source, kind) in merge_adjacent_origin_spans(spans_of_turns):
+        if len(spans_of_turns) > 1:
+            spans_of_turns = merge_adjacent_origin_spans(spans_of_turns)
+        for begin, end, (source, kind) in spans_of_turns:
             # Here every source is a turn id, because `_possible_origins_of_text` has replaced all others.
             marks.append(SpanFromEarlierTurn(source, kind, index, begin, end))  # type: ignore[arg-type]
     return tuple(marks)
@@ -284,7 +287,8 @@ def _possible_origins_of_text(step: int | None, kind: EdgeKind, context: PromptC
     if step is not None:
         turn = context.played_turns[step]
         return [TextOrigin(turn.id, "self" if kind == "told" and turn.agent == context.agent else kind)]
-    origins = [TextOrigin(turn.id, "told") for turn in _without_origin_marks(context.new_turns)]
+    new_turns = _without_origin_marks(context.new_turns) if context.new_turns else ()
+    origins = [TextOrigin(turn.id, "told") for turn in new_turns]
     if context.own_turns and context.agent in context.info["hears"]:
         origins.append(TextOrigin(_without_origin_marks(context.own_turns)[-1].id, "self"))
     return origins

@@ -60,7 +60,7 @@ class Episode:
         self._open: dict[str, PendingTurn] = {}
         """Agent -> its turn that is not played yet."""
         self._memory = {agent: OwnAndReadTurns() for agent in deal.seats}
-        self._marked: dict[bool, dict[TurnId, Turn]] = {False: {}, True: {}}
+        self._marked: dict[bool, dict[TurnId, Turn]] = {}
         """True for agents that read hidden thoughts -> cache of turns with marks of their origin, for their prompts."""
         self._script: PrescribedForkAnswers | None = None
         """Answers of the fork that this episode continues, or None if policies answer everything."""
@@ -374,7 +374,7 @@ class Episode:
             unread = list(map(self.casting.without_hidden_thoughts, unread))
         turns_in_prompt: tuple[Sequence[Turn], ...] = (memory.turns, unread, memory.read)
         if self.casting.prompts_have_earlier_turns(role):
-            mark, cache = self.casting.mark_with_origins, self._marked[hears_thoughts]
+            mark, cache = self.casting.mark_with_origins, self._marked.setdefault(hears_thoughts, {})
             own_turns = mark(memory.turns, memory.marked, reads_own_turns=True)
             turns_in_prompt = own_turns, mark(unread, cache), mark(memory.read, cache)
         view = PromptContext(agent, observation, info, *turns_in_prompt, self.trajectory.turns, self.played_turns)
@@ -394,8 +394,9 @@ class Episode:
         if prefix or deal.purpose != request.purpose:
             request = replace(request, purpose=deal.purpose, prefix=prefix)
         memory.read += unread
-        reads = self._edge_kinds_by_source_turn(agent, request, info)
-        return PendingTurn(request, info, reads, inner=self._inner_turns_if_program(info, reads))
+        pending = PendingTurn(request, info, self._edge_kinds_by_source_turn(agent, request, info))
+        pending.inner = self._inner_turns_if_program(info, pending.reads) if "callers" in info else None
+        return pending
 
     def _edge_kinds_by_source_turn(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return (id of a source turn -> edge kinds) for the turn of `request`, with own turns last."""
@@ -423,7 +424,9 @@ class Episode:
         self.trajectory.add_with_edges(turn, source_edges)
         self._memory[turn.agent].turns.append(turn)
         self.played_turns.append(turn)
-        self.trajectory.rewards += imitation_penalties(self.casting.roles[turn.role], turn, self.trajectory.turns)
+        if turn.spoofs:
+            role = self.casting.roles[turn.role]
+            self.trajectory.rewards += imitation_penalties(role, turn, self.trajectory.turns)
         with self._game_guard:
             game.step(turn.action or "")
             if game.reward_components:

@@ -177,7 +177,8 @@ class RequestRouter:
                 # A request may be gone: an earlier answer may have ended its episode, which cancels its requests.
                 if request := self._pop_open_request(ticket):
                     of_worker = isinstance(self._engines[request.engine_id], WorkerProcessEngine)
-                    self.failures.record_answer(request.policy, answer, from_worker_process=of_worker)
+                    if of_worker or isinstance(answer, CompletionFailure):
+                        self.failures.record_answer(request.policy, answer, from_worker_process=of_worker)
                     request.deliver(ticket, answer)
 
     def open_requests_by_policy(self) -> Counter[str]:

@@ -263,32 +263,39 @@ def _marks_of_prompt(prompt: PromptWithOrigins, context: PromptContext) -> tuple
         return ()
     marks: list[SpanFromEarlierTurn] = []
     for index, spans in enumerate(prompt.spans):
+        if len(spans) == 1 and spans[0][2].source is None:
+            # The observation of a game that marks no sources is one span with all sources, so nothing is to be merged.
+            begin, end, (_, kind) = spans[0]
+            for source, source_kind in sorted(_possible_sources_of_text(None, kind, context)):
+                marks.append(SpanFromEarlierTurn(source, source_kind, index, begin, end))
+            continue
         spans_of_turns: list[Span] = []
         for span in spans:
             begin, end, (source, kind) = span
             if isinstance(source, tuple):
                 spans_of_turns.append(span)
             else:
-                for turn in _possible_origins_of_text(source, kind, context):
-                    spans_of_turns.append((begin, end, turn))
-        if len(spans_of_turns) > 1:
-            spans_of_turns = merge_adjacent_origin_spans(spans_of_turns)
-        for begin, end, (source, kind) in spans_of_turns:
-            # Here every source is a turn id, because `_possible_origins_of_text` has replaced all others.
+                for source_and_kind in _possible_sources_of_text(source, kind, context):
+                    spans_of_turns.append((begin, end, TextOrigin(*source_and_kind)))
+        for begin, end, (source, kind) in merge_adjacent_origin_spans(spans_of_turns):
+            # Here every source is a turn id, because `_possible_sources_of_text` has replaced all others.
             marks.append(SpanFromEarlierTurn(source, kind, index, begin, end))  # type: ignore[arg-type]
     return tuple(marks)
 
 
-def _possible_origins_of_text(step: int | None, kind: EdgeKind, context: PromptContext) -> list[TextOrigin]:
-    """Return the turn that the game's step number `step` played, as an origin of the edge kind `kind`.
+def _possible_sources_of_text(
+    step: int | None, kind: EdgeKind, context: PromptContext
+) -> list[tuple[TurnId, EdgeKind]]:
+    """Return the id of the turn that the game's step number `step` played, with the edge kind `kind`.
 
-    If `step` is None, return all turns that a text of unknown origin may depend on.
+    If `step` is None, return all turns that a text of unknown origin may depend on, with their edge kinds.
     """
     if step is not None:
         turn = context.played_turns[step]
-        return [TextOrigin(turn.id, "self" if kind == "told" and turn.agent == context.agent else kind)]
-    new_turns = _without_origin_marks(context.new_turns) if context.new_turns else ()
-    origins = [TextOrigin(turn.id, "told") for turn in new_turns]
+        return [(turn.id, "self" if kind == "told" and turn.agent == context.agent else kind)]
+    sources: list[tuple[TurnId, EdgeKind]] = []
+    for turn in _without_origin_marks(context.new_turns):
+        sources.append((turn.id, "told"))
     if context.own_turns and context.agent in context.info["hears"]:
-        origins.append(TextOrigin(_without_origin_marks(context.own_turns)[-1].id, "self"))
-    return origins
+        sources.append((_without_origin_marks(context.own_turns)[-1].id, "self"))
+    return sources

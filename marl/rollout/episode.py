@@ -117,9 +117,10 @@ class Episode:
         has_played = True
         while has_played and not self.done:
             self._make_pending_turns()
-            unsent = [(agent, question) for agent, question in self._open.items() if not question.sent]
             has_played = False
-            for agent, question in unsent:
+            for agent, question in list(self._open.items()):
+                if question.sent:
+                    continue
                 question.sent = True
                 if not self._script:
                     requests.append((agent, question.request))
@@ -142,10 +143,10 @@ class Episode:
     def play_agent_answer(self, agent: str, answer: Completion | CompletionFailure) -> None:
         """Store the answer of `agent`, and play stored answers as long as the agent to move has one."""
         # Only a refused prompt, or the prompt after it, may be replaced.
-        is_refused = isinstance(answer, CompletionFailure) or self._open[agent].full is not None
-        if is_refused and self._replace_full_prompt(agent, answer):
-            return
-        answer = empty_completion_if_failed(answer)
+        if isinstance(answer, CompletionFailure) or self._open[agent].full:
+            if self._replace_full_prompt(agent, answer):
+                return
+            answer = empty_completion_if_failed(answer)
         if not answer.text.isascii():
             answer = replace(answer, text=replace_surrogates(answer.text))
         self._open[agent].answer = answer
@@ -370,7 +371,7 @@ class Episode:
             unread.sort(key=lambda turn: turn.id[1])
         role = deal.seats[agent]
         hears_thoughts = self.casting.roles[role].hears_thoughts
-        if not hears_thoughts:
+        if unread and not hears_thoughts:
             unread = list(map(self.casting.without_hidden_thoughts, unread))
         turns_in_prompt: tuple[Sequence[Turn], ...] = (memory.turns, unread, memory.read)
         if self.casting.prompts_have_earlier_turns(role):

@@ -57,7 +57,8 @@ class CallWatchdog:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if get_ident() == _MAIN_THREAD:
             _active.pop()
-            if _active:
+            # An unlimited watchdog, such as the one around a simulator's engines, never reads its time.
+            if _active and _active[-1].limit_s != math.inf:
                 _active[-1].started = monotonic()
         if error is not None:
             self.raise_error_of_call(error)

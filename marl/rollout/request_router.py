@@ -6,10 +6,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from operator import itemgetter
-from typing import NamedTuple
 
 from marl.core.types import Completion, CompletionFailure, Request, Ticket
 from marl.core.watchdog import CallWatchdog
@@ -43,7 +42,8 @@ ProgramCall = tuple[ModelCallingEngine, ProgramModelCall | IneffectiveCallsNotic
 """(engine that runs a program, call of the program)."""
 
 
-class _OpenRequest(NamedTuple):
+@dataclass(slots=True)
+class _OpenRequest:
     """Request without an answer so far."""
 
     policy: str

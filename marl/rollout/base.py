@@ -185,9 +185,8 @@ class BaseSimulator(Simulator, ABC):
                 while self._is_in_flight(ticket):
                     self._advance_play(WAIT_S)
             return [self._take_trajectory(ticket) for ticket in tickets]
-        except BaseException:
+        finally:
             self.cancel(tickets)
-            raise
 
     def score_forced_texts(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
         for index, request in enumerate(requests):

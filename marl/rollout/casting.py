@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple, overload
 
 from marl.core.config import Sampling
-from marl.core.types import EdgeKind, Message, Request, SpanFromEarlierTurn, Turn, TurnId
+from marl.core.types import EdgeKind, Message, Purpose, Request, SpanFromEarlierTurn, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import PromptContext, RoleConfig
 from marl.protocols.roles import PromptWithOrigins
@@ -163,10 +163,18 @@ class RoleRequestBuilder:
             marks=prompt.marks,
         )
 
-    def build_request(self, role_name: str, context: PromptContext, seed: int) -> Request:
+    def build_request(
+        self,
+        role_name: str,
+        context: PromptContext,
+        seed: int,
+        policy: str | None = None,
+        purpose: Purpose = "train",
+    ) -> Request:
         """Return the request of role `role_name` with the prompt for `context`. `seed` seeds the sampled tokens.
 
-        Lone surrogates in outside text are replaced, because neither files nor tokenizers accept them.
+        `policy` answers it, or the role's own policy if `policy` is None. Lone surrogates in outside text are replaced,
+        because neither files nor tokenizers accept them.
         """
         shared, legal = self.current_role(role_name), context.info["legal"]
         role = shared.role_for_request(seed)
@@ -194,7 +202,7 @@ class RoleRequestBuilder:
         moves = context.info.get("examples")
         # Every turn makes a request. With names, Python would take twice as long to pass the arguments.
         return Request(
-            role.policy,
+            role.policy if policy is None else policy,
             prompt.texts,
             role.sampling,
             seed,
@@ -210,6 +218,7 @@ class RoleRequestBuilder:
             role.answer_schema if role.sampling.structured == "json" else "",
             _marks_of_prompt(prompt, context),
             role.context.limit if role.context else None,
+            purpose,
         )
 
 

@@ -381,19 +381,17 @@ class Episode:
         view = PromptContext(agent, observation, info, *turns_in_prompt, self.trajectory.turns, self.played_turns)
         count = len(memory.turns)
         seed = hash_text_to_seed(f"{self._seed_prefix}/{agent}/{count}/{info['attempt']}")
+        policy = deal.policies.get(role)
         with self._role_guards[role]:
-            request = self.casting.build_request(role, view, seed)
-            recorded = self._script and self._script.recorded.get((agent, len(memory.turns)))
+            request = self.casting.build_request(role, view, seed, policy, deal.purpose)
+            recorded = self._script and self._script.recorded.get((agent, count))
             if recorded and self.casting.roles[role].role_for_request(seed) is not self.casting.roles[role]:
                 # The seed determines the answer tag, so only the recorded seed can give the recorded prompt.
-                request = self.casting.build_request(role, view, recorded.request.seed)
-                if answer_inputs(request) != answer_inputs(recorded.request):
-                    request = self.casting.build_request(role, view, seed)
-        if role in deal.policies:
-            request = replace(request, policy=deal.policies[role])
-        prefix = self._script.prefixes.get((agent, count), ()) if self._script else ()
-        if prefix or deal.purpose != request.purpose:
-            request = replace(request, purpose=deal.purpose, prefix=prefix)
+                same_prompt = self.casting.build_request(role, view, recorded.request.seed, policy, deal.purpose)
+                if answer_inputs(same_prompt) == answer_inputs(recorded.request):
+                    request = same_prompt
+        if self._script and (prefix := self._script.prefixes.get((agent, count))):
+            request = replace(request, prefix=prefix)
         memory.read += unread
         pending = PendingTurn(request, info, self._edge_kinds_by_source_turn(agent, request, info))
         pending.inner = self._inner_turns_if_program(info, pending.reads) if "callers" in info else None

@@ -325,9 +325,7 @@ class RolloutSimulator(BaseSimulator):
             except SpendingLimitReachedError:
                 self._drop_episode_without_outcome(ticket, None, opened.tokens)
             return
-        if opened.requests:
-            self.cancel([ticket])
-        self._episodes.pop(ticket, None)
+        self.cancel([ticket])
         trajectory = episode.trajectory
         # Only a game whose episode ended is used again, because a game that raised an error may be in any state.
         self._idle[trajectory.deal.game].append(episode.game)

@@ -373,12 +373,15 @@ class Episode:
         hears_thoughts = self.casting.roles[role].hears_thoughts
         if unread and not hears_thoughts:
             unread = list(map(self.casting.without_hidden_thoughts, unread))
-        turns_in_prompt: tuple[Sequence[Turn], ...] = (memory.turns, unread, memory.read)
+        own_turns: Sequence[Turn] = memory.turns
+        new_turns: Sequence[Turn] = unread
+        read_turns: Sequence[Turn] = memory.read
         if self.casting.prompts_have_earlier_turns(role):
             mark, cache = self.casting.mark_with_origins, self._marked.setdefault(hears_thoughts, {})
-            own_turns = mark(memory.turns, memory.marked, reads_own_turns=True)
-            turns_in_prompt = own_turns, mark(unread, cache), mark(memory.read, cache)
-        view = PromptContext(agent, observation, info, *turns_in_prompt, self.trajectory.turns, self.played_turns)
+            own_turns = mark(own_turns, memory.marked, reads_own_turns=True)
+            new_turns, read_turns = mark(unread, cache), mark(read_turns, cache)
+        turns, played_turns = self.trajectory.turns, self.played_turns
+        view = PromptContext(agent, observation, info, own_turns, new_turns, read_turns, turns, played_turns)
         count = len(memory.turns)
         seed = hash_text_to_seed(f"{self._seed_prefix}/{agent}/{count}/{info['attempt']}")
         policy = deal.policies.get(role)

@@ -394,9 +394,7 @@ class RolloutSimulator(BaseSimulator):
     def _submit_request(
         self, request: Request, deliver: AnswerCallback, opened: _OpenEpisode | None = None, agent: str = ""
     ) -> Ticket:
-        """Submit `request` to its policy's engine. `deliver` gets the answer.
-
-        If the request is for a turn of `agent` in the episode `opened`, it may run a program that calls models.
+        """Submit `request`, for a turn of `agent` in `opened` or for no turn, to its engine. `deliver` gets the answer.
 
         Raises:
             SpendingLimitReachedError: if the answer might exceed the simulator's limit.

@@ -13,12 +13,12 @@ from pettingzoo import ParallelEnv
 from pydantic import Field, model_validator
 
 from marl.core.config import Config, choices_hint
-from marl.core.types import EpisodeMeasuresAndNewStarts, Info, Observation
+from marl.core.types import NOTHING_FOUND, EpisodeMeasuresAndNewStarts, Info, Observation
 from marl.games.disguise import Disguise, disguise_results_of_methods
 from marl.games.environments import RenderableGameConfig
 from marl.games.move_space import MoveSpace
 from marl.games.rendering import RenderedGame
-from marl.games.reward_values import validate_reward
+from marl.games.reward_values import MAX_REWARD, validate_reward
 from marl.games.state_copy import IMMUTABLE_TYPES, fast_deepcopy
 from marl.games.text_space import MAX_MOVE_LENGTH, MAX_OBSERVATION_LENGTH, TextSpace
 from marl.games.worst_loss import worst_loss_in_random_play
@@ -300,7 +300,10 @@ class TextGame(RenderedGame):
         `cause` names the rule behind the payment, for records. Raises ValueError if an amount is no finite number.
         """
         for agent, payment in reward_by_agent.items():
-            reward = validate_reward(payment, f"{self.name}: reward {name!r} of {agent!r}")
+            reward = payment
+            # Usual payments are not validated, since the text for a possible error takes longer than this check.
+            if type(payment) is not float or not abs(payment) <= MAX_REWARD:
+                reward = validate_reward(payment, f"{self.name}: reward {name!r} of {agent!r}")
             components = self.reward_components.setdefault(agent, {})
             components[name] = components.get(name, 0.0) + reward
             self.rewards[agent] += reward
@@ -309,7 +312,7 @@ class TextGame(RenderedGame):
 
     def episode_measures(self) -> EpisodeMeasuresAndNewStarts:
         """Return the measures of the finished episode, and the new start states that the game found in it."""
-        return EpisodeMeasuresAndNewStarts()
+        return NOTHING_FOUND
 
     def copy(self, seed: int | None = None) -> Self:
         """Return an independent game in the same state.
@@ -379,20 +382,21 @@ class TextGame(RenderedGame):
         self.infos = {name: {} for name in self.agents}
         together = self.agents_asked_together(agent)
         for member in together:
-            self.infos[member] = Info(
-                legal=self._shown_moves(self._legal if member == agent else self.legal_actions(member)),
-                hears=self.heard_agents(member),
-                together=together,
-                state=self.information_state(member),
-                attempt=illegal_move_count,
-                problem=self.problem_key(),
-                stage=self.stage_name,
-                examples=self._shown_moves(self.example_actions(member)) or (),
-                rules=self.disguise.rules if self.disguise else self.rules,
-                gates=self.step_indices_that_decided_turn(member),
-            )
+            info: Info = {
+                "legal": self._shown_moves(self._legal if member == agent else self.legal_actions(member)),
+                "hears": self.heard_agents(member),
+                "together": together,
+                "state": self.information_state(member),
+                "attempt": illegal_move_count,
+                "problem": self.problem_key(),
+                "stage": self.stage_name,
+                "examples": self._shown_moves(self.example_actions(member)) or (),
+                "rules": self.disguise.rules if self.disguise else self.rules,
+                "gates": self.step_indices_that_decided_turn(member),
+            }
             if (callers := self.example_moves_by_program_caller(member)) is not None:
-                self.infos[member]["callers"] = callers
+                info["callers"] = callers
+            self.infos[member] = info
 
     def _shown_moves(self, moves: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Return `moves` as agents see them: with other names and in another order if the game is disguised."""

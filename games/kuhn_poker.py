@@ -25,6 +25,8 @@ DECK = "JQK"
 DEALS = tuple(first + second for first in DECK for second in DECK if first != second)
 MOVES = {"": ("check", "bet"), "check": ("check", "bet"), "bet": ("fold", "call"), "check bet": ("fold", "call")}
 """Betting of a hand so far -> legal moves. The hand ends as soon as its betting has no entry in this table."""
+MENUS = {betting: f"moves {format_move_menu(moves)}" for betting, moves in MOVES.items()}
+"""Betting of a hand so far -> end of the observation, which lists the moves."""
 
 
 class KuhnEquilibrium(ScriptedConfig):
@@ -99,9 +101,7 @@ class KuhnPoker(TextGame):
 
     def describe_observation(self, agent: str) -> str:
         card = self.cards[AGENTS.index(agent)]
-        menu = format_move_menu(MOVES.get(self.betting, ()))
-        moves = f"moves {menu}" if menu else "over"
-        return f"card {card} . betting {self.betting or 'none'} . {moves}"
+        return f"card {card} . betting {self.betting or 'none'} . {MENUS.get(self.betting, 'over')}"
 
     def information_state(self, agent: str) -> str:
         card = self.cards[AGENTS.index(agent)]

@@ -17,7 +17,7 @@ def validate_reward(reward: Any, error_prefix: str) -> float:
     """
     try:
         # Text is no reward, although float("3") would succeed.
-        number = float(reward) if isinstance(reward, float | int | SupportsFloat) else math.nan
+        number = float(reward) if isinstance(reward, (float, int, SupportsFloat)) else math.nan
     # Arrays and tensors with several elements raise TypeError, ValueError or RuntimeError.
     except (TypeError, ValueError, OverflowError, RuntimeError):
         number = math.nan

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from jinja2 import FileSystemLoader, TemplateError, TemplateNotFound, TemplateSyntaxError, meta
 from pydantic import BeforeValidator, WithJsonSchema, field_validator
@@ -126,8 +127,9 @@ TemplateText = Annotated[
 """Setting that is a jinja2 template, or `{file: PATH}` of a file with a template."""
 
 
-class _RoleTemplates(NamedTuple):
-    """Templates of a role."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _RoleTemplates:
+    """Templates of a role. They are compared by identity, so that they are hashed fast as a part of a cache's key."""
 
     instructions: str
     """Source of the template of the system message."""
@@ -135,12 +137,14 @@ class _RoleTemplates(NamedTuple):
     """Source of the template of the user message."""
     fields: tuple[str, ...]
     """Names of the role's settings that the templates may use."""
+    history_variables: frozenset[str]
+    """Names of the variables about earlier turns that the templates use."""
 
 
 @lru_cache(maxsize=256)
-def _history_variables_used_in(*templates: str) -> frozenset[str]:
-    """Return the names of the variables about earlier turns that the templates use."""
-    return frozenset().union(*map(_template_variables, templates)).intersection(_HISTORY_VARIABLES)
+def _role_templates(instructions: str, prompt: str, fields: tuple[str, ...]) -> _RoleTemplates:
+    variables = _template_variables(instructions) | _template_variables(prompt)
+    return _RoleTemplates(instructions, prompt, fields, variables.intersection(_HISTORY_VARIABLES))
 
 
 def _render_template(template: str, facts: Mapping[str, Any], agent: str) -> str:
@@ -256,7 +260,8 @@ class BaseRole(RoleConfig):
         return role
 
     def messages(self, context: PromptContext) -> tuple[Message, ...]:
-        tools = tuple([(tool.name, tool.description) for tool in self.listed_tools])
+        templates = _role_templates(self.instructions, self.prompt, self.template_fields)
+        tools = tuple([(tool.name, tool.description) for tool in self.listed_tools]) if self.tools else ()
         continued = self.history == "append" and bool(context.own_turns)
         info, observation = context.info, context.observation["text"]
         situation = context.agent, without_origins(observation), info["legal"], info["attempt"], info.get("rules", "")
@@ -268,8 +273,7 @@ class BaseRole(RoleConfig):
         else:
             # A game without marks may use any turn that the agent has not read, so all of these may be origins.
             spans = ((0, len(observation), _UNREAD_TURNS),)
-        templates = _RoleTemplates(self.instructions, self.prompt, self.template_fields)
-        names = _history_variables_used_in(self.instructions, self.prompt)
+        names = templates.history_variables
         if not names:
             return _render_messages_cached(templates, current, spans)
         history: dict[str, Any] = {}
@@ -298,7 +302,8 @@ class BaseRole(RoleConfig):
             or role.role_for_request is not RoleConfig.role_for_request
             or role.offsets_of_read_segments is not RoleConfig.offsets_of_read_segments
         )
-        reads_turns = self.history == "append" or bool(_history_variables_used_in(self.instructions, self.prompt))
+        templates = _role_templates(self.instructions, self.prompt, self.template_fields)
+        reads_turns = self.history == "append" or bool(templates.history_variables)
         return not (has_own_requests or reads_turns)
 
     def continued_ids(self, context: PromptContext) -> tuple[int, ...]:

@@ -53,6 +53,12 @@ def test_each_record_gets_a_default_of_its_own_and_none_can_be_changed() -> None
         Fast("a").size = 1  # type: ignore[misc]
 
 
+def test_a_made_record_is_of_its_class_and_has_no_attributes_of_its_own() -> None:
+    assert type(Fast("a")) is Fast
+    with pytest.raises(TypeError, match="__dict__"):
+        vars(Fast("a"))
+
+
 def test_a_fast_record_is_replaced_pickled_and_read_from_json() -> None:
     record = replace(Fast("a", note="kept"), size=5)
     assert (record.name, record.size, record.note) == ("a", 5, "kept")

@@ -7,7 +7,7 @@ in which it was sampled.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -17,6 +17,9 @@ from marl.core.types import Advantage, Credit, Reward, TurnId
 from marl.credit.assign.edges import EdgeFollowingAssign
 from marl.credit.assign.teams import CreditTeam, TeamAssign, add_single_agent_teams, check_teams_disjoint
 from marl.protocols import AssignConfig, Evidence
+
+_NOTHING = Advantage(0.0)
+"""Credit of a turn whose agent got no reward."""
 
 
 class AgentReturnAssign(AssignConfig):
@@ -34,18 +37,28 @@ class AgentReturnAssign(AssignConfig):
     def __call__(self, evidence: Evidence) -> Credit:
         credit: Credit = {}
         for trajectory in evidence.trajectories:
-            turns, returns = trajectory.turns, trajectory.returns
-            rewards: dict[TurnId, list[Reward]] = defaultdict(list)
             if self.to_go:
-                # Iterating from the last turn to the first makes each return-to-go a running sum.
-                turns, returns = list(reversed(turns)), {}
-                for reward in trajectory.rewards:
-                    rewards[reward.turn].append(reward)
-            for turn in turns:
-                for reward in rewards.get(turn.id, ()):
-                    returns[reward.agent] = returns.get(reward.agent, 0.0) + reward.value
-                credit.setdefault(turn.id, Advantage(returns.get(turn.agent, 0.0)))
+                for turn, return_to_go in _returns_to_go(trajectory):
+                    credit.setdefault(turn, Advantage(return_to_go))
+                continue
+            # All turns of an agent share one object: building one for each turn takes a third of the rule's time.
+            earned = {agent: Advantage(agent_return) for agent, agent_return in trajectory.returns.items()}
+            for turn in trajectory.turns:
+                credit.setdefault(turn.id, earned.get(turn.agent, _NOTHING))
         return credit
+
+
+def _returns_to_go(trajectory: Trajectory) -> Iterator[tuple[TurnId, float]]:
+    """Yield (turn id, sum of its agent's rewards from this turn on) for each turn, from the last to the first."""
+    rewards: dict[TurnId, list[Reward]] = defaultdict(list)
+    for reward in trajectory.rewards:
+        rewards[reward.turn].append(reward)
+    # Iterating from the last turn to the first makes each return-to-go a running sum.
+    returns: dict[str, float] = {}
+    for turn in reversed(trajectory.turns):
+        for reward in rewards.get(turn.id, ()):
+            returns[reward.agent] = returns.get(reward.agent, 0.0) + reward.value
+        yield turn.id, returns.get(turn.agent, 0.0)
 
 
 class FullTeamRewardAssign(TeamAssign):

@@ -12,6 +12,7 @@ from itertools import chain
 from statistics import fmean, pstdev, stdev
 from typing import ClassVar, Literal
 
+from marl.core.fast_records import fast_record
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId, hashable_prompt
 from marl.protocols import BaselineConfig, Evidence, PeerGroups, SharedProperty
@@ -26,6 +27,7 @@ ROUNDING = 1e-12
 """Relative difference below which numbers are equal."""
 
 
+@fast_record
 @dataclass(frozen=True, slots=True)
 class ComparisonUnit:
     """Turns that are compared as one number, such as an agent's turns in one episode."""
@@ -103,7 +105,8 @@ class PeerFormula:
                     scale = 1 / ((step_std or stdev(numbers)) + self.epsilon)
             for turn in turns:
                 credit[turn] = subtract_and_scale(earned[turn], centres.get(turn), scale)
-            zeroed |= set(turns) - centres.keys()
+            if len(centres) < len(turns):
+                zeroed.update([turn for turn in turns if turn not in centres])
         return PeerComparison(credit, zeroed, group_count_metrics(len(groups), degenerate))
 
 
@@ -129,24 +132,29 @@ class PeerGrouping:
         for units in self._turns_by_group_and_unit(evidence, earned):
             group: list[ComparisonUnit] = []
             for unit in units:
+                mean = mean_exact_if_equal([earned[turn].value for turn in unit])
                 tokens = sum([len(turn.completion.token_ids) for turn in unit.values()])
-                group.append(ComparisonUnit(mean_credit(unit, earned), tuple(unit), tokens))
+                group.append(ComparisonUnit(mean, tuple(unit), tokens))
             groups.append(group)
+        evidence.compared_groups[self] = earned, list(map(turns_in_group, groups))
         return groups
 
     def compared_turn_groups(self, evidence: Evidence, earned: Credit) -> PeerGroups:
         """Return the groups of turns that are compared with one another, and the property that they share."""
-        groups: list[list[TurnId]] = []
-        for units in self._turns_by_group_and_unit(evidence, earned):
-            groups.append(list(dict.fromkeys(chain.from_iterable(units))))
+        compared, groups = evidence.compared_groups.get(self, ({}, []))
+        if compared is not earned:  # the baseline has not compared this credit
+            groups = [
+                list(dict.fromkeys(chain.from_iterable(units)))
+                for units in self._turns_by_group_and_unit(evidence, earned)
+            ]
         return PeerGroups(self.shared_property, groups)
 
     def _turns_by_group_and_unit(self, evidence: Evidence, earned: Credit) -> list[Collection[dict[TurnId, Turn]]]:
         """Return (turn id -> turn) for each unit of each group of credited turns."""
-        groups: dict[Hashable, dict[Hashable, dict[TurnId, Turn]]] = {}
+        groups: dict[Hashable, dict[Hashable, dict[TurnId, Turn]]] = defaultdict(lambda: defaultdict(dict))
+        group_key, unit_key = self.group, self.unit
         for trajectory, turn in credited_turns_with_episodes(evidence, earned):
-            units = groups.setdefault(self.group(trajectory, turn), {})
-            units.setdefault(self.unit(trajectory, turn), {})[turn.id] = turn
+            groups[group_key(trajectory, turn)][unit_key(trajectory, turn)][turn.id] = turn
         return [units.values() for units in groups.values()]
 
 
@@ -244,9 +252,10 @@ def group_max(group: ComparisonUnits) -> dict[TurnId, float]:
 
 def credited_turns_with_episodes(evidence: Evidence, earned: Credit) -> Iterator[tuple[Trajectory, Turn]]:
     """Yield every turn in `earned` with its episode, in playing order, except turns of rule-based roles."""
+    rule_based_roles = evidence.rule_based_roles
     for trajectory in evidence.trajectories:
         for turn in trajectory.turns:
-            if turn.id in earned and turn.role not in evidence.rule_based_roles:
+            if turn.id in earned and turn.role not in rule_based_roles:
                 yield trajectory, turn
 
 
@@ -289,4 +298,4 @@ def are_equal_up_to_rounding(numbers: Sequence[float]) -> bool:
 
 def mean_exact_if_equal(numbers: Sequence[float]) -> float:
     """Return the mean of `numbers`; the mean of equal numbers is exactly that number, without rounding."""
-    return numbers[0] if len(set(numbers)) == 1 else fmean(numbers)
+    return numbers[0] if numbers.count(numbers[0]) == len(numbers) else fmean(numbers)

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import zstandard
 from pydantic import ConfigDict, FailFast, TypeAdapter, with_config
 
-from marl.core.types import Deal, EdgeKind, EpisodeEnd, EpisodeMeasuresAndNewStarts, Message, Reward, Turn, TurnId
+from marl.core.types import (
+    NOTHING_FOUND,
+    Deal,
+    EdgeKind,
+    EpisodeEnd,
+    EpisodeMeasuresAndNewStarts,
+    Message,
+    Reward,
+    Turn,
+    TurnId,
+)
 from marl.host.data_files import one_line_error_message, read_lines, write_atomically
 
 if TYPE_CHECKING:
@@ -40,7 +50,7 @@ class Trajectory:
         """Id of a turn -> (id of each turn that it read -> kinds of the edge): the edges of the graph."""
         self.rewards: list[Reward] = []
         """Rewards in the order of their payment."""
-        self.findings = EpisodeMeasuresAndNewStarts()
+        self.findings = NOTHING_FOUND
         """Measures and new start states of the episode."""
         self.end: EpisodeEnd = "no"
         """End of the episode: `no` while it is in progress."""
@@ -104,6 +114,10 @@ class Trajectory:
                 edges[source] = frozenset(kinds)
             else:
                 edges[source] = _SELF if self.turns[source[1]].agent == turn.agent else _HEARD
+        self.add_with_edges(turn, edges)
+
+    def add_with_edges(self, turn: Turn, edges: Mapping[TurnId, frozenset[EdgeKind]]) -> None:
+        """Append `turn`. `edges` maps each turn that it read to the kinds of the edge, and must not change later."""
         self.turns.append(turn)
         self.reads[turn.id] = edges
         self.compressed_line = None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from hashlib import blake2b
 
-_STEP_OF_EPISODE = re.compile(r"\d{6,}(?=\.)")
-"""Number of the step at the beginning of a training episode's name, such as `000008.0.1`."""
+_MIN_STEP_DIGITS = 6
+"""Minimum number of digits of the step at the beginning of a training episode's name, such as `000008.0.1`."""
 
 
 def hash_to_seed(*parts: object) -> int:
     """Return a 64-bit seed: the hash of `parts`, such as the run's seed, the purpose and the episode."""
-    return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest(), "little")
+    return hash_text_to_seed("/".join(map(str, parts)))
+
+
+def hash_text_to_seed(text: str) -> int:
+    """Return the 64-bit seed of parts that were joined by slashes to `text` already."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def episode_name_for_seeding(episode_name: str) -> str:
@@ -19,5 +23,7 @@ def episode_name_for_seeding(episode_name: str) -> str:
 
     Steps in names were first counted from 0. With the first names in seeds, old scenarios draw the same numbers.
     """
-    step = _STEP_OF_EPISODE.match(episode_name)
-    return f"{int(step[0]) - 1:06d}{episode_name[step.end() :]}" if step else episode_name
+    step, dot, name_in_step = episode_name.partition(".")
+    if not (dot and len(step) >= _MIN_STEP_DIGITS and step.isdecimal()):
+        return episode_name
+    return f"{int(step) - 1:06d}.{name_in_step}"

@@ -359,6 +359,10 @@ class EpisodeMeasuresAndNewStarts:
     """`reset` options of new start states that the episode reached, for an experience with a start pool."""
 
 
+NOTHING_FOUND = EpisodeMeasuresAndNewStarts()
+"""Findings of an episode of a game that measures nothing."""
+
+
 @fast_record
 @dataclass(frozen=True, slots=True)
 class Advantage:

@@ -55,16 +55,30 @@ class CallWatchdog:
                 _timer.start(self.limit_s)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if get_ident() != _MAIN_THREAD:
-            return
-        _active.pop()
-        if _active:
-            _active[-1].started = monotonic()
-        if kind is _TimeLimitExceeded:
+        if get_ident() == _MAIN_THREAD:
+            _active.pop()
+            # An unlimited watchdog, such as the one around a simulator's engines, never reads its time.
+            if _active and _active[-1].limit_s != math.inf:
+                _active[-1].started = monotonic()
+        if error is not None:
+            self.raise_error_of_call(error)
+
+    @property
+    def full_call_name(self) -> str:
+        """Name of the call for the error message: by default the result of `call_name`."""
+        return self.call_name()
+
+    def raise_error_of_call(self, error: BaseException) -> None:
+        """Raise the error for `error`, which the call raised, or return to let `error` pass unchanged.
+
+        Raises:
+            CallTimeoutError: if the call exceeded its limit; names the interrupted line.
+        """
+        if isinstance(error, _TimeLimitExceeded):
             # The last frame of the traceback is the timer's signal handler; the frame before it was interrupted.
-            line = traceback.extract_tb(tb)[-2]
+            line = traceback.extract_tb(error.__traceback__)[-2]
             raise CallTimeoutError(
-                f"{self.call_name()} did not come back within {self.limit_s:g} s ({self.setting}); "
+                f"{self.full_call_name} did not come back within {self.limit_s:g} s ({self.setting}); "
                 f"it was at {line.filename}:{line.lineno}, in {line.name}"
             ) from error
 

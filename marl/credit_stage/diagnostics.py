@@ -6,17 +6,18 @@ number of turns.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Literal, NamedTuple
+from itertools import chain
+from typing import Literal
 
 import numpy as np
 
 from marl.core.graph import Trajectory
-from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId, hashable_prompt
-from marl.protocols import Evidence, PeerGroups
+from marl.core.types import Credit, Metrics, TurnId, hashable_prompt
+from marl.credit_stage.turn_columns import TurnColumns, groups_with_differences, number_combinations, number_distinct
+from marl.protocols import Evidence, PeerGroups, SharedProperty
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
@@ -62,26 +63,25 @@ class CreditRuleResult:
     """Name of a penalty (`kl`, `overlong`, `token_cost`) -> turn -> sum of the penalty over the turn's tokens."""
 
 
-def credit_rule_diagnostics(rule_result: CreditRuleResult) -> Metrics:
+def credit_rule_diagnostics(rule_result: CreditRuleResult, columns: TurnColumns) -> Metrics:
     """Return the metrics `credit/ROLE/...` of the roles whose turns the rule credits.
 
     `zero`: share of the credited turns with an advantage of exactly 0. `earned`, `conservation`: see
     `credit_conservation_by_role`. `purity`: see `pure_peer_group_share_by_role`. `stopping_bias`, `stopping_bias_t`:
-    see `continuation_bias_metrics`.
+    see `continuation_bias_metrics`. `columns` holds the turns of the rule's evidence.
     """
-    turns = rule_result.evidence.turns()
-    by_role: dict[str, list[Turn]] = defaultdict(list)
-    zeros = Counter[str]()
-    for turn_id, advantage in rule_result.credit.items():
-        role = turns[turn_id].role
-        by_role[role].append(turns[turn_id])
-        zeros[role] += not _has_nonzero_advantage(advantage)
-    conserved = credit_conservation_by_role(rule_result, by_role)
-    purities = pure_peer_group_share_by_role(rule_result.peers, rule_result.evidence.trajectories)
-    biases = _continuation_bias_by_role(rule_result, by_role)
+    rows = columns.rows(rule_result.credit)
+    roles, is_nonzero = columns.role[rows], _nonzero_flags(rule_result.credit)
+    counts = np.bincount(roles, minlength=len(columns.role_names)).tolist()
+    zero_counts = np.bincount(roles[~is_nonzero], minlength=len(columns.role_names)).tolist()
+    conserved = credit_conservation_by_role(rule_result, columns)
+    purities = pure_peer_group_share_by_role(rule_result.peers, columns)
+    biases = _continuation_bias_by_role(rule_result, columns, rows)
     metrics: Metrics = {}
-    for role, members in sorted(by_role.items()):
-        figures = {"zero": zeros[role] / len(members)} | conserved[role]
+    for role, count, zero_count in sorted(zip(columns.role_names, counts, zero_counts, strict=True)):
+        if not count:
+            continue
+        figures = {"zero": zero_count / count} | conserved[role]
         if role in purities:
             figures["purity"] = purities[role]
         for name, value in (figures | biases[role]).items():
@@ -89,25 +89,33 @@ def credit_rule_diagnostics(rule_result: CreditRuleResult) -> Metrics:
     return metrics
 
 
-def nonzero_advantage_metrics(evidence: Evidence, credit: Credit, credited_turns: Set[TurnId] | None) -> Metrics:
+def nonzero_advantage_metrics(
+    columns: TurnColumns, credit: Credit, credited_turns: Set[TurnId] | None, rule_based_roles: Set[str]
+) -> Metrics:
     """Return `credit/ROLE/nonzero`: the share of a role's turns with an advantage other than 0.
 
     Only these turns can change the role's policy. The share is taken over the turns in `credited_turns` (None: all
-    turns); a turn without an entry in `credit` counts like a turn with advantage 0.
+    turns); a turn without an entry in `credit` counts like a turn with advantage 0. Roles in `rule_based_roles` have no
+    such share.
     """
-    by_role: dict[str, list[bool]] = defaultdict(list)
-    for turn in evidence.turns().values():
-        if turn.role not in evidence.rule_based_roles and (credited_turns is None or turn.id in credited_turns):
-            by_role[turn.role].append(turn.id in credit and _has_nonzero_advantage(credit[turn.id]))
-    return {f"credit/{role}/nonzero": sum(flags) / len(flags) for role, flags in sorted(by_role.items())}
+    counted_roles, nonzero_roles = columns.role, columns.role[columns.rows(credit)[_nonzero_flags(credit)]]
+    if credited_turns is not None:
+        counted_roles = columns.role[[turn in credited_turns for turn in columns.row]]
+    counts = np.bincount(counted_roles, minlength=len(columns.role_names)).tolist()
+    nonzero_counts = np.bincount(nonzero_roles, minlength=len(columns.role_names)).tolist()
+    metrics: Metrics = {}
+    for role, count, nonzero_count in sorted(zip(columns.role_names, counts, nonzero_counts, strict=True)):
+        if count and role not in rule_based_roles:
+            metrics[f"credit/{role}/nonzero"] = nonzero_count / count
+    return metrics
 
 
-def _has_nonzero_advantage(advantage: Advantage) -> bool:
-    """Return True if the advantage of the turn or of one of its tokens is not 0."""
-    return bool(advantage.value or any(advantage.tokens))
+def _nonzero_flags(credit: Credit) -> np.ndarray:
+    """Return for each advantage: True if the advantage of the turn or of one of its tokens is not 0."""
+    return np.array([bool(advantage.value or any(advantage.tokens)) for advantage in credit.values()], dtype=bool)
 
 
-def credit_conservation_by_role(rule_result: CreditRuleResult, roles: Collection[str]) -> dict[str, Metrics]:
+def credit_conservation_by_role(rule_result: CreditRuleResult, columns: TurnColumns) -> dict[str, Metrics]:
     """Return role -> comparison of the credit of its turns with the rewards of its agents.
 
     `earned`: mean over episodes of the summed credit of the role's turns. `conservation`: credit for each unit of
@@ -115,66 +123,76 @@ def credit_conservation_by_role(rule_result: CreditRuleResult, roles: Collection
     the credit of all agents of a pool). 1: credit sums to the reward; 3: every unit of reward was credited three times;
     0: no reward was credited. `conservation` is absent where all rewards are 0.
     """
-    shared, rewarded = dict.fromkeys(roles, 0.0), dict.fromkeys(roles, 0.0)
-    earned = dict.fromkeys(roles, 0.0)
-    for trajectory, reward_pools in zip(rule_result.evidence.trajectories, rule_result.reward_pools, strict=True):
-        seats = trajectory.deal.seats
-        sums: dict[str, float] = {}
-        for turn in trajectory.turns:
-            if (advantage := rule_result.assigned.get(turn.id)) is not None:
-                sums[turn.agent] = sums.get(turn.agent, 0.0) + advantage.value
-        for agent, total in sums.items():
-            if seats[agent] in earned:
-                earned[seats[agent]] += total
-        for agents, reward in reward_pools:
-            # Agents are sorted, because the order of the summands decides the last bits of a sum, and a set has none.
-            total = sum([sums.get(agent, 0.0) for agent in sorted(agents)])
-            for role in {seats[agent] for agent in agents}:
-                if role not in rewarded:
-                    continue
-                shared[role] += total if reward > 0 else -total if reward else 0.0
-                rewarded[role] += abs(reward)
+    assigned = np.zeros(len(columns.turns))
+    assigned[columns.rows(rule_result.assigned)] = [advantage.value for advantage in rule_result.assigned.values()]
+    roles = columns.role[columns.occurrence_row]
+    earned = np.bincount(roles, assigned[columns.occurrence_row], minlength=len(columns.role_names)).tolist()
+    pools = _RewardPools(rule_result.reward_pools, columns)
     metrics: dict[str, Metrics] = {}
-    for role in roles:
-        metrics[role] = {"earned": earned[role] / len(rule_result.evidence.trajectories)}
-        if rewarded[role]:
-            metrics[role]["conservation"] = shared[role] / rewarded[role]
+    # Infinite numbers give no warning here, because the learner refuses them and names the turn.
+    with np.errstate(invalid="ignore"):
+        credit = np.sign(pools.reward) * pools.sum_over_agents(columns.sum_by_episode_and_agent(assigned))
+        for index, role in enumerate(columns.role_names):
+            metrics[role] = {"earned": earned[index] / len(columns.trajectories)}
+            of_role = pools.has_role(role)
+            if rewarded := float(np.abs(pools.reward[of_role]).sum()):
+                metrics[role]["conservation"] = float(credit[of_role].sum()) / rewarded
     return metrics
 
 
+class _RewardPools:
+    """The reward pools of all episodes whose reward is not 0, as columns with one entry for each pool."""
+
+    def __init__(
+        self, pools_of_episodes: Sequence[Sequence[tuple[frozenset[str], float]]], columns: TurnColumns
+    ) -> None:
+        pools = list(chain.from_iterable(pools_of_episodes))
+        episodes = np.repeat(np.arange(len(pools_of_episodes)), np.array(list(map(len, pools_of_episodes)), dtype=int))
+        rewards = np.array([reward for _, reward in pools], dtype=float)
+        agent_sets, agent_set = number_distinct([agents for agents, _ in pools])
+        self._agents = list(dict.fromkeys(chain(columns.agent_names, *map(sorted, agent_sets))))
+        """All agents; the first are those of `columns.agent_names`, in the same order."""
+        is_member = np.array([[agent in agents for agent in self._agents] for agents in agent_sets], dtype=bool)
+        self.reward, self._episode = rewards[rewards != 0], episodes[rewards != 0]
+        self._is_member = is_member.reshape(len(agent_sets), len(self._agents))[agent_set[rewards != 0]]
+        """True for the agents of each pool [pools, agents]."""
+        self._seats, self._seats_of_episode = number_distinct(
+            [tuple(trajectory.deal.seats.items()) for trajectory in columns.trajectories]
+        )
+        """The distinct assignments of roles to agents, and the index among them of each episode's assignment."""
+
+    def sum_over_agents(self, amounts: np.ndarray) -> np.ndarray:
+        """Return the sum of each pool's `amounts` [episodes, agents of the columns] in its episode."""
+        spoke = self._is_member[:, : amounts.shape[1]]
+        return np.where(spoke, amounts[self._episode], 0.0).sum(axis=1)
+
+    def has_role(self, role: str) -> np.ndarray:
+        """Return for each pool: True if one of its agents has `role`."""
+        is_seated = np.array([[(agent, role) in seats for agent in self._agents] for seats in self._seats], dtype=bool)
+        return np.any(self._is_member & is_seated[self._seats_of_episode[self._episode]], axis=1)
+
+
 def _continuation_bias_by_role(
-    rule_result: CreditRuleResult, turns_by_role: Mapping[str, Sequence[Turn]]
+    rule_result: CreditRuleResult, columns: TurnColumns, rows: np.ndarray
 ) -> dict[str, Metrics]:
-    """Return role -> `continuation_bias_metrics` of its comparable turns in `turns_by_role`."""
-    trajectories = rule_result.evidence.trajectories
-    groups: dict[TurnId, Hashable] = {}
+    """Return role -> `continuation_bias_metrics` of its comparable turns. `rows`: row of each turn in the credit."""
     if rule_result.peers:
-        for index, group in enumerate(rule_result.peers.groups):
-            groups.update(dict.fromkeys(group, index))
-    # For each turn: in each of its episodes, did its agent have a further turn after it?
-    continues: dict[TurnId, list[bool]] = defaultdict(list)
-    for trajectory in trajectories:
-        seen: set[str] = set()
-        for turn in reversed(trajectory.turns):
-            continues[turn.id].append(turn.agent in seen)
-            seen.add(turn.agent)
-            # If the baseline declares no peers, turns with equal prompts and equal starts count as peers.
-            # Terms such as the value of the state before the turn are equal for all peers, and so cause no bias.
-            if not rule_result.peers:
-                groups[turn.id] = trajectory.start, hashable_prompt(turn)
+        groups = np.full(len(columns.turns), -1)
+        groups[_member_rows(rule_result.peers, columns)] = _group_of_members(rule_result.peers)
+    else:
+        # If the baseline declares no peers, turns with equal prompts and equal starts count as peers.
+        # Terms such as the value of the state before the turn are equal for all peers, and so cause no bias.
+        starts = [columns.trajectories[episode].start for episode in columns.episode.tolist()]
+        _, groups = number_distinct(list(zip(starts, map(hashable_prompt, columns.turns), strict=True)))
+    nth = np.array([turn.nth for turn in columns.turns], dtype=int)
+    peers = number_combinations(columns.agent, nth, groups + 1)[rows]
+    earned = np.array([rule_result.earned[turn].value for turn in rule_result.credit], dtype=float)
+    credit = np.array([advantage.value for advantage in rule_result.credit.values()], dtype=float)
+    continues = columns.continuation_rate()[rows]
     biases: dict[str, Metrics] = {}
-    for role, turns in turns_by_role.items():
-        keys: list[Hashable] = []
-        columns: list[tuple[float, float, float]] = []
-        for turn in turns:
-            if turn.id in groups:
-                keys.append((turn.agent, turn.nth, groups[turn.id]))
-                flags = continues[turn.id]
-                continuation_rate = sum(flags) / len(flags)
-                columns.append(
-                    (rule_result.credit[turn.id].value, rule_result.earned[turn.id].value, continuation_rate)
-                )
-        biases[role] = continuation_bias_metrics(keys, columns)
+    for index, role in enumerate(columns.role_names):
+        chosen = (columns.role[rows] == index) & (groups[rows] >= 0)
+        biases[role] = _continuation_bias(peers[chosen], credit[chosen], earned[chosen], continues[chosen])
     return biases
 
 
@@ -194,11 +212,14 @@ def continuation_bias_metrics(
             index.
         credit_earned_continues: (credit, earned, 1 if the agent had a further turn else 0) of each turn.
     """
-    credit, earned, continues = np.array(credit_earned_continues, dtype=float).reshape(-1, 3).T
-    group_indices: dict[Hashable, int] = {}
-    indices = np.array([group_indices.setdefault(key, len(group_indices)) for key in peer_group_keys], dtype=int)
+    _, groups = number_distinct(peer_group_keys)
+    return _continuation_bias(groups, *np.array(credit_earned_continues, dtype=float).reshape(-1, 3).T)
+
+
+def _continuation_bias(groups: np.ndarray, credit: np.ndarray, earned: np.ndarray, continues: np.ndarray) -> Metrics:
+    """Return `continuation_bias_metrics` of turns given as columns; `groups`: index of each turn's group."""
     finite = np.isfinite(credit) & np.isfinite(earned)
-    regression = _GroupedRegression(indices[finite], earned[finite])
+    regression = _GroupedRegression(groups[finite], earned[finite])
     credit_residual, indicator_residual = regression.residuals(credit[finite]), regression.residuals(continues[finite])
     # The slope of credit on the indicator of a further turn takes one more degree of freedom.
     spread, freedom = float(indicator_residual @ indicator_residual), regression.freedom - 1
@@ -241,7 +262,7 @@ class _GroupedRegression:
         return np.where(np.abs(residuals) <= _ROUNDING * largest[self._groups], 0.0, residuals)
 
 
-def pure_peer_group_share_by_role(peers: PeerGroups | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def pure_peer_group_share_by_role(peers: PeerGroups | None, columns: TurnColumns) -> dict[str, float]:
     """Return role -> share of its peer groups whose members had the same start, prompt or problem.
 
     Groups with a single unit do not count. Members must share the property that the baseline declares. `prompt`: the
@@ -255,72 +276,86 @@ def pure_peer_group_share_by_role(peers: PeerGroups | None, trajectories: Sequen
     """
     if peers is None or peers.shared_property is None:
         return {}
-    turns: dict[TurnId, Turn] = {}
-    tasks: dict[TurnId, _ProblemAndAuthor] = {}
-    first_episode: dict[TurnId, Trajectory] = {}
-    # The loop runs backwards, so that a turn shared by several forks ends up with the first of these forks.
-    for trajectory in reversed(trajectories):
-        for turn in trajectory.turns:
-            turns[turn.id], first_episode[turn.id] = turn, trajectory
-            if turn.problem == trajectory.turns[0].problem:
-                tasks[turn.id] = _ProblemAndAuthor(turn.problem, "start")
-            else:
-                posers = {turns[source].agent for source in trajectory.sources(turn.id, ("posed",))}
-                tasks[turn.id] = _ProblemAndAuthor(turn.problem, "itself" if turn.agent in posers else "other")
+    rows, groups = _member_rows(peers, columns), _group_of_members(peers)
+    units, shared = _units_and_shared_property(peers.shared_property, columns)
+    has_peers = groups_with_differences(groups, units[rows], len(peers.groups))
+    pure = ~groups_with_differences(groups, shared[rows], len(peers.groups))
+    authors = _authors_of_later_problems(columns)
     # This cache spares comparing the same episodes again for each agent, whose groups contain the same episodes.
-    same_start: dict[tuple[str, ...], bool] = {}
-    verdicts: dict[str, list[bool]] = defaultdict(list)
-    for group in peers.groups:
-        # Unit -> tasks of its turns. A unit is a set of turns compared by one number, such as an episode.
-        unit_tasks: dict[Hashable, list[_ProblemAndAuthor]] = defaultdict(list)
-        # The group is pure if its turns agree in this property, such as the start: `shared` then has one value.
-        shared: set[Hashable] = set()
-        roles: set[str] = set()
-        episodes: dict[str, Trajectory] = {}
-        for turn_id in group:
-            turn, episode = turns[turn_id], first_episode[turn_id]
-            if peers.shared_property == "start":
-                unit, key = episode.id, episode.start
-            elif peers.shared_property == "prompt":
-                unit, key = turn.id, hashable_prompt(turn)
-            else:
-                unit, key = (turn.id[0], turn.agent), turn.problem
-            unit_tasks[unit].append(tasks[turn.id])
-            shared.add(key)
-            roles.add(turn.role)
-            episodes[episode.id] = episode
-        if len(unit_tasks) < 2:
-            continue
-        pure = len(shared) == 1 and _units_share_problems_posed_by_others(unit_tasks)
-        if pure and peers.shared_property == "start":
-            names = tuple(episodes)
-            if names not in same_start:
-                same_start[names] = _have_same_first_prompts_and_problems(episodes.values())
-            pure = same_start[names]
-        for role in roles:
-            verdicts[role].append(pure)
-    return {role: fmean(flags) for role, flags in verdicts.items()}
+    same_start: dict[tuple[int, ...], bool] = {}
+    members_of_group = np.split(rows, np.cumsum(list(map(len, peers.groups))))
+    for group in np.flatnonzero(has_peers & pure).tolist():
+        members = members_of_group[group]
+        if authors:
+            pure[group] = _units_share_problems_posed_by_others(members.tolist(), units, authors, columns)
+        if pure[group] and peers.shared_property == "start":
+            episodes = tuple(dict.fromkeys(columns.episode[members].tolist()))
+            if episodes not in same_start:
+                trajectories = [columns.trajectories[episode] for episode in episodes]
+                same_start[episodes] = _have_same_first_prompts_and_problems(trajectories)
+            pure[group] = same_start[episodes]
+    shares: dict[str, float] = {}
+    for index, role in enumerate(columns.role_names):
+        verdicts = pure[np.unique(groups[(columns.role[rows] == index) & has_peers[groups]])]
+        if len(verdicts):
+            shares[role] = float(verdicts.mean())
+    return shares
 
 
-class _ProblemAndAuthor(NamedTuple):
-    """The problem of a turn, and its author: the start of the game, another agent, or the turn's own agent."""
-
-    problem: str
-    posed_by: Literal["start", "other", "itself"]
+def _member_rows(peers: PeerGroups, columns: TurnColumns) -> np.ndarray:
+    """Return the row of each turn of each group, one group after the other."""
+    return columns.rows(chain.from_iterable(peers.groups))
 
 
-def _units_share_problems_posed_by_others(problems_by_unit: Mapping[Hashable, Sequence[_ProblemAndAuthor]]) -> bool:
-    """Return False if the units (such as episodes) work on different problems, of which another agent posed one."""
-    problem_sets: set[frozenset[str]] = set()
-    posed_by_other = False
-    for tasks in problems_by_unit.values():
-        problems: set[str] = set()
-        for task in tasks:
-            posed_by_other = posed_by_other or task.posed_by == "other"
-            if task.posed_by != "itself":
-                problems.add(task.problem)
-        problem_sets.add(frozenset(problems))
-    return not posed_by_other or len(problem_sets) == 1
+def _group_of_members(peers: PeerGroups) -> np.ndarray:
+    """Return the index of its group for each turn of each group, in the order of `_member_rows`."""
+    return np.repeat(np.arange(len(peers.groups)), np.array(list(map(len, peers.groups)), dtype=int))
+
+
+def _units_and_shared_property(shared_property: SharedProperty, columns: TurnColumns) -> tuple[np.ndarray, np.ndarray]:
+    """Return two columns: the unit of each turn (a set of turns compared by one number), and its `shared_property`.
+
+    Equal numbers stand for the same unit, and for the same start, prompt or problem.
+    """
+    if shared_property == "start":
+        _, starts = number_distinct([trajectory.start for trajectory in columns.trajectories])
+        return columns.episode, starts[columns.episode]
+    if shared_property == "prompt":
+        return np.arange(len(columns.turns)), number_distinct(list(map(hashable_prompt, columns.turns)))[1]
+    _, units = number_distinct([(turn.id[0], turn.agent) for turn in columns.turns])
+    return units, number_distinct([turn.problem for turn in columns.turns])[1]
+
+
+def _authors_of_later_problems(columns: TurnColumns) -> dict[int, Literal["itself", "other"]]:
+    """Return row -> author of the turn's problem, the turn's own agent or another one.
+
+    Turns that work on the problem of their episode's first turn are absent: the start of the game posed it.
+    """
+    authors: dict[int, Literal["itself", "other"]] = {}
+    if len({turn.problem for turn in columns.turns}) < 2:
+        return authors
+    for row, (turn, episode) in enumerate(zip(columns.turns, columns.episode.tolist(), strict=True)):
+        trajectory = columns.trajectories[episode]
+        if turn.problem != trajectory.turns[0].problem:
+            sources = columns.rows(trajectory.sources(turn.id, ("posed",))).tolist()
+            posers = {columns.turns[source].agent for source in sources}
+            authors[row] = "itself" if turn.agent in posers else "other"
+    return authors
+
+
+def _units_share_problems_posed_by_others(
+    rows: Sequence[int], units: np.ndarray, authors: Mapping[int, Literal["itself", "other"]], columns: TurnColumns
+) -> bool:
+    """Return False if another agent posed a problem of the turns `rows`, and their units differ in their problems.
+
+    Problems that an agent posed itself do not count. `units`: column with the unit of each turn, such as its episode.
+    """
+    if "other" not in map(authors.get, rows):
+        return True
+    problems_of_unit: dict[int, set[str]] = defaultdict(set)
+    for row, unit in zip(rows, units[rows].tolist(), strict=True):
+        problems_of_unit[unit].update([columns.turns[row].problem] if authors.get(row) != "itself" else [])
+    return len(set(map(frozenset, problems_of_unit.values()))) == 1
 
 
 def _have_same_first_prompts_and_problems(trajectories: Iterable[Trajectory]) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 from marl.core.errors import RunError
 from marl.core.graph import Trajectory, branch_points
@@ -21,6 +21,7 @@ from marl.credit_stage.diagnostics import (
 )
 from marl.credit_stage.records import CreditRecord, CreditRuleSettingsRecord, build_credit_record
 from marl.credit_stage.token_penalties import TokenPenalties
+from marl.credit_stage.turn_columns import TurnColumns
 from marl.protocols import AssignRule, BaselineRule, Evidence
 from marl.scenario.schema import CreditConfig, CreditRule
 
@@ -115,14 +116,14 @@ class StatefulCreditRule:
                     only_name = partial(Trajectory.keep_only_rewards_named, reward_name=name)
                     earned_by_reward[name] = self.assign(evidence.transform_rewards(only_name))
                 evidence = replace(evidence, earned_by_reward=earned_by_reward)
-            earned: Credit = {}
-            for turn, advantage in assigned.items():
-                if credited_turns is None or turn in credited_turns:
-                    if turn in token_rewards and not settings.assign.uses_token_rewards:
-                        penalty = sum(token_rewards[turn])
-                        tokens = tuple([token + penalty for token in advantage.tokens])
-                        advantage = Advantage(advantage.value + penalty, tokens, advantage.returns)
-                    earned[turn] = advantage
+            earned = dict(assigned)
+            if credited_turns is not None:
+                earned = {turn: advantage for turn, advantage in assigned.items() if turn in credited_turns}
+            if not settings.assign.uses_token_rewards:
+                for turn in earned.keys() & token_rewards.keys():
+                    penalty, advantage = sum(token_rewards[turn]), earned[turn]
+                    tokens = tuple([token + penalty for token in advantage.tokens])
+                    earned[turn] = Advantage(advantage.value + penalty, tokens, advantage.returns)
             compared = self.baseline(evidence, earned)
             # A third-party baseline may return only the credit, without metrics.
             credit, baseline_metrics = compared if isinstance(compared, tuple) else (compared, {})
@@ -151,6 +152,9 @@ class StatefulCreditRule:
                 f"{subject} returned {name}; it must return a mapping from the ids of turns to Advantage"
             )
         turns = evidence.turns()
+        # A look at all turns together is several times as fast as a loop over them, which names the unusable turn.
+        if credit.keys() <= turns.keys() and _are_finite_advantages(credit.values()):
+            return
         for turn_id, advantage in credit.items():
             if turn_id not in turns:
                 clause = (
@@ -175,6 +179,18 @@ class StatefulCreditRule:
         self.baseline.load_state_dict(state["baseline"])
         if self.penalties.has_adaptive_kl_coefficient:
             self.penalties.load_state_dict(state["charges"])
+
+
+def _are_finite_advantages(credit: Collection[object]) -> bool:
+    """Return True if all of `credit` are of the class Advantage itself, and have neither infinite numbers nor NaN."""
+    if not set(map(type, credit)) <= {Advantage}:
+        return False
+    numbers: list[float] = []
+    for advantage in cast("Collection[Advantage]", credit):
+        numbers.append(advantage.value)
+        if advantage.tokens or advantage.returns:
+            numbers += advantage.tokens + advantage.returns
+    return all(map(isfinite, numbers))
 
 
 def _has_finite_inputs(evidence: Evidence) -> bool:
@@ -225,9 +241,10 @@ class GameCreditRules:
             suffix = f"@{role}" if role else ""
             for name, value in result.metrics.items():
                 metrics[name + suffix] = value
+        columns = TurnColumns(evidence.trajectories)
         for result in results.values():
-            metrics.update(credit_rule_diagnostics(result))
-        metrics.update(nonzero_advantage_metrics(evidence, credit, credited))
+            metrics.update(credit_rule_diagnostics(result, columns))
+        metrics.update(nonzero_advantage_metrics(columns, credit, credited, evidence.rule_based_roles))
         # Rules that are only compared run last, so that their forks cannot change the credit used in training.
         for compared_name, rule in self._compared.items():
             agreed = credit_rule_agreement_by_role(evidence.trajectories, credit, rule.compute_credit(evidence).credit)
@@ -298,7 +315,8 @@ class CreditStage:
             if trajectories:
                 game_evidence = replace(evidence, trajectories=trajectories, game=game)
                 self._rules[game].add_game_credit(game_evidence, step, f"game/{game}/")
-        step.metrics.update(nonzero_advantage_metrics(evidence, step.credit, branch_points(evidence.trajectories)))
+        columns, credited = TurnColumns(evidence.trajectories), branch_points(evidence.trajectories)
+        step.metrics.update(nonzero_advantage_metrics(columns, step.credit, credited, evidence.rule_based_roles))
         return step
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from marl.core.config import shorten
 from marl.core.errors import EngineError
 from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
-from marl.core.types import Completion, Deal, Problem, Request, Turn, VerifierCase
+from marl.core.types import Completion, Deal, Problem, Purpose, Request, Turn, VerifierCase
 from marl.core.watchdog import CallTimeoutError
 from marl.engines.reward_model.settings import RewardModelConfig
 from marl.engines.scripted import Random
@@ -68,14 +68,21 @@ class RandomPlayRequestBuilder(RoleRequestBuilder):
         self.deadline_s = math.inf
         """Deadline for new requests (`time.monotonic()`)."""
 
-    def build_request(self, role_name: str, context: PromptContext, seed: int) -> Request:
+    def build_request(
+        self,
+        role_name: str,
+        context: PromptContext,
+        seed: int,
+        policy: str | None = None,
+        purpose: Purpose = "train",
+    ) -> Request:
         """Return the request for an agent's turn.
 
         Raises:
             TimeoutError: if the time `deadline_s` has passed.
         """
         self._check_deadline()
-        request = super().build_request(role_name, context, seed)
+        request = super().build_request(role_name, context, seed, policy, purpose)
         self.last_role = role_name
         heard_agents = {*context.info["hears"]} - {context.agent}
         self.audible_roles |= {(role_name, turn.role) for turn in context.turns if turn.agent in heard_agents}

@@ -18,7 +18,7 @@ ApiRequest = ChatCompletionRequest | TextCompletionRequest | ResponsesRequest | 
 
 
 async def send_response(
-    request: web.Request,
+    request: web.BaseRequest,
     stream: web.StreamResponse | None,
     api_request: ApiRequest,
     answers: Sequence[AnswerShownToProgram],
@@ -32,7 +32,9 @@ async def send_response(
     return await _send_at_once(request, web.json_response(api_request.response_body(answers)))
 
 
-async def send_error(request: web.Request, stream: web.StreamResponse | None, error: ApiError) -> web.StreamResponse:
+async def send_error(
+    request: web.BaseRequest, stream: web.StreamResponse | None, error: ApiError
+) -> web.StreamResponse:
     """Send `error`, as the last event of `stream` if this event stream has begun."""
     if stream is None:
         return await _send_at_once(request, error_response(request, error))
@@ -41,13 +43,13 @@ async def send_error(request: web.Request, stream: web.StreamResponse | None, er
     return stream
 
 
-async def _send_at_once(request: web.Request, response: web.Response) -> web.Response:
+async def _send_at_once(request: web.BaseRequest, response: web.Response) -> web.Response:
     await response.prepare(request)
     await response.write_eof()
     return response
 
 
-async def start_event_stream(request: web.Request) -> web.StreamResponse:
+async def start_event_stream(request: web.BaseRequest) -> web.StreamResponse:
     """Send the head of a response that is a stream of events, and return the response."""
     stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await stream.prepare(request)
@@ -64,7 +66,7 @@ def _error_fields(error: ApiError) -> dict[str, Any]:
     return {"message": error.message, "type": kind, "param": error.field or None, "code": error.code or None}
 
 
-def error_response(request: web.Request, error: ApiError) -> web.Response:
+def error_response(request: web.BaseRequest, error: ApiError) -> web.Response:
     """Return the response that reports `error`, which is not sent yet."""
     headers = {} if error.may_retry else {"x-should-retry": "false"}
     body = {"type": "error", "error": _error_fields(error)}

@@ -56,7 +56,6 @@ _MAX_ENDED_KEYS = 10_000
 """Number of ended attempts whose keys are remembered, so that late calls get another error than unknown keys."""
 _KEYS_AT_ONCE = 256
 """Number of keys that are generated together."""
-_SESSION = web.RequestKey("session", ProgramSession)
 
 
 class _RewardReport(BaseModel):
@@ -185,24 +184,16 @@ class Gateway:
             self._loop.run_forever()
 
     async def _start_server_and_return_port(self) -> int:
-        application = web.Application(middlewares=[self._authenticate])
-        for prefix in ("", "/agents/{agent}"):
-            for path, api in _APIS.items():
-                application.router.add_post(f"{prefix}{path}", self._model_call_handler(api))
-            application.router.add_get(f"{prefix}/v1/models", self._list_models)
-            application.router.add_put(f"{prefix}/v1/marl/rewards", self._record_reward)
+        # The low-level server has no routes by patterns, middlewares and signals, which took a tenth of a call's time.
         # If a client disconnects, its call goes on: a repeated request with equal content takes over the answer.
-        runner = web.AppRunner(
-            application,
+        protocol_factory = web.Server(
+            self._answer_request,
             handler_cancellation=False,
             access_log=None,
             keepalive_timeout=600,
             read_bufsize=_READ_BYTES,
             logger=_LOGGER,
         )
-        await runner.setup()
-        protocol_factory = runner.server
-        assert protocol_factory is not None
 
         def accept_connection() -> asyncio.Protocol:
             if len(protocol_factory.connections) >= MAX_CONNECTIONS:
@@ -230,79 +221,94 @@ class Gateway:
         if connection.transport is not None:
             connection.transport.close()
 
-    @web.middleware
-    async def _authenticate(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Middleware that checks a request's host and key, and turns errors into HTTP responses."""
+    async def _answer_request(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Handle a request with the host and the key of this server. Errors become HTTP responses."""
         if timer := self._silent.pop(request.protocol, None):
             timer.cancel()
         self._last_calls.pop(request.protocol, None)
         try:
             if request.host not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}"):
                 raise ApiError(403, "this server answers programs on its own machine alone", may_retry=False)
-            key = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-            key = key or request.headers.get("x-api-key", "")
-            session = self._sessions.get(key)
-            if session is None:
-                if key in self.shared_keys:
-                    message = "several tasks share this process: use task['api_key'] instead of the environment's key"
-                    raise ApiError(401, message, code="invalid_api_key", may_retry=False)
-                if key in self._ended:
-                    self.late_keys.add(key)
-                raise self._ended.get(key) or ApiError(401, "unknown key", code="invalid_api_key", may_retry=False)
-            request[_SESSION] = session
-            return await handler(request)
-        except web.HTTPException as error:
-            return error_response(request, ApiError(error.status, error.reason, may_retry=False))
+            session = self._authenticated_session(request)
+            path, agent = request.path, ""
+            if path.startswith("/agents/") and not path.startswith("/agents//"):
+                agent, _, path = path.removeprefix("/agents/").partition("/")
+                path = f"/{path}"
+            method = "POST" if path in _APIS else _METHODS.get(path)
+            if method is None:
+                raise ApiError(404, f"no API at {request.path[:80]!r}", may_retry=False)
+            if request.method != method:
+                raise ApiError(405, f"{path} takes the method {method} alone", may_retry=False)
+            if path in _APIS:
+                return await self._answer_model_calls(request, session, _APIS[path], agent)
+            return await (_record_reward(request, session, agent) if method == "PUT" else _list_models(session))
         except ApiError as error:
             return error_response(request, error)
 
-    async def _list_models(self, request: web.Request) -> web.Response:
-        session = request[_SESSION]
-        entries = [{"id": name, "object": "model", "created": 0, "owned_by": "marl"} for name in session.callers]
-        return web.json_response({"object": "list", "data": entries, "has_more": False})
+    def _authenticated_session(self, request: web.BaseRequest) -> ProgramSession:
+        """Return the session of the attempt whose key `request` bears.
 
-    async def _record_reward(self, request: web.Request) -> web.Response:
-        session = request[_SESSION]
-        report: _RewardReport = parse_request_fields(
-            _RewardReport, parse_request_body(decode_request_body(await _read_body(request)))
-        )
-        if report.turn:
-            number = report.turn.rpartition("-")[2]
-            agent = session.agents_of_calls.get(number)
-            if agent is None:
-                raise ApiError(404, f"no turn {report.turn[:80]!r} here", field="turn")
+        Raises:
+            ApiError: if the key is unknown, belongs to an ended attempt, or to a process that works on several tasks.
+        """
+        key = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        key = key or request.headers.get("x-api-key", "")
+        if session := self._sessions.get(key):
+            return session
+        if key in self.shared_keys:
+            message = "several tasks share this process: use task['api_key'] instead of the environment's key"
+            raise ApiError(401, message, code="invalid_api_key", may_retry=False)
+        if key in self._ended:
+            self.late_keys.add(key)
+        raise self._ended.get(key) or ApiError(401, "unknown key", code="invalid_api_key", may_retry=False)
+
+    async def _answer_model_calls(
+        self, request: web.BaseRequest, session: ProgramSession, request_class: type[ApiRequest], path_agent: str
+    ) -> web.StreamResponse:
+        """Answer the model calls of one request. `path_agent` is the agent in the request's path, or ""."""
+        api = _parse_api_request(request_class, await _read_body(request), session)
+        if path_agent:
+            caller, recognised_by = session.agent_of_model_name(path_agent), "path"
+        elif name := request.headers.get("X-Marl-Agent", ""):
+            caller, recognised_by = session.agent_of_model_name(name), "header"
         else:
-            agent = session.agent_of_model_name(report.agent or request.match_info.get("agent", "")).agent
-        is_new = session.record_reward_once(report.key, agent, report.name, report.value)
-        return web.json_response({"object": "marl.reward", "agent": agent, "new": is_new})
+            caller, recognised_by = session.recognise_agent_and_criterion(api.call)
 
-    def _model_call_handler(self, request_class: type[ApiRequest]) -> Callable[[web.Request], Any]:
-        async def handle_model_call(request: web.Request) -> web.StreamResponse:
-            session = request[_SESSION]
-            api = _parse_api_request(request_class, await _read_body(request), session)
-            if name := request.match_info.get("agent", ""):
-                caller, recognised_by = session.agent_of_model_name(name), "path"
-            elif name := request.headers.get("X-Marl-Agent", ""):
-                caller, recognised_by = session.agent_of_model_name(name), "header"
-            else:
-                caller, recognised_by = session.recognise_agent_and_criterion(api.call)
+        # Not the request but its connection is kept, as the session would keep all its requests to its end.
+        is_connected = partial(_is_open, request.protocol)
+        calls: list[ModelCallFuture] = []
+        for _ in range(api.call.choices):
+            calls.append(session.open_or_resume_call(caller, api.call, is_connected, recognised_by))
+        response = await _send_answers(request, session, api, calls)
+        # Clients close streams before their end, which resets the connection, after the last event.
+        if not api.call.stream:
+            self._last_calls[request.protocol] = calls
+        return response
 
-            # Not the request but its connection is kept, as the session would keep all its requests to its end.
-            is_connected = partial(_is_open, request.protocol)
-            calls: list[ModelCallFuture] = []
-            for _ in range(api.call.choices):
-                calls.append(session.open_or_resume_call(caller, api.call, is_connected, recognised_by))
-            response = await _send_answers(request, session, api, calls)
-            # Clients close streams before their end, which resets the connection, after the last event.
-            if not api.call.stream:
-                self._last_calls[request.protocol] = calls
-            return response
 
-        return handle_model_call
+async def _list_models(session: ProgramSession) -> web.Response:
+    entries = [{"id": name, "object": "model", "created": 0, "owned_by": "marl"} for name in session.callers]
+    return web.json_response({"object": "list", "data": entries, "has_more": False})
+
+
+async def _record_reward(request: web.BaseRequest, session: ProgramSession, path_agent: str) -> web.Response:
+    """Record the reward in the request's body, of `path_agent`, the agent in its path, if the body names none."""
+    report: _RewardReport = parse_request_fields(
+        _RewardReport, parse_request_body(decode_request_body(await _read_body(request)))
+    )
+    if report.turn:
+        number = report.turn.rpartition("-")[2]
+        agent = session.agents_of_calls.get(number)
+        if agent is None:
+            raise ApiError(404, f"no turn {report.turn[:80]!r} here", field="turn")
+    else:
+        agent = session.agent_of_model_name(report.agent or path_agent).agent
+    is_new = session.record_reward_once(report.key, agent, report.name, report.value)
+    return web.json_response({"object": "marl.reward", "agent": agent, "new": is_new})
 
 
 async def _send_answers(
-    request: web.Request, session: ProgramSession, api_request: ApiRequest, calls: list[ModelCallFuture]
+    request: web.BaseRequest, session: ProgramSession, api_request: ApiRequest, calls: list[ModelCallFuture]
 ) -> web.StreamResponse:
     """Wait for the answers to all `calls`, send the response with them, and mark the calls as delivered."""
     stream: web.StreamResponse | None = None
@@ -354,7 +360,7 @@ def _to_shown_answer(call_id: int, answer: Answer, *, has_tools: bool) -> Answer
     raise ApiError(400, answer.reason or "no answer", may_retry=False)
 
 
-async def _read_body(request: web.Request) -> bytes:
+async def _read_body(request: web.BaseRequest) -> bytes:
     """Return the body of a request.
 
     Raises:
@@ -365,6 +371,10 @@ async def _read_body(request: web.Request) -> bytes:
     try:
         if request.content.is_eof():
             return request.content.read_nowait()
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            # Clients such as curl wait for this line before they send a long body.
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
         async with asyncio.timeout(_BODY_S):
             # `request.read` would copy the history of a long dialogue three times.
             while chunk := await request.content.readany():
@@ -430,6 +440,8 @@ def generate_session_keys() -> Iterator[str]:
             yield f"marl-{digits[begin : begin + 32]}"
 
 
+_METHODS = {"/v1/models": "GET", "/v1/marl/rewards": "PUT"}
+"""Path -> the HTTP method that it takes; the paths of `_APIS` take POST."""
 _APIS: dict[str, type[ApiRequest]] = {
     "/v1/chat/completions": ChatCompletionRequest,
     "/v1/completions": TextCompletionRequest,

@@ -69,7 +69,9 @@ def group_turns_by_decision_kind(turns: Sequence[Turn]) -> list[list[Turn]]:
             listed.append(turn)
     # Lists that share a move are merged, which makes the remaining sets of moves disjoint.
     move_sets: list[frozenset[str]] = []
-    for moves in dict.fromkeys(frozenset(turn.request.options or ()) for turn in listed):
+    # Most turns have one of few lists, so that few sets of moves are built.
+    lists = dict.fromkeys([tuple(turn.request.options or ()) for turn in listed])
+    for moves in dict.fromkeys(map(frozenset, lists)):
         merged, disjoint = moves, list[frozenset[str]]()
         for other in move_sets:
             if other & moves:
@@ -123,12 +125,9 @@ def most_common_move_share(turns: Sequence[Turn]) -> float | None:
 
     Return None if all turns have the same question.
     """
-    moves = Counter[str]()
-    questions: set[str] = set()
-    for turn in turns:
-        if turn.action is not None:
-            moves[turn.action] += 1
-            questions.add(_problem_or_state_key(turn))
+    readable = [turn for turn in turns if turn.action is not None]
+    moves = Counter([turn.action for turn in readable])
+    questions = set(map(_problem_or_state_key, readable))
     return max(moves.values()) / moves.total() if len(questions) > 1 else None
 
 

@@ -76,34 +76,36 @@ def _metrics_of_one_game(trajectories: Sequence[Trajectory]) -> Metrics:
     metrics: Metrics = {"episode/count": float(count)}
     if not trajectories:
         return metrics
-    turns, truncated = 0, 0
-    usage: dict[str, RemoteUsage] = {}
-    for trajectory in trajectories:
-        turns += len(trajectory.turns)
-        truncated += trajectory.end == "truncated"
-        for turn in trajectory.turns:
-            if turn.completion.usage is not None:
-                usage[turn.request.policy] = usage.get(turn.request.policy, RemoteUsage()) + turn.completion.usage
-    metrics |= {"episode/turns": turns / count, "episode/truncated": truncated / count}
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    truncated = sum([trajectory.end == "truncated" for trajectory in trajectories])
+    metrics |= {"episode/turns": len(turns) / count, "episode/truncated": truncated / count}
     for name, values in measure_values_by_name(trajectories).items():
         metrics[f"episode/measure/{name}"] = fmean(values)
-    totals: dict[str, float] = defaultdict(float)
+    agent_totals: dict[str, float] = defaultdict(float)
+    component_totals: dict[tuple[str, str], float] = defaultdict(float)
     role_returns: dict[str, list[float]] = defaultdict(list)
     for trajectory in trajectories:
-        seats, returns = trajectory.deal.seats, trajectory.returns
-        for agent, role in seats.items():
-            # An agent without rewards has the return 0.
-            totals[f"episode/return/{agent}"] += 0.0
-            role_returns[role].append(returns.get(agent, 0.0))
+        seats = trajectory.deal.seats
+        # An agent without rewards has the return 0.
+        returns = dict.fromkeys(seats, 0.0)
         for reward in trajectory.rewards:
-            totals[f"episode/return/{reward.agent}"] += reward.value
-            totals[f"role/{seats[reward.agent]}/reward/{reward.name}"] += reward.value
-    for name, total in totals.items():
-        metrics[name] = total / count
+            returns[reward.agent] += reward.value
+            component_totals[seats[reward.agent], reward.name] += reward.value
+        for agent, agent_return in returns.items():
+            agent_totals[agent] += agent_return
+            role_returns[seats[agent]].append(agent_return)
+    for agent, total in agent_totals.items():
+        metrics[f"episode/return/{agent}"] = total / count
+    for (role, component), total in component_totals.items():
+        metrics[f"role/{role}/reward/{component}"] = total / count
     for role, role_values in role_returns.items():
         # `fmean` raises on infinite returns of both signs, which the update reports with their episode.
         metrics[f"role/{role}/return"] = sum(role_values) / len(role_values)
         metrics[f"role/{role}/reward_std"] = population_standard_deviation(role_values)
+    usage: dict[str, RemoteUsage] = {}
+    for turn in turns:
+        if turn.completion.usage is not None:
+            usage[turn.request.policy] = usage.get(turn.request.policy, RemoteUsage()) + turn.completion.usage
     return metrics | role_metrics(trajectories) | usage_metrics(usage)
 
 
@@ -129,18 +131,12 @@ def role_metrics(trajectories: Iterable[Trajectory]) -> Metrics:
                 judged_roles |= _roles_of_turns_read_by(turn, trajectory)
     metrics: Metrics = {}
     for role, turns in sorted(turns_by_role.items()):
-        tokens = illegal = retries = 0
-        finishes = Counter[str]()
-        for turn in turns:
-            tokens += len(turn.completion.token_ids)
-            illegal += turn.action is None
-            retries += turn.attempt > 0
-            finishes[turn.completion.finish] += 1
+        finishes = Counter([turn.completion.finish for turn in turns])
         figures = {
             "turns": float(len(turns)),
-            "tokens": tokens / len(turns),
-            "illegal": illegal / len(turns),
-            "retries": retries / len(turns),
+            "tokens": sum([len(turn.completion.token_ids) for turn in turns]) / len(turns),
+            "illegal": sum([turn.action is None for turn in turns]) / len(turns),
+            "retries": sum([turn.attempt > 0 for turn in turns]) / len(turns),
             "cut": finishes["length"] / len(turns),
             "overflow": finishes["overflow"] / len(turns),
             "aborted": finishes["aborted"] / len(turns),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import ClassVar, Literal, Protocol
 
 from marl.core.config import PluginConfig
@@ -11,6 +12,9 @@ from marl.core.graph import Trajectory
 from marl.core.state import Stateful, StatelessPlugin
 from marl.core.types import Credit, Metrics, Reading, Turn, TurnId
 from marl.protocols.play import RewardTransform, Simulator
+
+ComparedGroups = tuple[Credit, Sequence[Sequence[TurnId]]]
+"""Credit that a baseline compared, and the turns of each group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,11 @@ class Evidence:
     reward_transform: RewardTransform | None = None
     """Function that was applied to the rewards of `trajectories`, and is applied to episodes played for credit; None if
     rewards are unchanged."""
+    compared_groups: dict[Hashable, ComparedGroups] = field(
+        default_factory=dict[Hashable, ComparedGroups], init=False, compare=False, repr=False
+    )
+    """Groups of turns that a baseline compared, by the baseline's definition of groups, so that reports of the groups
+    need not form them again."""
 
     def turns(self) -> dict[TurnId, Turn]:
         """Return the turns of all trajectories by id, in playing order."""
@@ -60,6 +69,12 @@ class Evidence:
         if self.simulator is None:
             raise ValueError(problem)
         return self.simulator
+
+
+@cache
+def _only(agent: str) -> frozenset[str]:
+    """Return the set of one agent, always the same object, as every episode needs one for each of its agents."""
+    return frozenset({agent})
 
 
 SharedProperty = Literal["start", "prompt", "problem"]
@@ -134,11 +149,8 @@ class AssignConfig(CreditRuleConfig):
 
         By default, the pool of each agent is its own return. Rule-based agents have no pool.
         """
-        returns = trajectory.returns
-        pools: list[tuple[frozenset[str], float]] = []
-        for agent in evidence.non_rule_based_agents(trajectory):
-            pools.append((frozenset({agent}), returns.get(agent, 0.0)))
-        return pools
+        returns, players = trajectory.returns, evidence.non_rule_based_agents(trajectory)
+        return [(_only(agent), returns.get(agent, 0.0)) for agent in players]
 
     def build(self) -> AssignRule:
         return self  # type: ignore[return-value]

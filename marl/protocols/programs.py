@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from marl.core.config import Sampling
 from marl.core.fast_records import fast_record
@@ -109,7 +109,7 @@ class ProgramCallerResult(BaseModel):
     """Move parsed from `text`; "" if the text has none."""
     calls: int = 0
     """Number of the caller's turns."""
-    reported: dict[str, FiniteFloat] = {}
+    reported: dict[str, FiniteFloat] = Field(default_factory=dict)
     """Rewards that the program reported for the caller, by name."""
 
 
@@ -123,7 +123,7 @@ class ProgramAnswer(BaseModel):
     """True if the program raised an exception or exited with an error."""
     why: str = ""
     """Error message of a failed program."""
-    callers: dict[str, ProgramCallerResult] = {}
+    callers: dict[str, ProgramCallerResult] = Field(default_factory=dict)
     """Agent -> result of this caller."""
 
     def to_canonical_json(self) -> str:

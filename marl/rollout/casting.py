@@ -7,19 +7,19 @@ from dataclasses import replace
 from typing import NamedTuple, overload
 
 from marl.core.config import Sampling
-from marl.core.types import EdgeKind, Message, Request, SpanFromEarlierTurn, Turn, TurnId
+from marl.core.types import EdgeKind, Message, Purpose, Request, SpanFromEarlierTurn, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import PromptContext, RoleConfig
 from marl.protocols.roles import PromptWithOrigins
 from marl.text.answers import remove_thoughts
 from marl.text.origins import (
     NO_ORIGINS,
+    Origins,
     Span,
     TextOrigin,
     add_origins,
     merge_adjacent_origin_spans,
     swap_recorded_origins,
-    take_recorded_origins,
     without_origins,
 )
 
@@ -58,6 +58,8 @@ class RoleRequestBuilder:
         self.instructions = {} if instructions is None else instructions
         self._rewritten: dict[tuple[str, str], RoleConfig] = {}
         """Cache: (role, instructions) -> role with these instructions."""
+        self._reading_roles: dict[tuple[str, str | None], bool] = {}
+        """Cache: (role, instructions or None for its own) -> True if its prompts may contain earlier turns."""
         self._option_texts: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
         """Cache: (role, legal moves) -> text of each legal move."""
         self._tool_roles = frozenset(name for name, role in roles.items() if role.answers_calls)
@@ -87,6 +89,13 @@ class RoleRequestBuilder:
         if (role_name, text) not in self._rewritten:
             self._rewritten[role_name, text] = role.with_instructions(text)
         return self._rewritten[role_name, text]
+
+    def prompts_have_earlier_turns(self, role_name: str) -> bool:
+        """Return True if the role's prompts may contain earlier turns, whose texts then need marks of their origin."""
+        key = role_name, self.instructions.get(role_name)
+        if key not in self._reading_roles:
+            self._reading_roles[key] = not self.current_role(role_name).ignores_earlier_turns
+        return self._reading_roles[key]
 
     def with_greedy_decoding(self) -> RoleRequestBuilder:
         """Return a builder for the same roles at temperature 0."""
@@ -154,19 +163,28 @@ class RoleRequestBuilder:
             marks=prompt.marks,
         )
 
-    def build_request(self, role_name: str, context: PromptContext, seed: int) -> Request:
+    def build_request(
+        self,
+        role_name: str,
+        context: PromptContext,
+        seed: int,
+        policy: str | None = None,
+        purpose: Purpose = "train",
+    ) -> Request:
         """Return the request of role `role_name` with the prompt for `context`. `seed` seeds the sampled tokens.
 
-        Lone surrogates in outside text are replaced, because neither files nor tokenizers accept them.
+        `policy` answers it, or the role's own policy if `policy` is None. Lone surrogates in outside text are replaced,
+        because neither files nor tokenizers accept them.
         """
         shared, legal = self.current_role(role_name), context.info["legal"]
         role = shared.role_for_request(seed)
         # The thread's record of origins is set aside, so that this prompt's origins do not mix with the caller's.
         callers_record = swap_recorded_origins(NO_ORIGINS)
+        origins: Origins | None = NO_ORIGINS
         try:
-            messages, origins = role.messages(context), take_recorded_origins()
+            messages = role.messages(context)
         finally:
-            swap_recorded_origins(callers_record)
+            origins = swap_recorded_origins(callers_record)
         # If the role's code compares or formats a text, its span is lost, and its origins mark all messages.
         if origins:
             messages = [message._replace(content=add_origins(message.content, origins)) for message in messages]
@@ -180,23 +198,27 @@ class RoleRequestBuilder:
                 options = {move: role.phrase(move) for move in legal}
                 if is_cached:
                     self._option_texts[role_name, legal] = options
-        tools = tuple([tool.to_function_schema() for tool in role.listed_tools])
-        examples = tuple([replace_surrogates(role.phrase(move)) for move in context.info.get("examples", ())])
+        tools = tuple([tool.to_function_schema() for tool in role.listed_tools]) if role.tools else ()
+        moves = context.info.get("examples")
+        # Every turn makes a request. With names, Python would take twice as long to pass the arguments.
         return Request(
-            policy=role.policy,
-            messages=prompt.texts,
-            sampling=role.sampling,
-            seed=seed,
-            options=options,
-            state=replace_surrogates(without_origins(context.info["state"])),
-            continues=role.continued_ids(context),
-            segments=role.segments,
-            segment_offsets=role.offsets_of_read_segments(context),
-            examples=examples,
-            tools=tools,
-            answer_schema=role.answer_schema if role.sampling.structured == "json" else "",
-            marks=_marks_of_prompt(prompt, context),
-            max_prompt_tokens=role.context.limit if role.context else None,
+            role.policy if policy is None else policy,
+            prompt.texts,
+            role.sampling,
+            seed,
+            options,
+            replace_surrogates(without_origins(context.info["state"])),
+            role.continued_ids(context),
+            None,  # forced
+            (),  # prefix
+            role.segments,
+            role.offsets_of_read_segments(context),
+            tuple([replace_surrogates(role.phrase(move)) for move in moves]) if moves else (),
+            tools,
+            role.answer_schema if role.sampling.structured == "json" else "",
+            _marks_of_prompt(prompt, context),
+            role.context.limit if role.context else None,
+            purpose,
         )
 
 
@@ -246,31 +268,43 @@ def _without_origin_marks(turns: Sequence[Turn]) -> Sequence[Turn]:
 
 def _marks_of_prompt(prompt: PromptWithOrigins, context: PromptContext) -> tuple[SpanFromEarlierTurn, ...]:
     """Return the spans of `prompt` that were made from earlier turns of `context`, sorted by message and offset."""
+    if not (context.played_turns or context.new_turns or context.own_turns or context.read_turns):
+        return ()
     marks: list[SpanFromEarlierTurn] = []
     for index, spans in enumerate(prompt.spans):
+        if len(spans) == 1 and spans[0][2].source is None:
+            # The observation of a game that marks no sources is one span with all sources, so nothing is to be merged.
+            begin, end, (_, kind) = spans[0]
+            for source, source_kind in sorted(_possible_sources_of_text(None, kind, context)):
+                marks.append(SpanFromEarlierTurn(source, source_kind, index, begin, end))
+            continue
         spans_of_turns: list[Span] = []
         for span in spans:
-            begin, end, origin = span
-            if isinstance(origin.source, tuple):
+            begin, end, (source, kind) = span
+            if isinstance(source, tuple):
                 spans_of_turns.append(span)
             else:
-                turns = _possible_origins_of_text(origin.source, origin.kind, context)
-                spans_of_turns += [(begin, end, turn) for turn in turns]
+                for source_and_kind in _possible_sources_of_text(source, kind, context):
+                    spans_of_turns.append((begin, end, TextOrigin(*source_and_kind)))
         for begin, end, (source, kind) in merge_adjacent_origin_spans(spans_of_turns):
-            # Here every source is a turn id, because `_possible_origins_of_text` has replaced all others.
+            # Here every source is a turn id, because `_possible_sources_of_text` has replaced all others.
             marks.append(SpanFromEarlierTurn(source, kind, index, begin, end))  # type: ignore[arg-type]
     return tuple(marks)
 
 
-def _possible_origins_of_text(step: int | None, kind: EdgeKind, context: PromptContext) -> list[TextOrigin]:
-    """Return the turn that the game's step number `step` played, as an origin of the edge kind `kind`.
+def _possible_sources_of_text(
+    step: int | None, kind: EdgeKind, context: PromptContext
+) -> list[tuple[TurnId, EdgeKind]]:
+    """Return the id of the turn that the game's step number `step` played, with the edge kind `kind`.
 
-    If `step` is None, return all turns that a text of unknown origin may depend on.
+    If `step` is None, return all turns that a text of unknown origin may depend on, with their edge kinds.
     """
     if step is not None:
         turn = context.played_turns[step]
-        return [TextOrigin(turn.id, "self" if kind == "told" and turn.agent == context.agent else kind)]
-    origins = [TextOrigin(turn.id, "told") for turn in _without_origin_marks(context.new_turns)]
+        return [(turn.id, "self" if kind == "told" and turn.agent == context.agent else kind)]
+    sources: list[tuple[TurnId, EdgeKind]] = []
+    for turn in _without_origin_marks(context.new_turns):
+        sources.append((turn.id, "told"))
     if context.own_turns and context.agent in context.info["hears"]:
-        origins.append(TextOrigin(_without_origin_marks(context.own_turns)[-1].id, "self"))
-    return origins
+        sources.append((_without_origin_marks(context.own_turns)[-1].id, "self"))
+    return sources

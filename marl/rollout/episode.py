@@ -8,7 +8,7 @@ from functools import partial
 
 from marl.core.errors import ProgramDivergedError
 from marl.core.graph import Trajectory
-from marl.core.seeds import episode_name_for_seeding, hash_to_seed
+from marl.core.seeds import episode_name_for_seeding, hash_text_to_seed, hash_to_seed
 from marl.core.types import Completion, CompletionFailure, Deal, EdgeKind, Fork, Info, Request, Reward, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import Game, IneffectiveCallsNotice, JudgingRoleConfig, ProgramModelCall, PromptContext
@@ -36,6 +36,7 @@ from marl.rollout.verdict_imitation import imitation_penalties
 from marl.text.origins import origins_of
 
 _DEFAULT_LIMITS = EpisodeLimits()
+_NO_RECORDED_CALLS = RecordedCallAnswers()
 
 
 def step_done_agents_and_check_game_is_over(game: Game) -> bool:
@@ -59,11 +60,11 @@ class Episode:
         self._open: dict[str, PendingTurn] = {}
         """Agent -> its turn that is not played yet."""
         self._memory = {agent: OwnAndReadTurns() for agent in deal.seats}
-        self._marked: dict[bool, dict[TurnId, Turn]] = {False: {}, True: {}}
+        self._marked: dict[bool, dict[TurnId, Turn]] = {}
         """True for agents that read hidden thoughts -> cache of turns with marks of their origin, for their prompts."""
         self._script: PrescribedForkAnswers | None = None
         """Answers of the fork that this episode continues, or None if policies answer everything."""
-        self._recorded_calls = RecordedCallAnswers()
+        self._recorded_calls = _NO_RECORDED_CALLS
         """Answers to programs' model calls that the fork which this episode continues prescribes."""
         self._begin(Trajectory(deal, ""))
         self.played_turns: list[Turn] = []
@@ -94,7 +95,7 @@ class Episode:
         deal, other = self.trajectory.deal, Episode.__new__(Episode)
         other.game, other.casting, other.limits = game, self.casting, self.limits
         other._begin(self.trajectory.copy(replace(deal, seats=seats) if seats else deal))
-        other.played_turns, other._recorded_calls = list(self.played_turns), RecordedCallAnswers()
+        other.played_turns, other._recorded_calls = list(self.played_turns), _NO_RECORDED_CALLS
         other.done, other._script, other._open = self.done, None, {}
         for agent, question in self._open.items():
             inner = other._inner_turns_if_program(question.info, question.reads)
@@ -116,9 +117,10 @@ class Episode:
         has_played = True
         while has_played and not self.done:
             self._make_pending_turns()
-            unsent = [(agent, question) for agent, question in self._open.items() if not question.sent]
             has_played = False
-            for agent, question in unsent:
+            for agent, question in list(self._open.items()):
+                if question.sent:
+                    continue
                 question.sent = True
                 if not self._script:
                     requests.append((agent, question.request))
@@ -140,9 +142,11 @@ class Episode:
 
     def play_agent_answer(self, agent: str, answer: Completion | CompletionFailure) -> None:
         """Store the answer of `agent`, and play stored answers as long as the agent to move has one."""
-        if self._replace_full_prompt(agent, answer):
-            return
-        answer = empty_completion_if_failed(answer)
+        # Only a refused prompt, or the prompt after it, may be replaced.
+        if isinstance(answer, CompletionFailure) or self._open[agent].full:
+            if self._replace_full_prompt(agent, answer):
+                return
+            answer = empty_completion_if_failed(answer)
         if not answer.text.isascii():
             answer = replace(answer, text=replace_surrogates(answer.text))
         self._open[agent].answer = answer
@@ -166,20 +170,13 @@ class Episode:
             if isinstance(judge := self.casting.roles[role], JudgingRoleConfig):
                 with self._role_guards[role]:
                     spoofs = judge.find_imitated_verdicts(question.request, self.trajectory.turns)
-            turn = Turn(
-                id=(self.trajectory.id, len(self.trajectory.turns)),
-                agent=agent,
-                nth=len(self._memory[agent].turns),
-                attempt=info["attempt"],
-                role=role,
-                request=question.request,
-                completion=completion,
+            if move is not None:
                 # A role that decodes JSON escapes may produce surrogates, which no file can store.
-                action=move if move is None else replace_surrogates(move),
-                problem=info.get("problem", ""),
-                spoofs=spoofs,
-                stage=info.get("stage", ""),
-            )
+                move = replace_surrogates(move)
+            turn_id, nth = (self.trajectory.id, len(self.trajectory.turns)), len(self._memory[agent].turns)
+            attempt, problem, stage = info["attempt"], info.get("problem", ""), info.get("stage", "")
+            # With names, Python would take twice as long to pass the arguments.
+            turn = Turn(turn_id, agent, nth, attempt, role, question.request, completion, move, problem, spoofs, stage)
             self._add_turn_and_step_game(turn, question.reads)
 
     def _replace_full_prompt(self, agent: str, answer: Completion | CompletionFailure) -> bool:
@@ -256,9 +253,9 @@ class Episode:
         for turn, edges in turns:
             self.trajectory.add(turn, edges, edges)
             self._memory[turn.agent].turns.append(turn)
-            before = results.get(turn.agent) or ProgramCallerResult()
-            text, move = turn.completion.text, turn.action or ""
-            results[turn.agent] = before.model_copy(update={"text": text, "move": move, "calls": before.calls + 1})
+            text, move, before = turn.completion.text, turn.action or "", results.get(turn.agent)
+            calls, reported = (before.calls, before.reported) if before else (0, {})
+            results[turn.agent] = ProgramCallerResult(text=text, move=move, calls=calls + 1, reported=reported)
         if not (answer and turns):
             return completion
         program_turn.reads = {
@@ -374,43 +371,40 @@ class Episode:
             unread.sort(key=lambda turn: turn.id[1])
         role = deal.seats[agent]
         hears_thoughts = self.casting.roles[role].hears_thoughts
-        if not hears_thoughts:
+        if unread and not hears_thoughts:
             unread = list(map(self.casting.without_hidden_thoughts, unread))
-        mark, cache = self.casting.mark_with_origins, self._marked[hears_thoughts]
-        view = PromptContext(
-            agent,
-            observation,
-            info,
-            own_turns=mark(memory.turns, memory.marked, reads_own_turns=True),
-            new_turns=mark(unread, cache),
-            read_turns=mark(memory.read, cache),
-            turns=self.trajectory.turns,
-            played_turns=self.played_turns,
-        )
+        own_turns: Sequence[Turn] = memory.turns
+        new_turns: Sequence[Turn] = unread
+        read_turns: Sequence[Turn] = memory.read
+        if self.casting.prompts_have_earlier_turns(role):
+            mark, cache = self.casting.mark_with_origins, self._marked.setdefault(hears_thoughts, {})
+            own_turns = mark(own_turns, memory.marked, reads_own_turns=True)
+            new_turns, read_turns = mark(unread, cache), mark(read_turns, cache)
+        turns, played_turns = self.trajectory.turns, self.played_turns
+        view = PromptContext(agent, observation, info, own_turns, new_turns, read_turns, turns, played_turns)
         count = len(memory.turns)
-        seed = hash_to_seed(self._seed_prefix, agent, count, info["attempt"])
+        seed = hash_text_to_seed(f"{self._seed_prefix}/{agent}/{count}/{info['attempt']}")
+        policy = deal.policies.get(role)
         with self._role_guards[role]:
-            request = self.casting.build_request(role, view, seed)
-            recorded = self._script and self._script.recorded.get((agent, len(memory.turns)))
+            request = self.casting.build_request(role, view, seed, policy, deal.purpose)
+            recorded = self._script and self._script.recorded.get((agent, count))
             if recorded and self.casting.roles[role].role_for_request(seed) is not self.casting.roles[role]:
                 # The seed determines the answer tag, so only the recorded seed can give the recorded prompt.
-                request = self.casting.build_request(role, view, recorded.request.seed)
-                if answer_inputs(request) != answer_inputs(recorded.request):
-                    request = self.casting.build_request(role, view, seed)
-        if role in deal.policies:
-            request = replace(request, policy=deal.policies[role])
-        prefix = self._script.prefixes.get((agent, count), ()) if self._script else ()
-        if prefix or deal.purpose != request.purpose:
-            request = replace(request, purpose=deal.purpose, prefix=prefix)
+                same_prompt = self.casting.build_request(role, view, recorded.request.seed, policy, deal.purpose)
+                if answer_inputs(same_prompt) == answer_inputs(recorded.request):
+                    request = same_prompt
+        if self._script and (prefix := self._script.prefixes.get((agent, count))):
+            request = replace(request, prefix=prefix)
         memory.read += unread
-        reads = self._edge_kinds_by_source_turn(agent, request, info)
-        return PendingTurn(request, info, reads, inner=self._inner_turns_if_program(info, reads))
+        pending = PendingTurn(request, info, self._edge_kinds_by_source_turn(agent, request, info))
+        pending.inner = self._inner_turns_if_program(info, pending.reads) if "callers" in info else None
+        return pending
 
     def _edge_kinds_by_source_turn(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return (id of a source turn -> edge kinds) for the turn of `request`, with own turns last."""
         if not (turns := self.trajectory.turns):
             return {}
-        edges: list[tuple[TurnId, EdgeKind]] = [(mark.source, mark.kind) for mark in request.marks]
+        edges: list[tuple[TurnId, EdgeKind]] = [mark[:2] for mark in request.marks]
         if request.continues:
             edges.append((self._memory[agent].turns[-1].id, "self"))
         for step, kind in origins_of(info["state"]):
@@ -422,15 +416,19 @@ class Episode:
         for source, kind in edges:
             earlier = kinds.get(source)
             kinds[source] = earlier | SINGLE_KINDS[kind] if earlier else SINGLE_KINDS[kind]
+        if len(kinds) < 2:
+            return kinds
         return dict(sorted(kinds.items(), key=lambda edge: (turns[edge[0][1]].agent == agent, edge[0][1])))
 
     def _add_turn_and_step_game(self, turn: Turn, source_edges: Mapping[TurnId, frozenset[EdgeKind]]) -> None:
         """Add `turn` with edges from `source_edges` to the trajectory, and step the game with the turn's action."""
         game = self.game
-        self.trajectory.add(turn, source_edges, source_edges)
+        self.trajectory.add_with_edges(turn, source_edges)
         self._memory[turn.agent].turns.append(turn)
         self.played_turns.append(turn)
-        self.trajectory.rewards += imitation_penalties(self.casting.roles[turn.role], turn, self.trajectory.turns)
+        if turn.spoofs:
+            role = self.casting.roles[turn.role]
+            self.trajectory.rewards += imitation_penalties(role, turn, self.trajectory.turns)
         with self._game_guard:
             game.step(turn.action or "")
             if game.reward_components:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from marl.core.errors import EpisodeWithoutOutcomeError, RunError
 from marl.core.graph import Trajectory
@@ -35,34 +34,54 @@ _DEFAULT_LIMITS = EpisodeLimits()
 class GameErrorGuard(CallWatchdog):
     """Context manager that raises errors of a game's code as `GameError`, and `CallTimeoutError` after `deadline_s`."""
 
-    __slots__ = ("_describe_state", "_game")
+    __slots__ = ("_game",)
 
     def __init__(
         self, game: Game, describe_state: Callable[[], str], deadline_s: float = _DEFAULT_LIMITS.deadline_s
     ) -> None:
         """Guard calls of `game`. `describe_state` returns seed, options and moves so far, for error messages."""
-        super().__init__(lambda: f"{game_name_for_messages(game)} {describe_state()}", deadline_s)
-        self._game, self._describe_state = game, describe_state
+        # The game's name is added only for a message, since every episode makes a guard.
+        CallWatchdog.__init__(self, describe_state, deadline_s)
+        self._game = game
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        CallWatchdog.__exit__(self, kind, error, tb)
+    @property
+    def full_call_name(self) -> str:
+        return f"{game_name_for_messages(self._game)} {self.call_name()}"
+
+    def raise_error_of_call(self, error: BaseException) -> None:
+        CallWatchdog.raise_error_of_call(self, error)
         # Ctrl-C is no subclass of Exception and not the game's error, but `sys.exit` in the game's code is.
-        if kind is not None and issubclass(kind, (Exception, SystemExit)) and kind is not EpisodeWithoutOutcomeError:
-            message = f"{game_name_for_messages(self._game)} raised {kind.__name__}: {error} {self._describe_state()}"
+        if isinstance(error, (Exception, SystemExit)) and type(error) is not EpisodeWithoutOutcomeError:
+            name = type(error).__name__
+            message = f"{game_name_for_messages(self._game)} raised {name}: {error} {self.call_name()}"
             raise GameError(message) from error
+
+
+class _RoleCodeGuard(CallWatchdog):
+    """Watchdog of calls of a role's code."""
+
+    __slots__ = ("_role",)
+
+    def __init__(self, role: str, describe_state: Callable[[], str], deadline_s: float) -> None:
+        CallWatchdog.__init__(self, describe_state, deadline_s)
+        self._role = role
+
+    @property
+    def full_call_name(self) -> str:
+        return f"role {self._role!r} {self.call_name()}"
 
 
 class RoleCodeGuards(dict[str, CallWatchdog]):
     """Role -> watchdog of calls of the role's code, made when it is first asked for."""
 
+    __slots__ = ("_deadline_s", "_describe_state")
+
     def __init__(self, describe_state: Callable[[], str], deadline_s: float) -> None:
         """`describe_state` returns seed, options and moves of the episode so far, for error messages."""
-        super().__init__()
         self._describe_state, self._deadline_s = describe_state, deadline_s
 
     def __missing__(self, role: str) -> CallWatchdog:
-        describe_state = self._describe_state
-        self[role] = guard = CallWatchdog(lambda: f"role {role!r} {describe_state()}", self._deadline_s)
+        self[role] = guard = _RoleCodeGuard(role, self._describe_state, self._deadline_s)
         return guard
 
 

@@ -6,10 +6,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from operator import itemgetter
-from typing import NamedTuple
 
 from marl.core.types import Completion, CompletionFailure, Request, Ticket
 from marl.core.watchdog import CallWatchdog
@@ -31,6 +30,8 @@ _CALL_PAUSE_S = 3e-4
 """Maximum wait of an engine in one round while a program runs, which may call a model at any moment, in seconds."""
 _COLLECTING_S = 2e-3
 """Time for which calls of programs are collected while further programs compute, in seconds."""
+_ANSWERED_SHARE = 0.25
+"""Share of the programs' open calls that are answered before programs get the answers."""
 Answer = Completion | CompletionFailure
 """Answer of an engine to a request."""
 AnswerCallback = Callable[[Ticket, Answer], None]
@@ -41,7 +42,8 @@ ProgramCall = tuple[ModelCallingEngine, ProgramModelCall | IneffectiveCallsNotic
 """(engine that runs a program, call of the program)."""
 
 
-class _OpenRequest(NamedTuple):
+@dataclass(slots=True)
+class _OpenRequest:
     """Request without an answer so far."""
 
     policy: str
@@ -59,7 +61,8 @@ class RequestRouter:
     worker's answer is delivered exactly `worker_delay` rounds of the other engines after its request, or as soon as the
     other engines are idle. Programs compute for random times, too: with a `worker_delay`, the other engines are stepped
     only while every running program waits for an answer. Batches, and hence the rounding of log-probabilities, then
-    depend on the seed alone, unless a program makes parallel calls.
+    depend on the seed alone, unless a program makes parallel calls. As all models then wait for the slowest program,
+    programs get the answers to their calls when a quarter of the open calls is answered, not one by one.
     """
 
     def __init__(self, engines: Iterable[Engine], deadline_s: float, worker_delay: int | None = None) -> None:
@@ -76,6 +79,10 @@ class RequestRouter:
         """Calls of programs that wait until no program computes."""
         self._program_answers: list[tuple[Ticket, Answer]] = []
         """Answers of programs that wait until no program computes."""
+        self._open_calls: set[Ticket] = set()
+        """Open requests that are model calls of programs."""
+        self._held_answers: list[tuple[Ticket, Answer]] = []
+        """Answers to model calls of programs that wait for answers to further calls."""
         self._engines = {id(engine): engine for engine in engines}
         self._open: dict[Ticket, _OpenRequest] = {}
         self._busy = dict.fromkeys(self._engines, 0)
@@ -110,6 +117,10 @@ class RequestRouter:
         if self.worker_delay is not None and isinstance(engine, WorkerProcessEngine):
             self._due[ticket] = self._round + self.worker_delay
         return ticket
+
+    def mark_as_call_of_program(self, ticket: Ticket) -> None:
+        """Note that the open request of `ticket` is a program's model call, whose answer may wait for others."""
+        self._open_calls.add(ticket)
 
     def count_open_requests(self, engine: Engine) -> int:
         """Return the number of requests that `engine` has not answered."""
@@ -166,7 +177,8 @@ class RequestRouter:
                 # A request may be gone: an earlier answer may have ended its episode, which cancels its requests.
                 if request := self._pop_open_request(ticket):
                     of_worker = isinstance(self._engines[request.engine_id], WorkerProcessEngine)
-                    self.failures.record_answer(request.policy, answer, from_worker_process=of_worker)
+                    if of_worker or isinstance(answer, CompletionFailure):
+                        self.failures.record_answer(request.policy, answer, from_worker_process=of_worker)
                     request.deliver(ticket, answer)
 
     def open_requests_by_policy(self) -> Counter[str]:
@@ -208,12 +220,27 @@ class RequestRouter:
                 time.sleep(min(wait_s, _COLLECTING_S))
             return [], []
         if not (self._program_answers or self._program_calls):
-            return step_engines(others, wait_s), []
+            return self._hold_answers_to_few_calls(step_engines(others, wait_s)), []
         # The order in which programs called or ended depends on the time that they took.
         answers = sorted(self._program_answers, key=itemgetter(0))
         calls = sorted(self._program_calls, key=lambda call: call[1].parent)
         self._program_answers, self._program_calls = [], []
         return answers, calls
+
+    def _hold_answers_to_few_calls(self, answers: Iterable[tuple[Ticket, Answer]]) -> list[tuple[Ticket, Answer]]:
+        """Return `answers`, except those to programs' calls as long as most calls are open, and those held before.
+
+        No engine is stepped while a program computes. So few waits, each for many programs, cost less than many waits.
+        """
+        returned: list[tuple[Ticket, Answer]] = []
+        for ticket, answer in answers:
+            (self._held_answers if ticket in self._open_calls else returned).append((ticket, answer))
+            self._last_answer = time.monotonic()
+        self._held_answers = [answer for answer in self._held_answers if answer[0] in self._open_calls]
+        if len(self._held_answers) >= _ANSWERED_SHARE * len(self._open_calls):
+            returned += self._held_answers
+            self._held_answers = []
+        return returned
 
     def _handle_calls(self, calls: Iterable[ProgramCall]) -> None:
         """Pass the model calls of programs to their handlers."""
@@ -271,6 +298,7 @@ class RequestRouter:
         request = self._open.pop(ticket, None)
         if request:
             self._busy[request.engine_id] -= 1
+            self._open_calls.discard(ticket)
             self._due.pop(ticket, None)
             self._early.pop(ticket, None)
         return request

@@ -321,8 +321,7 @@ class RolloutSimulator(BaseSimulator):
             try:
                 for next_agent, request in requests:
                     deliver = partial(self._continue_episode, opened, next_agent)
-                    handle_call = partial(self._handle_model_call_or_notice, opened, next_agent)
-                    opened.requests.add(self._submit_request(request, deliver, handle_call))
+                    opened.requests.add(self._submit_request(request, deliver, opened, next_agent))
             except SpendingLimitReachedError:
                 self._drop_episode_without_outcome(ticket, None, opened.tokens)
             return
@@ -372,6 +371,7 @@ class RolloutSimulator(BaseSimulator):
             opened.episode.discard_ineffective_calls(agent, IneffectiveCallsNotice(call.parent, (call.id,)))
             engine.deliver_model_call_answer(call.id, CompletionFailure("aborted", str(error)))
             return
+        self.router.mark_as_call_of_program(ticket)
         opened.calls[agent, call.id] = ticket
         opened.requests.add(ticket)
 
@@ -392,15 +392,18 @@ class RolloutSimulator(BaseSimulator):
         engine.deliver_model_call_answer(call.id, answer)
 
     def _submit_request(
-        self, request: Request, deliver: AnswerCallback, handle_call: CallHandler | None = None
+        self, request: Request, deliver: AnswerCallback, opened: _OpenEpisode | None = None, agent: str = ""
     ) -> Ticket:
-        """Submit `request` to its policy's engine. `deliver` gets the answer, `handle_call` each call of a program.
+        """Submit `request`, for a turn of `agent` in `opened` or for no turn, to its engine. `deliver` gets the answer.
 
         Raises:
             SpendingLimitReachedError: if the answer might exceed the simulator's limit.
         """
         slot, limit = self.added.slots.get(request.policy), self.limit
         engine = slot.engine if slot else self.engines[request.policy]
+        handle_call: CallHandler | None = None
+        if opened and isinstance(engine, ModelCallingEngine):
+            handle_call = partial(self._handle_model_call_or_notice, opened, agent)
         if limit is None:
             return self.router.submit(engine, request, deliver, slot and slot.policy, handle_call)
         most = RemoteUsage(completion_tokens=request.sampling.max_tokens)

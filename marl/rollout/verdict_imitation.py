@@ -14,7 +14,7 @@ def imitation_penalties(role: RoleConfig, turn: Turn, turns: Sequence[Turn]) -> 
     `turns` are the turns of the episode so far, `turn` included. A turn that was penalised at an earlier verdict is not
     penalised again.
     """
-    penalty = role.spoof_penalty if isinstance(role, JudgingRoleConfig) else 0.0
+    penalty = role.spoof_penalty if turn.spoofs and isinstance(role, JudgingRoleConfig) else 0.0
     if not (penalty and turn.spoofs):
         return
     charged = {source for earlier in turns if earlier is not turn for source in earlier.spoofs or ()}

@@ -307,9 +307,11 @@ def _spans_over_full_text(text: str, origins: Iterable[TextOrigin]) -> tuple[Spa
 
 def origins_of(value: Any) -> Origins:
     """Return the origins of `value` and of all nested values, without recording them."""
+    if type(value) is str:
+        return NO_ORIGINS
     if type(value) is TextWithOrigins:
         return frozenset([origin for _, _, origin in value._spans])
-    if not isinstance(value, dict | list | tuple):
+    if not isinstance(value, (dict, list, tuple)):
         return NO_ORIGINS
     gathered: set[TextOrigin] = set()
     stack = [value]

@@ -289,3 +289,12 @@ def test_a_program_needs_consent_and_a_reward_or_measure_of_the_name_call_does_n
     game = {"kind": "team", "rewards": {"solver": {"call": "0.2 * own.calls"}}, "measures": {"call": "solver.calls"}}
     assert not external_accesses({"game": game}, tmp_path)
     assert not external_accesses({"games": {"sums": {"game": game}}}, tmp_path)
+
+
+def test_a_client_that_asks_before_it_sends_a_body_is_told_to_go_on(served: AnsweredGateway) -> None:
+    body = json.dumps(HELLO).encode()
+    with socket.create_connection(("127.0.0.1", served.gateway.port), timeout=10) as stream:
+        stream.sendall(head(served, "Expect: 100-continue", f"Content-Length: {len(body)}"))
+        assert stream.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        stream.sendall(body)
+        assert stream.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")

@@ -135,6 +135,9 @@ class Programs(ModelCallingEngine):
         self._calls_left: dict[Ticket, int] = {}
         self._parents: dict[int, Ticket] = {}
         self._calls: list[ProgramModelCall | IneffectiveCallsNotice] = []
+        self.open_and_answered: list[tuple[int, int]] = []
+        """For each step in which programs got answers: numbers of calls that were open, and of answers."""
+        self._answers = 0
 
     def submit(self, ticket: Ticket, request: Request) -> None:
         self._calls_left[ticket] = 5
@@ -144,6 +147,9 @@ class Programs(ModelCallingEngine):
         self._ready[ticket] = time.monotonic() + self._rng.choice([0.0, 0.0, 0.001, 0.004])
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | CompletionFailure]]:
+        if self._answers:
+            self.open_and_answered.append((len(self._parents) + self._answers, self._answers))
+            self._answers = 0
         if wait_s and self._ready:
             time.sleep(max(0.0, min(wait_s, min(self._ready.values()) - time.monotonic())))
         ended: list[tuple[Ticket, Completion | CompletionFailure]] = []
@@ -166,6 +172,7 @@ class Programs(ModelCallingEngine):
         return bool(self._ready)
 
     def deliver_model_call_answer(self, call_id: int, answer: Completion | CompletionFailure) -> None:
+        self._answers += 1
         self._compute(self._parents.pop(call_id))
 
     def program_attempt_counts(self) -> ProgramAttemptCounts:
@@ -175,15 +182,19 @@ class Programs(ModelCallingEngine):
         raise NotImplementedError
 
 
-def batches_of_programs(seed: int, worker_delay: int | None) -> list[tuple[Ticket, ...]]:
-    """Return the batches of the model while twenty programs call it, each followed by an answer of a worker."""
+def play_programs(seed: int, worker_delay: int | None) -> tuple[Model, Programs]:
+    """Run twenty programs that call a model, each followed by an answer of a worker; return model and programs."""
     model, worker, programs = Model(), Worker(seed), Programs(seed)
     router = RequestRouter([model, worker, programs], 60.0, worker_delay)
     left = 20
 
     def handle_call(engine: ModelCallingEngine, call: ProgramModelCall | IneffectiveCallsNotice) -> None:
         assert isinstance(call, ProgramModelCall)
-        router.submit(model, request("model"), lambda ticket, answer: engine.deliver_model_call_answer(call.id, answer))
+
+        def deliver(ticket: Ticket, answer: Answer) -> None:
+            engine.deliver_model_call_answer(call.id, answer)
+
+        router.mark_as_call_of_program(router.submit(model, request("model"), deliver))
 
     def verify(ticket: Ticket, answer: Answer) -> None:
         router.submit(worker, request("worker"), end)
@@ -196,13 +207,23 @@ def batches_of_programs(seed: int, worker_delay: int | None) -> list[tuple[Ticke
         router.submit(programs, request("crew"), verify, handle_call=handle_call)
     while left:
         router.step(1.0)
-    return model.batches
+    return model, programs
 
 
 @pytest.mark.parametrize("worker_delay", [1, 4, 50])
 def test_models_get_the_same_batches_however_long_programs_compute(worker_delay: int) -> None:
-    assert batches_of_programs(0, worker_delay) == batches_of_programs(1, worker_delay)
+    assert play_programs(0, worker_delay)[0].batches == play_programs(1, worker_delay)[0].batches
 
 
 def test_without_a_delay_the_time_of_programs_decides_about_batches() -> None:
-    assert batches_of_programs(0, None) != batches_of_programs(1, None)
+    assert play_programs(0, None)[0].batches != play_programs(1, None)[0].batches
+
+
+def test_programs_get_answers_when_a_quarter_of_the_open_calls_is_answered() -> None:
+    _, programs = play_programs(0, 4)
+    assert all(answers >= open_calls / 4 for open_calls, answers in programs.open_and_answered)
+    assert sum(answers for _, answers in programs.open_and_answered) == 20 * 5
+    # The first waits: all twenty call, a quarter of the answers takes three rounds each, as `3 + ticket % 4` says.
+    assert programs.open_and_answered[0] == (20, 5)
+    _, without_delay = play_programs(0, None)
+    assert min(answers for _, answers in without_delay.open_and_answered) == 1, "otherwise each answer is passed on"

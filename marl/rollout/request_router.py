@@ -72,7 +72,7 @@ class RequestRouter:
         self._round = 0
         """Number of rounds in which engines other than workers were stepped."""
         self._due: dict[Ticket, int] = {}
-        """Open request to a worker -> round of its delivery, in ascending order of ticket and round."""
+        """Unanswered request to a worker -> round of its delivery, in ascending order of ticket and round."""
         self._early: dict[Ticket, Answer] = {}
         """Answers of workers that wait for the round of their delivery."""
         self._program_calls: list[ProgramCall] = []
@@ -151,7 +151,7 @@ class RequestRouter:
                 # Between calls of `step` no answer could arrive, so this time does not count as waiting.
                 self._last_answer = began
             wait_s = min(wait_s, self.deadline_s)
-            busy = [engine_id for engine_id in self._engines if self._busy[engine_id]]
+            busy = self._engines_with_unanswered_requests()
             calls: list[ProgramCall] = []
             if any(isinstance(self._engines[engine_id], ModelCallingEngine) for engine_id in busy):
                 answers, calls = self._step_with_programs(busy, wait_s)
@@ -184,6 +184,11 @@ class RequestRouter:
     def open_requests_by_policy(self) -> Counter[str]:
         """Return policy -> number of its open requests."""
         return Counter(request.policy for request in self._open.values())
+
+    def _engines_with_unanswered_requests(self) -> list[int]:
+        """Return the identities of the engines that have requests without an answer, not even a held one."""
+        held = Counter([self._open[ticket].engine_id for ticket, _ in self._held_answers if ticket in self._open])
+        return [engine_id for engine_id in self._engines if self._busy[engine_id] > held[engine_id]]
 
     def _step_with_programs(
         self, busy_engine_ids: Sequence[int], wait_s: float
@@ -275,6 +280,9 @@ class RequestRouter:
             return []
         self._round += 1
         answers = [(ticket, self._early.pop(ticket)) for ticket in due]
+        # The request stays open while its answer is held for a program, but no further answer is due.
+        for ticket in due:
+            del self._due[ticket]
         return answers + self._step_engines(models, 0.0 if answers else wait_s)
 
     def _step_engines(self, engine_ids: Sequence[int], wait_s: float) -> list[tuple[Ticket, Answer]]:

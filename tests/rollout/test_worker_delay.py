@@ -182,8 +182,11 @@ class Programs(ModelCallingEngine):
         raise NotImplementedError
 
 
-def play_programs(seed: int, worker_delay: int | None) -> tuple[Model, Programs]:
-    """Run twenty programs that call a model, each followed by an answer of a worker; return model and programs."""
+def play_programs(seed: int, worker_delay: int | None, *, call_worker: bool = False) -> tuple[Model, Programs]:
+    """Run twenty programs that call a model, each followed by an answer of a worker; return model and programs.
+
+    With `call_worker`, a worker answers the calls of every sixth program.
+    """
     model, worker, programs = Model(), Worker(seed), Programs(seed)
     router = RequestRouter([model, worker, programs], 60.0, worker_delay)
     left = 20
@@ -194,7 +197,8 @@ def play_programs(seed: int, worker_delay: int | None) -> tuple[Model, Programs]
         def deliver(ticket: Ticket, answer: Answer) -> None:
             engine.deliver_model_call_answer(call.id, answer)
 
-        router.mark_as_call_of_program(router.submit(model, request("model"), deliver))
+        callee: Engine = worker if call_worker and call.parent % 6 == 0 else model
+        router.mark_as_call_of_program(router.submit(callee, request("callee"), deliver))
 
     def verify(ticket: Ticket, answer: Answer) -> None:
         router.submit(worker, request("worker"), end)
@@ -227,3 +231,11 @@ def test_programs_get_answers_when_a_quarter_of_the_open_calls_is_answered() -> 
     assert programs.open_and_answered[0] == (20, 5)
     _, without_delay = play_programs(0, None)
     assert min(answers for _, answers in without_delay.open_and_answered) == 1, "otherwise each answer is passed on"
+
+
+@pytest.mark.parametrize("worker_delay", [1, 4, 50])
+def test_programs_may_call_workers_and_no_engine_is_stepped_while_all_its_answers_are_held(worker_delay: int) -> None:
+    model, programs = play_programs(0, worker_delay, call_worker=True)
+    assert sum(answers for _, answers in programs.open_and_answered) == 20 * 5
+    assert all(model.batches)
+    assert model.batches == play_programs(1, worker_delay, call_worker=True)[0].batches

@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any
 
 import uvloop
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 from pydantic import BaseModel, Field, FiniteFloat
 
@@ -231,13 +231,13 @@ class Gateway:
                 raise ApiError(403, "this server answers programs on its own machine alone", may_retry=False)
             session = self._authenticated_session(request)
             path, agent = request.path, ""
-            if path.startswith("/agents/") and not path.startswith("/agents//"):
-                agent, _, path = path.removeprefix("/agents/").partition("/")
-                path = f"/{path}"
+            # The name of the agent may contain an encoded slash.
+            if path.startswith("/agents/") and len(parts := request.rel_url.parts) > 3 and parts[2]:
+                agent, path = parts[2], "/" + "/".join(parts[3:])
             method = "POST" if path in _APIS else _METHODS.get(path)
             if method is None:
                 raise ApiError(404, f"no API at {request.path[:80]!r}", may_retry=False)
-            if request.method != method:
+            if request.method != method and (request.method, method) != ("HEAD", "GET"):
                 raise ApiError(405, f"{path} takes the method {method} alone", may_retry=False)
             if path in _APIS:
                 return await self._answer_model_calls(request, session, _APIS[path], agent)
@@ -371,7 +371,7 @@ async def _read_body(request: web.BaseRequest) -> bytes:
     try:
         if request.content.is_eof():
             return request.content.read_nowait()
-        if request.headers.get("Expect", "").lower() == "100-continue":
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
             # Clients such as curl wait for this line before they send a long body.
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0

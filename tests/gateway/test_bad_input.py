@@ -298,3 +298,24 @@ def test_a_client_that_asks_before_it_sends_a_body_is_told_to_go_on(served: Answ
         assert stream.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         stream.sendall(body)
         assert stream.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_an_old_client_gets_no_line_that_it_does_not_know_before_the_response(served: AnsweredGateway) -> None:
+    body = json.dumps(HELLO).encode()
+    new_head = head(served, "Expect: 100-continue", f"Content-Length: {len(body)}")
+    with socket.create_connection(("127.0.0.1", served.gateway.port), timeout=10) as stream:
+        stream.sendall(new_head.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        time.sleep(0.1)  # the gateway reads the head before the body arrives
+        stream.sendall(body)
+        assert stream.recv(65536).startswith(b"HTTP/1.0 200 OK\r\n")
+
+
+def test_models_can_be_asked_for_by_head(served: AnsweredGateway) -> None:
+    assert send(served, b"", "/v1/models", "HEAD")[0] == 200
+
+
+def test_the_agent_of_a_path_may_have_a_slash(served: AnsweredGateway) -> None:
+    served.end()
+    served.begin(**{"team/solver": {}})
+    assert send(served, HELLO, f"/agents/team%2Fsolver{CHAT}")[0] == 200
+    assert served.calls[-1].agent == "team/solver"

@@ -188,8 +188,9 @@ def _are_finite_advantages(credit: Collection[object]) -> bool:
     numbers: list[float] = []
     for advantage in cast("Collection[Advantage]", credit):
         numbers.append(advantage.value)
-        if advantage.tokens or advantage.returns:
-            numbers += advantage.tokens + advantage.returns
+        # A rule's own code may give a list or an array instead of a tuple.
+        numbers.extend(advantage.tokens)
+        numbers.extend(advantage.returns)
     return all(map(isfinite, numbers))
 
 

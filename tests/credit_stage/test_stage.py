@@ -267,6 +267,15 @@ def test_a_rule_whose_result_cannot_be_used_is_named(name: str) -> None:
     assert message in str(caught.value)
 
 
+def test_a_rule_may_give_tokens_as_a_list_and_nan_in_it_is_found() -> None:
+    t = make_episode("e", "ab", [("a", 1.0, 1)])
+    numbers: Any = [1.0, 2.0]
+    assert judge(assign=Result(result={TURN: Advantage(1.0, numbers)}))(make_evidence(t)).credit[TURN].value == 1.0
+    numbers[1] = NAN
+    with pytest.raises(InvalidCreditError, match="finite"):
+        judge(assign=Result(result={TURN: Advantage(1.0, numbers)}))(make_evidence(t))
+
+
 def test_numbers_that_were_not_finite_before_are_left_to_the_learner_which_names_their_turns() -> None:
     t = make_episode("e", "ab", [("a", NAN, 1)])
     assert math.isnan(judge()(make_evidence(t)).credit["e", 0].value)

@@ -59,6 +59,27 @@ def test_a_made_record_is_of_its_class_and_has_no_attributes_of_its_own() -> Non
         vars(Fast("a"))
 
 
+def test_a_fast_record_may_have_subclasses() -> None:
+    @fast_record
+    @dataclass(frozen=True, slots=True)
+    class Base:
+        name: str
+        size: int = 3
+        parts: tuple[int, ...] = ()
+        note: str | None = None
+
+    class WithAttributes(Base):
+        """Has attributes besides the fields."""
+
+    class WithoutAttributes(Base):
+        __slots__ = ()
+
+    for subclass in (WithAttributes, WithoutAttributes, Base):
+        record = subclass("a", note="kept")
+        assert type(record) is subclass
+        assert (record.name, record.size, record.parts, record.note) == ("a", 3, (), "kept")
+
+
 def test_a_fast_record_is_replaced_pickled_and_read_from_json() -> None:
     record = replace(Fast("a", note="kept"), size=5)
     assert (record.name, record.size, record.note) == ("a", 5, "kept")

@@ -15,12 +15,19 @@ _MIN_FIELDS = 4
 def fast_record(record_class: type[_Record]) -> type[_Record]:
     """Give a frozen dataclass with slots and at least two fields a faster constructor and faster pickling.
 
-    Nothing else changes; the class must have no subclasses. Python's own pickling looks up the fields again for each
-    instance; here a record is pickled as the arguments of its class.
+    Nothing else changes. Python's own pickling looks up the fields again for each instance; here a record is pickled as
+    the arguments of its class. A subclass, such as a plug-in's, gives the class Python's own constructor back.
     """
     record_fields = fields(record_class)  # type: ignore[arg-type]
     if len(record_fields) >= _MIN_FIELDS:
+        pythons_constructor = record_class.__init__
         record_class.__init__ = _make_constructor(record_class, record_fields)
+
+        def restore_pythons_constructor(_: type[_Record]) -> None:
+            # The faster constructor would turn an instance of a subclass into a record of `record_class`.
+            record_class.__init__ = pythons_constructor
+
+        record_class.__init_subclass__ = classmethod(restore_pythons_constructor)  # type: ignore[assignment]
     arguments: Callable[[Any], tuple[Any, ...]] = attrgetter(*[field.name for field in record_fields])
 
     def reduce_to_arguments(self: _Record) -> tuple[object, ...]:

@@ -104,9 +104,12 @@ class PerfectSpeakerTeam:
     def _outcome_by_graph(self, problem: Problem) -> npt.NDArray[np.float64]:
         """Return the outcome of one round on `problem` with each graph, [graph, field of `MeanEpisodeOutcome`]."""
         evidence, answer = EvidenceInParts.from_problem(problem), problem.answer
-        # Outcomes depend on numbers of words alone, so problems with equal word counts share one cached result.
-        lengths = [count_words(text) for text in (answer, *evidence.parts.values())]
-        key = (*lengths, *evidence.parts, evidence.needs, evidence.respondent)
+        # Outcomes depend on numbers of words and on which words are equal, not on the words themselves. Problems that
+        # agree in these share one cached result.
+        texts = (answer, *evidence.parts.values())
+        number_of_word: dict[str, int] = {}
+        words = [tuple([number_of_word.setdefault(word, len(number_of_word)) for word in t.split()]) for t in texts]
+        key = (*map(count_words, texts), *words, *evidence.parts, evidence.needs, evidence.respondent)
         if key not in self._outcomes:
             self._outcomes[key] = self._play_all_graphs(evidence, answer)
         return self._outcomes[key]

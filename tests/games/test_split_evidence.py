@@ -162,6 +162,21 @@ def test_what_noise_costs_two_speakers_is_what_one_works_out_by_hand() -> None:
     assert outcome == pytest.approx((0.81 - words / 30, 0.81, words, 1.0))
 
 
+def test_problems_with_equal_numbers_of_words_but_other_repetitions_have_outcomes_of_their_own() -> None:
+    def problem(a: str, b: str, c: str) -> Problem:
+        evidence = {"parts": {"a": a, "b": b, "c": c}, "needs": ["a", "b", "c"], "respondent": "b"}
+        return Problem("", "", f"{a} {b} {c}", facts={"evidence": evidence})
+
+    def success(team: PerfectSpeakerTeam, asked: Problem) -> float:
+        return team.outcome_by_joint_action(asked)["alone", "query"].success
+
+    noisy = PerfectSpeakerTeam(("speaker_0", "speaker_1"), True, lambda correct, words: float(correct), 0.5)
+    # speaker_0 says a and c without one of four words, and speaker_1 answers without one of its words.
+    # With equal words in the middle, `x y z` still quotes `x y` and `y z`: half of the losses do no harm.
+    assert success(noisy, problem("p q", "b", "r s")) == pytest.approx(0.5 * 0.5)
+    assert success(noisy, problem("x y", "b", "y z")) == pytest.approx((0.5 + 0.5 / 2) * 0.5)
+
+
 def test_under_noise_the_enumeration_is_what_the_game_pays_on_average() -> None:
     settings = config(4, noise=0.3)
     choices = ("query", "debate", "alone", "broadcast")

@@ -115,9 +115,12 @@ def group_count_metrics(group_count: int, degenerate_count: int) -> Metrics:
     return {"credit/groups": float(group_count), "credit/degenerate_groups": degenerate_count / max(group_count, 1)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PeerGrouping:
-    """Definition of the groups of a step, and of the units that are compared within a group."""
+    """Definition of the groups of a step, and of the units that are compared within a group.
+
+    Definitions are compared by identity, because a plug-in's keys may be objects without a hash.
+    """
 
     shared_property: SharedProperty | None
     """Property that peers are expected to share, such as the prompt. The metric `purity` checks this."""

@@ -9,8 +9,10 @@ import torch
 from trl.trainer.utils import nanstd
 
 from marl.core.graph import Trajectory
+from marl.core.types import Turn
 from marl.credit.assign.reward_rules import AgentReturnAssign
 from marl.credit.baselines.group import GrpoBaseline
+from marl.credit.baselines.peer_baseline import PeerGrouping
 from marl.credit.baselines.reinforce import NoBaseline, RoleAverageBaseline
 from tests.support.handmade_episodes import advantages_of, make_episode, make_evidence, uniform_credit
 
@@ -215,3 +217,17 @@ def test_compared_with_nothing_a_turn_keeps_what_it_earned() -> None:
     t = make_episode("0", "ab")
     worth = uniform_credit([t], 3.0)
     assert NoBaseline()(make_evidence(t), worth) == (worth, {})
+
+
+def test_keys_of_a_plug_in_may_be_objects_without_a_hash() -> None:
+    class RoleKey:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, trajectory: Trajectory, turn: Turn) -> str:
+            return turn.role
+
+    episode = make_episode("e", "ab")
+    earned = uniform_credit([episode], 1.0)
+    grouping, evidence = PeerGrouping("start", RoleKey(), lambda _, turn: turn.id), make_evidence(episode)
+    grouping.groups(evidence, earned)
+    assert grouping.compared_turn_groups(evidence, earned).groups == [[("e", 0), ("e", 1)]]

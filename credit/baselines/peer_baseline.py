@@ -6,13 +6,12 @@ import math
 import sys
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean, pstdev, stdev
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
-from marl.core.fast_records import fast_record
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId, hashable_prompt
 from marl.protocols import BaselineConfig, Evidence, PeerGroups, SharedProperty
@@ -27,9 +26,7 @@ ROUNDING = 1e-12
 """Relative difference below which numbers are equal."""
 
 
-@fast_record
-@dataclass(frozen=True, slots=True)
-class ComparisonUnit:
+class ComparisonUnit(NamedTuple):
     """Turns that are compared as one number, such as an agent's turns in one episode."""
 
     mean_earned: float
@@ -132,12 +129,12 @@ class PeerGrouping:
     def groups(self, evidence: Evidence, earned: Credit) -> list[ComparisonUnits]:
         """Return the groups of a step, each a list of units, made from all turns in `earned` but rule-based roles'."""
         groups: list[ComparisonUnits] = []
-        for units in self._turns_by_group_and_unit(evidence, earned):
+        for units in self._turn_lengths_by_group_and_unit(evidence, earned):
             group: list[ComparisonUnit] = []
             for unit in units:
-                mean = mean_exact_if_equal([earned[turn].value for turn in unit])
-                tokens = sum([len(turn.completion.token_ids) for turn in unit.values()])
-                group.append(ComparisonUnit(mean, tuple(unit), tokens))
+                turns = tuple(unit)
+                mean = mean_credit(turns, earned)
+                group.append(ComparisonUnit(mean, turns, sum(unit.values())))
             groups.append(group)
         evidence.compared_groups[self] = earned, list(map(turns_in_group, groups))
         return groups
@@ -148,16 +145,19 @@ class PeerGrouping:
         if compared is not earned:  # the baseline has not compared this credit
             groups = [
                 list(dict.fromkeys(chain.from_iterable(units)))
-                for units in self._turns_by_group_and_unit(evidence, earned)
+                for units in self._turn_lengths_by_group_and_unit(evidence, earned)
             ]
         return PeerGroups(self.shared_property, groups)
 
-    def _turns_by_group_and_unit(self, evidence: Evidence, earned: Credit) -> list[Collection[dict[TurnId, Turn]]]:
-        """Return (turn id -> turn) for each unit of each group of credited turns."""
-        groups: dict[Hashable, dict[Hashable, dict[TurnId, Turn]]] = defaultdict(lambda: defaultdict(dict))
+    def _turn_lengths_by_group_and_unit(
+        self, evidence: Evidence, earned: Credit
+    ) -> list[Collection[dict[TurnId, int]]]:
+        """Return (turn id -> number of completion tokens) for each unit of each group of credited turns."""
+        groups: dict[Hashable, dict[Hashable, dict[TurnId, int]]] = defaultdict(lambda: defaultdict(dict))
         group_key, unit_key = self.group, self.unit
         for trajectory, turn in credited_turns_with_episodes(evidence, earned):
-            groups[group_key(trajectory, turn)][unit_key(trajectory, turn)][turn.id] = turn
+            unit = groups[group_key(trajectory, turn)][unit_key(trajectory, turn)]
+            unit[turn.id] = len(turn.completion.token_ids)
         return [units.values() for units in groups.values()]
 
 
@@ -269,12 +269,13 @@ def mean_credit_per_unit(group: ComparisonUnits) -> list[float]:
 
 def turns_in_group(group: ComparisonUnits) -> list[TurnId]:
     """Return the turns of all units of the group, each turn once."""
-    return list(dict.fromkeys(chain.from_iterable(unit.turns for unit in group)))
+    return list(dict.fromkeys([turn for unit in group for turn in unit.turns]))
 
 
-def mean_credit(turns: Iterable[TurnId], earned: Credit) -> float:
+def mean_credit(turns: Sequence[TurnId], earned: Credit) -> float:
     """Return the mean credit of `turns`."""
-    return mean_exact_if_equal([earned[turn].value for turn in turns])
+    # Many units are a single turn.
+    return earned[turns[0]].value if len(turns) == 1 else mean_exact_if_equal([earned[turn].value for turn in turns])
 
 
 def subtract_and_scale(earned: Advantage, centre: float | None, scale: float) -> Advantage:

@@ -109,7 +109,7 @@ class RoleMovingAverage:
         for seats in episodes.values():
             for key, turns in seats.items():
                 before = self._means.get(key, 0.0)
-                self._means[key] = alpha * before + (1 - alpha) * mean_credit(turns, earned)
+                self._means[key] = alpha * before + (1 - alpha) * mean_credit(list(turns), earned)
                 baseline = before if self._settings.order == "subtract_first" else self._means[key]
                 for turn in turns:
                     credit[turn] = subtract_and_scale(earned[turn], baseline, 1.0)

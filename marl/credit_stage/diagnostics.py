@@ -112,7 +112,7 @@ def nonzero_advantage_metrics(
 
 def _nonzero_flags(credit: Credit) -> np.ndarray:
     """Return for each advantage: True if the advantage of the turn or of one of its tokens is not 0."""
-    return np.array([bool(advantage.value or any(advantage.tokens)) for advantage in credit.values()], dtype=bool)
+    return np.array([advantage.value != 0 or any(advantage.tokens) for advantage in credit.values()], dtype=bool)
 
 
 def credit_conservation_by_role(rule_result: CreditRuleResult, columns: TurnColumns) -> dict[str, Metrics]:
@@ -283,17 +283,20 @@ def pure_peer_group_share_by_role(peers: PeerGroups | None, columns: TurnColumns
     authors = _authors_of_later_problems(columns)
     # This cache spares comparing the same episodes again for each agent, whose groups contain the same episodes.
     same_start: dict[tuple[int, ...], bool] = {}
-    members_of_group = np.split(rows, np.cumsum(list(map(len, peers.groups))))
+    ends = np.cumsum(list(map(len, peers.groups))).tolist()
+    episode_of_member = columns.episode[rows].tolist()
     for group in np.flatnonzero(has_peers & pure).tolist():
-        members = members_of_group[group]
+        members = slice(ends[group] - len(peers.groups[group]), ends[group])
+        is_pure = True
         if authors:
-            pure[group] = _units_share_problems_posed_by_others(members.tolist(), units, authors, columns)
-        if pure[group] and peers.shared_property == "start":
-            episodes = tuple(dict.fromkeys(columns.episode[members].tolist()))
+            is_pure = _units_share_problems_posed_by_others(rows[members].tolist(), units, authors, columns)
+        if is_pure and peers.shared_property == "start":
+            episodes = tuple(dict.fromkeys(episode_of_member[members]))
             if episodes not in same_start:
                 trajectories = [columns.trajectories[episode] for episode in episodes]
                 same_start[episodes] = _have_same_first_prompts_and_problems(trajectories)
-            pure[group] = same_start[episodes]
+            is_pure = same_start[episodes]
+        pure[group] = is_pure
     shares: dict[str, float] = {}
     for index, role in enumerate(columns.role_names):
         verdicts = pure[np.unique(groups[(columns.role[rows] == index) & has_peers[groups]])]

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from marl.core.errors import RunError
 from marl.core.graph import Trajectory, branch_points
-from marl.core.types import Advantage, Credit, Metrics, TurnId
+from marl.core.types import Advantage, Credit, Metrics, Turn, TurnId
 from marl.core.watchdog import CallWatchdog
 from marl.credit_stage.diagnostics import (
     CreditRuleResult,
@@ -102,7 +102,9 @@ class StatefulCreditRule:
             with_token_rewards = replace(evidence, token_rewards=token_rewards)
             assign_evidence = with_token_rewards if settings.assign.uses_token_rewards else evidence
             assigned = self.assign(assign_evidence)
-            self._refuse_unusable_credit("assign", assigned, assign_evidence)
+            # Scaled rewards and forks leave the turns of the evidence as they are.
+            turns = evidence.turns()
+            self._refuse_unusable_credit("assign", assigned, assign_evidence, turns)
             metrics |= self.assign.metrics()
             if settings.baseline.uses_reward_names:
                 # To credit each reward component apart, `assign` runs once per name, on the rewards of this name alone.
@@ -127,7 +129,7 @@ class StatefulCreditRule:
             compared = self.baseline(evidence, earned)
             # A third-party baseline may return only the credit, without metrics.
             credit, baseline_metrics = compared if isinstance(compared, tuple) else (compared, {})
-            self._refuse_unusable_credit("baseline", credit, replace(evidence, token_rewards=token_rewards))
+            self._refuse_unusable_credit("baseline", credit, with_token_rewards, turns)
             return CreditRuleResult(
                 evidence=evidence,
                 assigned=assigned,
@@ -142,8 +144,13 @@ class StatefulCreditRule:
                 penalties=penalties,
             )
 
-    def _refuse_unusable_credit(self, assign_or_baseline: str, credit: object, evidence: Evidence) -> None:
-        """Raise InvalidCreditError if `credit`, the result of the rule's `assign` or `baseline`, cannot be used."""
+    def _refuse_unusable_credit(
+        self, assign_or_baseline: str, credit: object, evidence: Evidence, turns: Mapping[TurnId, Turn]
+    ) -> None:
+        """Raise InvalidCreditError if `credit`, the result of the rule's `assign` or `baseline`, cannot be used.
+
+        `turns`: the turns of `evidence`, by id.
+        """
         kind = {"assign": self._settings.assign, "baseline": self._settings.baseline}[assign_or_baseline].kind
         subject = f"{self.record.field}.{assign_or_baseline}: {kind!r}"
         if not isinstance(credit, Mapping):
@@ -151,7 +158,6 @@ class StatefulCreditRule:
             raise InvalidCreditError(
                 f"{subject} returned {name}; it must return a mapping from the ids of turns to Advantage"
             )
-        turns = evidence.turns()
         # A look at all turns together is several times as fast as a loop over them, which names the unusable turn.
         if credit.keys() <= turns.keys() and _are_finite_advantages(credit.values()):
             return

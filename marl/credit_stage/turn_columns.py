@@ -45,7 +45,7 @@ class TurnColumns:
 
     def rows(self, turns: Iterable[TurnId]) -> np.ndarray:
         """Return the row of each of `turns`."""
-        return np.array([self.row[turn] for turn in turns], dtype=int)
+        return np.array(list(map(self.row.__getitem__, turns)), dtype=int)
 
     def sum_by_episode_and_agent(self, amounts: np.ndarray) -> np.ndarray:
         """Return the sums [episodes, agents] of `amounts`, a column, over the turns of each agent in each episode."""
@@ -70,7 +70,7 @@ def number_distinct(values: Sequence[_Value]) -> tuple[list[_Value], np.ndarray]
     """Return the distinct `values` in order of first appearance, and the index among them of each value."""
     distinct = list(dict.fromkeys(values))
     index = dict(zip(distinct, range(len(distinct)), strict=True))
-    return distinct, np.array([index[value] for value in values], dtype=int)
+    return distinct, np.array(list(map(index.__getitem__, values)), dtype=int)
 
 
 def number_combinations(*columns: np.ndarray) -> np.ndarray:

@@ -149,8 +149,9 @@ class AssignConfig(CreditRuleConfig):
 
         By default, the pool of each agent is its own return. Rule-based agents have no pool.
         """
-        returns, players = trajectory.returns, evidence.non_rule_based_agents(trajectory)
-        return [(_only(agent), returns.get(agent, 0.0)) for agent in players]
+        returns, rule_based_roles = trajectory.returns, evidence.rule_based_roles
+        seats = trajectory.deal.seats.items()
+        return [(_only(agent), returns.get(agent, 0.0)) for agent, role in seats if role not in rule_based_roles]
 
     def build(self) -> AssignRule:
         return self  # type: ignore[return-value]

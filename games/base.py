@@ -237,8 +237,8 @@ class TextGame(RenderedGame):
         text, moves = self.describe_observation(agent), self._shown_moves(self.all_actions)
         observation: Observation = {"text": self.disguise.text(text) if self.disguise else text}
         if moves is not None:
-            legal = self.infos[agent]["legal"] if self.infos.get(agent) else ()
-            observation["action_mask"] = _legal_move_mask(moves, legal or ()).copy()
+            info = self.infos.get(agent)
+            observation["action_mask"] = _legal_move_mask(moves, (info and info["legal"]) or ()).copy()
         return observation
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> None:

@@ -94,12 +94,7 @@ class PlayerRole(BaseRole):
         return self.model_copy(update=templates) if understands_instructions else self
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        moves = set(parsing.texts_in_all_brackets(text))
-        if legal is not None and not moves.issubset(legal):
-            # The game compares the exact spelling of moves, but a model may write a move in other case.
-            spellings = {move.lower(): move for move in legal}
-            moves = {spellings.get(move.lower()) for move in moves} - {None}
-        return moves.pop() if len(moves) == 1 else None
+        return parsing.move_in_brackets(text, legal)
 
     def phrase(self, move: str) -> str:
         return f"[{move}]"

@@ -163,20 +163,23 @@ def _render_template_cached(template: str, names: tuple[str, ...], values: tuple
 def _render_messages(
     templates: _RoleTemplates,
     current_values: tuple[Hashable, ...],
-    observation_spans: tuple[Span, ...],
+    observation_spans: tuple[Span, ...] | None,
     history_values: dict[str, Any],
 ) -> tuple[Message, ...]:
     """Return the system message and the user message of a role.
 
     Args:
         current_values: values of `_CURRENT_VARIABLES` and of `templates.fields`, in this order.
-        observation_spans: origins of parts of the observation.
+        observation_spans: origins of parts of the observation, or None if the game marks none.
         history_values: values of the variables about earlier turns, by name.
     """
     facts: dict[str, Any] = {
         **dict(zip((*_CURRENT_VARIABLES, *templates.fields), current_values, strict=True)),
         **history_values,
     }
+    if observation_spans is None:
+        # A game without marks may use any turn that the agent has not read, so all of these may be origins.
+        observation_spans = ((0, len(facts["observation"]), _UNREAD_TURNS),)
     if observation_spans:
         facts["observation"] = TextWithOrigins(facts["observation"], observation_spans)
     user = Message("user", _render_template(templates.prompt, facts, facts["agent"]))
@@ -195,7 +198,7 @@ def _render_messages(
 
 @lru_cache(maxsize=4096)
 def _render_messages_cached(
-    templates: _RoleTemplates, current_values: tuple[Hashable, ...], observation_spans: tuple[Span, ...]
+    templates: _RoleTemplates, current_values: tuple[Hashable, ...], observation_spans: tuple[Span, ...] | None
 ) -> tuple[Message, ...]:
     """Render templates without variables about earlier turns; cached, as small games repeat the same few prompts."""
     return PromptWithOrigins.from_messages(_render_messages(templates, current_values, observation_spans, {}))
@@ -264,15 +267,12 @@ class BaseRole(RoleConfig):
         tools = tuple([(tool.name, tool.description) for tool in self.listed_tools]) if self.tools else ()
         continued = self.history == "append" and bool(context.own_turns)
         info, observation = context.info, context.observation["text"]
-        situation = context.agent, without_origins(observation), info["legal"], info["attempt"], info.get("rules", "")
-        current = (*situation, continued, tools)
+        spans = None
+        if isinstance(observation, TextWithOrigins):
+            spans, observation = origin_spans_of_text(observation), without_origins(observation)
+        current = context.agent, observation, info["legal"], info["attempt"], info.get("rules", ""), continued, tools
         if self.template_fields:
             current += tuple(map(self.setting_value_in_templates, self.template_fields))
-        if isinstance(observation, TextWithOrigins):
-            spans = origin_spans_of_text(observation)
-        else:
-            # A game without marks may use any turn that the agent has not read, so all of these may be origins.
-            spans = ((0, len(observation), _UNREAD_TURNS),)
         names = templates.history_variables
         if not names:
             return _render_messages_cached(templates, current, spans)

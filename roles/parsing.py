@@ -18,7 +18,7 @@ from marl.text.answers import AnswerSpan, drop_retracted_answers, remove_thought
 from marl.text.json_text import find_json_spans, last_json_object_or_array, parse_strict_json
 
 _CACHED_LENGTH = 64
-"""Maximum length of texts whose brackets are found once, in characters."""
+"""Maximum length of texts whose move is parsed once, in characters."""
 _FENCE = re.compile(r" {0,3}(`{3,}+)([^`]*+)")
 _UNSAFE = re.compile(r"<(?=/?(?:think|tool_call)>)|[\ud800-\udfff]")
 _EDGES = " \t\r\n.,;:!?\"'`*_()[]{}<>$"
@@ -52,22 +52,34 @@ def text_in_tag(text: str, tag_name: str) -> str | None:
 
 def text_in_brackets(text: str) -> str | None:
     """Return the content of square brackets on one line; repeated brackets must have equal contents."""
-    contents = set(texts_in_all_brackets(text))
-    return contents.pop() if len(contents) == 1 else None
+    return move_in_brackets(text, None)
+
+
+def move_in_brackets(text: str, legal: tuple[str, ...] | None) -> str | None:
+    """Return the only move of `legal` in square brackets, in any case; None without one or with several.
+
+    If `legal` is None, any content of brackets is a move.
+    """
+    # Short answers are nothing but a move, so the same ones come again and again.
+    return (_move_in_brackets_cached if len(text) <= _CACHED_LENGTH else _move_in_brackets)(text, legal)
+
+
+def _move_in_brackets(text: str, legal: tuple[str, ...] | None) -> str | None:
+    moves = set(texts_in_all_brackets(text))
+    if legal is not None and not moves.issubset(legal):
+        # The game compares the exact spelling of moves, but a model may write a move in other case.
+        spellings = {move.lower(): move for move in legal}
+        moves = {spellings[move.lower()] for move in moves if move.lower() in spellings}
+    return moves.pop() if len(moves) == 1 else None
+
+
+_move_in_brackets_cached = lru_cache(maxsize=4096)(_move_in_brackets)
 
 
 def texts_in_all_brackets(text: str) -> list[str]:
     """Return the contents of all innermost square brackets that are neither empty nor retracted."""
-    # Short answers are nothing but a move, so the same ones come again and again.
-    return list(_texts_in_brackets_cached(text)) if len(text) <= _CACHED_LENGTH else _texts_in_brackets(text)
-
-
-def _texts_in_brackets(text: str) -> list[str]:
     text = remove_thoughts_and_strip(text)
     return [mark.content for mark in drop_retracted_answers(text, answers.find_square_brackets(text))]
-
-
-_texts_in_brackets_cached = lru_cache(maxsize=4096)(_texts_in_brackets)
 
 
 def text_in_box(text: str) -> str | None:

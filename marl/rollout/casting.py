@@ -9,7 +9,7 @@ from typing import NamedTuple, overload
 from marl.core.config import Sampling
 from marl.core.types import EdgeKind, Message, Purpose, Request, SpanFromEarlierTurn, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
-from marl.protocols import PromptContext, RoleConfig
+from marl.protocols import JudgingRoleConfig, PromptContext, RoleConfig
 from marl.protocols.roles import PromptWithOrigins
 from marl.text.answers import remove_thoughts
 from marl.text.origins import (
@@ -64,6 +64,8 @@ class RoleRequestBuilder:
         """Cache: (role, legal moves) -> text of each legal move."""
         self._tool_roles = frozenset(name for name, role in roles.items() if role.answers_calls)
         """Roles whose turns are results of tool calls."""
+        self.judging_roles = {name: role for name, role in roles.items() if isinstance(role, JudgingRoleConfig)}
+        """Name -> role, for the roles that answer with a verdict on other agents' turns."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle only the constructor's arguments, without the caches."""

@@ -11,7 +11,7 @@ from marl.core.graph import Trajectory
 from marl.core.seeds import episode_name_for_seeding, hash_text_to_seed, hash_to_seed
 from marl.core.types import Completion, CompletionFailure, Deal, EdgeKind, Fork, Info, Request, Reward, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
-from marl.protocols import Game, IneffectiveCallsNotice, JudgingRoleConfig, ProgramModelCall, PromptContext
+from marl.protocols import Game, IneffectiveCallsNotice, ProgramModelCall, PromptContext
 from marl.protocols.programs import ProgramCallerResult, parse_program_answer
 from marl.rollout.casting import RoleRequestBuilder
 from marl.rollout.forks import PrescribedForkAnswers, answer_inputs
@@ -59,7 +59,7 @@ class Episode:
         """Id of an inner turn -> fact about its call."""
         self._open: dict[str, PendingTurn] = {}
         """Agent -> its turn that is not played yet."""
-        self._memory = {agent: OwnAndReadTurns() for agent in deal.seats}
+        self._memory = {agent: OwnAndReadTurns([], {}, [], {}) for agent in deal.seats}
         self._marked: dict[bool, dict[TurnId, Turn]] = {}
         """True for agents that read hidden thoughts -> cache of turns with marks of their origin, for their prompts."""
         self._script: PrescribedForkAnswers | None = None
@@ -143,20 +143,22 @@ class Episode:
     def play_agent_answer(self, agent: str, answer: Completion | CompletionFailure) -> None:
         """Store the answer of `agent`, and play stored answers as long as the agent to move has one."""
         # Only a refused prompt, or the prompt after it, may be replaced.
-        if isinstance(answer, CompletionFailure) or self._open[agent].full:
+        question = self._open[agent]
+        if isinstance(answer, CompletionFailure) or question.full:
             if self._replace_full_prompt(agent, answer):
                 return
             answer = empty_completion_if_failed(answer)
         if not answer.text.isascii():
             answer = replace(answer, text=replace_surrogates(answer.text))
-        self._open[agent].answer = answer
+        question.answer = answer
         while not self.done:
             agent = self.game.agent_selection
             question = self._open.get(agent)
             if question is None or question.answer is None:
                 return
             del self._open[agent]
-            completion, info, role = question.answer, question.info, self.trajectory.deal.seats[agent]
+            trajectory, completion, info = self.trajectory, question.answer, question.info
+            role = trajectory.deal.seats[agent]
             if question.inner:
                 completion = self._add_inner_turns(question, question.inner)
             if question.full:
@@ -167,13 +169,13 @@ class Episode:
                 with self._role_guards[role]:
                     move = self.casting.roles[role].parse_completion(question.request, completion, info["legal"])
             spoofs: tuple[TurnId, ...] | None = None
-            if isinstance(judge := self.casting.roles[role], JudgingRoleConfig):
+            if judge := self.casting.judging_roles.get(role):
                 with self._role_guards[role]:
-                    spoofs = judge.find_imitated_verdicts(question.request, self.trajectory.turns)
+                    spoofs = judge.find_imitated_verdicts(question.request, trajectory.turns)
             if move is not None:
                 # A role that decodes JSON escapes may produce surrogates, which no file can store.
                 move = replace_surrogates(move)
-            turn_id, nth = (self.trajectory.id, len(self.trajectory.turns)), len(self._memory[agent].turns)
+            turn_id, nth = (trajectory.deal.episode, len(trajectory.turns)), len(self._memory[agent].turns)
             attempt, problem, stage = info["attempt"], info.get("problem", ""), info.get("stage", "")
             # With names, Python would take twice as long to pass the arguments.
             turn = Turn(turn_id, agent, nth, attempt, role, question.request, completion, move, problem, spoofs, stage)
@@ -422,13 +424,13 @@ class Episode:
 
     def _add_turn_and_step_game(self, turn: Turn, source_edges: Mapping[TurnId, frozenset[EdgeKind]]) -> None:
         """Add `turn` with edges from `source_edges` to the trajectory, and step the game with the turn's action."""
-        game = self.game
-        self.trajectory.add_with_edges(turn, source_edges)
+        game, trajectory = self.game, self.trajectory
+        trajectory.add_with_edges(turn, source_edges)
         self._memory[turn.agent].turns.append(turn)
         self.played_turns.append(turn)
         if turn.spoofs:
             role = self.casting.roles[turn.role]
-            self.trajectory.rewards += imitation_penalties(role, turn, self.trajectory.turns)
+            trajectory.rewards += imitation_penalties(role, turn, trajectory.turns)
         with self._game_guard:
             game.step(turn.action or "")
             if game.reward_components:
@@ -436,12 +438,12 @@ class Episode:
                     for name, value in components.items():
                         if value:
                             cause = game.reward_causes.get((payee, name), "")
-                            self.trajectory.rewards.append(Reward(payee, float(value), turn.id, name, cause))
+                            trajectory.rewards.append(Reward(payee, float(value), turn.id, name, cause))
             if step_done_agents_and_check_game_is_over(game):
                 self.done = True
-                self.trajectory.findings = game.episode_measures()
+                trajectory.findings = game.episode_measures()
                 terminated = any(game.terminations.values()) or not game.agents
-                self.trajectory.end = "terminated" if terminated else "truncated"
+                trajectory.end = "terminated" if terminated else "truncated"
         turns = len(self.played_turns)
         if not self.done and turns >= self.limits.max_turns:
             problem = f"is not over after {turns} turns (schedule.max_turns) {self.description_for_replay()}"

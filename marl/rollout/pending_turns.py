@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from marl.core.types import (
@@ -33,13 +33,13 @@ _SUMMARY: TurnId = ("", 0)
 class OwnAndReadTurns:
     """Turns of one agent in an episode, and turns of other agents that this agent has read."""
 
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Turn]
     """Turns of the agent, in playing order."""
-    read_counts: dict[str, int] = field(default_factory=dict)
+    read_counts: dict[str, int]
     """Other agent -> number of the other agent's turns that this agent has read."""
-    read: list[Turn] = field(default_factory=list)
+    read: list[Turn]
     """Turns of other agents that this agent has read."""
-    marked: dict[TurnId, Turn] = field(default_factory=dict)
+    marked: dict[TurnId, Turn]
     """Id of a turn of this agent -> cached copy with marks of its origin, for this agent's prompts."""
 
 

@@ -414,7 +414,8 @@ class RolloutSimulator(BaseSimulator):
         limit.check(most.completion_tokens, most.cost)
 
         def settle_and_deliver(ticket: Ticket, answer: Answer) -> None:
-            usage = answer.usage or RemoteUsage(completion_tokens=_sampled_token_count(answer))
+            sampled = len(answer.token_ids) - answer.prefix_tokens if isinstance(answer, Completion) else 0
+            usage = answer.usage or RemoteUsage(completion_tokens=sampled)
             limit.settle(ticket, usage.completion_tokens, usage.cost)
             deliver(ticket, answer)
 
@@ -440,10 +441,8 @@ class RolloutSimulator(BaseSimulator):
 
     def _add_to_token_counter(self, answer: Answer, purpose: Purpose) -> int:
         """Add the number of generated tokens in `answer` to the counter of `purpose`, and return the number."""
-        tokens = _sampled_token_count(answer)
+        if isinstance(answer, CompletionFailure):
+            return 0
+        tokens = len(answer.token_ids) - answer.prefix_tokens
         self.tokens[purpose] += tokens
         return tokens
-
-
-def _sampled_token_count(answer: Answer) -> int:
-    return len(answer.token_ids) - answer.prefix_tokens if isinstance(answer, Completion) else 0

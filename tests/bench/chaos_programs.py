@@ -35,7 +35,7 @@ from marl.runs.run_folder import RunFolder
 
 RUN_KILLS = 3
 PLACES = ("here", "ray")
-COUNTS_OF_TOKENS = ("step/tokens", "state.json")
+COUNTS_OF_TOKENS = ("step/tokens", "step/eval_tokens", "state.json")
 
 
 def scenario(steps: int, place: str) -> dict[str, Any]:

@@ -377,7 +377,10 @@ class CommunicationGame(TextGame):
         return words
 
     def _evidence_sentences(self, agent: str) -> list[str]:
-        """Return the evidence that `agent` observes, as one sentence, or []; a controller reads only names of parts."""
+        """Return one sentence with the evidence that `agent` observes, or [] if it observes none.
+
+        A speaker reads the parts of the evidence that it holds, its controller only their names.
+        """
         if self.evidence is None:
             return []
         speaker = self._speaker_of.get(agent, agent)

@@ -72,7 +72,7 @@ class _RoleCodeGuard(CallWatchdog):
 
 
 class RoleCodeGuards(dict[str, CallWatchdog]):
-    """Role -> watchdog of calls of the role's code, made when it is first asked for."""
+    """Role -> watchdog that interrupts calls of the role's code after the deadline. Missing ones are made."""
 
     __slots__ = ("_deadline_s", "_describe_state")
 

@@ -230,7 +230,7 @@ class RolloutSimulator(BaseSimulator):
         return metrics
 
     def step_metrics(self) -> Metrics:
-        """Return the engines' metrics of the training step so far, as `policy/NAME/...`, without added policies."""
+        """Return `policy/NAME/METRIC` -> value in this training step so far, of the run's own policies alone."""
         metrics: Metrics = {}
         for engine in self._own_engines_by_id.values():
             if isinstance(engine, PolicyMetricsEngine):

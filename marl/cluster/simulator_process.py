@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from marl.cluster.actor_errors import SendableErrors
 from marl.core.graph import compressed_trajectory_line
 from marl.core.types import Ticket
-from marl.host.garbage_collection import keep_garbage_collections_short
+from marl.host.garbage_collection import tune_garbage_collection
 from marl.rollout.base import FinishedEpisode
 from marl.rollout.shards import LoadWeightsCommand, ShardCommand, ShardJobResult, ShardStepReport, SimulatorShard
 from marl.scenario.schema import Scenario
@@ -75,7 +75,7 @@ class SimulatorProcess:
         simulators = cluster.simulators if cluster else 1
         self._shard = SimulatorShard(build_simulator(settings.scenario, settings.sources, index, simulators))
         self._encodes_episodes = settings.scenario.checkpoint.trajectories > 0
-        keep_garbage_collections_short()
+        tune_garbage_collection(serves_programs=settings.scenario.runs_programs)
         return used_gpu_uuids()
 
     @SendableErrors()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 
-_YOUNGEST_OBJECTS, _YOUNGEST_COLLECTIONS, _YOUNG_COLLECTIONS = 300, 3, 1000
+_THRESHOLDS = (30_000, 3, 10)
+_THRESHOLDS_WITH_PROGRAMS = (300, 3, 1000)
 
 
-def keep_garbage_collections_short() -> None:
-    """Exempt the objects of this process so far from garbage collection, and make collections of later ones short.
+def tune_garbage_collection(*, serves_programs: bool) -> None:
+    """Exempt the objects of this process so far from garbage collection, and set when later ones are collected.
 
-    A collection stops all threads. With Python's default thresholds (700, 10, 10), single collections of a simulator
-    that answers programs take 10 to 40 ms, in which all their calls wait. Smaller generations of young objects take the
-    same time in total, in pieces of about 1 ms. Full collections begin after about 900,000 new objects that stay.
+    A collection stops all threads. If the process answers model calls of programs (`serves_programs`), these calls
+    wait meanwhile, so it collects in pieces of about 1 ms (with Python's default thresholds, 700, 10, 10, calls wait
+    for 10 to 40 ms). In other processes nobody waits. They collect after 30,000 new objects, most of which are freed
+    already by then; playing and judging take a tenth less time. With both, full collections begin after about 900,000
+    new objects that stay.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNGEST_OBJECTS, _YOUNGEST_COLLECTIONS, _YOUNG_COLLECTIONS)
+    gc.set_threshold(*(_THRESHOLDS_WITH_PROGRAMS if serves_programs else _THRESHOLDS))

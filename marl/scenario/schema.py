@@ -343,6 +343,11 @@ cluster: {kind: local, simulators: 2}
         return {name: p.engine.build(None) for name, p in self.policies.items() if p.engine.is_rule_based}
 
     @property
+    def runs_programs(self) -> bool:
+        """True if an engine runs programs that call models."""
+        return any(policy.engine.runs_programs for policy in self.policies.values())
+
+    @property
     def rule_based_roles(self) -> frozenset[str]:
         """Return the roles with rule-based answers, such as verifiers. Their turns earn nothing."""
         rule_policies = {name for name, policy in self.policies.items() if policy.engine.is_rule_based}

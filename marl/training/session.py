@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from marl.core.errors import OutOfMemoryRunError, RunError, is_out_of_memory
 from marl.core.types import Metrics
-from marl.host.garbage_collection import keep_garbage_collections_short
+from marl.host.garbage_collection import tune_garbage_collection
 from marl.metrics.alarms import AlarmStopError
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import BestEvaluationTracker
@@ -95,7 +95,7 @@ def _load_run(
     loop = TrainingLoop(run, home, [monitor])
     loop.resume(step)
     # Objects loaded so far stay until the end, so the garbage collector need not traverse them in every step.
-    keep_garbage_collections_short()
+    tune_garbage_collection(serves_programs=scenario.runs_programs)
     return loop
 
 

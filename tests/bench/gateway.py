@@ -39,7 +39,7 @@ import marl
 from marl.core.types import Completion, CompletionFailure, Deal, Request, Ticket
 from marl.engines.program.settings import Program
 from marl.games.team.settings import TeamConfig
-from marl.host.garbage_collection import keep_garbage_collections_short
+from marl.host.garbage_collection import tune_garbage_collection
 from marl.protocols import WeightlessEngine
 from marl.roles.programs import CallerRole, ProgramRole
 from marl.rollout.casting import RoleRequestBuilder
@@ -173,7 +173,7 @@ def run_program(mode: str, engine: FixedEngine, history: str = "fresh") -> Mappi
         program = Program(call="bench_program:main", folder=Path(folder), workers=1).build(None)
         simulator = RolloutSimulator(game, RoleRequestBuilder(roles, 0), {"program": program, "solver": engine})
         # As in training: by default, each full collection stops all calls for 100 ms.
-        keep_garbage_collections_short()
+        tune_garbage_collection(serves_programs=True)
         [trajectory] = simulator.play([Deal("e", "e", 0, game.default_role_of_agent())])
         program.close()  # type: ignore[attr-defined]
     return json.loads(json.loads(trajectory.turns[-1].completion.text)["answer"] or "{}")

@@ -59,7 +59,7 @@ from marl.games.connect_four_search import ConnectFourAlphaBeta
 from marl.games.kuhn_poker import KuhnEquilibrium
 from marl.games.tic_tac_toe import EMPTY, TicTacToeConfig
 from marl.games.wrappers.openspiel import OpenSpielConfig
-from marl.host.garbage_collection import keep_garbage_collections_short
+from marl.host.garbage_collection import tune_garbage_collection
 from marl.protocols import EngineConfig
 from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
@@ -279,7 +279,7 @@ def speed_with_a_model(game: str, games: int, repeats: int) -> dict[str, Any]:
     with silent():
         scenario = marl.load(SCENARIOS / f"{game}_self_play.yaml", ["game.openings=0"])
         simulator = untrained_simulator(scenario)
-    keep_garbage_collections_short()  # as `marl eval --search` does
+    tune_garbage_collection(serves_programs=False)  # as `marl eval --search` does
     first_moves, whole_games, scored = list[float](), list[float](), list[float]()
     for repeat in range(repeats + 1):
         names = [f"{repeat}.{index}" for index in range(games)]

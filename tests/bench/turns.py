@@ -30,7 +30,7 @@ from marl.credit.assign.reward_rules import AgentReturnAssign, RewardFlowAssign
 from marl.credit_stage.stage import CreditStage, StepCredit
 from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame, TextGameConfig
 from marl.games.kuhn_poker import KuhnPokerConfig
-from marl.host.garbage_collection import keep_garbage_collections_short
+from marl.host.garbage_collection import tune_garbage_collection
 from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.protocols import Evidence, GameConfig, WeightlessEngine
 from marl.roles.answering import PlayerRole
@@ -212,7 +212,7 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=20)
     options.add_argument("--turns", type=int, default=100_000)
     chosen = options.parse_args()
-    keep_garbage_collections_short()  # as runs do
+    tune_garbage_collection(serves_programs=False)  # as runs do
     figures: dict[str, Any] = {"kuhn": kuhn(chosen.steps), "linear": linear(chosen.turns)}
     if chosen.run:
         figures["share_of_step"] = share(chosen.run, figures["kuhn"]["us_per_turn"])

@@ -31,7 +31,7 @@ from marl.evaluation.game_tree import build_game_tree
 from marl.evaluation.held_out import HeldOutEvaluator
 from marl.evaluation.search_policy import exact_search_metrics
 from marl.evaluation.turn_search import turn_search_metrics, turn_search_setting_errors
-from marl.host.garbage_collection import keep_garbage_collections_short
+from marl.host.garbage_collection import tune_garbage_collection
 from marl.metrics.trajectory_metrics import metric_names_in_all_games
 from marl.protocols import Critic
 from marl.rollout.base import BaseSimulator
@@ -144,7 +144,7 @@ def evaluate_policies(
     simulator.critic = critic
     if search:
         # Searches make millions of small objects, and a full collection traverses all modules and models besides.
-        keep_garbage_collections_short()
+        tune_garbage_collection(serves_programs=scenario.runs_programs)
     metrics: Metrics = {}
     for name, view in views.items():
         # In a scenario with a single game, the game's name is "", and names of metrics omit it.

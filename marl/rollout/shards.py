@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from marl.core.types import Metrics, Purpose, Request, Ticket
 from marl.core.usage import RemoteUsage
+from marl.host.garbage_collection import collect_garbage_of_step
 from marl.protocols import AddedPlayer, EngineConfig
 from marl.rollout.base import FinishedEpisode, ProcessActivity
 from marl.rollout.casting import RoleRequestBuilder
@@ -196,6 +197,7 @@ class SimulatorShard:
                 return report
             case EndStepCommand():
                 simulator.end_step()
+                collect_garbage_of_step()
                 self._reported, self._failures = dict(simulator.usage_by_policy), []
         return None
 

@@ -20,6 +20,7 @@ from marl.core.seeds import hash_to_seed
 from marl.core.types import Metrics, Sample, Turn, TurnId
 from marl.credit_stage.records import with_token_statistics
 from marl.evaluation.evaluate import Evaluator
+from marl.host.garbage_collection import collect_garbage_of_step
 from marl.metrics.alarms import Alarm, AlarmMonitor, AlarmStopError, ProxyMonitor
 from marl.metrics.collapse import most_common_move
 from marl.metrics.trajectory_metrics import edited_history_metrics, summarize_trajectories, usage_metrics
@@ -109,6 +110,7 @@ class TrainingLoop:
                         checkpoint.mark_checkpoint_evaluated(self.folder.checkpoints, self._saved_step, metrics_bytes)
                 while not self._reached_last_step and not stop.requested:
                     self.step()
+                    collect_garbage_of_step()
                 self.save_checkpoint()
                 if self._best.out_of_patience:
                     self._print(self._best.stop_message)

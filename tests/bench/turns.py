@@ -30,7 +30,7 @@ from marl.credit.assign.reward_rules import AgentReturnAssign, RewardFlowAssign
 from marl.credit_stage.stage import CreditStage, StepCredit
 from marl.games.base import FinalRewards, IllegalMoveHandling, NextAgent, TextGame, TextGameConfig
 from marl.games.kuhn_poker import KuhnPokerConfig
-from marl.host.garbage_collection import tune_garbage_collection
+from marl.host.garbage_collection import collect_garbage_of_step, tune_garbage_collection
 from marl.metrics.trajectory_metrics import summarize_trajectories
 from marl.protocols import Evidence, GameConfig, WeightlessEngine
 from marl.roles.answering import PlayerRole
@@ -118,7 +118,7 @@ def kuhn(steps: int) -> dict[str, float]:
     laid = table(KuhnPokerConfig(), engine)
     judge = CreditStage(CreditConfig.model_validate({"baseline": {"kind": "group", "std": False}}))
     seats: dict[str, str] = dict.fromkeys(AGENTS, "player")
-    stages: dict[str, list[float]] = {"play": [], "judge": [], "collect": [], "summarize": []}
+    stages: dict[str, list[float]] = {"play": [], "judge": [], "collect": [], "summarize": [], "free": []}
     for step in range(steps + 1):
         deals = [Deal(f"{step}.{i}", f"{step}.{i // 2}", hash_to_seed(step, i // 2), seats) for i in range(256)]
         engine.seconds = 0.0
@@ -132,6 +132,9 @@ def kuhn(steps: int) -> dict[str, float]:
         summarize_trajectories(trajectories)
         marks.append(time.process_time())
         turns = len(samples["actor"])
+        del trajectories, judgement, samples
+        collect_garbage_of_step()
+        marks.append(time.process_time())
         spent = [b - a for a, b in pairwise(marks)]
         spent[0] -= engine.seconds
         for stage, seconds in zip(stages.values(), spent, strict=True):

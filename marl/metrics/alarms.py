@@ -225,7 +225,8 @@ class _MetricLimitMonitor:
 class _ReturnMonitor(_MetricLimitMonitor):
     """Monitor of the fall of a role's mean return below its best, both over ten steps.
 
-    The unit is the standard deviation of the returns of episodes, now or at the best, whichever is greater.
+    The unit is the standard deviation of the returns of all episodes of ten steps, now or at the best, whichever is
+    greater. It has a part between steps, because a step may consist of one start, or of one episode.
     """
 
     def __init__(self, name: str, thresholds: AlarmThresholds, *, game: str = "") -> None:
@@ -242,7 +243,10 @@ class _ReturnMonitor(_MetricLimitMonitor):
         if len(self._recent) < _REFERENCE_STEPS:
             return None
         # `fmean` would raise on infinite returns of both signs.
-        mean, spread = (sum(values) / len(values) for values in zip(*self._recent, strict=True))
+        mean = sum(value for value, _ in self._recent) / _REFERENCE_STEPS
+        # `hypot` is the root of a sum of squares that cannot overflow.
+        deviations = [*(spread for _, spread in self._recent), *(value - mean for value, _ in self._recent)]
+        spread = math.hypot(*deviations) / math.sqrt(_REFERENCE_STEPS)
         if mean >= self._best:
             self._best, self._best_spread = mean, spread
         limit = self._best - (self._thresholds.return_fell or 0.0) * max(spread, self._best_spread)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,18 @@ def test_a_return_that_rises_or_wavers_by_less_than_the_spread_is_quiet() -> Non
     assert not raised(AlarmMonitor(settings(), {"solver": WatchedRole(False)}), falls, spread=0.5), "it does not learn"
     rival = {"solver": WatchedRole(True, has_trained_rival=True)}
     assert not raised(AlarmMonitor(settings(), rival), falls, spread=0.5)
+
+
+def test_returns_that_differ_between_steps_alone_are_quiet() -> None:
+    # With one episode a step, or one start a step that its episodes solve alike, the deviation within a step is 0.
+    draws = random.Random(0)
+    returns = [draws.gauss(0, 1) for _ in range(60)]
+    kinds = {alarm.kind for _, alarm in raised(AlarmMonitor(settings(), {"solver": WatchedRole(True)}), returns, 0.0)}
+    assert kinds == {"reward"}
+    watch = AlarmMonitor(settings(reward=None), {"solver": WatchedRole(True)})
+    # The deviation of all episodes of ten steps is 1, so a mean of 2 below the best is a fall.
+    [(_, alarm)] = raised(watch, [2.0, 4.0] * 10 + [0.0, 2.0] * 10, 0.0)
+    assert alarm.kind == "return_fell"
 
 
 def test_returns_of_two_trained_roles_of_a_zero_sum_game_are_not_watched() -> None:

@@ -3,7 +3,8 @@ right one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -45,19 +46,34 @@ def correction_measures(
 ) -> dict[str, float]:
     """Return the measures of one episode. `latest` maps each agent to its facts after its last turn.
 
-    A pair without a verdict on both roles has no measure. Several agents are right if most of them are.
+    A pair without a verdict on both roles has no measure. Several agents are right if most of them are. If a role of a
+    loop answers again after the other one, its answer before that counts, one turn earlier.
     """
     measures: dict[str, float] = {}
     for pair in pairs:
-        was_right = _is_right(seats.agents_of[pair.earlier], pair.check, latest)
-        is_right = _is_right(seats.agents_of[pair.later], pair.check, latest)
+        later = [latest[agent] for agent in seats.agents_of[pair.later]]
+        answered_at = max(map(_step_of_move, later))
+        earlier = [_turn_before(latest[agent], answered_at) for agent in seats.agents_of[pair.earlier]]
+        was_right, is_right = _is_right(earlier, pair.check), _is_right(later, pair.check)
         if was_right is not None and is_right is not None:
             measures[pair.breaks if was_right else pair.fixes] = float(is_right != was_right)
     return measures
 
 
-def _is_right(agents: tuple[str, ...], check: str, latest: Mapping[str, TurnFacts]) -> bool | None:
-    """Return True if most of `agents` are right, or None without a verdict on any of them."""
+def _step_of_move(turn: TurnFacts) -> float:
+    """Return the index of the game's step that made the move of `turn`, or minus infinity without a move."""
+    steps = [origin.source for origin in turn.origins.get("move", ()) if isinstance(origin.source, int)]
+    return max(steps, default=-math.inf)
+
+
+def _turn_before(turn: TurnFacts, step: float) -> TurnFacts:
+    """Return `turn` if its move was made before the step `step`, else the same agent's turn before it."""
+    is_later = turn.previous_origins and _step_of_move(turn) > step
+    return TurnFacts(turn.facts["before"], turn.previous_origins) if is_later else turn
+
+
+def _is_right(turns: Sequence[TurnFacts], check: str) -> bool | None:
+    """Return True if the answers of most of `turns` are right, or None without a verdict on any of them."""
     # A check without an origin was not scored in this episode.
-    scores = [latest[agent].facts[check] for agent in agents if check in latest[agent].origins]
+    scores = [turn.facts[check] for turn in turns if check in turn.origins]
     return 2 * sum(score >= 1 for score in scores) > len(scores) if scores else None

@@ -50,6 +50,24 @@ def test_a_reviser_is_measured_by_the_answers_that_it_turns_right_and_wrong() ->
     assert "eval/held_out/reviser_fixes_episodes" not in held_out_metric_names(row)
 
 
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_an_answer_given_after_the_correction_is_not_the_one_that_was_corrected(repeats: int) -> None:
+    rounds = {"repeat": repeats, "stages": [SOLVE, CHECKS[0], REVISE, CHECKS[1]]}
+    game = team_config(rounds, SOLVE, CHECKS[0], measures={"success": "solver.correct"})
+    tries = 0
+
+    def say(request: Request) -> str:
+        nonlocal tries
+        left, right = (int(number) for number in request.messages[-1].content.split(" | ")[0].split(" + "))
+        is_reviser = "reviser" in request.state.splitlines()[0]
+        # The solver is wrong until the reviser has corrected it; its last answer is right.
+        tries += not is_reviser
+        return str(left + right + (not is_reviser and tries <= repeats))
+
+    [episode] = team_simulator(game, say).play([team_deal(game)])
+    assert episode.findings.measures == {"success": 1.0, "reviser_fixes": 1.0}
+
+
 def test_roles_that_no_verifier_scores_have_no_such_measure() -> None:
     alone = team_config(SOLVE, REVISE, CHECKS[1], measures={"success": "reviser.correct"})
     assert [*alone.measure_names()] == ["success"]

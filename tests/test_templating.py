@@ -74,6 +74,7 @@ def test_ordinary_templates_are_filled_in_as_jinja2_does(source: str, text: str)
         *("'a'.center(10 ** 9)", "'a'.ljust(10 ** 9)", "'a'.zfill(10 ** 9)", "'\t'.expandtabs(10 ** 9)"),
         *("(1).to_bytes(10 ** 10, 'big')", "big.replace('b', big)", "big.join(big)", "'a'.encode()", "x.clear()"),
         *("big | replace('b', big)", "big | list | join(big)", "2.5 | round(10 ** 9, 'ceil')"),
+        "big | truncate(2)",
         *("big | map('list') | sum(start=[])", "big | map('list') | list | sum"),
         *("x.y.z.w", "x.__class__.__mro__", "1 / 0", "{}['a'] + 1", "'a' + 1", "x | items | first | int * 'a'.b"),
     ],

@@ -107,8 +107,9 @@ _METHODS: Mapping[type, tuple[str, ...]] = {
     LoopContext: ("changed", "cycle"),
 }
 """Methods that templates may call, by type of the object; like `_FILTERS`, they take linear time."""
-_FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of Python that an expression can raise. `CompiledTemplate` raises template errors in their place."""
+_FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of Python that an expression can raise (jinja2's filter `truncate` asserts that the length has room for the
+dots). `CompiledTemplate` raises template errors in their place."""
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):

@@ -62,3 +62,16 @@ def test_what_cannot_be_transferred_is_named(run: Any, whole: RunWorkspace, tmp_
     own = whole.path / "scenario.yaml"
     assert f"transfer {own}: {own} is a scenario; give the folder of a run" in run("eval", "transfer", own, own)[2]
     assert "no such file" in run("eval", "transfer", whole.run, tmp_path / "none.yaml")[2]
+
+
+def test_a_q_network_is_measured_in_games_with_its_moves_alone(run: Any, tmp_path: Path) -> None:
+    scenario, folder = Path("scenarios/two_step_q.yaml"), tmp_path / "run"
+    short = ("schedule.steps=1", "schedule.group_size=2", "checkpoint.every=1", "evaluate.every=1")
+    assert run("train", scenario, *short, "--out", folder)[0] == 0
+    status, said, complaint = run("eval", "transfer", folder, scenario)
+    assert status == 0, complaint
+    assert "eval/nashconv" in said
+    refusal = run("eval", "transfer", folder, Path("scenarios/tic_tac_toe_q.yaml"))[2]
+    assert "policies.actor: the run's policy 'actor' has no action '1'; it has a, b" in refusal
+    refusal = run("eval", "transfer", folder, Path("scenarios/nim_self_play.yaml"))[2]
+    assert "the run's policy 'actor' is a Q-network, but the scenario's policy is a language model" in refusal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,9 @@ from tokenizers.models import WordLevel
 from marl.commands.eval.evaluate import EvaluatedPolicies
 from marl.commands.eval.output import replace_nonfinite_by_none, write_json_results
 from marl.core.config import shorten
-from marl.core.types import Metrics
+from marl.core.types import Metrics, Turn
+from marl.models.q_network import QNetworkModel
+from marl.protocols import ModelConfig, ModelSource
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import RunFolder, describe_environment
 from marl.scenario.load import ScenarioError, load
@@ -86,7 +88,7 @@ def measure_transfers(
 
     Raises:
         ScenarioError: if `run` is no run, a scenario is faulty, a learning policy has no counterpart in the run, or the
-            counterpart's vocabulary lacks the words of most answers.
+            counterpart's model is of another family, or lacks the words of most answers or a move.
     """
     if run_policies.checkpoint is None:
         raise ScenarioError(
@@ -117,8 +119,8 @@ def measure_transfers(
     trained_weights = _RunPoliciesWithModelSources(trained, prepare_models(run_policies.scenario, trained))
     for target, scenario in scenarios.items():
         for name, run_policy in replacements[target].items():
-            source = trained_weights.sources[run_policy]
-            problem = _unknown_words_problem(scenario, name, source.tokenizer()) if source else None
+            model, source = trained[run_policy].model, trained_weights.sources[run_policy]
+            problem = _model_problem(scenario, name, model, source) if model and source else None
             if problem:
                 raise ScenarioError(f"transfer {target}: policies.{name}: the run's policy {run_policy!r} {problem}")
     results = []
@@ -132,17 +134,33 @@ def measure_transfers(
     return results
 
 
-def _unknown_words_problem(scenario: Scenario, policy: str, tokenizer: Any) -> str | None:
-    """Return why a model with `tokenizer` cannot answer for `policy` of `scenario`, or None if it can.
+def _model_problem(scenario: Scenario, policy: str, model: ModelConfig, source: ModelSource) -> str | None:
+    """Return why the model of a run cannot answer for `policy` of `scenario`, or None if it can."""
+    own_model = scenario.policies[policy].model
+    if own_model and own_model.family != model.family:
+        return f"is {model.family}, but the scenario's policy is {own_model.family}"
+    if isinstance(model, QNetworkModel):
+        moves = {move for turn in _turns_of_random_play(scenario, policy) for move in turn.request.options or ()}
+        unknown = sorted(moves - {*model.actions})
+        return f"has no action {unknown[0]!r}; it has {', '.join(model.actions)}" if unknown else None
+    answers = {turn.completion.text for turn in _turns_of_random_play(scenario, policy)}
+    return _unknown_words_problem(answers, source.tokenizer())
 
-    The answers are those of random play. Only a vocabulary of whole words lacks any; others spell unknown words.
+
+def _turns_of_random_play(scenario: Scenario, policy: str) -> list[Turn]:
+    """Return the turns for which `policy` would answer, in random play."""
+    roles = {name for name, role in scenario.roles.items() if role.policy == policy}
+    trajectories = random_play(scenario, _RANDOM_EPISODES, scenario.schedule.seed)
+    return [turn for trajectory in trajectories for turn in trajectory.turns if turn.role in roles]
+
+
+def _unknown_words_problem(answers: Set[str], tokenizer: Any) -> str | None:
+    """Return why a model with `tokenizer` cannot give most of `answers`, or None if it can.
+
+    Only a vocabulary of whole words lacks any; others spell unknown words.
     """
     if not isinstance(tokenizer.backend_tokenizer.model, WordLevel):
         return None
-    roles = {name for name, role in scenario.roles.items() if role.policy == policy}
-    answers: set[str] = set()
-    for trajectory in random_play(scenario, _RANDOM_EPISODES, scenario.schedule.seed):
-        answers |= {turn.completion.text for turn in trajectory.turns if turn.role in roles}
     unknown = [
         text for text in sorted(answers) if tokenizer.unk_token_id in tokenizer.encode(text, add_special_tokens=False)
     ]

@@ -87,6 +87,8 @@ class TrainingLoop:
         self._saved_step = self._resumed_step = 0
         self._unevaluated: Metrics | None = {}
         """Metrics of the newest step if its evaluation is still to be done, else None."""
+        self._unreported_alarms: list[Alarm] = []
+        """Alarms of that step, which are reported after its evaluation."""
         if isinstance(run.experience, TracksPolicyUpdates):
             run.experience.set_archive(RunWeightArchive(run, folder))
 
@@ -103,11 +105,13 @@ class TrainingLoop:
         try:
             with stop.grace_period(math.inf):
                 if self._unevaluated is not None:
-                    self._report_alarms(self._evaluate_and_log(self._unevaluated, StageTimer()), ())
-                    # The checkpoint from which the run resumed must be marked as evaluated, too.
+                    raised = self._unreported_alarms + self._evaluate_and_log(self._unevaluated, StageTimer())
+                    # The checkpoint from which the run resumed must be marked as evaluated, too, before an alarm can
+                    # end the run: a run that goes on after the alarm would evaluate again, and end again.
                     if self._saved_step:
                         metrics_bytes = self.folder.fsync_records()
                         checkpoint.mark_checkpoint_evaluated(self.folder.checkpoints, self._saved_step, metrics_bytes)
+                    self._report_alarms(raised, ())
                 while not self._reached_last_step and not stop.requested:
                     self.step()
                     collect_garbage_of_step()
@@ -353,7 +357,7 @@ class TrainingLoop:
             self._proxies(row)
             self.run.game_mix.update_from_step_metrics(row)
         if self._unevaluated:
-            self._alarms(self._unevaluated)
+            _, self._unreported_alarms = self._alarms(self._unevaluated)
 
     def _checkpoint_on_failure(self, clock: StageTimer, save_checkpoint: Callable[[], None]) -> ExitStack:
         """Return a context manager that calls `save_checkpoint` if its body raises an error or is interrupted.

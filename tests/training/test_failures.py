@@ -108,6 +108,20 @@ def test_an_evaluation_that_fails_keeps_its_steps_row_and_a_checkpoint(desk):
     assert steps(desk) == ["000003", "000005"]
 
 
+def test_an_alarm_of_a_step_whose_evaluation_failed_ends_the_run_once_it_goes_on(desk):
+    game, evaluate = {"kind": "tests.support.failing_games:SlowKuhnConfig"}, {"every": 5, "against": {"random": 40}}
+    # A share of at least 0 holds in each step, so that the alarm is raised in step 5.
+    alarms = {"patience": 5, "turns": 1, "unreadable": 0.0, "stop": ["unreadable"]}
+    assert desk.train(game=game, evaluate=evaluate, alarms=alarms) == 1
+    assert "ALARM role player" not in desk.take_output()
+    assert desk.train("--resume", "auto", "--force", evaluate=evaluate, alarms=alarms) == 1
+    assert "stopped after step 5, with a checkpoint (alarms.stop): ALARM role player" in desk.take_output()
+    assert desk.train("--resume", "auto", "--force", evaluate=evaluate, alarms=alarms) == 0
+    lines = [json.loads(line) for line in metric_lines(desk.run)]
+    assert [line["step"] for line in lines] == list(range(9))
+    assert "eval/random/mean" in lines[5]
+
+
 def refusing(desk: RunWorkspace, times: int) -> dict[str, Any]:
     """Policies whose engine fails to load the weights of step 5, which is the time of no checkpoint."""
     engine = {"kind": "tests.support.failing_engines:RefusingEngineConfig", "version": 5, "times": times}

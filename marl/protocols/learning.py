@@ -160,6 +160,8 @@ class LearnerBuildArguments:
     """Group of the processes that train the weights together (default: this process alone)."""
     roles: Mapping[str, RoleConfig] = field(default_factory=dict[str, RoleConfig])
     """Trained roles of the policy."""
+    agents: tuple[str, ...] = ()
+    """Agents of these roles in all games, in alphabetical order."""
 
 
 class LearnerConfig(PluginConfig):

@@ -124,7 +124,12 @@ def learner_settings_and_contexts(
                     teachers[teacher] = teacher_source
             updates = policy.count_updates(schedule.steps)
             roles = {role: config for role, config, _ in scenario.learning_roles() if config.policy == name}
-            arguments = LearnerBuildArguments(name, source, updates, seed, teachers, roles=roles)
+            agents: set[str] = set()
+            for view in scenario.scenario_by_game().values():
+                agents |= {agent for agent, role in view.seats.items() if role in roles}
+            arguments = LearnerBuildArguments(
+                name, source, updates, seed, teachers, roles=roles, agents=tuple(sorted(agents))
+            )
             contexts[name] = policy.learner, arguments
     return contexts
 

@@ -18,7 +18,7 @@ from marl.training.loop import TrainingLoop
 from marl.training.samples import collect_samples
 from marl.training.stop_request import StopRequest
 from tests.support.q_samples import scenario
-from tests.support.run_processes import RunWorkspace, SignalTrigger, outcome, train_to_end
+from tests.support.run_processes import RunWorkspace, SignalTrigger, metric_lines, outcome, train_to_end
 
 UNIFORM = {"exploration": {"end": 1.0}}
 """All moves are random while it learns, as where QMIX's paper plays the two-step game."""
@@ -42,6 +42,22 @@ def two_step(seed: int, steps: int, mixer: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("mixer", "reached"), [("qmix", 8.0), ("vdn", 7.0)])
 def test_in_the_two_step_game_qmix_takes_8_and_vdn_7(mixer: str, reached: float, seed: int, tmp_path: Path) -> None:
     assert trained(two_step(seed, 200, mixer), tmp_path)["eval/value/agent_0"] == reached
+
+
+def test_a_mixer_has_a_seat_for_each_agent_of_the_scenario_whoever_plays_first(tmp_path: Path) -> None:
+    data = scenario({"kind": "two_step"}, [*"123", "a", "b"], steps=4, mixer="qmix", batch=2)
+    seats = {"player_0": "player", "player_1": "player"}
+    nim = {"game": {"kind": "nim"}, "seats": seats}
+    two_step = {"game": data.pop("game"), "seats": data.pop("seats")}
+    # Each step plays one start of one of the two games, which have different agents.
+    data |= {"games": {"nim": nim, "two_step": two_step}, "evaluate": {}}
+    data["schedule"] |= {"groups": 1, "group_size": 2}
+    row = trained(data, tmp_path)
+    assert row["step"] == 4
+    games = {
+        name.split("/")[1] for line in metric_lines(tmp_path / "run") for name in json.loads(line) if "game/" in name
+    }
+    assert games == {"nim", "two_step"}
 
 
 @pytest.mark.slow

@@ -73,9 +73,9 @@ class QLearner:
         """Number of updates, and of gradient steps, so far."""
         self.changes = 0
         """Number of changes of the learner's state; incremented before each change."""
-        self._seats: dict[str, int] = {}
-        """Agent -> its index in the mixer's input; fixed by the first update, because the mixer's size depends on
-        it."""
+        self._seats: dict[str, int] = {agent: index for index, agent in enumerate(context.agents)}
+        """Agent -> its index in the mixer's input; fixed by the scenario or else by the first update, because the
+        mixer's size depends on it."""
         self._create_networks_and_optimizer()
 
     def _create_networks_and_optimizer(self) -> None:
@@ -101,7 +101,8 @@ class QLearner:
 
         Raises:
             NonFiniteError: if a loss or gradient is not finite.
-            ValueError: if an agent that was absent in the first update has no seat in the mixer.
+            ValueError: if an agent has no seat in the mixer, because `context.agents` is empty and the agent was absent in
+                the first update.
         """
         self.changes += 1
         episodes = joint_episodes(samples)

@@ -239,8 +239,8 @@ def train_with_monitors(
             # Only a plug-in's code raises SystemExit. Its exit status 0 would look like a finished run.
             raise RunError(f"code called by the run asked to end the process (SystemExit: {error})") from error
         except AlarmStopError:
-            report.show_message(closing_report(home, False, scenario.evaluate))
+            report.show_message(closing_report(home, False, scenario.evaluate, scenario.credited_roles()))
             raise
         with request.grace_period(LEAVE_S):
-            report.show_message(closing_report(home, finished, scenario.evaluate))
+            report.show_message(closing_report(home, finished, scenario.evaluate, scenario.credited_roles()))
     return finished

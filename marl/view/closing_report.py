@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import Any
@@ -38,11 +38,15 @@ Row = Mapping[str, Any]
 
 
 def closing_report(
-    run_folder: RunFolder, is_finished: bool, evaluation_settings: EvaluationSettings | None = None
+    run_folder: RunFolder,
+    is_finished: bool,
+    evaluation_settings: EvaluationSettings | None = None,
+    credited_roles: Collection[str] | None = None,
 ) -> str:
     """Return the report of a run: the main metric's curve, metrics, roles, credit, the best checkpoint and alarms.
 
-    Each metric is shown at the first step and at the end (mean over the last tenth of the steps).
+    Each metric is shown at the first step and at the end (mean over the last tenth of the steps). `credited_roles`:
+    roles that learn from credit, whose credit is shown (default: all roles with credit).
     """
     rows = list(run_folder.rows())
     titles = title_by_evaluation_metric(chain.from_iterable(rows))
@@ -65,7 +69,7 @@ def closing_report(
     lines += _evaluation_lines(rows, curves, titles)
     lines += _correction_lines(rows)
     lines += _role_report_lines(rows)
-    lines += _credit_diagnostic_lines(rows)
+    lines += _credit_diagnostic_lines(rows, credited_roles)
     best = BestEvaluationTracker.from_rows(evaluation_settings or EvaluationSettings(), rows)
     # With a single evaluation there is no best step to name.
     if best.step is not None and best.metric and len(metric_values(rows, best.metric)) > 1:
@@ -163,7 +167,7 @@ def _role_report_lines(rows: Sequence[Row]) -> Iterator[str]:
         yield f"role {role}: {', '.join(changes)}"
 
 
-def _credit_diagnostic_lines(rows: Sequence[Row]) -> Iterator[str]:
+def _credit_diagnostic_lines(rows: Sequence[Row], credited_roles: Collection[str] | None) -> Iterator[str]:
     """Yield each role's share of turns without effect at the end, and a warning for each bad credit diagnostic."""
     scopes: set[str] = set()
     for name in set(chain.from_iterable(rows)):
@@ -171,6 +175,8 @@ def _credit_diagnostic_lines(rows: Sequence[Row]) -> Iterator[str]:
             scopes.add(name.removesuffix("/zero"))
     for scope in sorted(scopes):
         *game, _, role = scope.removeprefix("game/").split("/")
+        if credited_roles is not None and role not in credited_roles:
+            continue
         role += f" in game {game[0]}" if game else ""
         zero = _mean_over_last_tenth(rows, f"{scope}/zero")
         if zero is not None:

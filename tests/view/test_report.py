@@ -11,6 +11,7 @@ from marl.runs.checkpoint import CheckpointMetadata, CheckpointRetention
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import EvaluationSettings
 from marl.view.closing_report import closing_report
+from marl.view.page.run_json import summarize_run
 
 
 def folder(path: Path, curve: dict[int, float], steps: int, mass: float = 1.0) -> RunFolder:
@@ -125,6 +126,15 @@ def test_each_role_that_is_judged_is_told_of_with_how_sound_its_credit_was(tmp_p
     report = closing_report(written(tmp_path, {}, *[early] * 10, late, late), is_finished=True)
     assert "credit of role solver: 25% of its turns got advantage 0 and taught nothing\n" in report
     assert "WARNING" not in report
+
+
+def test_nothing_is_told_of_credit_from_which_no_role_learns(tmp_path: Path) -> None:
+    home = written(tmp_path, {}, credited(zero=0.25, conservation=2.0))
+    assert "WARNING role solver: its credit is 2 times its reward" in closing_report(home, is_finished=True)
+    assert "role solver" not in closing_report(home, is_finished=True, credited_roles=["critic"])
+    assert len(summarize_run(home, EvaluationSettings())["warnings"]) == 1
+    assert not summarize_run(home, EvaluationSettings(), credited_roles=["critic"])["warnings"]
+    assert "credit of role solver" in closing_report(home, is_finished=True, credited_roles=["solver"])
 
 
 def test_figures_that_were_never_told_are_left_out(tmp_path: Path) -> None:

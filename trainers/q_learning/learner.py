@@ -101,8 +101,8 @@ class QLearner:
 
         Raises:
             NonFiniteError: if a loss or gradient is not finite.
-            ValueError: if an agent has no seat in the mixer, because `context.agents` is empty and the agent was absent in
-                the first update.
+            ValueError: if an agent has no seat in the mixer: without `context.agents`, an agent that was absent in the
+                first update.
         """
         self.changes += 1
         episodes = joint_episodes(samples)

@@ -193,10 +193,11 @@ class PageApi:
     def _summarize_run(self, run_name: str, metrics_key: str, folder_key: str) -> tuple[dict[str, Any], str]:
         """Return the summary of a run and its error. `metrics_key` and `folder_key` change with the files."""
         run = self.runs[run_name]
-        evaluation = run.serializer.scenario.evaluate if run.serializer.scenario else EvaluationSettings()
+        scenario = run.serializer.scenario
+        evaluation = scenario.evaluate if scenario else EvaluationSettings()
         try:
             run.home.settings()
-            return run_json.summarize_run(run.home, evaluation), ""
+            return run_json.summarize_run(run.home, evaluation, scenario and scenario.credited_roles()), ""
         except (ScenarioError, RunFolderError) as error:
             return run_json.EMPTY_SUMMARY, str(error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from math import isfinite
@@ -49,9 +49,13 @@ EMPTY_SUMMARY: dict[str, Any] = {
 """Summary of a run that cannot be read."""
 
 
-def summarize_run(run_folder: RunFolder, evaluation: EvaluationSettings) -> dict[str, Any]:
-    """Return the progress, main figure, best checkpoint, alarms, token counts, times and costs of a run as JSON
-    data."""
+def summarize_run(
+    run_folder: RunFolder, evaluation: EvaluationSettings, credited_roles: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Return the progress, main figure, best checkpoint, alarms, token counts, times and costs of a run as JSON data.
+
+    `credited_roles`: roles that learn from credit, of which warnings tell (default: all roles with credit).
+    """
     # The rows are read in a single pass, because the metrics file of a long run is large.
     last: Row = {}
     sums: dict[str, float] = defaultdict(float)
@@ -75,6 +79,8 @@ def summarize_run(run_folder: RunFolder, evaluation: EvaluationSettings) -> dict
             if name.startswith(_SUMS) and isfinite(value):
                 sums[name] += value
             elif name.endswith("/conservation"):
+                if credited_roles is not None and name.split("/")[-2] not in credited_roles:
+                    continue
                 conservation[name].append((row["step"], value))
             elif name.startswith(HISTORY_PREFIXES):
                 history[name].append((row["step"], value))

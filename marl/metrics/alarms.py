@@ -329,6 +329,8 @@ class WatchedRole(NamedTuple):
     """Share of the role's moves that exploration draws at random."""
     has_trained_rival: bool = False
     """True if the role's return falls when another trained role gets better."""
+    learns_from_credit: bool = True
+    """False if the role's learner uses no credit, such as `q_learning`."""
 
 
 class AlarmMonitor:
@@ -357,14 +359,15 @@ class AlarmMonitor:
             return
         for game, seated_roles in (games or {"": roles}).items():
             for role in seated_roles:
-                is_trained, rule, share, has_rival = roles[role]
+                is_trained, rule, share, has_rival, learns_from_credit = roles[role]
                 if not (limits := settings.alarm_thresholds_of_role(role)):
                     continue
                 if limits.return_fell is not None and is_trained and not has_rival:
                     self._watches.append(_ReturnMonitor(role, limits, game=game))
                 for kind, definition in _ALARM_DEFINITIONS.items():
-                    # The alarms `reward` and `credit` are not raised for roles that do not learn.
-                    watched = definition.scope == "role" and (is_trained or kind not in ("reward", "credit"))
+                    # The alarms `reward` and `credit` are not raised for roles that do not learn from credit.
+                    is_credited = is_trained and learns_from_credit
+                    watched = definition.scope == "role" and (is_credited or kind not in ("reward", "credit"))
                     if watched and kind != "return_fell" and limits.alarm_threshold(kind) is not None:
                         self._watches.append(
                             _MetricLimitMonitor(role, kind, limits, rule=rule, game=game, exploration_share=share)
@@ -377,10 +380,11 @@ class AlarmMonitor:
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> AlarmMonitor:
         """Return a monitor of all roles and learners of a scenario."""
-        learning, credit = scenario.credited_roles(), scenario.credit
+        credited, credit = scenario.credited_roles(), scenario.credit
+        trained = {name for name, _, _ in scenario.learning_roles()}
         rivals: set[str] = set()
         for view in scenario.scenario_by_game().values():
-            seated = {*view.seats.values()} & learning.keys()
+            seated = {*view.seats.values()} & trained
             if len(seated) > 1 and view.game.is_zero_sum():
                 rivals |= seated
         exploration_share: dict[str, float] = {}
@@ -392,7 +396,7 @@ class AlarmMonitor:
         for role in scenario.roles:
             rule, share = credit.roles.get(role, credit), exploration_share.get(role, 0.0)
             kinds = f"{rule.assign.kind} / {rule.baseline.kind}"
-            roles[role] = WatchedRole(role in learning, kinds, share, role in rivals)
+            roles[role] = WatchedRole(role in trained, kinds, share, role in rivals, role in credited)
         policies = [name for name, policy in scenario.policies.items() if policy.learner]
         games = {name: view.roles for name, view in scenario.scenario_by_game().items()} if scenario.games else None
         return cls(scenario.alarms, roles, policies, games)

@@ -92,6 +92,19 @@ def test_returns_of_two_trained_roles_of_a_zero_sum_game_are_not_watched() -> No
     assert "return_fell" in {alarm.kind for step in falls for alarm in watch(step)[1]}
 
 
+def test_a_role_whose_learner_uses_no_credit_is_watched_and_is_a_rival_as_any() -> None:
+    row = {"role/player/turns": 64.0, "role/player/reward_std": 0.5}
+    falls = [row | {"role/player/return": value} for value in [1.0] * 10 + [-1.0] * 20]
+    data = yaml.safe_load((Path(__file__).parents[2] / "scenarios" / "two_step_q.yaml").read_text())
+    watch = AlarmMonitor.from_scenario(validate(data | {"alarms": {}}))
+    assert [alarm.kind for step in falls for alarm in watch(step)[1]] == ["return_fell"]
+    data = yaml.safe_load((Path(__file__).parents[2] / "scenarios" / "tic_tac_toe_q.yaml").read_text())
+    data["seats"]["player_1"] = "rival"
+    data["roles"]["rival"] = data["roles"]["player"]
+    watch = AlarmMonitor.from_scenario(validate(data | {"alarms": {}}))
+    assert not any(watch(step)[1] for step in falls)
+
+
 # --- proxy -----------------------------------------------------------------------------------------------------------
 
 PAIR = {"rises": "eval/held_out/number", "falls": "eval/held_out/success"}

@@ -82,7 +82,8 @@ class AlarmSettings(AlarmThresholds):
     """Role -> thresholds of this role. Omitted thresholds are the general ones. Null: no alarms for this role."""
     kl: PositiveFloat | None = 0.2
     """Maximum KL (nats a token) by which the optimizer steps of one update move a policy (`policy/POLICY/kl_update`),
-    with several optimizer steps in an update. Null: no alarm."""
+    with several optimizer steps in an update. With `learner.old: sampler`, a sampler that differs from the learner
+    adds to it. Null: no alarm."""
     proxy: tuple[ProxyPair, ...] = ()
     """Pairs of evaluation metrics. The alarm `proxy` is raised if, over `patience` evaluations, one rises and the
     other falls, each beyond its 95 % interval: a role learns its reward and not the task."""

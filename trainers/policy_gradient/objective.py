@@ -34,8 +34,8 @@ policy/POLICY/entropy | nats a token | entropy of the policy at the sampling tem
 policy/POLICY/kl_sampler | nats a token | KL from the sampler to the learner on the sampled tokens, in the first
     optimizer step; not 0: sampler and learner disagree
 policy/POLICY/kl_reference, kl_magnet, kl_proximal | nats a token | KL to an anchor that is in the loss
-policy/POLICY/kl_update | nats a token | KL from the policy before the update to the policy before the update's last
-    optimizer step; only with several optimizer steps in an update
+policy/POLICY/kl_update | nats a token | KL from the policy before the update, or with `old: sampler` from the sampler,
+    to the policy before the update's last optimizer step; only with several optimizer steps in an update
 policy/POLICY/weight | ratio | mean mismatch weight of a token (`mismatch`, `opsm`)
 policy/POLICY/rejected | share of tokens | mismatch weight is 0
 policy/POLICY/left_out | share of tokens | in no denominator either (`filter_cut`, `mismatch.denominator: kept`)

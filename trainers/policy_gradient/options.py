@@ -124,7 +124,8 @@ class PolicyGradientOptions(TaughtLearnerConfig):
     stop_at_kl: PositiveFloat | None = None
     """KL (nats a token) from the policy before an update to the current one at which the update ends: the optimizer
     step that would follow and all later ones, also of later epochs, are left out (the k3 estimate on the step's tokens,
-    as `target_kl` of Stable-Baselines3). None: an update takes all its steps."""
+    as `target_kl` of Stable-Baselines3). With `old: sampler`, it is the KL from the sampler, which older weights or
+    other arithmetic of the sampler add to (`kl_sampler`). None: an update takes all its steps."""
     truncated: Literal["refuse", "recompute"] = "refuse"
     """Treatment of top-p and top-k in sampling. `refuse`: an error. `recompute`: the learner's distribution is
     truncated in the same way."""

@@ -20,8 +20,13 @@ from marl.core.config import Config, choices_hint
 from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Deal
-from marl.experience.rollouts import StatelessExperience, mean_measures, measure_of_episode
-from marl.protocols import DealsOfStep, Experience, ExperienceConfig, Simulator
+from marl.experience.rollouts import (
+    StatelessExperience,
+    mean_measures,
+    measure_of_episode,
+    unknown_measure_error,
+)
+from marl.protocols import DealsOfStep, Experience, ExperienceConfig, ScenarioSummary, Simulator
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
@@ -111,6 +116,10 @@ class DynamicSampling(ExperienceConfig):
                 f"kind: {self.kind!r} compares the episodes of one start, but schedule.group_size is {group_size}; "
                 "use 2 or more, or another experience (rollouts)"
             )
+
+    def scenario_conflicts(self, summary: ScenarioSummary) -> Iterator[str]:
+        if self.inside and (error := unknown_measure_error(summary.game, self.success)):
+            yield error
 
     def build(self) -> Experience:
         return GroupSampler(self)

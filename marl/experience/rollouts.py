@@ -12,7 +12,7 @@ from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.state import StatelessPlugin
 from marl.core.types import Metrics
-from marl.protocols import DealsOfStep, Experience, ExperienceConfig, Simulator
+from marl.protocols import DealsOfStep, Experience, ExperienceConfig, GameConfig, Simulator
 
 
 class StatelessExperience(StatelessPlugin):
@@ -44,6 +44,17 @@ def measure_of_episode(trajectory: Trajectory, measure: str) -> float:
             f"(episode {trajectory.id}, which ended {trajectory.end!r})"
         )
     return measures[measure]
+
+
+def unknown_measure_error(game: GameConfig | None, measure: str) -> str | None:
+    """Return an error message for the field `success` if `game` is known to lack `measure`, else None.
+
+    With several games (None), and with games that do not know their measures, the first episode shows it.
+    """
+    known = game.measure_names() if game else None
+    if known is None or measure in known:
+        return None
+    return f"success: the game has no measure {measure!r}; {choices_hint(measure, known)}"
 
 
 def mean_measures(trajectories: Sequence[Trajectory], metric_prefix: str) -> Metrics:

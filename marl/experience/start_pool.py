@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from statistics import fmean
@@ -21,8 +21,8 @@ from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.state import MetricsReporter
 from marl.core.types import Deal
-from marl.experience.rollouts import measure_of_episode
-from marl.protocols import DealsOfStep, Experience, ExperienceConfig, Simulator
+from marl.experience.rollouts import measure_of_episode, unknown_measure_error
+from marl.protocols import DealsOfStep, Experience, ExperienceConfig, ScenarioSummary, Simulator
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
 METRICS = """
@@ -71,6 +71,10 @@ class StartPool(ExperienceConfig):
         if not 0 <= keep[0] <= keep[1] <= 1:
             raise ValueError(f"keep: {list(keep)} is no range; choices: [low, high] with 0 <= low <= high <= 1")
         return keep
+
+    def scenario_conflicts(self, summary: ScenarioSummary) -> Iterator[str]:
+        if error := unknown_measure_error(summary.game, self.success):
+            yield error
 
     def build(self) -> Experience:
         return StartPoolSampler(self)

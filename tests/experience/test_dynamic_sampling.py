@@ -9,6 +9,7 @@ from statistics import pvariance
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from marl.core.graph import Trajectory
@@ -18,6 +19,7 @@ from marl.experience.dynamic_sampling import DynamicSampling, GroupRanking, Grou
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from tests.support.difficulty_game import DifficultyGameConfig, answer_by_difficulty
+from tests.support.paths import SCENARIOS
 from tests.support.run_processes import RunWorkspace, SignalTrigger, kuhn_scenario, metric_lines, outcome, train_to_end
 from tests.support.small_games import (
     PAIR,
@@ -227,6 +229,14 @@ def test_a_measure_that_the_game_does_not_have_is_named() -> None:
     dynamic = GroupSampler(DynamicSampling(inside=(0, 1), success="sucess"))
     with pytest.raises(ValueError, match=r"experience.success: the game has no measure 'sucess'; did you mean 'succes"):
         dynamic.gather(0, lambda _: deals(), drill())
+
+
+@pytest.mark.parametrize("experience", [{"kind": "dynamic", "inside": [0, 1]}, {"kind": "pool"}])
+def test_a_measure_that_a_game_is_known_to_lack_is_named_before_play(experience: dict[str, Any]) -> None:
+    data = yaml.safe_load((SCENARIOS / "team_arithmetic.yaml").read_text())
+    with pytest.raises(ScenarioError, match=r"experience.success: the game has no measure 'succes'; did you mean"):
+        validate(data | {"experience": experience | {"success": "succes"}})
+    assert validate(data | {"experience": experience})
 
 
 @pytest.mark.slow

@@ -211,6 +211,11 @@ class LearnerConfig(PluginConfig):
         return True
 
     @property
+    def has_several_optimizer_steps(self) -> bool:
+        """True if an update takes several optimizer steps and measures how far they move the policy (`kl_update`)."""
+        return False
+
+    @property
     def exploration_rate(self) -> float:
         """Return the minimum probability of a random move in training, such as the final ε of ε-greedy sampling."""
         return 0.0

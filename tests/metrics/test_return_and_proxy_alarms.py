@@ -164,6 +164,15 @@ def test_an_alarm_that_could_never_ring_is_named(change: str, message: str) -> N
     assert message in str(caught.value)
 
 
+def test_alarms_of_policies_may_end_a_run_whose_roles_are_not_watched() -> None:
+    data = yaml.safe_load((Path(__file__).parents[2] / "scenarios" / "nim_self_play.yaml").read_text())
+    data["alarms"] = {"roles": {"player": None}, "stop": ["samples", "kl"]}
+    with pytest.raises(ScenarioError, match=r"alarms.stop: 'kl', but every update takes one optimizer step"):
+        validate(data)
+    data["policies"]["actor"]["learner"]["epochs"] = 2
+    assert validate(data)
+
+
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 

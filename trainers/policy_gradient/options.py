@@ -146,7 +146,7 @@ class PolicyGradientOptions(TaughtLearnerConfig):
 
     @property
     def has_several_optimizer_steps(self) -> bool:
-        """True if an update takes several optimizer steps, so that the policy moves within it."""
+        """True if an update takes several optimizer steps, so that the policy moves within it (`kl_update`)."""
         return self.epochs * self.minibatches > 1
 
     @property

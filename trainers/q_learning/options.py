@@ -17,7 +17,7 @@ class ExplorationSchedule(Config):
     start: float = Field(default=1.0, ge=0, le=1)
     """Exploration rate after the first update."""
     end: float = Field(default=0.05, ge=0, le=1)
-    """Exploration rate after `steps` updates, and later."""
+    """Exploration rate after `steps` more updates, and later."""
     steps: NonNegativeInt = 500
     """Number of updates over which the exploration rate changes linearly from `start` to `end`."""
 

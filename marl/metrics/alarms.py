@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from marl.core.errors import RunError
 from marl.core.types import Metrics
+from marl.experience.datasets import AnswerDataset
+from marl.experience.recorded import RecordedEpisodes
 from marl.scenario.alarms import AlarmKind, AlarmSettings, AlarmThresholds
 from marl.scenario.schema import Scenario
 
@@ -327,8 +329,9 @@ class WatchedRole(NamedTuple):
     """Kinds of the role's credit rule, for messages."""
     exploration_share: float = 0.0
     """Share of the role's moves that exploration draws at random."""
-    has_trained_rival: bool = False
-    """True if the role's return falls when another trained role gets better."""
+    may_return_fall: bool = False
+    """True if the role's return may fall though the role gets no worse: when another trained role gets better, or in
+    recorded play, whose returns are not the policy's."""
     learns_from_credit: bool = True
     """False if the role's learner uses no credit, such as `q_learning`."""
 
@@ -359,10 +362,10 @@ class AlarmMonitor:
             return
         for game, seated_roles in (games or {"": roles}).items():
             for role in seated_roles:
-                is_trained, rule, share, has_rival, learns_from_credit = roles[role]
+                is_trained, rule, share, may_return_fall, learns_from_credit = roles[role]
                 if not (limits := settings.alarm_thresholds_of_role(role)):
                     continue
-                if limits.return_fell is not None and is_trained and not has_rival:
+                if limits.return_fell is not None and is_trained and not may_return_fall:
                     self._watches.append(_ReturnMonitor(role, limits, game=game))
                 for kind, definition in _ALARM_DEFINITIONS.items():
                     # The alarms `reward` and `credit` are not raised for roles that do not learn from credit.
@@ -382,11 +385,13 @@ class AlarmMonitor:
         """Return a monitor of all roles and learners of a scenario."""
         credited, credit = scenario.credited_roles(), scenario.credit
         trained = {name for name, _, _ in scenario.learning_roles()}
-        rivals: set[str] = set()
+        # Recorded play is read in order, epoch after epoch, so its returns fall when the next epoch begins.
+        is_recorded = isinstance(scenario.experience, RecordedEpisodes | AnswerDataset)
+        returns_may_fall = trained.copy() if is_recorded else set[str]()
         for view in scenario.scenario_by_game().values():
             seated = {*view.seats.values()} & trained
             if len(seated) > 1 and view.game.is_zero_sum():
-                rivals |= seated
+                returns_may_fall |= seated
         exploration_share: dict[str, float] = {}
         for role, _, learner in scenario.learning_roles():
             # A policy that explores in at least half of its moves is not watched for constant answers.
@@ -396,7 +401,7 @@ class AlarmMonitor:
         for role in scenario.roles:
             rule, share = credit.roles.get(role, credit), exploration_share.get(role, 0.0)
             kinds = f"{rule.assign.kind} / {rule.baseline.kind}"
-            roles[role] = WatchedRole(role in trained, kinds, share, role in rivals, role in credited)
+            roles[role] = WatchedRole(role in trained, kinds, share, role in returns_may_fall, role in credited)
         policies = [name for name, policy in scenario.policies.items() if policy.learner]
         games = {name: view.roles for name, view in scenario.scenario_by_game().items()} if scenario.games else None
         return cls(scenario.alarms, roles, policies, games)

@@ -58,7 +58,7 @@ def test_a_return_that_rises_or_wavers_by_less_than_the_spread_is_quiet() -> Non
     assert raised(AlarmMonitor(settings(), {"solver": WatchedRole(True)}), falls, spread=0.5)
     assert not raised(AlarmMonitor(settings(return_fell=None), {"solver": WatchedRole(True)}), falls, spread=0.5)
     assert not raised(AlarmMonitor(settings(), {"solver": WatchedRole(False)}), falls, spread=0.5), "it does not learn"
-    rival = {"solver": WatchedRole(True, has_trained_rival=True)}
+    rival = {"solver": WatchedRole(True, may_return_fall=True)}
     assert not raised(AlarmMonitor(settings(), rival), falls, spread=0.5)
 
 
@@ -103,6 +103,26 @@ def test_a_role_whose_learner_uses_no_credit_is_watched_and_is_a_rival_as_any() 
     data["roles"]["rival"] = data["roles"]["player"]
     watch = AlarmMonitor.from_scenario(validate(data | {"alarms": {}}))
     assert not any(watch(step)[1] for step in falls)
+
+
+def test_returns_of_recorded_play_are_not_watched(tmp_path: Path) -> None:
+    data = yaml.safe_load((Path(__file__).parents[2] / "scenarios" / "team_arithmetic.yaml").read_text())
+    data["alarms"] = {"constant": None, "reward": None}
+    row = {"role/solver/turns": 64.0, "role/solver/reward_std": 0.5}
+    falls = [row | {"role/solver/return": value} for value in [1.0] * 10 + [-1.0] * 20]
+
+    def kinds() -> list[str]:
+        watch = AlarmMonitor.from_scenario(validate(data))
+        return [alarm.kind for step in falls for alarm in watch(step)[1]]
+
+    assert kinds() == ["return_fell"]
+    recording = tmp_path / "play.jsonl.zst"
+    recording.touch()
+    data["experience"] = {"kind": "recorded", "path": str(recording)}
+    for policy in data["policies"].values():
+        if policy.get("learner"):
+            policy["learner"] = {"kind": "sft"}
+    assert kinds() == []
 
 
 # --- proxy -----------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ END_STATE_FIELDS = frozenset({"hidden", "values"})
 
 
 class TooFewSamples(UserNotice):
-    """An update has fewer samples than minibatches, so some minibatches are empty."""
+    """An update has fewer samples than minibatches, or a run has fewer episodes than a batch of replayed ones."""
 
 
 class GradientLearner:

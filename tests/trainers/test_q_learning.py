@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from marl.core.state import load_state, save_state
 from marl.core.types import Sample
+from marl.trainers.learner import TooFewSamples
 from marl.trainers.q_learning.learner import QLearner
 from marl.trainers.q_learning.options import ExplorationSchedule
 from marl.trainers.q_learning.replay_buffer import ReplayBuffer
@@ -158,6 +160,16 @@ def test_nothing_is_learnt_before_a_batch_is_there_and_nobody_new_can_join_a_mix
     assert all(torch.equal(before[name], tensor) for name, tensor in learner.publish() if name != "epsilon")
     with pytest.raises(ValueError, match="no place for 'eve', who was not there in its first update; it has ann, bob"):
         learner.update([sample(("2", 0), "eve", 0, prompt("eve"), LEFT, "terminated")])
+
+
+def test_a_run_whose_episodes_never_fill_a_batch_says_so() -> None:
+    # The run has 100 updates, here of one episode each.
+    with pytest.warns(TooFewSamples, match="learner.batch: 101 episodes, but at 1 an update this run has only 100"):
+        QLearner(QLearning(batch=101), context(SOURCE)).update(two_rounds("1"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        QLearner(QLearning(batch=100), context(SOURCE)).update(two_rounds("1"))
+        QLearner(QLearning(batch=100), context(SOURCE)).update([])
 
 
 def test_without_terminal_targets_what_is_paid_at_the_end_is_never_seen() -> None:

@@ -1,5 +1,6 @@
 """Learner of Q-networks: a replay buffer of episodes, gradient steps on sampled episodes, a target network."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -14,6 +15,7 @@ from marl.core.types import Metrics, Reading, Sample, Turn
 from marl.models.q_network import QNetworkSource, save_q_network
 from marl.models.q_network_modules import QNetwork
 from marl.protocols import LearnerBuildArguments
+from marl.trainers.learner import TooFewSamples
 from marl.trainers.optim.optimizer import copy_tensors_with_equal_names, cpu_copy
 from marl.trainers.q_learning.options import QLearningOptions
 from marl.trainers.q_learning.replay_buffer import ReplayBuffer
@@ -117,6 +119,8 @@ class QLearner:
                     f"was not there in its first update; it has {', '.join(self._seats)}"
                 )
         self.replay.add(episodes)
+        if not self.updates:
+            self._warn_of_too_few_episodes(len(episodes))
         ready = len(self.replay) >= self.settings.batch
         steps = [self._gradient_step() for _ in range(self.settings.updates)] if ready else []
         self.updates += 1
@@ -126,6 +130,17 @@ class QLearner:
         figures = {name: fmean(step[name] for step in steps) for name in (steps[0] if steps else ())}
         counts = {"samples": float(len(samples)), "replay": float(len(self.replay)), "epsilon": epsilon}
         return {"lr": self.settings.lr, **counts, **figures}
+
+    def _warn_of_too_few_episodes(self, count: int) -> None:
+        """Warn if all updates of the run, with `count` episodes each, do not fill a batch."""
+        expected, batch = count * self.context.steps, self.settings.batch
+        if 0 < expected < batch:
+            warnings.warn(
+                f"policy {self.context.policy!r}: learner.batch: {batch} episodes, but at {count} an update this run "
+                f"has only {expected}, so nothing is learned; choose a smaller batch or more steps",
+                TooFewSamples,
+                stacklevel=3,
+            )
 
     def _gradient_step(self) -> Metrics:
         """Take one gradient step on episodes sampled from the replay buffer; return its metrics."""

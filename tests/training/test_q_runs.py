@@ -12,7 +12,7 @@ from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Deal
 from marl.credit_stage.stage import StepCredit
 from marl.runs.run_folder import RunFolder
-from marl.scenario.load import validate
+from marl.scenario.load import ScenarioError, validate
 from marl.training.build import build
 from marl.training.loop import TrainingLoop
 from marl.training.samples import collect_samples
@@ -42,6 +42,15 @@ def two_step(seed: int, steps: int, mixer: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("mixer", "reached"), [("qmix", 8.0), ("vdn", 7.0)])
 def test_in_the_two_step_game_qmix_takes_8_and_vdn_7(mixer: str, reached: float, seed: int, tmp_path: Path) -> None:
     assert trained(two_step(seed, 200, mixer), tmp_path)["eval/value/agent_0"] == reached
+
+
+def test_exploration_by_roles_that_always_play_the_best_move_is_refused() -> None:
+    data = scenario({"kind": "two_step"}, ["a", "b"], steps=1)
+    data["roles"]["player"]["sampling"] = {"temperature": 0}
+    with pytest.raises(ScenarioError, match=r"learner.exploration: has no effect, because player plays with temp"):
+        validate(data)
+    data["policies"]["actor"]["learner"]["exploration"] = {"start": 0, "end": 0}
+    assert validate(data)
 
 
 def test_a_mixer_has_a_seat_for_each_agent_of_the_scenario_whoever_plays_first(tmp_path: Path) -> None:

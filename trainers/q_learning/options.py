@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from marl.core.config import Config, Sampling
 from marl.models.q_network import Q_NETWORK
-from marl.protocols import LearnerConfig
+from marl.protocols import LearnerConfig, LearnerSurroundings
 from marl.protocols.memory_estimates import MemoryUse, ModelSize, Workload, adamw_memory_uses
 
 
@@ -81,6 +81,15 @@ class QLearningOptions(LearnerConfig):
     def supports(self, sampling: Sampling) -> bool:
         """Return True: Q-learning is off-policy, so it does not depend on how moves were sampled."""
         return True
+
+    def scenario_conflicts(self, surroundings: LearnerSurroundings) -> Iterable[str]:
+        yield from super().scenario_conflicts(surroundings)
+        is_greedy = all(role.sampling.temperature == 0 for role in surroundings.roles.values())
+        if surroundings.roles and is_greedy and max(self.exploration.start, self.exploration.end) > 0:
+            yield (
+                f"exploration: has no effect, because {', '.join(surroundings.roles)} plays with temperature: 0, "
+                "always the best move; set another temperature, or exploration: {start: 0, end: 0}"
+            )
 
     def memory_uses(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:
         return (*adamw_memory_uses(size), MemoryUse("target network", size.weight_bytes * size.parameters))

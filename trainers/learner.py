@@ -315,9 +315,10 @@ class GradientLearner:
     def _error_naming_non_finite_samples(
         self, rows: list[BatchRow], ordered: Sequence[BatchRow], losses: Sequence[Tensor], totals: MinibatchTotals
     ) -> NonFiniteError:
-        """Return the error that names the samples whose loss or gradient is not finite, equal in all processes.
+        """Return the error that names the samples whose loss or gradient is not finite.
 
-        `losses` are the losses of this process's rows, in the order `ordered`.
+        All processes that train the weights together return the same error. `rows`: all rows of the minibatch;
+        `losses`: the losses of this process's rows, in the order of `ordered`.
         """
         index_of = {id(row): index for index, row in enumerate(rows)}
         losses_R = self._float64_zeros_on_device(len(rows))

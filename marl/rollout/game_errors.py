@@ -32,7 +32,11 @@ _DEFAULT_LIMITS = EpisodeLimits()
 
 
 class GameErrorGuard(CallWatchdog):
-    """Context manager that raises errors of a game's code as `GameError`, and `CallTimeoutError` after `deadline_s`."""
+    """Context manager around calls of a game's code.
+
+    It raises an error of this code as `GameError`, and interrupts a call that takes longer than `deadline_s` seconds,
+    with `CallTimeoutError`.
+    """
 
     __slots__ = ("_game",)
 

@@ -425,14 +425,15 @@ def _alarm_errors(scenario: Scenario) -> Iterator[str]:
         if name not in scenario.roles:
             yield _unknown_name_error(f"alarms.roles.{name}", name, "role", scenario.roles)
     thresholds = list(filter(None, map(alarms.alarm_thresholds_of_role, scenario.roles)))
-    moves = [p.learner.has_several_optimizer_steps for p in scenario.policies.values() if p.learner]
+    learners = [policy.learner for policy in scenario.policies.values() if policy.learner]
     for kind in alarms.stop:
         if kind == "proxy" and not alarms.proxy:
             yield "alarms.stop: 'proxy', but alarms.proxy names no metrics; give a pair such as {rises: A, falls: B}"
-        elif kind == "kl" and alarms.kl is not None and not any(moves):
-            yield "alarms.stop: 'kl', but every update takes one optimizer step; give a learner more epochs"
-        elif kind in ("proxy", "samples") or (kind == "kl" and alarms.kl is not None):
+        elif kind in ("proxy", "samples"):
             continue
+        elif kind == "kl" and alarms.kl is not None:
+            if not any(learner.has_several_optimizer_steps for learner in learners):
+                yield "alarms.stop: 'kl', but every update takes one optimizer step; give a learner more epochs"
         elif all(limits.alarm_threshold(kind) is None for limits in thresholds):
             field = "reward" if kind == "credit" else kind
             yield f"alarms.stop: {kind!r}, but this alarm is off for every role; give alarms.{field} a threshold"

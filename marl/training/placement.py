@@ -77,7 +77,7 @@ class Placement(Protocol):
     """Builds the simulator and the learners of a run, in this process or on other machines."""
 
     def build_simulator(self, scenario: Scenario, sources: ModelSources) -> BaseSimulator:
-        """Return the simulator of the scenario, with an engine for each policy in `sources`."""
+        """Return the simulator that plays the scenario's games, with an engine for each policy in `sources`."""
         ...
 
     def build_learners(self, scenario: Scenario, sources: ModelSources) -> Learners:

@@ -112,7 +112,7 @@ def _open_monitors(run_folder: RunFolder, monitor: MonitorGroup, notes: Sequence
 
 
 class NewOrResumedRunStart:
-    """Start of a run: as a new run, or from a checkpoint of an earlier one."""
+    """Prepares the folder of a run that begins anew, or that goes on from one of its checkpoints."""
 
     def __init__(self, resume: str | None = None, *, force: bool = False, overwrite: bool = False) -> None:
         """Store the options with which the run starts.

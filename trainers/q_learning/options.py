@@ -79,7 +79,7 @@ class QLearningOptions(LearnerConfig):
         return min(self.exploration.start, self.exploration.end)
 
     def supports(self, sampling: Sampling) -> bool:
-        """Return True: Q-learning is off-policy, so it does not depend on how moves were sampled."""
+        """Return True for all sampling settings: Q-learning is off-policy, so any way of drawing moves will do."""
         return True
 
     def scenario_conflicts(self, surroundings: LearnerSurroundings) -> Iterable[str]:

@@ -411,7 +411,7 @@ def _run_folders_in(folder: Path) -> list[Path]:
 
 
 def _open_run(name: str, path: Path) -> ServedRun:
-    """Return the run in `path`. A scenario that cannot be loaded is a problem that the page shows.
+    """Return the run in the folder `path`. If its scenario cannot be loaded, the page shows the error instead.
 
     Raises:
         RunFolderError: if the cache folder cannot be written.

@@ -121,7 +121,10 @@ def _alarm_json(metric: str, steps: Sequence[int]) -> dict[str, Any]:
 
 
 def _best_checkpoint_json(best: BestEvaluationTracker, run_folder: RunFolder) -> dict[str, Any] | None:
-    """Return the best evaluation, and whether its checkpoint is kept, or None if no metric chooses the best."""
+    """Return the metric, step and value of the best evaluation, and `kept`: True if its checkpoint still exists.
+
+    The result is None without `evaluate.keep_best`, and before the first evaluation.
+    """
     if best.step is None:
         return None
     kept = (run_folder.checkpoints / f"{best.step:06d}").is_dir()

@@ -58,9 +58,21 @@ def workflow_errors(team: WorkflowConfig) -> list[str]:
                 f"{path}.when: {shortened_repr(step.when)} does not keep the problems that are posed here from "
                 f"replacing held-out ones, on which the team is measured; write `when: {condition}`"
             )
+    errors += _reserved_measure_errors(team)
     snippet_errors = list(_expression_and_template_errors(team))
     # A score that no stage gives breaks every expression that reads it, so only the stage is reported.
     return [*errors, *((snippet_errors and list(_unread_score_errors(team))) or snippet_errors)]
+
+
+def _reserved_measure_errors(team: WorkflowConfig) -> Iterator[str]:
+    """Yield an error for each measure with the name of a role's corrections, under which it would be reported."""
+    for role in team.team_seats.agents_of:
+        for end in ("fixes", "breaks"):
+            if (name := f"{role}_{end}") in team.measures:
+                yield (
+                    f"measures.{name}: {name!r} is the name under which corrections of role {role!r} are measured; "
+                    f"choose another, such as {end}_of_{role}"
+                )
 
 
 def _unread_score_errors(team: WorkflowConfig) -> Iterator[str]:

@@ -21,8 +21,10 @@ from marl.scenario.schema import Scenario
 METRICS = """
 eval/held_out/MEASURE | the game's | mean of a measure on starts that training never deals
 eval/held_out/MEASURE_episodes | episodes | number of episodes that have the measure; only if some lack it
-eval/held_out/ROLE_fixes | share | a team's role is right, in episodes in which the verified role before it was wrong
-eval/held_out/ROLE_breaks | share | a team's role is wrong, in episodes in which the verified role before it was right
+eval/held_out/ROLE_fixes | share | a team's role is right, in episodes in which the verified role before it was wrong;
+    of a name that no role has: a measure of the game
+eval/held_out/ROLE_breaks | share | a team's role is wrong, in episodes in which the verified role before it was right;
+    of a name that no role has: a measure of the game
 eval/held_out/return/AGENT | reward | mean return of a seat there
 eval/held_out/role/ROLE/... | as `role/ROLE/...` | turns and indicators of collapse there (rewards left out)
 eval/held_out/episodes | episodes | played there

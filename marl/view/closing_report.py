@@ -17,7 +17,7 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import EvaluationSettings
 from marl.view.credit_warnings import conservation_warning
 from marl.view.curves import Curve, text_chart
-from marl.view.role_worth import CORRECTIONS, RoleCorrections, role_corrections
+from marl.view.role_worth import RoleCorrections, is_correction_metric, role_corrections
 from marl.view.run_groups import metric_values
 
 _TITLES = {
@@ -110,8 +110,10 @@ def _evaluation_lines(
 ) -> Iterator[str]:
     """Yield a line for each metric of evaluations, at the first step and at the end."""
     last, is_legal_mass_low = _rows_of_last_tenth(rows), False
+    metrics = set(chain.from_iterable(rows))
     for name, curve in curve_by_metric.items():
-        if name.endswith(CORRECTIONS):
+        # `_correction_lines` reports these.
+        if is_correction_metric(name, metrics):
             continue
         title = title_by_metric[name]
         masses: list[float] = []

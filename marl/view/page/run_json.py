@@ -93,7 +93,7 @@ def summarize_run(
         "step": last.get("step", 0),
         "metrics": list(names),
         "corrections": list(map(asdict, corrections.values())),
-        "without_roles": list(map(asdict, measures_without_roles(run_folder.path))),
+        "without_roles": list(map(asdict, measures_without_roles(run_folder.path, corrections.values()))),
         "zero_sum": is_zero_sum(history),
         "figure": asdict(figure) if figure else None,
         "best": _best_checkpoint_json(best, run_folder),

@@ -87,3 +87,10 @@ def test_an_answer_without_a_verdict_counts_neither_as_right_nor_as_wrong(spoke:
 
     [trajectory] = team_simulator(game, say).play([team_deal(game, "e")])
     assert trajectory.findings.measures == ({"reviser_breaks": 0.0} if spoke else {})
+
+
+def test_a_measure_with_the_name_of_a_roles_corrections_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"measures\.reviser_fixes: 'reviser_fixes' is the name under") as error:
+        team_config(SOLVE, REVISE, *CHECKS, measures={"reviser_fixes": "1", "bug_fixes": "1"})
+    assert "choose another, such as fixes_of_reviser" in str(error.value)
+    assert "measures.bug_fixes" not in str(error.value)

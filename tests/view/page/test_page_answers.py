@@ -360,11 +360,24 @@ def test_a_team_shows_what_its_roles_corrected_and_what_it_loses_without_one(
     ]
     assert "role critic corrected 8 of 32 wrong answers and spoilt 4 of 40" in closing_report(home, is_finished=True)
     (home.path / "without" / "damaged.json").write_text("{")
-    (measured,) = answer(made, "runs")["runs"][0]["without_roles"]
+    measured, other = answer(made, "runs")["runs"][0]["without_roles"]
+    assert (other["measure"], other["worth"]) == ("bug_fixes", 0.5)
     assert measured == {
         **{"scope": "eval/", "role": "critic", "measure": "success", "checkpoint": 3, "episodes": 40.0},
         **{"present": 0.5, "absent": 0.375, "worth": 0.125, "low": -0.1, "high": 0.3},
     }
+
+
+def test_a_measure_of_the_game_that_is_named_like_corrections_is_not_reported_as_those_of_a_role(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    home = RunFolder(with_role_worth(kuhn_run(tmp_path / "team")))
+    assert [each["role"] for each in answer(PageApi([home.path]), "runs")["runs"][0]["corrections"]] == ["critic"]
+    report = closing_report(home, is_finished=True)
+    assert "bug_fixes on held-out starts 2.500 at step 3" in report
+    assert "role bug" not in report
+    assert "critic_fixes" not in report, "it has the line of corrections"
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ function Corrections({ runs }) {
 
 function WithAndWithout({ runs }) {
   const worth = (each) => html`${isClear(each) ? html`<b>${figure(each.worth, true)}</b>` : figure(each.worth, true)}${between(each)}`;
-  const rows = runs.flatMap((run) => run.without_roles.filter((each) => !/_(fixes|breaks)$/.test(each.measure))
-    .map((each) => [run, each, spelled(each.measure), worth(each), figure(each.present), figure(each.absent), figure(each.episodes), figure(each.checkpoint)]));
+  const rows = runs.flatMap((run) => run.without_roles.map((each) => [run, each, spelled(each.measure), worth(each), figure(each.present), figure(each.absent), figure(each.episodes), figure(each.checkpoint)]));
   if (!rows.length) return html`<p class="faint">What a team loses without a role: <code>marl eval RUN --without ROLE</code> measures it and adds it here.</p>`;
   return html`<${RoleTable} label="table of measures without a role" columns=${["measure", "difference", "with it", "without it", "starts", "after step"]} rows=${rows} several=${runs.length > 1} />
     <p class="faint">Difference: the mean of the measure with the role minus the mean without it, on the same held-out starts, with its 95 % interval; bold if the interval does not contain 0. A seat without its role passes on what it read.</p>`;

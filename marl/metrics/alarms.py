@@ -14,6 +14,7 @@ from marl.core.types import Metrics
 from marl.experience.datasets import AnswerDataset
 from marl.experience.recorded import RecordedEpisodes
 from marl.scenario.alarms import AlarmKind, AlarmSettings, AlarmThresholds
+from marl.scenario.games import HELD_OUT_SCOPES
 from marl.scenario.schema import Scenario
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.
@@ -264,7 +265,7 @@ class ProxyMonitor:
     """Monitor of pairs of evaluation metrics that move apart. Its state follows from the rows of metrics.jsonl."""
 
     def __init__(self, settings: AlarmSettings | None) -> None:
-        self._pairs = settings.proxy if settings else ()
+        self._pairs = settings.proxy_by_name if settings else {}
         self._patience = settings.patience if settings else 1
         self._evaluations: dict[str, deque[tuple[float, ...]]] = {}
         """Name of a pair -> bounds of both metrics in the newest evaluations, and `patience` evaluations before."""
@@ -274,28 +275,31 @@ class ProxyMonitor:
         """Process the metrics of one evaluation; return the alarm metrics and the alarms raised by it."""
         states: Metrics = {}
         raised: list[Alarm] = []
-        for pair in self._pairs:
+        for name, pair in self._pairs.items():
             if pair.rises not in metrics or pair.falls not in metrics:
                 continue
             bounds: list[float] = []
-            for name in (pair.rises, pair.falls):
-                # An exact metric has no interval, so its value is both bounds.
-                bounds += [metrics.get(f"{name}_{end}", metrics[name]) for end in ("low", "high")]
-            evaluations = self._evaluations.setdefault(pair.name, deque(maxlen=self._patience + 1))
+            for metric in (pair.rises, pair.falls):
+                # An exact metric has no interval, so its value is both bounds. A mean of one episode has none either,
+                # but is uncertain.
+                margin = math.inf if metric.rpartition("/")[0].endswith(HELD_OUT_SCOPES) else 0.0
+                bounds.append(metrics.get(f"{metric}_low", metrics[metric] - margin))
+                bounds.append(metrics.get(f"{metric}_high", metrics[metric] + margin))
+            evaluations = self._evaluations.setdefault(name, deque(maxlen=self._patience + 1))
             evaluations.append(tuple(bounds))
             (_, old_rises_high, old_falls_low, _), (rises_low, _, _, falls_high) = evaluations[0], evaluations[-1]
             is_long_enough = len(evaluations) > self._patience
             apart = is_long_enough and rises_low > old_rises_high and falls_high < old_falls_low
-            was_active = pair.name in self._active
+            was_active = name in self._active
             if apart or was_active:
-                states[f"alarm/{pair.name}/proxy"] = float(apart)
+                states[f"alarm/{name}/proxy"] = float(apart)
             if apart and not was_active:
                 words = (
                     f"{pair.rises} rose to {metrics[pair.rises]:.3g} and {pair.falls} fell to {metrics[pair.falls]:.3g}"
                 )
                 limit = "beyond both intervals"
-                raised.append(Alarm(pair.name, "proxy", metrics[pair.falls], 0, limit, self._patience, words))
-            (self._active.add if apart else self._active.discard)(pair.name)
+                raised.append(Alarm(name, "proxy", metrics[pair.falls], 0, limit, self._patience, words))
+            (self._active.add if apart else self._active.discard)(name)
         return states, raised
 
 

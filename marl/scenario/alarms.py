@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -70,9 +71,14 @@ class ProxyPair(Config):
     """Name of the metric that falls, such as `eval/held_out/success`."""
 
     @property
-    def name(self) -> str:
-        """Short name of the pair in metrics and messages, such as `score-success`."""
+    def short_name(self) -> str:
+        """Last parts of both names, such as `score-success`."""
         return f"{self.rises.rpartition('/')[2]}-{self.falls.rpartition('/')[2]}"
+
+    @property
+    def full_name(self) -> str:
+        """Both names without `eval`, such as `nim.held_out.score-nim.held_out.success`."""
+        return "-".join([name.removeprefix("eval/").replace("/", ".") for name in (self.rises, self.falls)])
 
 
 class AlarmSettings(AlarmThresholds):
@@ -89,6 +95,12 @@ class AlarmSettings(AlarmThresholds):
     other falls, each beyond its 95 % interval: a role learns its reward and not the task."""
     stop: tuple[AlarmKind, ...] = ()
     """Kinds of alarms that end the run after a checkpoint."""
+
+    @property
+    def proxy_by_name(self) -> dict[str, ProxyPair]:
+        """Name in metrics and messages -> pair. Pairs with one short name, as of several games, have full names."""
+        counts = Counter([pair.short_name for pair in self.proxy])
+        return {pair.short_name if counts[pair.short_name] == 1 else pair.full_name: pair for pair in self.proxy}
 
     @model_validator(mode="before")
     @classmethod

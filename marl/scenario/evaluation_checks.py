@@ -75,7 +75,6 @@ def proxy_errors(scenario: Scenario) -> Iterator[str]:
         # Returns, forecasts and statistics of a role's turns have no interval, so chance could move them.
         if not any(part in metric for part in ("/role/", "/return/", "/forecast/")):
             metrics.append(metric)
-    names: set[str] = set()
     for index, pair in enumerate(pairs):
         for field, name in (("rises", pair.rises), ("falls", pair.falls)):
             if not is_evaluation_metric(name, metrics):
@@ -83,9 +82,8 @@ def proxy_errors(scenario: Scenario) -> Iterator[str]:
                 yield f"alarms.proxy.{index}.{field}: no evaluation measures {name!r} with an interval; {choices}"
         if pair.rises == pair.falls:
             yield f"alarms.proxy.{index}: rises and falls are the same metric {pair.rises!r}; give two"
-        if pair.name in names:
-            yield f"alarms.proxy.{index}: an earlier pair has the short name {pair.name!r}, too; remove one of them"
-        names.add(pair.name)
+        if pair in pairs[:index]:
+            yield f"alarms.proxy.{index}: the same metrics as those of alarms.proxy.{pairs.index(pair)}; remove one"
 
 
 def _metrics_of_all_games(scenario: Scenario) -> list[str]:

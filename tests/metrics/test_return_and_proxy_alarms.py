@@ -162,6 +162,29 @@ def test_wide_intervals_and_steps_without_an_evaluation_raise_no_proxy_alarm() -
     assert watch(evaluation(0.9, 0.0, 0.1))[1]
 
 
+def test_a_mean_of_one_episode_moves_by_chance_and_raises_no_proxy_alarm() -> None:
+    watch = ProxyMonitor(settings(proxy=[PAIR], patience=1))
+    for value in (0.2, 0.9):
+        row = evaluation(0.0, 1 - value)
+        without_bounds = {name: row[name] for name in row if not name.startswith(PAIR["rises"])}
+        assert watch(without_bounds | {PAIR["rises"]: value}) == ({}, [])
+
+
+def test_the_same_measures_of_two_games_are_two_pairs() -> None:
+    data = yaml.safe_load((Path(__file__).parents[2] / "scenarios" / "two_games.yaml").read_text())
+    data["games"]["kuhn"]["evaluate"] = {"against": {"random": 10}}
+    pairs = [{"rises": f"eval/{game}/random/win", "falls": f"eval/{game}/random/draw"} for game in ("kuhn", "nim")]
+    data["alarms"] = {"proxy": pairs, "patience": 1}
+    watch = ProxyMonitor(validate(data).alarms)
+    before = {metric: 0.5 for pair in pairs for metric in pair.values()}
+    assert watch(before) == ({}, [])
+    states, alarms = watch(before | {pairs[1]["rises"]: 0.75, pairs[1]["falls"]: 0.25})
+    assert states == {"alarm/nim.random.win-nim.random.draw/proxy": 1.0}
+    assert alarms[0].message("").startswith(
+        "ALARM proxy nim.random.win-nim.random.draw: eval/nim/random/win rose to 0.75 and eval/nim/random/draw fell to "
+    )
+
+
 WRONG = {
     "{proxy: [{rises: eval/held_out/succes, falls: eval/held_out/success}]}": "alarms.proxy.0.rises: no "
     "evaluation measures 'eval/held_out/succes' with an interval",
@@ -172,6 +195,8 @@ WRONG = {
     "{proxy: [{rises: eval/held_out/return/critic, falls: eval/held_out/success}]}": "alarms.proxy.0.rises: no "
     "evaluation measures 'eval/held_out/return/critic' with an interval",
     "{proxy: [{rises: eval/held_out/success}]}": "alarms.proxy.0.falls",
+    "{proxy: [{rises: a/b, falls: a/c}, {rises: a/b, falls: a/c}]}": "alarms.proxy.1: the same metrics as those of "
+    "alarms.proxy.0; remove one",
 }
 
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from marl.core.errors import RunError
 from marl.core.types import Metrics
-from marl.experience.datasets import AnswerDataset
-from marl.experience.recorded import RecordedEpisodes
+from marl.scenario.alarm_checks import roles_with_watched_return
 from marl.scenario.alarms import AlarmKind, AlarmSettings, AlarmThresholds
 from marl.scenario.games import HELD_OUT_SCOPES
 from marl.scenario.schema import Scenario
@@ -334,8 +333,7 @@ class WatchedRole(NamedTuple):
     exploration_share: float = 0.0
     """Share of the role's moves that exploration draws at random."""
     may_return_fall: bool = False
-    """True if the role's return may fall though the role gets no worse: when another trained role gets better, or in
-    recorded play, whose returns are not the policy's."""
+    """True if the role's return may fall though the role gets no worse (`roles_with_watched_return`)."""
     learns_from_credit: bool = True
     """False if the role's learner uses no credit, such as `q_learning`."""
 
@@ -349,7 +347,7 @@ class AlarmMonitor:
         settings: AlarmSettings | None,
         roles: Mapping[str, WatchedRole],
         policies: Iterable[str] = (),
-        games: Mapping[str, Iterable[str]] | None = None,
+        games: Mapping[str, Mapping[str, WatchedRole]] | None = None,
     ) -> None:
         """Watch the indicators of all roles and policies.
 
@@ -357,16 +355,15 @@ class AlarmMonitor:
             settings: thresholds of the alarms, or None to watch nothing.
             roles: role -> what its alarms depend on.
             policies: policies that learn.
-            games: with several games, game -> its roles. Each game is watched separately, so that collapse in one game
-                does not hide behind the others.
+            games: with several games, game -> its roles, as `roles`. Each game is watched separately, so that
+                collapse in one game does not hide behind the others.
         """
         self._stop = settings.stop if settings else ()
         self._watches: list[_MetricLimitMonitor] = []
         if settings is None:
             return
         for game, seated_roles in (games or {"": roles}).items():
-            for role in seated_roles:
-                is_trained, rule, share, may_return_fall, learns_from_credit = roles[role]
+            for role, (is_trained, rule, share, may_return_fall, learns_from_credit) in seated_roles.items():
                 if not (limits := settings.alarm_thresholds_of_role(role)):
                     continue
                 if limits.return_fell is not None and is_trained and not may_return_fall:
@@ -389,26 +386,21 @@ class AlarmMonitor:
         """Return a monitor of all roles and learners of a scenario."""
         credited, credit = scenario.credited_roles(), scenario.credit
         trained = {name for name, _, _ in scenario.learning_roles()}
-        # Recorded play is read in order, epoch after epoch, so its returns fall when the next epoch begins.
-        is_recorded = isinstance(scenario.experience, RecordedEpisodes | AnswerDataset)
-        returns_may_fall = trained.copy() if is_recorded else set[str]()
-        for view in scenario.scenario_by_game().values():
-            seated = {*view.seats.values()} & trained
-            if len(seated) > 1 and view.game.is_zero_sum():
-                returns_may_fall |= seated
         exploration_share: dict[str, float] = {}
         for role, _, learner in scenario.learning_roles():
             # A policy that explores in at least half of its moves is not watched for constant answers.
             if learner.exploration_rate < 0.5:
                 exploration_share[role] = learner.exploration_rate
-        roles: dict[str, WatchedRole] = {}
-        for role in scenario.roles:
-            rule, share = credit.roles.get(role, credit), exploration_share.get(role, 0.0)
-            kinds = f"{rule.assign.kind} / {rule.baseline.kind}"
-            roles[role] = WatchedRole(role in trained, kinds, share, role in returns_may_fall, role in credited)
+        games: dict[str, dict[str, WatchedRole]] = {}
+        watched = roles_with_watched_return(scenario)
+        for game, view in scenario.scenario_by_game().items():
+            games[game] = {}
+            for role in view.roles:
+                rule, share = credit.roles.get(role, credit), exploration_share.get(role, 0.0)
+                kinds, may_return_fall = f"{rule.assign.kind} / {rule.baseline.kind}", role not in watched[game]
+                games[game][role] = WatchedRole(role in trained, kinds, share, may_return_fall, role in credited)
         policies = [name for name, policy in scenario.policies.items() if policy.learner]
-        games = {name: view.roles for name, view in scenario.scenario_by_game().items()} if scenario.games else None
-        return cls(scenario.alarms, roles, policies, games)
+        return cls(scenario.alarms, games.get("", {}), policies, games if scenario.games else None)
 
     def __call__(self, metrics: Mapping[str, float]) -> tuple[Metrics, list[Alarm]]:
         """Process the metrics of one step; return the alarm metrics and the alarms raised in this step.

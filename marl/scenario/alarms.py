@@ -41,8 +41,9 @@ class AlarmThresholds(Config):
     """Maximum share of the role's turns cut off at `sampling.max_tokens`. Null: no alarm."""
     return_fell: PositiveFloat | None = 0.5
     """Maximum fall of a trained role's mean return (over ten steps) below its best such mean, in standard deviations of
-    the returns of all episodes of ten steps (0.5 is a medium effect in Cohen's convention). Not watched if two trained
-    roles play a zero-sum game, nor in recorded play. Null: no alarm."""
+    the returns of all episodes of ten steps (0.5 is a medium effect in Cohen's convention). Not watched in
+    zero-sum games that two trained roles play, or a league's player against itself or its pool, nor in recorded play.
+    Null: no alarm."""
     reward: float | None = Field(default=1e-6, ge=0)
     """Minimum standard deviation of a trained role's returns; equal returns teach nothing. Null: no alarm."""
     faulty: Share | None = 0.01

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from marl.core.config import FIELD_PREFIX, choices_hint
 from marl.core.plugins import plugins_by_kind
 from marl.protocols import AgentRoleAndEngine, EngineConfig, LearnerConfig, LearnerSurroundings, ScenarioSummary
+from marl.scenario.alarm_checks import alarm_errors
 from marl.scenario.credit_checks import credit_errors, credit_rules, every_group_has_one_episode, zero_sum_errors
 from marl.scenario.evaluation_checks import (
     best_checkpoint_errors,
@@ -74,7 +75,7 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
     evaluation = (
         *map(_errors_of_each_game_with_field_prefix, (evaluation_errors, held_out_errors)),
         best_checkpoint_errors,
-        _alarm_errors,
+        alarm_errors,
         proxy_errors,
     )
     # `errors` is a dict used as an ordered set, because several games may cause the same message.
@@ -414,26 +415,3 @@ def _update_schedule_errors(scenario: Scenario) -> Iterator[str]:
         if policy.learner is None and (policy.update_every > 1 or policy.alternate):
             field = "update_every" if policy.update_every > 1 else "alternate"
             yield f"policies.{name}.{field}: a policy without a learner has no updates; give it one, or remove this"
-
-
-def _alarm_errors(scenario: Scenario) -> Iterator[str]:
-    """Yield an error for each unknown role with thresholds, and for each `alarms.stop` that is off for every role."""
-    alarms = scenario.alarms
-    if alarms is None:
-        return
-    for name in alarms.roles:
-        if name not in scenario.roles:
-            yield _unknown_name_error(f"alarms.roles.{name}", name, "role", scenario.roles)
-    thresholds = list(filter(None, map(alarms.alarm_thresholds_of_role, scenario.roles)))
-    learners = [policy.learner for policy in scenario.policies.values() if policy.learner]
-    for kind in alarms.stop:
-        if kind == "proxy" and not alarms.proxy:
-            yield "alarms.stop: 'proxy', but alarms.proxy names no metrics; give a pair such as {rises: A, falls: B}"
-        elif kind in ("proxy", "samples"):
-            continue
-        elif kind == "kl" and alarms.kl is not None:
-            if not any(learner.has_several_optimizer_steps for learner in learners):
-                yield "alarms.stop: 'kl', but every update takes one optimizer step; give a learner more epochs"
-        elif all(limits.alarm_threshold(kind) is None for limits in thresholds):
-            field = "reward" if kind == "credit" else kind
-            yield f"alarms.stop: {kind!r}, but this alarm is off for every role; give alarms.{field} a threshold"

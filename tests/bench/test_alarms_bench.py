@@ -45,6 +45,7 @@ def test_the_curve_of_a_proxy_is_the_metric_that_falls() -> None:
     watch, rows = ProxyMonitor(AlarmSettings.model_validate({"proxy": [pair], "patience": 1})), list[dict[str, Any]]()
     for step, value in ((2, 0.1), (4, 0.9)):
         row = {pair["rises"]: value, pair["falls"]: 1 - value}
+        row |= {f"{name}_{end}": row[name] for name in pair.values() for end in ("low", "high")}
         rows.append({"step": step, **row, **watch(row)[0]})
     [(name, entry)] = rings(rows, pair["falls"]).items()
     assert (name, entry["step"], entry["curve"]) == ("alarm/score-success/proxy", 4, [0.9, 0.1])

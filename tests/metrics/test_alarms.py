@@ -271,8 +271,9 @@ def test_a_role_that_is_paid_only_by_credit_is_not_said_to_have_nothing_to_learn
 
 
 def test_what_collapses_in_one_of_several_games_does_not_hide_behind_the_others() -> None:
-    games = {"kuhn": ["player"], "nim": ["player", "judge"]}
-    watch = AlarmMonitor(alarms(patience=2), {"player": WatchedRole(True), "judge": WatchedRole(False)}, games=games)
+    player, judge = WatchedRole(True), WatchedRole(False)
+    games = {"kuhn": {"player": player}, "nim": {"player": player, "judge": judge}}
+    watch = AlarmMonitor(alarms(patience=2), {}, games=games)
     row = {"role/player/constant": 0.6, "game/kuhn/role/player/constant": 1.0, "game/nim/role/player/constant": 0.4}
     row |= {f"{scope}role/player/turns": 64.0 for scope in ("", "game/kuhn/", "game/nim/")}
     assert watch(row) == ({}, [])

@@ -92,6 +92,52 @@ def test_returns_of_two_trained_roles_of_a_zero_sum_game_are_not_watched() -> No
     assert "return_fell" in {alarm.kind for step in falls for alarm in watch(step)[1]}
 
 
+RIVALS = """
+games:
+  rivals: {game: {kind: kuhn_poker}, seats: {player_0: one, player_1: two}}
+  friends:
+    game: {kind: repeated_matrix, table: [[[1, 1], [0, 0]], [[0, 0], [1, 1]]], moves: [[tea, cake], [tea, cake]]}
+    seats: {player_0: one, player_1: two}
+roles: {one: {kind: player, policy: a, sampling: {max_tokens: 6}}, two: {kind: player, policy: b}}
+policies: {a: {model: {kind: tiny}, learner: grpo}, b: {model: {kind: tiny}, learner: grpo}}
+schedule: {steps: 1, groups: 2, group_size: 2}
+alarms: {constant: null}
+"""
+
+
+def test_rivals_of_one_game_are_watched_in_a_game_that_they_win_together() -> None:
+    data = yaml.safe_load(RIVALS)
+    watch = AlarmMonitor.from_scenario(validate(data))
+    row: dict[str, float] = {}
+    for game in ("rivals", "friends"):
+        row |= {f"game/{game}/role/one/turns": 64.0, f"game/{game}/role/one/reward_std": 0.5}
+    falls: list[dict[str, float]] = []
+    for value in [1.0] * 10 + [-1.0] * 20:
+        falls.append(row | {f"game/{game}/role/one/return": value for game in ("rivals", "friends")})
+    [alarm] = [alarm for step in falls for alarm in watch(step)[1]]
+    assert (alarm.role, alarm.kind, alarm.game) == ("one", "return_fell", "friends")
+    data["alarms"] |= {"stop": ["return_fell"]}
+    assert validate(data)
+    del data["games"]["friends"]
+    with pytest.raises(ScenarioError, match=r"alarms.stop: 'return_fell', but no return of its roles \(one, two\)"):
+        validate(data)
+
+
+def test_a_player_whose_opponents_are_its_own_pool_may_earn_less_without_getting_worse() -> None:
+    data = yaml.safe_load((Path(__file__).parents[2] / "scenarios" / "rps_league.yaml").read_text())
+    data["alarms"] = {"constant": None, "reward": None}
+    row = {"role/player/turns": 64.0, "role/player/reward_std": 0.5}
+    falls = [row | {"role/player/return": value} for value in [1.0] * 10 + [-1.0] * 20]
+
+    def kinds() -> list[str]:
+        watch = AlarmMonitor.from_scenario(validate(data))
+        return [alarm.kind for step in falls for alarm in watch(step)[1]]
+
+    assert kinds() == []
+    data["experience"]["players"] = {"player": {"opponents": {"random": 1}}}
+    assert kinds() == ["return_fell"]
+
+
 def test_a_role_whose_learner_uses_no_credit_is_watched_and_is_a_rival_as_any() -> None:
     row = {"role/player/turns": 64.0, "role/player/reward_std": 0.5}
     falls = [row | {"role/player/return": value} for value in [1.0] * 10 + [-1.0] * 20]
@@ -180,9 +226,8 @@ def test_the_same_measures_of_two_games_are_two_pairs() -> None:
     assert watch(before) == ({}, [])
     states, alarms = watch(before | {pairs[1]["rises"]: 0.75, pairs[1]["falls"]: 0.25})
     assert states == {"alarm/nim.random.win-nim.random.draw/proxy": 1.0}
-    assert alarms[0].message("").startswith(
-        "ALARM proxy nim.random.win-nim.random.draw: eval/nim/random/win rose to 0.75 and eval/nim/random/draw fell to "
-    )
+    message = alarms[0].message("")
+    assert message.startswith("ALARM proxy nim.random.win-nim.random.draw: eval/nim/random/win rose to 0.75 and eval/n")
 
 
 WRONG = {
@@ -191,6 +236,8 @@ WRONG = {
     "{proxy: [{rises: eval/held_out/role/critic/tokens, falls: eval/held_out/success}]}": "alarms.proxy.0.rises: no "
     "evaluation measures 'eval/held_out/role/critic/tokens' with an interval",
     "{stop: [proxy]}": "alarms.stop: 'proxy', but alarms.proxy names no metrics",
+    "{roles: {solver: null, planner: null, critic: null}, stop: [return_fell]}": "alarms.stop: 'return_fell', but no "
+    "return of its roles (verifier) is watched",
     "{kl: null, stop: [kl]}": "alarms.stop: 'kl', but this alarm is off",
     "{proxy: [{rises: eval/held_out/return/critic, falls: eval/held_out/success}]}": "alarms.proxy.0.rises: no "
     "evaluation measures 'eval/held_out/return/critic' with an interval",
@@ -207,6 +254,14 @@ def test_an_alarm_that_could_never_ring_is_named(change: str, message: str) -> N
     with pytest.raises(ScenarioError) as caught:
         validate(data)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["reward", "credit"])
+def test_a_run_without_learned_credit_cannot_be_ended_by_an_alarm_about_it(kind: str) -> None:
+    data = yaml.safe_load((Path(__file__).parents[2] / "scenarios" / "two_step_q.yaml").read_text())
+    data["alarms"] = {"stop": [kind]}
+    with pytest.raises(ScenarioError, match=f"alarms.stop: '{kind}', but no learner of its roles .* uses credit"):
+        validate(data)
 
 
 def test_alarms_of_policies_may_end_a_run_whose_roles_are_not_watched() -> None:

@@ -48,13 +48,21 @@ class GroupRanking(Config):
     """Share of the summed variance of all kept groups: the groups with the greatest variance are used, as few as reach
     this share."""
     top_k: PositiveInt | None = None
-    """Number of groups with the greatest variance that are used."""
+    """Number of groups with the greatest variance that are used, fewer than `schedule.groups`."""
 
     @model_validator(mode="after")
     def _check_one_limit(self) -> Self:
         if (self.top_p is None) == (self.top_k is None):
             raise ValueError(f"give either top_p or top_k, got top_p={self.top_p} and top_k={self.top_k}")
         return self
+
+    def problem_with_group_count(self, groups: int) -> str:
+        """Return the reason why this never leaves out one of `groups`, and the choices, or "" if it may."""
+        if groups == 1:
+            return ": schedule.groups is 1, so there is nothing to rank; remove it, or play more groups"
+        if self.top_k is None or self.top_k < groups:
+            return ""
+        return f".top_k: {self.top_k} leaves out none of schedule.groups {groups}; choices: 1 to {groups - 1}"
 
     def select(self, variances: Sequence[float]) -> list[bool]:
         """Return whether each group is used, given the groups' variances. Of equal groups, earlier ones come first.
@@ -118,6 +126,10 @@ class DynamicSampling(ExperienceConfig):
             )
 
     def scenario_conflicts(self, summary: ScenarioSummary) -> Iterator[str]:
+        if self.inside is None and self.success != "success":
+            yield f"success: {self.success!r} has no effect without bounds; give inside: [low, high], or remove it"
+        if self.rank and (problem := self.rank.problem_with_group_count(summary.groups)):
+            yield f"rank{problem}"
         if self.inside and (error := unknown_measure_error(summary.game, self.success)):
             yield error
 

@@ -247,6 +247,8 @@ class ScenarioSummary:
     """Trained role -> policy."""
     has_weights: Mapping[str, bool]
     """Policy -> True if the policy has weights."""
+    groups: int
+    """Number of groups in a step (`schedule.groups`)."""
     readable: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     """Trained policy -> fields of `Reading` that the policy's learner can compute."""
     roles: Mapping[str, RoleConfig] = field(default_factory=dict[str, RoleConfig])

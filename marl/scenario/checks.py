@@ -385,8 +385,11 @@ def _learner_and_experience_errors(scenario: Scenario) -> Iterator[str]:
     all_seats, experience = _role_by_seat_field(scenario), scenario.experience
     seats = all_seats if scenario.games else scenario.seats
     has_weights = {name: policy.engine.needs_model for name, policy in scenario.policies.items()}
-    summary = ScenarioSummary(scenario.game, seats, trained_roles, has_weights, readable, scenario.roles)
-    conflicts = experience.seating_conflicts(all_seats, scenario.schedule.group_size)
+    schedule = scenario.schedule
+    summary = ScenarioSummary(
+        scenario.game, seats, trained_roles, has_weights, schedule.groups, readable, scenario.roles
+    )
+    conflicts = experience.seating_conflicts(all_seats, schedule.group_size)
     for conflict in (*conflicts, *experience.scenario_conflicts(summary)):
         yield f"experience.{conflict}"
 

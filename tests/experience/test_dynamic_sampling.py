@@ -259,3 +259,21 @@ def test_a_run_with_refill_and_a_coefficient_that_adapts_goes_on_exactly_after_a
     assert metric_lines(desk.run) == metric_lines(once.run)
     assert outcome(desk.run) == outcome(once.run)
     assert len({row.partition("credit/kl_coefficient")[2][:22] for row in metric_lines(once.run)}) > 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups", "message"),
+    [
+        ({"rank": {"top_k": 4}}, 4, "experience.rank.top_k: 4 leaves out none of schedule.groups 4; choices: 1 to 3"),
+        ({"rank": {"top_p": 0.9}}, 1, "experience.rank: schedule.groups is 1, so there is nothing to rank; remove it"),
+        ({"success": "win"}, 4, r"experience.success: 'win' has no effect without bounds; give inside: \[low, high\]"),
+    ],
+)
+def test_a_selection_without_effect_is_named(settings: dict[str, Any], groups: int, message: str) -> None:
+    whole = kuhn_scenario(experience={"kind": "dynamic", **settings})
+    whole["schedule"]["groups"] = groups
+    with pytest.raises(ScenarioError, match=message):
+        validate(whole)
+    whole["experience"] = {"kind": "dynamic", "rank": {"top_k": 3}}
+    whole["schedule"]["groups"] = 4
+    assert validate(whole)

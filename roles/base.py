@@ -200,8 +200,9 @@ def _render_messages(
 def _render_messages_cached(
     templates: _RoleTemplates, current_values: tuple[Hashable, ...], observation_spans: tuple[Span, ...] | None
 ) -> tuple[Message, ...]:
-    """Render templates without variables about earlier turns; cached, as small games repeat the same few prompts."""
-    return PromptWithOrigins.from_messages(_render_messages(templates, current_values, observation_spans, {}))
+    """Render templates for an agent with no earlier turn; cached, as small games repeat the same few prompts."""
+    history: dict[str, Any] = {name: None if name == "last" else [] for name in templates.history_variables}
+    return PromptWithOrigins.from_messages(_render_messages(templates, current_values, observation_spans, history))
 
 
 def _template_variables_of_turn(turn: Turn) -> Mapping[str, str | None]:
@@ -274,7 +275,7 @@ class BaseRole(RoleConfig):
         if self.template_fields:
             current += tuple(map(self.setting_value_in_templates, self.template_fields))
         names = templates.history_variables
-        if not names:
+        if not (names and (context.new_turns or context.read_turns or context.own_turns)):
             return _render_messages_cached(templates, current, spans)
         history: dict[str, Any] = {}
         if "heard" in names:

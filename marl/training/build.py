@@ -40,24 +40,32 @@ def build(scenario: Scenario, placement: Placement | None = None) -> Run:
     placement = placement or LocalPlacement()
     set_torch_threads(scenario.schedule.threads)
     require_populations(scenario)
+    check_teacher_vocabularies(scenario)
     sources = prepare_models(scenario, scenario.policies)
-    check_teacher_vocabularies(scenario, sources)
     simulator, learners = placement.build_simulator(scenario, sources), placement.build_learners(scenario, sources)
     credit_stage = CreditStage(scenario.credit, tuple(scenario.games), scenario.schedule.deadline_s)
     return Run(scenario, simulator, learners, credit_stage, scenario.experience.build())
 
 
-def prepare_models(scenario: Scenario, policies: Mapping[str, PolicyConfig]) -> dict[str, ModelSource | None]:
-    """Return policy -> source of its weights, or None for a policy without a model; train missing tiny models."""
+def prepare_models(
+    scenario: Scenario, policies: Mapping[str, PolicyConfig], *, warmed_up: bool = True
+) -> dict[str, ModelSource | None]:
+    """Return policy -> source of its weights, or None for a policy without a model; train missing tiny models.
+
+    `warmed_up`: False leaves out the training of tiny models, for callers that need only their tokenizers.
+    """
     sources: dict[str, ModelSource | None] = {}
     for name, policy in policies.items():
-        sources[name] = (
-            policy.model.prepare(_model_preparation_context(scenario, name, policy.model)) if policy.model else None
-        )
+        sources[name] = None
+        if policy.model:
+            context = _model_preparation_context(scenario, name, policy.model, warmed_up)
+            sources[name] = policy.model.prepare(context)
     return sources
 
 
-def _model_preparation_context(scenario: Scenario, policy: str, model: ModelConfig) -> ModelPreparation:
+def _model_preparation_context(
+    scenario: Scenario, policy: str, model: ModelConfig, warmed_up: bool
+) -> ModelPreparation:
     """Return the context for preparing `model` of `policy`: its corpus, its warm-up and other policies' models.
 
     The base of an adapter is prepared for all policies with adapters on this base. A teacher without a role is prepared
@@ -77,10 +85,12 @@ def _model_preparation_context(scenario: Scenario, policy: str, model: ModelConf
     if seatings and seatings[0] != scenario.seats:
         seated = scenario.model_copy(update={"seats": seatings[0]})
     texts = partial(random_play_texts, seated, policies, other_seatings=seatings[1:])
-    prepare_other = partial(_prepare_language_model, scenario)
-    return ModelPreparation(
-        policy, texts, partial(warm_up, seated, policies, other_seatings=seatings[1:]), prepare_other
-    )
+    train = partial(warm_up, seated, policies, other_seatings=seatings[1:]) if warmed_up else _leave_untrained
+    return ModelPreparation(policy, texts, train, partial(_prepare_language_model, scenario, warmed_up))
+
+
+def _leave_untrained(base_model_folder: Path, _: ImitationWarmUp) -> Path:
+    return base_model_folder
 
 
 def seatings_of_policies(scenario: Scenario, policies: Collection[str]) -> list[dict[str, str]]:
@@ -94,13 +104,19 @@ def seatings_of_policies(scenario: Scenario, policies: Collection[str]) -> list[
     return seatings
 
 
-def check_teacher_vocabularies(scenario: Scenario, sources: Mapping[str, ModelSource | None]) -> None:
-    """Check that every teacher has the tokens of its students, with the same ids. Only tokenizers are loaded.
+def check_teacher_vocabularies(scenario: Scenario) -> None:
+    """Check that every teacher has the tokens of its students, with the same ids. Only tokenizers are loaded, and no
+    tiny model is warmed up.
 
     Raises:
         ValueError: if two vocabularies differ; the message names field, policies and a token.
     """
-    for name, policy in scenario.policies.items():
+    compared: set[str] = set()
+    for teacher, students in students_by_teacher(scenario).items():
+        compared |= {teacher, *students}
+    policies = {name: policy for name, policy in scenario.policies.items() if name in compared}
+    sources = prepare_models(scenario, policies, warmed_up=False)
+    for name, policy in policies.items():
         source = sources[name]
         for field, teacher in policy.learner.taught_by.items() if policy.learner else ():
             teacher_source = sources[teacher]
@@ -118,7 +134,7 @@ def check_teacher_vocabularies(scenario: Scenario, sources: Mapping[str, ModelSo
             )
 
 
-def _prepare_language_model(scenario: Scenario, policy: str) -> ModelSource:
+def _prepare_language_model(scenario: Scenario, warmed_up: bool, policy: str) -> ModelSource:
     """Return the source of the weights of `policy`'s language model.
 
     Raises:
@@ -130,7 +146,7 @@ def _prepare_language_model(scenario: Scenario, policy: str) -> ModelSource:
             models[name] = settings.model
     if policy not in models:
         raise ValueError(f"{policy!r} is no policy with a language model; {choices_hint(policy, models)}")
-    return models[policy].prepare(_model_preparation_context(scenario, policy, models[policy]))
+    return models[policy].prepare(_model_preparation_context(scenario, policy, models[policy], warmed_up))
 
 
 def warm_up(

@@ -82,6 +82,15 @@ def test_a_teacher_with_another_vocabulary_is_refused_before_weights_are_loaded(
         build(settings)
 
 
+def test_a_teacher_with_another_vocabulary_is_refused_before_a_tiny_model_is_warmed_up(monkeypatch):
+    monkeypatch.setattr("marl.training.build.warm_up", lambda *_, **__: pytest.fail("a model was warmed up"))
+    words = {**TINY, "vocabulary": "words"}
+    given = data(student("large"), large={"model": words | {"warm_up": {"steps": 1000}}})
+    given["policies"]["student"]["model"] = TINY | {"warm_up": {"steps": 1000}}
+    with pytest.raises(ValueError, match=r"student.learner.teacher: 'large' has another vocabulary"):
+        build(validate(given))
+
+
 def test_a_run_is_taught_by_a_policy_for_each_role_and_builds_no_engine_for_them(tmp_path):
     learner = {"kind": "distillation", "teacher": {"first": "large", "second": "other"}, "lr": 0.01}
     settings = validate(data(learner, other={"model": {**TINY, "seed": 2}}))

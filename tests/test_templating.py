@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import TemplateError
 
-from marl.text.origins import TextOrigin, TextWithOrigins, origins_of
+from marl.text.origins import OriginRecordingList, TextOrigin, TextWithOrigins, origins_of
 from marl.text.templates import BoundedEnvironment, CompiledTemplate, TemplateLimitError
 
 ENVIRONMENT = BoundedEnvironment({"shout": lambda text: text.upper()}, trim_blocks=True)
@@ -179,6 +179,32 @@ def test_a_plain_text_that_is_asked_about_a_turn_keeps_the_edge_to_this_turn(sou
     plain = render("{{ " + source + " }}", question="2 + 5 is", said="5")
     assert plain == text
     assert not origins_of(plain)
+
+
+@pytest.mark.parametrize("source", ["x.keys", "x.keys | string", "x.keys ~ ''", "[x.keys]", "[x.keys] | join"])
+def test_a_function_is_not_printed(source: str) -> None:
+    with pytest.raises(TemplateError, match="it prints a function, not a text; call the function"):
+        render("{{ " + source + " }}")
+
+
+@pytest.mark.parametrize("source", ["items | map('abs')", "items | select | title", "[items | map('abs')]"])
+def test_an_iterator_is_not_printed_since_its_text_is_a_memory_address(source: str) -> None:
+    with pytest.raises(TemplateError, match="it prints an iterator, such as the result of map or select, not its"):
+        render("{{ " + source + " }}")
+    assert render("{{ items | map('abs') | first }}{{ items | map('abs') | join | length }}") == "02890"
+
+
+EMPTY = TextWithOrigins("", ((0, 0, TextOrigin(("e", 0), "heard")),))
+NOTHING_READ = OriginRecordingList([], [], frozenset([TextOrigin(("e", 0), "heard")]))
+
+
+@pytest.mark.parametrize(
+    "source", ["said[1:] | join", "said[0] | default('none')", "'yes' if said[-1] is defined else 'no'", "[said[0]]"]
+)
+@pytest.mark.parametrize("said", [EMPTY, NOTHING_READ], ids=["text", "list"])
+def test_an_index_that_a_turn_does_not_have_keeps_the_edge_to_this_turn(source: str, said: Any) -> None:
+    text = render("{{ " + source + " }}", said=said)
+    assert {origin.source for origin in origins_of(text)} == {("e", 0)}
 
 
 @pytest.mark.parametrize("name", ["lipsum", "cycler", "joiner", "namespace", "self.x", "[] | random"])

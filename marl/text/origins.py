@@ -104,6 +104,15 @@ class TextWithOrigins(str):
         record_origins(origins)
         return (add_origins(sign, origins) for sign in without_origins(self))
 
+    def __getitem__(self, index: Any) -> Any:
+        origins = origins_of((self, index))
+        try:
+            return add_origins(str.__getitem__(self, index), origins)
+        except IndexError:
+            # The text decides whether it has such a character: `{{ turn.move[0] | default('none') }}`.
+            record_origins(origins)
+            raise
+
     def strip(self, characters: str | None = None, /) -> TextWithOrigins:
         first = str.__len__(self) - len(str.lstrip(self, characters))
         return self._substring_with_spans(str.strip(self, characters), first)
@@ -155,8 +164,15 @@ class OriginRecordingList(list[Any]):
         self._origins, self._length = origins, length
 
     def __getitem__(self, index: Any) -> Any:
-        origins = self._origins[index] if isinstance(index, int) else NO_ORIGINS.union(*self._origins)
-        record_origins(origins)
+        if not isinstance(index, int):
+            record_origins(self._length.union(*self._origins))
+        elif 0 <= index < list.__len__(self):
+            record_origins(self._origins[index])
+        else:
+            # The list's length decides which item this is, and whether there is one.
+            record_origins(self._length)
+            if -list.__len__(self) <= index < 0:
+                record_origins(self._origins[index])
         return super().__getitem__(index)
 
     def __radd__(self, other: list[Any]) -> list[Any]:
@@ -241,7 +257,7 @@ for _kind, _names in _RECORDING_METHODS.items():
     for _name in _names:
         setattr(_kind, _name, _method_recording_origins(_kind.__mro__[1], _name))
 for _name in (
-    *("__getitem__", "__mul__", "__rmul__", "__mod__", "center", "expandtabs", "ljust", "rjust", "zfill", "translate"),
+    *("__mul__", "__rmul__", "__mod__", "center", "expandtabs", "ljust", "rjust", "zfill", "translate"),
     *("partition", "rpartition", "removeprefix", "removesuffix", "replace", "rsplit", "split", "splitlines"),
 ):
     setattr(TextWithOrigins, _name, _method_marking_result_with_origins(_name))

@@ -141,7 +141,36 @@ def list_loop_items_within_budget(items: Iterable[Any], cost_per_item: int) -> l
 def concatenate_within_budget(values: list[Any]) -> str:
     """Return the joined `values`, as the operator `~` does, after counting their size against the budget."""
     charge_characters_to_rendering_budget(nested_size_in_characters(values))
-    return join_texts_with_origins(map(to_marked_text, values))
+    return join_texts_with_origins(map(to_printed_text, values))
+
+
+def to_printed_text(value: Any) -> str:
+    """Return `value` as a text, marked with the origins of `value` and of all nested values.
+
+    Raises:
+        TemplateRuntimeError: if `value` or a nested value is a function or an iterator. Their texts tell nothing of
+            their content, and hold memory addresses, which differ between runs.
+    """
+    if isinstance(value, str):
+        return value
+    stack = [value]
+    while stack:
+        match stack.pop():
+            case Undefined():
+                pass  # raises when its text is made
+            case dict() as mapping:
+                stack += dict.values(mapping)
+            case list() as items:
+                stack += list.__iter__(items)
+            case tuple() as items:
+                stack += items
+            case inner if callable(inner):
+                raise TemplateRuntimeError("it prints a function, not a text; call the function: name()")
+            case Iterator():
+                raise TemplateRuntimeError(
+                    "it prints an iterator, such as the result of map or select, not its items; write | list or | join"
+                )
+    return to_marked_text(value)
 
 
 # --- origins of a template's conditions and assignments ---------------------------------------------------------------
@@ -224,10 +253,7 @@ def mark_output_text_with_origins(value: Any) -> str:
     if isinstance(value, Undefined):
         # `str` raises for an unknown name; for an attribute that the sandbox hides, this error is raised.
         raise TemplateRuntimeError(str(value) or "it prints an attribute that is not available")
-    if callable(value):
-        # The text of a function contains its memory address, which differs between runs.
-        raise TemplateRuntimeError("it prints a function, not a text; call the function: name()")
-    text = value if isinstance(value, str) else to_marked_text(value)
+    text = to_printed_text(value)
     charge_characters_to_rendering_budget(str.__len__(text))
     return add_origins(text, origins) if (origins := take_recorded_origins()) else text
 
@@ -253,6 +279,17 @@ def metered_filter(function: Callable[..., Any]) -> Callable[..., Any]:
     return filter_with_budget_and_origins
 
 
+def metered_filter_of_text(function: Callable[..., str]) -> Callable[..., str]:
+    """Return `function`, a filter that reads its first argument as a text, with the same additions."""
+    metered = metered_filter(function)
+
+    @wraps(function)
+    def filter_of_printed_text(value: Any, *args: Any, **kwargs: Any) -> str:
+        return metered(to_printed_text(value), *args, **kwargs)
+
+    return filter_of_printed_text
+
+
 def metered_text_filter(function: Callable[[str], str]) -> Callable[[str], str]:
     """Return `function` as a template filter that keeps the origins of its text and counts the text's size."""
 
@@ -265,7 +302,7 @@ def metered_text_filter(function: Callable[[str], str]) -> Callable[[str], str]:
 
 def join_texts_within_budget(values: Iterable[Any], separator: str = "") -> str:
     """Return the texts of `values` joined by `separator`, with marks (which jinja2's own filter would lose)."""
-    texts = list(map(to_marked_text, charge_size_to_rendering_budget(list(values))))
+    texts = list(map(to_printed_text, charge_size_to_rendering_budget(list(values))))
     charge_characters_to_rendering_budget(nested_size_in_characters(texts) + len(texts) * len(separator))
     pieces = [separator] * max(2 * len(texts) - 1, 0)
     pieces[::2] = texts
@@ -274,7 +311,7 @@ def join_texts_within_budget(values: Iterable[Any], separator: str = "") -> str:
 
 def replace_within_budget(text: str, old: str, new: str) -> str:
     """Return `text` with `old` replaced by `new`, after counting the result's size against the budget."""
-    text, old, new = map(to_marked_text, (text, old, new))
+    text, old, new = map(to_printed_text, (text, old, new))
     charge_characters_to_rendering_budget(str.__len__(text) + str.count(text, old) * str.__len__(new))
     return add_origins(str.replace(text, old, new), origins_of((text, old, new)))
 

@@ -61,14 +61,16 @@ from marl.text.template_nodes import (
 MAX_BITS = 4096
 """Maximum size of an integer result in bits: 1,233 decimal digits."""
 _FILTERS = (
-    *("abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items", "last"),
-    *("length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr"),
-    *("sort", "string", "title", "trim", "truncate", "unique", "upper", "wordcount"),
+    *("abs", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items", "last", "length"),
+    *("list", "map", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr", "sort", "truncate"),
+    "unique",
 )
 """Filters of jinja2 that templates may use: their time and the size of their result are linear in their input.
 
 `format`, `indent` and `center` are missing, because their results can be far larger than their input. `random` is
 missing, because equal facts must make equal prompts."""
+_TEXT_FILTERS = ("capitalize", "lower", "string", "title", "trim", "upper", "wordcount")
+"""Further filters of jinja2, which read their argument as a text, whatever it is."""
 _OWN_FILTERS: Mapping[str, Callable[..., Any]] = {
     **{
         "join": template_filters.join_texts_within_budget,
@@ -140,6 +142,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(undefined=StrictUndefined, finalize=template_filters.mark_output_text_with_origins, **options)
         self.marked, self.begin = marked, TemplateBranchBegin()
         self.filters = {name: template_filters.metered_filter(FILTERS[name]) for name in _FILTERS}
+        self.filters |= {name: template_filters.metered_filter_of_text(FILTERS[name]) for name in _TEXT_FILTERS}
         self.filters |= {
             name: template_filters.metered_text_filter(function) for name, function in (filters or {}).items()
         }

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from statistics import fmean, pstdev, stdev
 from typing import ClassVar, Literal, NamedTuple
@@ -41,8 +42,9 @@ ComparisonUnits = Sequence[ComparisonUnit]
 """Group of units that are compared with one another."""
 Key = Callable[[Trajectory, Turn], Hashable]
 """Function from an episode and one of its turns to a key: turns with equal keys belong together."""
-BaselineFn = Callable[[ComparisonUnits], Mapping[TurnId, float]]
-"""Function from a group to the number to subtract from each turn; a turn without a number has no peers."""
+BaselineFn = Callable[[ComparisonUnits], float | Mapping[TurnId, float]]
+"""Function from a group to the number to subtract: one for all turns, or turn -> number; a turn without a number has no
+peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +89,28 @@ class PeerFormula:
         for group in groups:
             numbers, turns = mean_credit_per_unit(group), turns_in_group(group)
             compared = numbers if self.equal == "units" else [earned[turn].value for turn in turns]
-            centres: Mapping[TurnId, float] = {}
+            centre: float | Mapping[TurnId, float] | None = None
             scale = 1.0
             if not all(map(math.isfinite, numbers)):
                 # A group with infinite or NaN returns is left unchanged: the learner refuses and names such turns.
-                centres = dict.fromkeys(turns, 0.0)
+                centre = 0.0
             elif len(group) < 2 or are_equal_up_to_rounding(compared):
                 degenerate += 1
             else:
-                centres = self.centre(group)
+                centre = self.centre(group)
                 if self.scale == "population":
                     scale = 1 / max(pstdev(numbers), self.epsilon)
                 elif self.scale:
                     scale = 1 / ((step_std or stdev(numbers)) + self.epsilon)
-            for turn in turns:
-                credit[turn] = subtract_and_scale(earned[turn], centres.get(turn), scale)
-            if len(centres) < len(turns):
-                zeroed.update([turn for turn in turns if turn not in centres])
+            if isinstance(centre, Mapping):
+                for turn in turns:
+                    credit[turn] = subtract_and_scale(earned[turn], centre.get(turn), scale)
+                zeroed.update([turn for turn in turns if turn not in centre])
+            else:
+                for turn in turns:
+                    credit[turn] = subtract_and_scale(earned[turn], centre, scale)
+                if centre is None:
+                    zeroed.update(turns)
         return PeerComparison(credit, zeroed, group_count_metrics(len(groups), degenerate))
 
 
@@ -133,8 +140,7 @@ class PeerGrouping:
             group: list[ComparisonUnit] = []
             for unit in units:
                 turns = tuple(unit)
-                mean = mean_credit(turns, earned)
-                group.append(ComparisonUnit(mean, turns, sum(unit.values())))
+                group.append(ComparisonUnit(mean_credit(turns, earned), turns, sum(unit.values())))
             groups.append(group)
         evidence.compared_groups[self] = earned, list(map(turns_in_group, groups))
         return groups
@@ -153,7 +159,7 @@ class PeerGrouping:
         self, evidence: Evidence, earned: Credit
     ) -> list[Collection[dict[TurnId, int]]]:
         """Return (turn id -> number of completion tokens) for each unit of each group of credited turns."""
-        groups: dict[Hashable, dict[Hashable, dict[TurnId, int]]] = defaultdict(lambda: defaultdict(dict))
+        groups: dict[Hashable, dict[Hashable, dict[TurnId, int]]] = defaultdict(partial(defaultdict, dict))
         group_key, unit_key = self.group, self.unit
         for trajectory, turn in credited_turns_with_episodes(evidence, earned):
             unit = groups[group_key(trajectory, turn)][unit_key(trajectory, turn)]
@@ -221,9 +227,9 @@ PEER_GROUPINGS: Mapping[SharedProperty, PeerGrouping] = {
 """Property that peers share -> keys of the groups, and of the units that are compared within a group."""
 
 
-def group_mean(group: ComparisonUnits) -> dict[TurnId, float]:
-    """Return turn -> mean credit of all units of the group, which is the number to subtract."""
-    return dict.fromkeys(turns_in_group(group), fmean(mean_credit_per_unit(group)))
+def group_mean(group: ComparisonUnits) -> float:
+    """Return the mean credit of all units of the group, which is the number to subtract."""
+    return fmean(mean_credit_per_unit(group))
 
 
 def leave_one_out_mean(group: ComparisonUnits) -> dict[TurnId, float]:
@@ -240,17 +246,15 @@ def leave_one_out_mean(group: ComparisonUnits) -> dict[TurnId, float]:
     return means
 
 
-def length_weighted_mean(group: ComparisonUnits) -> dict[TurnId, float]:
-    """Return turn -> mean credit of all units, weighted by their completion tokens; {} if no unit has tokens."""
+def length_weighted_mean(group: ComparisonUnits) -> float | dict[TurnId, float]:
+    """Return the mean credit of all units, weighted by their completion tokens; {} if no unit has tokens."""
     lengths = [unit.tokens for unit in group]
-    if not any(lengths):
-        return {}
-    return dict.fromkeys(turns_in_group(group), fmean(mean_credit_per_unit(group), lengths))
+    return fmean(mean_credit_per_unit(group), lengths) if any(lengths) else {}
 
 
-def group_max(group: ComparisonUnits) -> dict[TurnId, float]:
-    """Return turn -> largest mean credit of a unit of the group."""
-    return dict.fromkeys(turns_in_group(group), max(mean_credit_per_unit(group)))
+def group_max(group: ComparisonUnits) -> float:
+    """Return the largest mean credit of a unit of the group."""
+    return max(mean_credit_per_unit(group))
 
 
 def credited_turns_with_episodes(evidence: Evidence, earned: Credit) -> Iterator[tuple[Trajectory, Turn]]:

@@ -11,7 +11,8 @@ from statistics import fmean
 from marl.core.types import Deal, Request
 from marl.protocols import GameConfig, GameStart
 from marl.rollout.casting import RoleRequestBuilder
-from marl.rollout.episode import Episode, step_done_agents_and_check_game_is_over
+from marl.rollout.episode import Episode
+from marl.rollout.game_end import step_done_agents_and_check_game_is_over
 from marl.rollout.game_errors import GameErrorGuard
 
 # Metrics of this module (name | unit | meaning), which `tests/bench/figures.py` copies into marl/README.md.

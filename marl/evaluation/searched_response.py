@@ -19,7 +19,8 @@ from marl.engines.scripted import Tabular
 from marl.evaluation.game_tree import InformationState
 from marl.protocols import GameConfig
 from marl.rollout.casting import RoleRequestBuilder
-from marl.rollout.episode import Episode, step_done_agents_and_check_game_is_over
+from marl.rollout.episode import Episode
+from marl.rollout.game_end import step_done_agents_and_check_game_is_over
 from marl.rollout.game_errors import GameErrorGuard
 from marl.search.positions import normalise_weights
 from marl.search.tree import ValueRange, ucb1_scores

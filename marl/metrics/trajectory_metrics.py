@@ -154,6 +154,8 @@ def edited_history_metrics(trajectories: Iterable[Trajectory], roles: Mapping[st
     Only the callers with `history: append` among `roles` (name -> settings) have such a share.
     """
     continued = {name for name, role in roles.items() if role.answers_programs and role.history == "append"}
+    if not continued:
+        return {}
     turns, edited = Counter[str](), Counter[str]()
     for trajectory in trajectories:
         # A prompt continues only calls of the same run of a program, whose own turn follows those of its calls.

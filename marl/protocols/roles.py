@@ -141,7 +141,8 @@ class RoleConfig(PluginConfig):
 
     @property
     def ignores_earlier_turns(self) -> bool:
-        """True if prompts depend only on the agent's observation and info, so that no turn is needed to build one."""
+        """True if prompts depend only on the agent, the text of its observation, and `legal`, `attempt` and `rules` of
+        its info, so that no turn is needed to build one, and that equal ones are built once."""
         return False
 
     def role_for_request(self, seed: int) -> Self:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, overload
 
-from marl.core.config import Sampling
+from marl.core.config import Sampling, Segments
 from marl.core.types import EdgeKind, Message, Purpose, Request, SpanFromEarlierTurn, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import JudgingRoleConfig, PromptContext, RoleConfig
@@ -42,6 +42,23 @@ class ProgramCallPrompt(NamedTuple):
     """JSON schema of the answer; "" for any JSON object, None for a text."""
 
 
+_MAX_CACHED_PROMPTS = 4096
+"""Maximum number of prompts in a builder's cache."""
+
+
+class _RequestParts(NamedTuple):
+    """Parts of a request that the next request of a role in the same situation shares."""
+
+    prompt: PromptWithOrigins
+    policy: str
+    sampling: Sampling
+    options: Mapping[str, str] | None
+    segments: Segments | None
+    tools: tuple[str, ...]
+    answer_schema: str
+    max_prompt_tokens: int | None
+
+
 class RoleRequestBuilder:
     """Builder of requests for a scenario's roles, with a seed for all sampling."""
 
@@ -62,6 +79,8 @@ class RoleRequestBuilder:
         """Cache: (role, instructions or None for its own) -> True if its prompts may contain earlier turns."""
         self._option_texts: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
         """Cache: (role, legal moves) -> text of each legal move."""
+        self._parts: dict[tuple[object, ...], _RequestParts] = {}
+        """Cache: role, and all that its prompt depends on -> parts of its requests."""
         self._tool_roles = frozenset(name for name, role in roles.items() if role.answers_calls)
         """Roles whose turns are results of tool calls."""
         self.judging_roles = {name: role for name, role in roles.items() if isinstance(role, JudgingRoleConfig)}
@@ -107,7 +126,7 @@ class RoleRequestBuilder:
             roles[name] = role.model_copy(update={"sampling": sampling})
         return self.with_roles(roles)
 
-    def without_hidden_thoughts(self, turn: Turn) -> Turn:
+    def _without_hidden_thoughts(self, turn: Turn) -> Turn:
         """Return `turn` as other agents read it, without its thoughts if its role hides thoughts."""
         text = turn.completion.text
         if (public := remove_thoughts(text)) == text or self.roles[turn.role].thinking == "show":
@@ -115,14 +134,21 @@ class RoleRequestBuilder:
         return replace(turn, completion=replace(turn.completion, text=public))
 
     def mark_with_origins(
-        self, turns: Sequence[Turn], cache: dict[TurnId, Turn], *, reads_own_turns: bool = False
+        self,
+        turns: Sequence[Turn],
+        cache: dict[TurnId, Turn],
+        *,
+        reads_own_turns: bool = False,
+        hides_thoughts: bool = False,
     ) -> Sequence[Turn]:
         """Return `turns` with their texts and moves marked with the turn as origin.
 
         `cache` holds turns marked before. `reads_own_turns` is True if the reading agent took the turns itself.
+        `hides_thoughts` is True to leave thoughts out, if their roles hide them.
         """
         kinds: tuple[EdgeKind, EdgeKind] = ("self", "self") if reads_own_turns else ("heard", "tool")
-        return _TurnsWithOrigins(turns, cache, kinds, self._tool_roles) if turns else ()
+        read_turn = self._without_hidden_thoughts if hides_thoughts else None
+        return _TurnsWithOrigins(turns, cache, kinds, self._tool_roles, read_turn) if turns else ()
 
     def build_call_request(
         self, role_name: str, prompt: ProgramCallPrompt, example_moves: Sequence[str], seed: int
@@ -178,8 +204,53 @@ class RoleRequestBuilder:
         `policy` answers it, or the role's own policy if `policy` is None. Lone surrogates in outside text are replaced,
         because neither files nor tokenizers accept them.
         """
+        info, observation, state = context.info, context.observation["text"], context.info["state"]
+        continues, segment_offsets = (), ()
+        if self.prompts_have_earlier_turns(role_name) or type(observation) is not str:
+            role = self.current_role(role_name).role_for_request(seed)
+            parts = self._make_request_parts(role_name, role, context)
+            continues, segment_offsets = role.continued_ids(context), role.offsets_of_read_segments(context)
+        else:
+            # Small games repeat the same few situations, so most turns find the parts of their request in the cache.
+            instructions, rules = self.instructions.get(role_name), info.get("rules")
+            key = (role_name, instructions, context.agent, observation, info["legal"], info["attempt"], rules)
+            cached = self._parts.get(key)
+            if cached is None:
+                if len(self._parts) >= _MAX_CACHED_PROMPTS:
+                    self._parts.clear()
+                cached = self._make_request_parts(role_name, self.current_role(role_name), context)
+                self._parts[key] = cached
+            parts = cached
+        moves = info.get("examples")
+        # Every turn makes a request. With names, Python would take twice as long to pass the arguments.
+        return Request(
+            parts.policy if policy is None else policy,
+            parts.prompt.texts,
+            parts.sampling,
+            seed,
+            parts.options,
+            replace_surrogates(without_origins(state)),
+            continues,
+            None,  # forced
+            (),  # prefix
+            parts.segments,
+            segment_offsets,
+            self._example_answers(role_name, seed, moves) if moves else (),
+            parts.tools,
+            parts.answer_schema,
+            _marks_of_prompt(parts.prompt, context),
+            parts.max_prompt_tokens,
+            purpose,
+        )
+
+    def _example_answers(self, role_name: str, seed: int, moves: Sequence[str]) -> tuple[str, ...]:
+        """Return the answers that stand for `moves` in the request of role `role_name` with the seed `seed`."""
+        role = self.current_role(role_name).role_for_request(seed)
+        return tuple([replace_surrogates(role.phrase(move)) for move in moves])
+
+    def _make_request_parts(self, role_name: str, role: RoleConfig, context: PromptContext) -> _RequestParts:
+        """Return the parts of the requests of `role`, which is role `role_name` or was made from it for one request."""
         shared, legal = self.current_role(role_name), context.info["legal"]
-        role = shared.role_for_request(seed)
         # The thread's record of origins is set aside, so that this prompt's origins do not mix with the caller's.
         callers_record = swap_recorded_origins(NO_ORIGINS)
         origins: Origins | None = NO_ORIGINS
@@ -201,33 +272,15 @@ class RoleRequestBuilder:
                 if is_cached:
                     self._option_texts[role_name, legal] = options
         tools = tuple([tool.to_function_schema() for tool in role.listed_tools]) if role.tools else ()
-        moves = context.info.get("examples")
-        # Every turn makes a request. With names, Python would take twice as long to pass the arguments.
-        return Request(
-            role.policy if policy is None else policy,
-            prompt.texts,
-            role.sampling,
-            seed,
-            options,
-            replace_surrogates(without_origins(context.info["state"])),
-            role.continued_ids(context),
-            None,  # forced
-            (),  # prefix
-            role.segments,
-            role.offsets_of_read_segments(context),
-            tuple([replace_surrogates(role.phrase(move)) for move in moves]) if moves else (),
-            tools,
-            role.answer_schema if role.sampling.structured == "json" else "",
-            _marks_of_prompt(prompt, context),
-            role.context.limit if role.context else None,
-            purpose,
-        )
+        schema = role.answer_schema if role.sampling.structured == "json" else ""
+        limit = role.context.limit if role.context else None
+        return _RequestParts(prompt, role.policy, role.sampling, options, role.segments, tools, schema, limit)
 
 
 class _TurnsWithOrigins(Sequence[Turn]):
     """Sequence of turns whose texts are marked with their origins only on access, as most prompts use few turns."""
 
-    __slots__ = ("_cache", "_kinds", "_tool_roles", "turns")
+    __slots__ = ("_cache", "_kinds", "_read_turn", "_tool_roles", "turns")
 
     def __init__(
         self,
@@ -235,9 +288,16 @@ class _TurnsWithOrigins(Sequence[Turn]):
         cache: dict[TurnId, Turn],
         kinds: tuple[EdgeKind, EdgeKind],
         tool_roles: Collection[str],
+        read_turn: Callable[[Turn], Turn] | None = None,
     ) -> None:
-        """`kinds`: edge kind of an ordinary turn, and of a turn of one of `tool_roles`, with a tool's result."""
+        """Mark `turns` on access, and keep them in `cache`.
+
+        Args:
+            kinds: edge kind of an ordinary turn, and of a turn of one of `tool_roles`, with a tool's result.
+            read_turn: function that returns a turn as it is read, or None to read turns as they are.
+        """
         self.turns, self._cache, self._kinds, self._tool_roles = turns, cache, kinds, tool_roles
+        self._read_turn = read_turn
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -251,12 +311,14 @@ class _TurnsWithOrigins(Sequence[Turn]):
     def __getitem__(self, index: slice) -> Sequence[Turn]: ...
     def __getitem__(self, index: int | slice) -> Turn | Sequence[Turn]:
         if isinstance(index, slice):
-            return _TurnsWithOrigins(self.turns[index], self._cache, self._kinds, self._tool_roles)
+            return _TurnsWithOrigins(self.turns[index], self._cache, self._kinds, self._tool_roles, self._read_turn)
         return self._turn_with_origins(self.turns[index])
 
     def _turn_with_origins(self, turn: Turn) -> Turn:
         marked = self._cache.get(turn.id)
         if marked is None:
+            if self._read_turn:
+                turn = self._read_turn(turn)
             origins = frozenset([TextOrigin(turn.id, self._kinds[turn.role in self._tool_roles])])
             completion = replace(turn.completion, text=add_origins(turn.completion.text, origins))
             action = turn.action and add_origins(turn.action, origins)

@@ -14,12 +14,12 @@ from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import Game, IneffectiveCallsNotice, ProgramModelCall, PromptContext
 from marl.protocols.programs import ProgramCallerResult, parse_program_answer
 from marl.rollout.casting import RoleRequestBuilder
-from marl.rollout.forks import PrescribedForkAnswers, answer_inputs
+from marl.rollout.forks import PrescribedForkAnswers
+from marl.rollout.game_end import step_done_agents_and_check_game_is_over
 from marl.rollout.game_errors import (
+    EpisodeGuard,
     EpisodeLimits,
     GameError,
-    GameErrorGuard,
-    RoleCodeGuards,
     describe_for_replay,
     game_name_for_messages,
 )
@@ -31,21 +31,12 @@ from marl.rollout.inner_turns import (
     RecordedCallAnswers,
     keyed_inner_turns,
 )
-from marl.rollout.pending_turns import OwnAndReadTurns, PendingTurn, empty_completion_if_failed
+from marl.rollout.pending_turns import OwnAndReadTurns, PendingTurn, empty_completion_if_failed, take_unread_turns
 from marl.rollout.verdict_imitation import imitation_penalties
 from marl.text.origins import origins_of
 
 _DEFAULT_LIMITS = EpisodeLimits()
 _NO_RECORDED_CALLS = RecordedCallAnswers()
-
-
-def step_done_agents_and_check_game_is_over(game: Game) -> bool:
-    """Step agents that are done with None, as PettingZoo requires; return True if the episode is over."""
-    while game.agents and (game.terminations[game.agent_selection] or game.truncations[game.agent_selection]):
-        if all(game.terminations[agent] or game.truncations[agent] for agent in game.agents):
-            return True
-        game.step(None)
-    return not game.agents
 
 
 class Episode:
@@ -69,7 +60,8 @@ class Episode:
         self._begin(Trajectory(deal, ""))
         self.played_turns: list[Turn] = []
         """Turns in the order of the game's steps, without inner turns."""
-        with self._game_guard:
+        with self._guard:
+            self._guard.running = EpisodeGuard.GAME
             game.reset(seed=deal.seed, options=deal.options)
             # The key of the start includes the game's name, since equal starts of two games are not peers.
             self.trajectory.start = f"{deal.game}/{game.start_state_key()}" if deal.game else game.start_state_key()
@@ -80,8 +72,7 @@ class Episode:
         self.trajectory, deal = trajectory, trajectory.deal
         # Guards that referred to the episode would leave it to the garbage collector to free both.
         self.description_for_replay = partial(describe_for_replay, trajectory)
-        self._game_guard = GameErrorGuard(self.game, self.description_for_replay, self.limits.deadline_s)
-        self._role_guards = RoleCodeGuards(self.description_for_replay, self.limits.deadline_s)
+        self._guard = EpisodeGuard(self.game, self.description_for_replay, self.limits.deadline_s)
         name = episode_name_for_seeding(deal.episode)
         self._seed_prefix = f"{self.casting.seed}/{deal.purpose}/{name}/{deal.branch}"
         """First parts of what is hashed to the seed of each request."""
@@ -151,35 +142,42 @@ class Episode:
         if not answer.text.isascii():
             answer = replace(answer, text=replace_surrogates(answer.text))
         question.answer = answer
-        while not self.done:
-            agent = self.game.agent_selection
-            question = self._open.get(agent)
-            if question is None or question.answer is None:
-                return
-            del self._open[agent]
-            trajectory, completion, info = self.trajectory, question.answer, question.info
-            role = trajectory.deal.seats[agent]
-            if question.inner:
-                completion = self._add_inner_turns(question, question.inner)
-            if question.full:
-                self._add_summary_and_edges_of_shorter_prompt(agent, question)
-            move = None
-            # A failed request has no text, so there is no move to parse.
-            if completion.finish not in ("overflow", "aborted"):
-                with self._role_guards[role]:
-                    move = self.casting.roles[role].parse_completion(question.request, completion, info["legal"])
-            spoofs: tuple[TurnId, ...] | None = None
-            if judge := self.casting.judging_roles.get(role):
-                with self._role_guards[role]:
-                    spoofs = judge.find_imitated_verdicts(question.request, trajectory.turns)
+        with self._guard:
+            while not self.done:
+                agent = self.game.agent_selection
+                question = self._open.get(agent)
+                if question is None or question.answer is None:
+                    return
+                del self._open[agent]
+                self._play_stored_answer(agent, question, question.answer)
+
+    def _play_stored_answer(self, agent: str, question: PendingTurn, completion: Completion) -> None:
+        """Parse `completion`, the answer to `question`, and play the turn of `agent`. Called within the guard."""
+        trajectory, casting, info, request = self.trajectory, self.casting, question.info, question.request
+        deal, turns, guard = trajectory.deal, trajectory.turns, self._guard
+        role = deal.seats[agent]
+        if question.inner:
+            completion = self._add_inner_turns(question, question.inner)
+        if question.full:
+            self._add_summary_and_edges_of_shorter_prompt(agent, question)
+            request = question.request
+        guard.running = role
+        move = None
+        # A failed request has no text, so there is no move to parse.
+        if completion.finish not in ("overflow", "aborted"):
+            move = casting.roles[role].parse_completion(request, completion, info["legal"])
             if move is not None:
                 # A role that decodes JSON escapes may produce surrogates, which no file can store.
                 move = replace_surrogates(move)
-            turn_id, nth = (trajectory.deal.episode, len(trajectory.turns)), len(self._memory[agent].turns)
-            attempt, problem, stage = info["attempt"], info.get("problem", ""), info.get("stage", "")
-            # With names, Python would take twice as long to pass the arguments.
-            turn = Turn(turn_id, agent, nth, attempt, role, question.request, completion, move, problem, spoofs, stage)
-            self._add_turn_and_step_game(turn, question.reads)
+        spoofs: tuple[TurnId, ...] | None = None
+        if judge := casting.judging_roles.get(role):
+            spoofs = judge.find_imitated_verdicts(request, turns)
+        guard.running = EpisodeGuard.OWN_CODE
+        turn_id, nth = (deal.episode, len(turns)), len(self._memory[agent].turns)
+        attempt, problem, stage = info["attempt"], info.get("problem", ""), info.get("stage", "")
+        # With names, Python would take twice as long to pass the arguments.
+        turn = Turn(turn_id, agent, nth, attempt, role, request, completion, move, problem, spoofs, stage)
+        self._add_turn_and_step_game(turn, question.reads)
 
     def _replace_full_prompt(self, agent: str, answer: Completion | CompletionFailure) -> bool:
         """Replace the request of `agent` if its prompt was refused as too long, or if `answer` is a summary for it.
@@ -211,7 +209,8 @@ class Episode:
         if inner.call_count >= self.limits.max_turns:
             reason = f"the program has made {inner.call_count} calls, the most that schedule.max_turns allows"
             return Completion("", (), (), (), "aborted", reason=reason)
-        with self._role_guards[self.trajectory.deal.seats[call.agent]]:
+        with self._guard:
+            self._guard.running = self.trajectory.deal.seats[call.agent]
             return inner.request_or_recorded_answer_of_model_call(call)
 
     def record_call_answer(self, agent: str, call: ProgramModelCall, answer: Completion | CompletionFailure) -> None:
@@ -244,8 +243,9 @@ class Episode:
         completion = program_turn.answer
         assert completion is not None
         counts = {agent: len(memory.turns) for agent, memory in self._memory.items()}
-        with self._role_guards["caller"]:
-            turns = inner_turns.finish_turns(self.trajectory, counts, program_turn.info.get("problem", ""))
+        self._guard.running = "caller"
+        turns = inner_turns.finish_turns(self.trajectory, counts, program_turn.info.get("problem", ""))
+        self._guard.running = EpisodeGuard.OWN_CODE
         self.call_notes |= inner_turns.notes
         if turns is None:
             message = f"the program of a fork has diverged from its record {self.description_for_replay()}"
@@ -305,7 +305,8 @@ class Episode:
             self._add_recorded_turns(past, inner_turns)
             differs = inner_turns or turn.request.messages != question.request.messages
             reads = past.incoming_edge_kinds(turn.id) if differs else question.reads
-            self._add_turn_and_step_game(turn, reads)
+            with self._guard:
+                self._add_turn_and_step_game(turn, reads)
             inner_turns = []
         if until.inner and until.agent == self.game.agent_selection:
             # Turn `until` is a summary of a full prompt. If the fork prescribes none, the agent is asked for it again.
@@ -353,53 +354,46 @@ class Episode:
     def _make_pending_turns(self) -> None:
         """Create missing pending turns of the agent to move and of agents whose observation is final already."""
         agent = self.game.agent_selection
-        for reader in (agent, *self.game.infos[agent]["together"]):
-            if reader not in self._open:
-                self._open[reader] = self._make_pending_turn(reader)
+        with self._guard:
+            for reader in self.game.infos[agent]["together"] or (agent,):
+                if reader not in self._open:
+                    self._open[reader] = self._make_pending_turn(reader)
 
     def _make_pending_turn(self, agent: str) -> PendingTurn:
-        """Return the pending turn of `agent` in the game's present state, and mark the turns in its prompt as read."""
-        with self._game_guard:
-            observation = self.game.observe(agent)
-        info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
-        unread: list[Turn] = []
-        for other_agent in info["hears"]:
-            if other_agent != agent:
-                turns, read_count = self._memory[other_agent].turns, memory.read_counts.get(other_agent, 0)
-                if len(turns) > read_count:
-                    unread += turns[read_count:]
-                    memory.read_counts[other_agent] = len(turns)
-        if len(unread) > 1:
-            unread.sort(key=lambda turn: turn.id[1])
-        role = deal.seats[agent]
-        hears_thoughts = self.casting.roles[role].hears_thoughts
-        if unread and not hears_thoughts:
-            unread = list(map(self.casting.without_hidden_thoughts, unread))
+        """Return the pending turn of `agent` in the game's present state, and mark the turns in its prompt as read.
+
+        Called within the guard.
+        """
+        casting, trajectory, game, guard = self.casting, self.trajectory, self.game, self._guard
+        guard.running = EpisodeGuard.GAME
+        observation = game.observe(agent)
+        guard.running = EpisodeGuard.OWN_CODE
+        info, memory, deal = game.infos[agent], self._memory[agent], trajectory.deal
+        unread = take_unread_turns(agent, info["hears"], self._memory)
+        role, count = deal.seats[agent], len(memory.turns)
         own_turns: Sequence[Turn] = memory.turns
         new_turns: Sequence[Turn] = unread
         read_turns: Sequence[Turn] = memory.read
-        if self.casting.prompts_have_earlier_turns(role):
-            mark, cache = self.casting.mark_with_origins, self._marked.setdefault(hears_thoughts, {})
+        if casting.prompts_have_earlier_turns(role):
+            hears_thoughts = casting.roles[role].hears_thoughts
+            mark, cache = casting.mark_with_origins, self._marked.setdefault(hears_thoughts, {})
             own_turns = mark(own_turns, memory.marked, reads_own_turns=True)
-            new_turns, read_turns = mark(unread, cache), mark(read_turns, cache)
-        turns, played_turns = self.trajectory.turns, self.played_turns
-        view = PromptContext(agent, observation, info, own_turns, new_turns, read_turns, turns, played_turns)
-        count = len(memory.turns)
+            new_turns = mark(unread, cache, hides_thoughts=not hears_thoughts)
+            read_turns = mark(read_turns, cache, hides_thoughts=not hears_thoughts)
+        view = PromptContext(
+            agent, observation, info, own_turns, new_turns, read_turns, trajectory.turns, self.played_turns
+        )
         seed = hash_text_to_seed(f"{self._seed_prefix}/{agent}/{count}/{info['attempt']}")
-        policy = deal.policies.get(role)
-        with self._role_guards[role]:
-            request = self.casting.build_request(role, view, seed, policy, deal.purpose)
-            recorded = self._script and self._script.recorded.get((agent, count))
-            if recorded and self.casting.roles[role].role_for_request(seed) is not self.casting.roles[role]:
-                # The seed determines the answer tag, so only the recorded seed can give the recorded prompt.
-                same_prompt = self.casting.build_request(role, view, recorded.request.seed, policy, deal.purpose)
-                if answer_inputs(same_prompt) == answer_inputs(recorded.request):
-                    request = same_prompt
-        if self._script and (prefix := self._script.prefixes.get((agent, count))):
-            request = replace(request, prefix=prefix)
+        guard.running = role
+        request = casting.build_request(role, view, seed, policy := deal.policies.get(role), deal.purpose)
+        if self._script:
+            build_with_seed = partial(casting.build_request, role, view, policy=policy, purpose=deal.purpose)
+            request = self._script.request_as_recorded((agent, count), request, casting.roles[role], build_with_seed)
+        guard.running = EpisodeGuard.OWN_CODE
         memory.read += unread
         pending = PendingTurn(request, info, self._edge_kinds_by_source_turn(agent, request, info))
-        pending.inner = self._inner_turns_if_program(info, pending.reads) if "callers" in info else None
+        if "callers" in info:
+            pending.inner = self._inner_turns_if_program(info, pending.reads)
         return pending
 
     def _edge_kinds_by_source_turn(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
@@ -423,7 +417,10 @@ class Episode:
         return dict(sorted(kinds.items(), key=lambda edge: (turns[edge[0][1]].agent == agent, edge[0][1])))
 
     def _add_turn_and_step_game(self, turn: Turn, source_edges: Mapping[TurnId, frozenset[EdgeKind]]) -> None:
-        """Add `turn` with edges from `source_edges` to the trajectory, and step the game with the turn's action."""
+        """Add `turn` with edges from `source_edges` to the trajectory, and step the game with the turn's action.
+
+        Called within the guard.
+        """
         game, trajectory = self.game, self.trajectory
         trajectory.add_with_edges(turn, source_edges)
         self._memory[turn.agent].turns.append(turn)
@@ -431,19 +428,20 @@ class Episode:
         if turn.spoofs:
             role = self.casting.roles[turn.role]
             trajectory.rewards += imitation_penalties(role, turn, trajectory.turns)
-        with self._game_guard:
-            game.step(turn.action or "")
-            if game.reward_components:
-                for payee, components in game.reward_components.items():
-                    for name, value in components.items():
-                        if value:
-                            cause = game.reward_causes.get((payee, name), "")
-                            trajectory.rewards.append(Reward(payee, float(value), turn.id, name, cause))
-            if step_done_agents_and_check_game_is_over(game):
-                self.done = True
-                trajectory.findings = game.episode_measures()
-                terminated = any(game.terminations.values()) or not game.agents
-                trajectory.end = "terminated" if terminated else "truncated"
+        self._guard.running = EpisodeGuard.GAME
+        game.step(turn.action or "")
+        if game.reward_components:
+            for payee, components in game.reward_components.items():
+                for name, value in components.items():
+                    if value:
+                        cause = game.reward_causes.get((payee, name), "")
+                        trajectory.rewards.append(Reward(payee, float(value), turn.id, name, cause))
+        if step_done_agents_and_check_game_is_over(game):
+            self.done = True
+            trajectory.findings = game.episode_measures()
+            terminated = any(game.terminations.values()) or not game.agents
+            trajectory.end = "terminated" if terminated else "truncated"
+        self._guard.running = EpisodeGuard.OWN_CODE
         turns = len(self.played_turns)
         if not self.done and turns >= self.limits.max_turns:
             problem = f"is not over after {turns} turns (schedule.max_turns) {self.description_for_replay()}"

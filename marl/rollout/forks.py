@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from urllib.parse import quote
 
 from marl.core.graph import Trajectory
 from marl.core.types import Completion, Deal, Fork, Request, Turn
+from marl.protocols import RoleConfig
 
 EpisodeStart = tuple[Deal, Fork | None]
 """(deal of an episode to play, fork that the episode continues, or None to start at the game's beginning)."""
@@ -45,6 +46,21 @@ class PrescribedForkAnswers:
         # `mark_tokens` belong to the recorded request's spans; an equal prompt with other spans cannot use them.
         same_spans = list(map(_message_span, recorded.request.marks)) == list(map(_message_span, request.marks))
         return recorded.completion if same_spans else replace(recorded.completion, mark_tokens=())
+
+    def request_as_recorded(
+        self, turn: tuple[str, int], request: Request, role: RoleConfig, build_with_seed: Callable[[int], Request]
+    ) -> Request:
+        """Return `request` with the prefix of `turn` (agent, index among its turns), and with the recorded prompt if it
+        differs only by the answer tag of `role`. `build_with_seed` builds the request with another seed.
+        """
+        recorded = self.recorded.get(turn)
+        if recorded and role.role_for_request(request.seed) is not role:
+            # The seed determines the answer tag, so only the recorded seed can give the recorded prompt.
+            same_prompt = build_with_seed(recorded.request.seed)
+            if answer_inputs(same_prompt) == answer_inputs(recorded.request):
+                request = same_prompt
+        prefix = self.prefixes.get(turn)
+        return replace(request, prefix=prefix) if prefix else request
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ class EpisodeLimits:
     max_turns: int = 10_000
     """Maximum number of the game's turns, above which `GameError` is raised, and of the model calls of a program."""
     deadline_s: float = 600.0
-    """Maximum time of one call of a game's or role's code, in seconds."""
+    """Maximum time of a call of a game's or role's code, or of successive calls in a turn, in seconds."""
 
 
 _DEFAULT_LIMITS = EpisodeLimits()
@@ -61,32 +61,38 @@ class GameErrorGuard(CallWatchdog):
             raise GameError(message) from error
 
 
-class _RoleCodeGuard(CallWatchdog):
-    """Watchdog of calls of a role's code."""
+class EpisodeGuard(GameErrorGuard):
+    """Context manager around successive calls of an episode's game and roles, with `deadline_s` for all of them.
 
-    __slots__ = ("_role",)
+    One guard covers the calls of a turn, because to enter a guard for each takes longer than a small game's move. The
+    body says before a call whose code it is (`running`), and after calls of the game that its own code goes on. Errors
+    are those of `GameErrorGuard` while the game's code runs; otherwise only the deadline raises one.
+    """
 
-    def __init__(self, role: str, describe_state: Callable[[], str], deadline_s: float) -> None:
-        CallWatchdog.__init__(self, describe_state, deadline_s)
-        self._role = role
+    __slots__ = ("running",)
+
+    GAME = "the game"
+    OWN_CODE = ""
+
+    def __init__(self, game: Game, describe_state: Callable[[], str], deadline_s: float) -> None:
+        GameErrorGuard.__init__(self, game, describe_state, deadline_s)
+        self.running: str = self.OWN_CODE
+        """`GAME`, `OWN_CODE`, or the name of the role whose code runs."""
 
     @property
     def full_call_name(self) -> str:
-        return f"role {self._role!r} {self.call_name()}"
+        if self.running is self.GAME:
+            return super().full_call_name
+        return f"role {self.running!r} {self.call_name()}" if self.running else f"an episode {self.call_name()}"
 
-
-class RoleCodeGuards(dict[str, CallWatchdog]):
-    """Role -> watchdog that interrupts calls of the role's code after the deadline. Missing ones are made."""
-
-    __slots__ = ("_deadline_s", "_describe_state")
-
-    def __init__(self, describe_state: Callable[[], str], deadline_s: float) -> None:
-        """`describe_state` returns seed, options and moves of the episode so far, for error messages."""
-        self._describe_state, self._deadline_s = describe_state, deadline_s
-
-    def __missing__(self, role: str) -> CallWatchdog:
-        self[role] = guard = _RoleCodeGuard(role, self._describe_state, self._deadline_s)
-        return guard
+    def raise_error_of_call(self, error: BaseException) -> None:
+        try:
+            if self.running is self.GAME:
+                super().raise_error_of_call(error)
+            else:
+                CallWatchdog.raise_error_of_call(self, error)
+        finally:
+            self.running = self.OWN_CODE
 
 
 def game_name_for_messages(game: Game) -> str:

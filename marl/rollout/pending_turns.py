@@ -43,6 +43,24 @@ class OwnAndReadTurns:
     """Id of a turn of this agent -> cached copy with marks of its origin, for this agent's prompts."""
 
 
+def take_unread_turns(agent: str, heard_agents: Sequence[str], memory: Mapping[str, OwnAndReadTurns]) -> list[Turn]:
+    """Return the turns of other `heard_agents` that `agent` has not read, in playing order, and count them as read.
+
+    `memory` has the turns of each agent.
+    """
+    unread: list[Turn] = []
+    read_counts = memory[agent].read_counts
+    for other_agent in heard_agents:
+        if other_agent != agent:
+            turns, read_count = memory[other_agent].turns, read_counts.get(other_agent, 0)
+            if len(turns) > read_count:
+                unread += turns[read_count:]
+                read_counts[other_agent] = len(turns)
+    if len(unread) > 1:
+        unread.sort(key=lambda turn: turn.id[1])
+    return unread
+
+
 @dataclass(frozen=True, slots=True)
 class FullPrompt:
     """Request that was refused because its prompt is too long, and how it was shortened so far."""

@@ -173,13 +173,18 @@ class RequestRouter:
                     lines.append(f"{policy}: {requests} (of {name})")
                 limit = f"{self.deadline_s:g} s (schedule.deadline_s)"
                 raise TimeoutError(f"no answer within {limit}; open requests by policy: {', '.join(lines)}")
-            for ticket, answer in answers:
-                # A request may be gone: an earlier answer may have ended its episode, which cancels its requests.
-                if request := self._pop_open_request(ticket):
-                    of_worker = isinstance(self._engines[request.engine_id], WorkerProcessEngine)
-                    if of_worker or isinstance(answer, CompletionFailure):
-                        self.failures.record_answer(request.policy, answer, from_worker_process=of_worker)
-                    request.deliver(ticket, answer)
+            self._deliver_answers(answers)
+
+    def _deliver_answers(self, answers: Iterable[tuple[Ticket, Answer]]) -> None:
+        """Deliver each answer whose request is open, after failed answers were recorded."""
+        workers = [key for key, engine in self._engines.items() if isinstance(engine, WorkerProcessEngine)]
+        for ticket, answer in answers:
+            # A request may be gone: an earlier answer may have ended its episode, which cancels its requests.
+            if request := self._pop_open_request(ticket):
+                of_worker = request.engine_id in workers
+                if of_worker or isinstance(answer, CompletionFailure):
+                    self.failures.record_answer(request.policy, answer, from_worker_process=of_worker)
+                request.deliver(ticket, answer)
 
     def open_requests_by_policy(self) -> Counter[str]:
         """Return policy -> number of its open requests."""
@@ -306,9 +311,10 @@ class RequestRouter:
         request = self._open.pop(ticket, None)
         if request:
             self._busy[request.engine_id] -= 1
-            self._open_calls.discard(ticket)
-            self._due.pop(ticket, None)
-            self._early.pop(ticket, None)
+            if self._open_calls or self._due or self._early:
+                self._open_calls.discard(ticket)
+                self._due.pop(ticket, None)
+                self._early.pop(ticket, None)
         return request
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:

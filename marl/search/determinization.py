@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl.protocols import Game, GameConfig
-from marl.rollout.episode import Episode, step_done_agents_and_check_game_is_over
+from marl.rollout.episode import Episode
+from marl.rollout.game_end import step_done_agents_and_check_game_is_over
 
 _TRIES, _MAX_TRIES = 1000, 8000
 """Maximum numbers of random deals per requested state, and in all, for games that do not export their deals."""

@@ -9,7 +9,8 @@ from functools import cached_property
 
 from marl.core.types import Completion, Observation, Request
 from marl.protocols import Game, PromptContext
-from marl.rollout.episode import Episode, step_done_agents_and_check_game_is_over
+from marl.rollout.episode import Episode
+from marl.rollout.game_end import step_done_agents_and_check_game_is_over
 from marl.rollout.game_errors import EpisodeLimits, GameErrorGuard
 from marl.text.origins import without_origins
 

@@ -165,10 +165,12 @@ class Trajectory:
         return self._with_rewards([reward for reward in self.rewards if reward.name == reward_name])
 
     def _with_rewards(self, rewards: list[Reward]) -> Trajectory:
-        # `copy` would also copy the graph, which may be large and is the same for other rewards.
+        # `copy` would also copy the turns and edges, which may be many and are the same for other rewards.
         other = Trajectory.__new__(Trajectory)
-        other.__dict__.update(self.__dict__)
-        other.rewards, other.compressed_line = rewards, None
+        other.deal, other.start, other.parent = self.deal, self.start, self.parent
+        other.turns, other.reads, other.rewards = self.turns, self.reads, rewards
+        other.findings, other.end = self.findings, self.end
+        other.compressed_line, other._graph = None, self._graph
         return other
 
     def __eq__(self, other: object) -> bool:

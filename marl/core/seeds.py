@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 _MIN_STEP_DIGITS = 6
@@ -26,4 +27,10 @@ def episode_name_for_seeding(episode_name: str) -> str:
     step, dot, name_in_step = episode_name.partition(".")
     if not (dot and len(step) >= _MIN_STEP_DIGITS and step.isdecimal()):
         return episode_name
-    return f"{int(step) - 1:06d}.{name_in_step}"
+    return f"{_step_counted_from_0(step)}.{name_in_step}"
+
+
+@lru_cache(maxsize=16)
+def _step_counted_from_0(step: str) -> str:
+    """Return `step`, the digits of a step counted from 1, counted from 0. All episodes of a step need the same."""
+    return f"{int(step) - 1:06d}"

@@ -156,10 +156,11 @@ class _RewardPools:
         self.reward, self._episode = rewards[rewards != 0], episodes[rewards != 0]
         self._is_member = is_member.reshape(len(agent_sets), len(self._agents))[agent_set[rewards != 0]]
         """True for the agents of each pool [pools, agents]."""
-        self._seats, self._seats_of_episode = number_distinct(
-            [tuple(trajectory.deal.seats.items()) for trajectory in columns.trajectories]
-        )
-        """The distinct assignments of roles to agents, and the index among them of each episode's assignment."""
+        seats = {id(trajectory.deal.seats): trajectory.deal.seats for trajectory in columns.trajectories}
+        self._seats = [set(roles_by_agent.items()) for roles_by_agent in seats.values()]
+        """Assignments of roles to agents, as sets of (agent, role)."""
+        _, self._seats_of_episode = number_distinct([id(trajectory.deal.seats) for trajectory in columns.trajectories])
+        """Index in `_seats` of each episode's assignment."""
 
     def sum_over_agents(self, amounts: np.ndarray) -> np.ndarray:
         """Return the sum of each pool's `amounts` [episodes, agents of the columns] in its episode."""

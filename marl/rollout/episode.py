@@ -37,6 +37,7 @@ from marl.text.origins import origins_of
 
 _DEFAULT_LIMITS = EpisodeLimits()
 _NO_RECORDED_CALLS = RecordedCallAnswers()
+_NO_NOTES: Mapping[TurnId, CallRecognitionAndLatency] = {}
 
 
 class Episode:
@@ -46,13 +47,14 @@ class Episode:
         self, game: Game, deal: Deal, casting: RoleRequestBuilder, limits: EpisodeLimits = _DEFAULT_LIMITS
     ) -> None:
         self.game, self.casting, self.limits = game, casting, limits
-        self.call_notes: dict[TurnId, CallRecognitionAndLatency] = {}
+        self.call_notes: Mapping[TurnId, CallRecognitionAndLatency] = _NO_NOTES
         """Id of an inner turn -> fact about its call."""
         self._open: dict[str, PendingTurn] = {}
         """Agent -> its turn that is not played yet."""
-        self._memory = {agent: OwnAndReadTurns([], {}, [], {}) for agent in deal.seats}
-        self._marked: dict[bool, dict[TurnId, Turn]] = {}
-        """True for agents that read hidden thoughts -> cache of turns with marks of their origin, for their prompts."""
+        self._memory = {agent: OwnAndReadTurns([], {}, []) for agent in deal.seats}
+        self._marked: dict[str | bool, dict[TurnId, Turn]] = {}
+        """Agent -> cache of its own turns with marks of their origin, for its prompts. True (False) -> cache of others'
+        turns, with (without) their hidden thoughts."""
         self._script: PrescribedForkAnswers | None = None
         """Answers of the fork that this episode continues, or None if policies answer everything."""
         self._recorded_calls = _NO_RECORDED_CALLS
@@ -94,9 +96,8 @@ class Episode:
         other._memory = {}
         for agent, memory in self._memory.items():
             # Containers are copied, but not the turns in them, which are frozen and can be shared.
-            copies = list(memory.turns), dict(memory.read_counts), list(memory.read), dict(memory.marked)
-            other._memory[agent] = OwnAndReadTurns(*copies)
-        other._marked = {has_thoughts: dict(turns) for has_thoughts, turns in self._marked.items()}
+            other._memory[agent] = OwnAndReadTurns(list(memory.turns), dict(memory.read_counts), list(memory.read))
+        other._marked = {reader: dict(turns) for reader, turns in self._marked.items()}
         return other
 
     def take_new_requests(self) -> list[tuple[str, Request]]:
@@ -109,27 +110,24 @@ class Episode:
         while has_played and not self.done:
             self._make_pending_turns()
             has_played = False
-            for agent, question in list(self._open.items()):
-                if question.sent:
-                    continue
+            new = [(agent, question) for agent, question in self._open.items() if not question.sent]
+            for agent, question in new:
                 question.sent = True
-                if not self._script:
-                    requests.append((agent, question.request))
-                    continue
-                # Programs have no turn number here, so they always run again: the answers to their calls may change.
-                nth = None if question.inner else len(self._memory[agent].turns) + question.has_summary
-                if agent in self._script.moves:
-                    scripted = self._completion_that_parses_to_action(
-                        agent, self._script.moves[agent], question.request
-                    )
-                else:
-                    scripted = self._script.recorded_answer_if_request_is_equal(agent, question.request, nth)
+                scripted = self._scripted_answer(agent, question, self._script) if self._script else None
                 if scripted is None:
                     requests.append((agent, question.request))
                 elif not self.done:
                     self.play_agent_answer(agent, scripted)
                     has_played = True
         return requests
+
+    def _scripted_answer(self, agent: str, question: PendingTurn, script: PrescribedForkAnswers) -> Completion | None:
+        """Return the answer of `agent` that the fork prescribes, or None if the policy is asked."""
+        if agent in script.moves:
+            return self._completion_that_parses_to_action(agent, script.moves[agent], question.request)
+        # Programs have no turn number here, so they always run again: the answers to their calls may change.
+        nth = None if question.inner else len(self._memory[agent].turns) + question.has_summary
+        return script.recorded_answer_if_request_is_equal(agent, question.request, nth)
 
     def play_agent_answer(self, agent: str, answer: Completion | CompletionFailure) -> None:
         """Store the answer of `agent`, and play stored answers as long as the agent to move has one."""
@@ -246,7 +244,7 @@ class Episode:
         self._guard.running = "caller"
         turns = inner_turns.finish_turns(self.trajectory, counts, program_turn.info.get("problem", ""))
         self._guard.running = EpisodeGuard.OWN_CODE
-        self.call_notes |= inner_turns.notes
+        self.call_notes = {**self.call_notes, **inner_turns.notes}
         if turns is None:
             message = f"the program of a fork has diverged from its record {self.description_for_replay()}"
             raise ProgramDivergedError(program_turn.request.policy, message)
@@ -377,7 +375,7 @@ class Episode:
         if casting.prompts_have_earlier_turns(role):
             hears_thoughts = casting.roles[role].hears_thoughts
             mark, cache = casting.mark_with_origins, self._marked.setdefault(hears_thoughts, {})
-            own_turns = mark(own_turns, memory.marked, reads_own_turns=True)
+            own_turns = mark(own_turns, self._marked.setdefault(agent, {}), reads_own_turns=True)
             new_turns = mark(unread, cache, hides_thoughts=not hears_thoughts)
             read_turns = mark(read_turns, cache, hides_thoughts=not hears_thoughts)
         view = PromptContext(

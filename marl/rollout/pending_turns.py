@@ -39,8 +39,6 @@ class OwnAndReadTurns:
     """Other agent -> number of the other agent's turns that this agent has read."""
     read: list[Turn]
     """Turns of other agents that this agent has read."""
-    marked: dict[TurnId, Turn]
-    """Id of a turn of this agent -> cached copy with marks of its origin, for this agent's prompts."""
 
 
 def take_unread_turns(agent: str, heard_agents: Sequence[str], memory: Mapping[str, OwnAndReadTurns]) -> list[Turn]:

@@ -79,11 +79,16 @@ class Run:
         """Return the deals of `step`. Deals of a group share a seed, so that their episodes start alike."""
         schedule = self.scenario.schedule
         deals: list[Deal] = []
+        # Deals share their seats, since a step has thousands of deals, and few ways to seat the roles.
+        seats_by_rotation: dict[tuple[str, int], dict[str, str]] = {}
         for group, (game, rotation) in enumerate(self.game_mix(step)):
             seats = self._seats[game]
-            roles = list(seats.values())
             shift = rotation % len(seats) if schedule.rotate_seats else 0
-            rotated = dict(zip(seats, roles[shift:] + roles[:shift], strict=True))
+            rotated = seats_by_rotation.get((game, shift))
+            if rotated is None:
+                roles = list(seats.values())
+                rotated = dict(zip(seats, roles[shift:] + roles[:shift], strict=True))
+                seats_by_rotation[game, shift] = rotated
             # Steps count from 0 here only; names, metrics and files count from 1.
             name = f"{step + 1:06d}.{group}"
             seed = hash_to_seed(schedule.seed, "deal", episode_name_for_seeding(name))
@@ -152,7 +157,7 @@ class Run:
             step_credit,
             self.scenario.roles,
             readings,
-            lambda turn: self.staleness(turn, self.step),
+            (lambda turn: self.staleness(turn, self.step)) if self.staleness.allowed else None,
             text_policies,
         )
 

@@ -18,26 +18,28 @@ def collect_samples(
     step_credit: StepCredit,
     roles: Mapping[str, RoleConfig],
     readings: Mapping[TurnId, Reading],
-    staleness: Callable[[Turn], int] = lambda _: 0,
+    staleness: Callable[[Turn], int] | None = None,
     text_policies: Collection[str] = (),
 ) -> dict[str, list[Sample]]:
     """Return policy -> training samples, one for each turn with credit and tokens, in a role that learns.
 
     A turn that several forks inherited becomes one sample. The samples of `text_policies` need no tokens, and hold the
-    texts of prompt, answer and scores.
+    texts of prompt, answer and scores. `staleness` returns that of a turn (default: no turn is stale).
     """
-    batches: dict[str, list[Sample]] = {role.policy: [] for role in roles.values() if role.trainable}
-    trainable = {name for name, role in roles.items() if role.trainable}
+    policy_of_role = {name: role.policy for name, role in roles.items() if role.trainable}
+    batches: dict[str, list[Sample]] = {policy: [] for policy in policy_of_role.values()}
+    trainable = set(policy_of_role)
     # A turn leaves this dictionary as soon as it is a sample, so that no turn becomes two.
     uncollected = dict(step_credit.credit)
     for trajectory in trajectories:
-        trained = trainable.difference(trajectory.deal.policies)
+        replaced = trajectory.deal.policies
+        trained = trainable.difference(replaced) if replaced else trainable
         turn_indices = _turn_indices_by_agent(trajectory)
         returns, rewards = trajectory.returns, _rewards_until_next_turn(trajectory, turn_indices)
         for index, turn in enumerate(trajectory.turns):
             if turn.role not in trained:
                 continue
-            completion, policy = turn.completion, roles[turn.role].policy
+            completion, policy = turn.completion, policy_of_role[turn.role]
             reads_texts = policy in text_policies
             if not completion.prompt_ids and not reads_texts:
                 continue
@@ -64,9 +66,9 @@ def collect_samples(
                 completion.finish,
                 completion.imposed,
                 completion.segments,
-                tuple(rewards.get(index, ())),
+                tuple(rewards[index]) if index in rewards else (),
                 completion.targets,
-                staleness(turn),
+                staleness(turn) if staleness else 0,
                 _judged_text(trajectory, turn, roles) if reads_texts else None,
             )
             batches[policy].append(sample)

@@ -38,7 +38,7 @@ class StalenessTracker:
     def __init__(self, policies: Iterable[str], roles: Mapping[str, RoleConfig], allowed: int) -> None:
         """`allowed`: maximum number of steps by which the experience plays ahead (0: no turn is stale)."""
         self._published: dict[str, list[int]] = {policy: [] for policy in policies}
-        self._policies, self._allowed = {name: role.policy for name, role in roles.items()}, allowed
+        self._policies, self.allowed = {name: role.policy for name, role in roles.items()}, allowed
 
     def record_published_version(self, policy: str, version: int) -> None:
         """Record that `policy` samples with new weights from step `version` on."""
@@ -52,15 +52,15 @@ class StalenessTracker:
         Raises:
             EngineError: if the staleness exceeds `allowed`, because published weights did not reach the engine.
         """
-        if not self._allowed:
+        if not self.allowed:
             return 0
         policy = self._policies[turn.role]
         version = min([version for version, _ in tokens_by_version(turn.completion)])
         steps = self._age(policy, version, step)
-        if steps > self._allowed:
+        if steps > self.allowed:
             raise EngineError(
                 f"turn {turn.id} of step {step + 1} has tokens from version {version} of the weights of policy "
-                f"{policy!r}, {steps} steps old, but experience.max_staleness is {self._allowed}: weights that were "
+                f"{policy!r}, {steps} steps old, but experience.max_staleness is {self.allowed}: weights that were "
                 "published have not reached its engine"
             )
         return steps
@@ -79,7 +79,7 @@ class StalenessTracker:
         tokens, in steps. `mixed_versions`: share of its turns whose tokens come from several versions of the weights.
         """
         turns_by_role: dict[str, list[Turn]] = {}
-        for turn in turns if self._allowed else ():
+        for turn in turns if self.allowed else ():
             if turn.completion.prompt_ids and self._policies[turn.role] in self._published:
                 turns_by_role.setdefault(turn.role, []).append(turn)
         metrics: Metrics = {}

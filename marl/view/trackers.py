@@ -26,6 +26,10 @@ class TensorBoardEvents(RunMonitor):
 
     _folder: Path
     _writer: RecordWriter
+    _names: tuple[str, ...] = ()
+    """Names of the metrics in `_event`."""
+    _event: Any = None
+    """Message of the latest step."""
     name = "event files"
 
     def begin(self, folder: RunFolder) -> None:
@@ -43,11 +47,15 @@ class TensorBoardEvents(RunMonitor):
             self.log_metrics(int(row["step"]), row)
 
     def log_metrics(self, step: int, metrics: Metrics) -> None:
-        values: list[Any] = []
-        for name, value in metrics.items():
-            if name != "step":
-                values.append(Summary.Value(tag=replace_surrogates(name), simple_value=value))
-        self._write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        names = tuple([name for name in metrics if name != "step"])
+        if names != self._names:
+            values = [Summary.Value(tag=replace_surrogates(name)) for name in names]
+            self._names, self._event = names, Event(summary=Summary(value=values))
+        # Most steps have the metrics of the step before; to fill its message again takes a quarter of the time.
+        self._event.wall_time, self._event.step = time.time(), step
+        for name, value in zip(names, self._event.summary.value, strict=True):
+            value.simple_value = metrics[name]
+        self._write_event(self._event)
 
     def _write_event(self, event: Event) -> None:
         with RaiseRunFolderErrorOnFailedWrite(self._folder):

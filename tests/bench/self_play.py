@@ -5,7 +5,9 @@
 `scenarios/kuhn_self_play.yaml` as it stands, without evaluation: 256 episodes a step on one thread. `stages` are shares
 of a step's wall time (medians of the `time/` metrics; `rest` lies between two steps' clocks). `around` is CPU time that
 is neither engine (`submit`, `step`, `load_weights`) nor learner (`update`), per turn: games, roles, graph, credit,
-batching and metrics.
+batching and metrics. `around_parts` divides it: `play` (deals, games, roles, prompts, graph), `credit`, `samples`,
+`metrics` (their computation, `metrics.jsonl`, event files, alarms), `collect` (garbage collection), and `rest` (mostly
+the freeing of the step's records).
 
 `gain` compares the first `--few` steps after the warm-up with those of runs that compute twice, on the same seed, in
 CPU time unless it says wall: `rows_apart` has `learner.merge: false`, and keeps the learner from seeing that two rows
@@ -29,12 +31,17 @@ from typing import Any, ParamSpec, TypeVar
 from _bench import ROOT, parser, report, silent, spread
 
 import marl
-from marl.core.types import Metrics
+from marl.core.types import Metrics, Request, Ticket
 from marl.engines.transformers.settings import Transformers
+from marl.experience.rollouts import Rollouts
+from marl.metrics.alarms import AlarmMonitor
 from marl.models.chat_template import Prompt
 from marl.protocols import LearnerBuildArguments, ModelSource
 from marl.scenario.schema import Scenario
 from marl.trainers.policy_gradient.settings import Grpo
+from marl.training import loop
+from marl.training.loop import TrainingLoop
+from marl.training.run import Run
 
 SCENARIO = ROOT / "scenarios" / "kuhn_self_play.yaml"
 VARIANTS = {
@@ -45,7 +52,20 @@ VARIANTS = {
 }
 """Whether rows share what they have in common, and prompts."""
 SPENT: Counter[str] = Counter()
-"""CPU seconds inside engine and learner; one run at a time."""
+"""CPU seconds of engine, learner and the parts around them; one run at a time."""
+PARTS: dict[str, list[tuple[Any, str]]] = {
+    "play": [(Rollouts, "gather")],
+    "credit": [(Run, "assign_credit")],
+    "samples": [(Run, "samples")],
+    "metrics": [
+        (loop, "summarize_trajectories"),
+        (loop, "edited_history_metrics"),
+        (AlarmMonitor, "__call__"),
+        (TrainingLoop, "_evaluate_and_log"),
+    ],
+    "collect": [(loop, "collect_garbage_of_step")],
+}
+"""Part of what is around engine and learner -> its functions. `play` calls the engine, whose time is subtracted."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -83,8 +103,19 @@ class ClockedEngine(Transformers):
 
     def build(self, source: ModelSource | None) -> Any:
         sampler: Any = super().build(source)
-        for name in ("submit", "step", "load_weights"):
-            setattr(sampler, name, clocked("engine", getattr(sampler, name)))
+        submitted: list[tuple[Ticket, Request]] = []
+        submit, step = sampler.submit, sampler.step
+
+        def submit_all_and_step(wait_s: float) -> Any:
+            for ticket, request in submitted:
+                submit(ticket, request)
+            submitted.clear()
+            return step(wait_s)
+
+        # The clock is read once a batch: to read the CPU time for each request takes longer than to queue it.
+        sampler.submit = lambda ticket, request: submitted.append((ticket, request))
+        sampler.step = clocked("engine", submit_all_and_step)
+        sampler.load_weights = clocked("loading", sampler.load_weights)
         if not self.share:
             known = sampler.chat_tokenizer.prompt
             # Prompts are told apart by identity, so a copy is another prompt.
@@ -116,7 +147,7 @@ class Watch:
     def step(self, done: int, metrics: Metrics) -> None:
         self.rows.append(metrics)
         clock = {"wall": time.perf_counter(), "cpu": time.process_time()}
-        self.clocks.append(clock | {part: SPENT[part] for part in ("engine", "learner")})
+        self.clocks.append(clock | {part: SPENT[part] for part in ("engine", "learner", "loading", *PARTS)})
 
     def seconds(self, clock: str, first: int, last: int) -> float:
         """Of steps [first, last)."""
@@ -142,6 +173,13 @@ def scenario(steps: int, seed: int, rows: bool, prompts: bool) -> Scenario:
         f"policies.actor.engine={{kind: '{__name__}:ClockedEngine', share: {shared}}}",
     ]
     return marl.load(SCENARIO, changes)
+
+
+def clock_parts() -> None:
+    """Count the CPU time of the parts around engine and learner, in all later runs."""
+    for part, functions in PARTS.items():
+        for owner, name in functions:
+            setattr(owner, name, clocked(part, getattr(owner, name)))
 
 
 def run(steps: int, seed: int, variant: str) -> Watch:
@@ -172,10 +210,24 @@ def per_turn(watches: list[Watch], first: int, last: int) -> dict[str, dict[str,
     figures: dict[str, list[float]] = {"engine": [], "learner": [], "around": []}
     for watch in watches:
         spent = {part: watch.seconds(part, first, last) for part in ("engine", "learner")}
+        spent["engine"] += watch.seconds("loading", first, last)
         spent["around"] = watch.seconds("cpu", first, last) - sum(spent.values())
         for part, value in spent.items():
             figures[part].append(value / watch.turns(first, last) * 1e6)
     return {part: spread(values, 1) for part, values in figures.items()}
+
+
+def parts_per_turn(watches: list[Watch], first: int, last: int) -> dict[str, float]:
+    """CPU microseconds a turn of each part around engine and learner, medians over runs."""
+    figures: dict[str, list[float]] = {}
+    for watch in watches:
+        spent = {part: watch.seconds(part, first, last) for part in PARTS}
+        spent["play"] -= watch.seconds("engine", first, last)
+        model = sum(watch.seconds(part, first, last) for part in ("engine", "learner", "loading"))
+        spent["rest"] = watch.seconds("cpu", first, last) - model - sum(spent.values())
+        for part, value in spent.items():
+            figures.setdefault(part, []).append(value / watch.turns(first, last) * 1e6)
+    return {part: round(statistics.median(values), 1) for part, values in figures.items()}
 
 
 def gains(runs: dict[str, list[Watch]], first: int, last: int) -> dict[str, Any]:
@@ -195,6 +247,7 @@ def gains(runs: dict[str, list[Watch]], first: int, last: int) -> dict[str, Any]
 
 
 def measured(repeats: int, steps: int, warm_up: int, few: int) -> dict[str, Any]:
+    clock_parts()
     run(1, 0, "as_it_is")  # makes the model, once for all
     runs: dict[str, list[Watch]] = {name: [] for name in VARIANTS}
     for seed in range(repeats):
@@ -214,6 +267,7 @@ def measured(repeats: int, steps: int, warm_up: int, few: int) -> dict[str, Any]
         "rows_per_step": round(statistics.fmean(row["policy/actor/rows"] for row in rows), 1),
         "stages": stages(ours, warm_up),
         "cpu_us_per_turn": per_turn(ours, warm_up, last),
+        "around_parts": parts_per_turn(ours, warm_up, last),
         "gain": gains(runs, warm_up, warm_up + few),
     }
 

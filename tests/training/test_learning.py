@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from tests.support.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
 from credit_learning import METHODS
-from learning import follow, imitate, learn
+from learning import OTHERS, TASKS, follow, imitate, learn
 
 PROCESS = METHODS["process"]
 
@@ -116,3 +119,23 @@ def test_a_tenth_of_the_rlhf_recipe_has_a_reward_model_that_is_more_often_right_
     assert figures["rlhf_1_sft/held_out/success/start"] < figures["rlhf_1_sft/held_out/success/end"]
     assert figures["rlhf_2_reward/policy/solver/accuracy/last"] > 0.58
     assert figures["rlhf_3_ppo/held_out/success/end"] > 0.25
+
+
+CHECKED = (
+    *("kuhn", "liars_dice", "nim", "pspo_nim", "tic_tac_toe", "team_arithmetic", "ppo_team", "debate", "solver_critic"),
+    *("r_zero", "tree_sampling", "carry_chain", "critic_verdict", "dpo_pairs", "sft_best", "prime", "iterative_dpo"),
+    *("sft", "rlhf"),
+)
+"""Learning runs of which the tests above demand more. Those of SmolLM2: tests/scenario/test_real_model.py."""
+REMAINING = sorted(name for name in {*TASKS, *OTHERS}.difference(CHECKED) if not name.startswith("smollm2"))
+
+
+@pytest.mark.skipif(not os.environ.get("ALL_LONG_RUNS"), reason="run by `make learning-smoke`")
+@pytest.mark.parametrize("task", REMAINING)
+def test_a_tenth_of_every_other_learning_run_ends_with_finite_figures(task: str) -> None:
+    run = OTHERS.get(task) or partial(learn, task)
+    figures = run(0, 0.1, [])
+    # A student that never reaches its teacher needs infinitely many tokens.
+    numbers = {name: value for name, value in figures.items() if not name.endswith("tokens_to_the_teacher")}
+    assert len(numbers) > 1
+    assert not [name for name, value in numbers.items() if not math.isfinite(value)]

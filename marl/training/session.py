@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from marl.core.errors import OutOfMemoryRunError, RunError, is_out_of_memory
+from marl.core.errors import OutOfMemoryRunError, RunError, RunFolderError, is_out_of_memory
 from marl.core.types import Metrics
 from marl.host.garbage_collection import tune_garbage_collection
 from marl.metrics.alarms import AlarmStopError
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import BestEvaluationTracker
+from marl.runs.fixed_steps import with_fixed_steps
 from marl.runs.run_folder import RunFolder, scenario_to_yaml
 from marl.runs.status import RunActivity, write_status_periodically
 from marl.scenario.load import ScenarioError
@@ -137,6 +138,16 @@ class NewOrResumedRunStart:
         if self._resume not in (None, "auto") and not folder.has_run:
             raise ScenarioError(f"--resume {self._resume}: no run in {folder.path}")
 
+    def fix_steps_of_other_runs(self, folder: RunFolder, scenario: Scenario) -> Scenario:
+        """Return `scenario` with the steps of other runs' checkpoints: those of the run in `folder` if it goes on, else
+        the present ones."""
+        recorded = None
+        if folder.has_run and not self._overwrite:
+            # `prepare_run_folder` reports a scenario that cannot be read.
+            with suppress(ScenarioError, RunFolderError):
+                recorded = folder.scenario()
+        return with_fixed_steps(scenario, recorded)
+
     def prepare_run_folder(self, folder: RunFolder, scenario: Scenario) -> int:
         """Create or check the run's folder, and return the number of completed steps from which training continues.
 
@@ -221,6 +232,7 @@ def train_with_monitors(
     training at once.
     """
     home = RunFolder(folder)
+    scenario = start.fix_steps_of_other_runs(home, scenario)
     store_consent(scenario_to_yaml(scenario), home.path)
     console = console_monitor(
         ConsoleRaisingBrokenPipe(), scenario.schedule.steps, home.path.name, show_episodes=progress.episodes

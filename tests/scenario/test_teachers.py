@@ -116,6 +116,31 @@ def test_a_run_teaches_the_next_one(tmp_path):
     assert last["policy/student/kl_teacher"] >= 0
 
 
+def test_a_teacher_stays_the_same_if_its_run_trains_on_before_the_student_goes_on(tmp_path):
+    first = data({**student("large"), "lr": 0.1})
+    first["schedule"] |= {"steps": 1}
+    marl.train(validate(first), tmp_path / "first")
+    model = {"kind": "trained", "run": str(tmp_path / "first"), "policy": "student"}
+    given = data(student("large"), large={"model": model}) | {"checkpoint": {"every": 1}}
+    marl.train(validate(given), tmp_path / "whole")
+
+    def interrupt_after_two_steps(step: int, _: object) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+
+    assert not marl.train(validate(given), tmp_path / "parts", on_step=interrupt_after_two_steps)
+    first["schedule"] |= {"steps": 3}
+    marl.train(validate(first), tmp_path / "first", resume="auto")
+    assert marl.train(validate(given), tmp_path / "parts", resume="auto")
+    whole, parts = (RunFolder(tmp_path / run) for run in ("whole", "parts"))
+    assert [row.get("policy/student/kl_teacher") for row in parts.rows()] == [
+        row.get("policy/student/kl_teacher") for row in whole.rows()
+    ]
+    teacher = parts.scenario().policies["large"].model
+    assert teacher is not None
+    assert dict(teacher)["step"] == 1
+
+
 def test_an_adapter_learns_from_another_adapter_on_the_same_base(tmp_path):
     base = {"kind": "adapter", "base": TINY, "rank": 2, "seed": 1}
     given = data(student("large"), large={"model": {**base, "alpha": 64.0}})

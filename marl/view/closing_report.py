@@ -17,6 +17,7 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import EvaluationSettings
 from marl.view.credit_warnings import conservation_warning
 from marl.view.curves import Curve, text_chart
+from marl.view.forecast_quality import ForecastQuality, forecast_qualities
 from marl.view.role_worth import RoleCorrections, is_correction_metric, role_corrections
 from marl.view.run_groups import metric_values
 
@@ -68,6 +69,7 @@ def closing_report(
         lines += ["", text_chart(main_curve), ""]
     lines += _evaluation_lines(rows, curves, titles)
     lines += _correction_lines(rows)
+    lines += _forecast_lines(rows)
     lines += _role_report_lines(rows)
     lines += _credit_diagnostic_lines(rows, credited_roles)
     best = BestEvaluationTracker.from_rows(evaluation_settings or EvaluationSettings(), rows)
@@ -144,6 +146,25 @@ def _correction_lines(rows: Sequence[Row]) -> Iterator[str]:
             f"role {found.role} corrected {found.fixed} of {found.wrong} wrong answers and spoilt {found.spoilt} of "
             f"{found.right} right answers of the role before it on held-out starts (step {found.step})"
         )
+
+
+def _forecast_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each forecast with its Brier skill and correlation in the first and the newest evaluation."""
+    evaluations: dict[str, list[ForecastQuality]] = defaultdict(list)
+    for row in rows:
+        for prefix, quality in forecast_qualities(row).items():
+            evaluations[prefix].append(quality)
+    for first, *later in evaluations.values():
+        last, figures = later[-1] if later else first, list[str]()
+        for words, before, after in (
+            ("Brier skill", first.brier_skill, last.brier_skill),
+            ("correlation", first.correlation, last.correlation),
+        ):
+            if after is not None:
+                change = f"{before:.3f} -> " if later and before is not None else ""
+                figures.append(f"{words} {change}{after:.3f}")
+        where, measured = last.scope.removeprefix("eval/"), ", ".join(figures) or "all outcomes were equal"
+        yield f"forecast {last.name} ({where}): {measured} (step {last.step})"
 
 
 def _role_report_lines(rows: Sequence[Row]) -> Iterator[str]:

@@ -94,6 +94,20 @@ def with_role_worth(run: Path) -> Path:
     return run
 
 
+def with_forecasts(run: Path) -> Path:
+    """The same run with two evaluations of a critic's scores, whose correlation is undefined in the first."""
+    forecast = "eval/held_out/forecast/verdict"
+    curve = {f"{forecast}/outcome_in_{number}": outcome for number, outcome in ((1, 0.0), (3, 0.5), (5, 0.75))}
+    rows = [
+        {"step": 3, f"{forecast}/brier": 0.26, f"{forecast}/brier_skill": -0.04, f"{forecast}/calibration_error": 0.2},
+        {"step": 4, f"{forecast}/brier": 0.2, f"{forecast}/brier_skill": 0.2, f"{forecast}/calibration_error": 0.1}
+        | {f"{forecast}/correlation": 0.5, **curve},
+    ]
+    with RunFolder(run).metrics_file.open("a") as file:
+        file.writelines(f"{json.dumps(row)}\n" for row in rows)
+    return run
+
+
 def figures_of(played: Turn) -> tuple[tuple[str, int], TokenLogprobsAndEntropies]:
     """What an update would have computed: the learner finds the second token less likely than the sampler did."""
     return played.id, TokenLogprobsAndEntropies((-0.1, -0.75, -0.2, 0.0), (0.25, 1.0, 2.5, 0.0))

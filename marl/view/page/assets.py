@@ -15,7 +15,7 @@ MODULES = (
     *("words.js", "store.js", "text.js", "meanings.js", "run_state.js", "tokens.js", "graph.js"),
     *("paper.js", "curves.js", "chart_files.js", "chart.js"),
     *("markdown.js", "conversation.js", "comparison.js", "neighbours.js"),
-    *("cards.js", "role_worth.js", "instructions.js", "board.js", "chain.js", "credit_rules.js"),
+    *("cards.js", "role_worth.js", "forecasts.js", "instructions.js", "board.js", "chain.js", "credit_rules.js"),
     *("episode.js", "episodes.js", "overview.js", "steps.js", "states.js", "held_out.js", "app.js"),
 )
 """Modules of the page, each after its imports."""

@@ -21,6 +21,7 @@ from marl.scenario.schema import EvaluationSettings
 from marl.view.colours import line_style_by_name
 from marl.view.credit_warnings import conservation_warning
 from marl.view.curve_data import CurveSelection, select_curves
+from marl.view.forecast_quality import ForecastQuality, forecast_qualities
 from marl.view.main_figure import HISTORY_PREFIXES, better_direction, is_zero_sum, main_figure
 from marl.view.metric_units import metric_meaning
 from marl.view.role_worth import RoleCorrections, measures_without_roles, role_corrections
@@ -43,7 +44,7 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 EMPTY_SUMMARY: dict[str, Any] = {
     **{"step": 0, "metrics": [], "ledger": {}, "alarms": [], "warnings": []},
-    **{"corrections": [], "without_roles": []},
+    **{"corrections": [], "without_roles": [], "forecasts": []},
     **{"zero_sum": False, "figure": None, "best": None, "step_s": None, "clock": []},
 }
 """Summary of a run that cannot be read."""
@@ -64,7 +65,8 @@ def summarize_run(
     conservation: dict[str, list[tuple[int, float]]] = defaultdict(list)
     history: dict[str, list[tuple[int, float]]] = defaultdict(list)
     newest: deque[Row] = deque(maxlen=WINDOW_STEPS)
-    best, corrections = BestEvaluationTracker(evaluation), dict[str, RoleCorrections]()
+    best = BestEvaluationTracker(evaluation)
+    corrections, forecasts = dict[str, RoleCorrections](), dict[str, ForecastQuality]()
     # [step, tokens so far, seconds so far], for curves by tokens or by time.
     clock: list[list[float]] = []
     for row in run_folder.rows():
@@ -74,6 +76,7 @@ def summarize_run(
         newest.append(row)
         best.update(row["step"], row)
         corrections |= role_corrections(row)
+        forecasts |= forecast_qualities(row)
         names |= dict.fromkeys(row)
         for name, value in row.items():
             if name.startswith(_SUMS) and isfinite(value):
@@ -94,6 +97,7 @@ def summarize_run(
         "metrics": list(names),
         "corrections": list(map(asdict, corrections.values())),
         "without_roles": list(map(asdict, measures_without_roles(run_folder.path, corrections.values()))),
+        "forecasts": list(map(asdict, forecasts.values())),
         "zero_sum": is_zero_sum(history),
         "figure": asdict(figure) if figure else None,
         "best": _best_checkpoint_json(best, run_folder),

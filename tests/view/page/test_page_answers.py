@@ -19,7 +19,7 @@ from marl.view.closing_report import closing_report
 from marl.view.credit_explanation import explain_advantage
 from marl.view.page.page_data import NotFoundError, PageApi
 from marl.view.page.reference_players import render_information_state_if_possible
-from tests.support.recorded_runs import HOSTILE, WORDS, kuhn_run, with_role_worth
+from tests.support.recorded_runs import HOSTILE, WORDS, kuhn_run, with_forecasts, with_role_worth
 
 
 @pytest.fixture(scope="module")
@@ -366,6 +366,20 @@ def test_a_team_shows_what_its_roles_corrected_and_what_it_loses_without_one(
         **{"scope": "eval/", "role": "critic", "measure": "success", "checkpoint": 3, "episodes": 40.0},
         **{"present": 0.5, "absent": 0.375, "worth": 0.125, "low": -0.1, "high": 0.3},
     }
+
+
+def test_a_critics_forecasts_are_shown_with_their_skill_and_their_calibration_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    home = RunFolder(with_forecasts(kuhn_run(tmp_path / "team")))
+    (found,) = answer(PageApi([home.path]), "runs")["runs"][0]["forecasts"]
+    assert found == {
+        **{"scope": "eval/held_out", "name": "verdict", "step": 4, "brier": 0.2, "brier_skill": 0.2},
+        **{"correlation": 0.5, "calibration_error": 0.1, "outcomes": [0.0, None, 0.5, None, 0.75]},
+    }
+    report = closing_report(home, is_finished=True)
+    assert "forecast verdict (held_out): Brier skill -0.040 -> 0.200, correlation 0.500 (step 4)" in report
 
 
 def test_a_measure_of_the_game_that_is_named_like_corrections_is_not_reported_as_those_of_a_role(

@@ -14,7 +14,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from marl.core.types import EpisodeMeasuresAndNewStarts
 from marl.runs.run_folder import RunFolder
 from tests.support.browsed_page import EPISODE, visit
-from tests.support.recorded_runs import kuhn_episode, kuhn_run, with_role_worth
+from tests.support.recorded_runs import kuhn_episode, kuhn_run, with_forecasts, with_role_worth
 from tests.support.served_page import CHROMIUM, serving
 
 pytestmark = [
@@ -225,6 +225,21 @@ def test_segments_of_an_answer_have_borders_and_each_its_credit(page: Page, runs
     advantage = RunFolder(runs[0]).read_credit_of_step(1).turns()["000001.0.2", 0].advantage
     shown = page.locator(".said .segment-credit b").all_text_contents()
     assert list(map(number, shown)) == pytest.approx([advantage, advantage], rel=1e-3)
+
+
+@pytest.mark.parametrize("context", [{"viewport": {"width": 390, "height": 844}}], indirect=True, ids=["390"])
+def test_a_forecast_is_shown_with_its_skill_and_its_calibration_curve(
+    context: BrowserContext, runs: list[Path], tmp_path: Path
+) -> None:
+    team = with_forecasts(shutil.copytree(runs[1], tmp_path / "team"))
+    with serving([team]) as server:
+        page = context.new_page()
+        page.goto(server.url)
+        row = page.get_by_role("region", name="quality of forecasts").get_by_role("row").filter(has_text="verdict")
+        expect(row).to_contain_text("+0.2+0.50.1")
+        curve = row.get_by_role("img", name="calibration curve of verdict, mean outcome by forecast: 0.1: 0, 0.5: 0.5")
+        expect(curve.locator("circle")).to_have_count(3)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.parametrize("context", [{"viewport": {"width": 390, "height": 844}}], indirect=True, ids=["390"])

@@ -5,6 +5,7 @@ import { spelled } from "./text.js";
 import { Chart } from "./chart.js";
 import { AXES, axis, SMOOTHINGS } from "./curves.js";
 import { Cards } from "./cards.js";
+import { Forecasts } from "./forecasts.js";
 import { RoleWorth } from "./role_worth.js";
 import { LearnedInstructions } from "./instructions.js";
 import { GOALS } from "./run_state.js";
@@ -104,5 +105,5 @@ function Ledger({ runs }) {
 
 export function OverviewPage({ runs, status, query, change, version, theme }) {
   return html`<${Cards} runs=${runs} status=${status} /><${Curves} runs=${runs} query=${query} change=${change} version=${version} theme=${theme} />
-    <${Comparison} runs=${runs} query=${query} change=${change} version=${version} /><${RoleWorth} runs=${runs} /><${LearnedInstructions} runs=${runs} version=${version} /><${Ledger} runs=${runs} />`;
+    <${Comparison} runs=${runs} query=${query} change=${change} version=${version} /><${RoleWorth} runs=${runs} /><${Forecasts} runs=${runs} /><${LearnedInstructions} runs=${runs} version=${version} /><${Ledger} runs=${runs} />`;
 }

@@ -71,6 +71,7 @@ def closing_report(
     lines += _correction_lines(rows)
     lines += _forecast_lines(rows)
     lines += _role_report_lines(rows)
+    lines += _teacher_lines(rows)
     lines += _credit_diagnostic_lines(rows, credited_roles)
     best = BestEvaluationTracker.from_rows(evaluation_settings or EvaluationSettings(), rows)
     # With a single evaluation there is no best step to name.
@@ -188,6 +189,15 @@ def _role_report_lines(rows: Sequence[Row]) -> Iterator[str]:
                 words = _ROLE_FIGURES.get(figure) or f"paid for {figure.removeprefix('reward/')}"
                 changes.append(f"{words} {first:.3g}" + (f" -> {end:.3g}" if later else ""))
         yield f"role {role}: {', '.join(changes)}"
+
+
+def _teacher_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each policy with a teacher: the divergence at the first update and at the end."""
+    for name in sorted(set(chain.from_iterable(rows))):
+        if name.startswith("policy/") and name.endswith("/kl_teacher"):
+            first, *later = metric_values(rows, name)
+            end = f" -> {_mean_over_last_tenth(rows, name):.3g}" if later else ""
+            yield f"policy {name.split('/')[1]}: divergence from its teacher {first:.3g}{end} nats a token"
 
 
 def _credit_diagnostic_lines(rows: Sequence[Row], credited_roles: Collection[str] | None) -> Iterator[str]:

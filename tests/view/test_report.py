@@ -153,3 +153,10 @@ def test_credit_that_pays_for_going_on_is_a_warning(tmp_path: Path, t: float, wo
     report = closing_report(written(tmp_path, {}, credited(zero=0.0, stopping_bias_t=t)), is_finished=True)
     assert f"WARNING role solver: stopping bias t {t:.3g}: of two turns that earned the same" in report
     assert f"the agent went on is credited {word}\n" in report
+
+
+def test_a_student_is_reported_with_its_divergence_from_its_teacher(tmp_path: Path) -> None:
+    name = "policy/actor/kl_teacher"
+    report = closing_report(written(tmp_path, {}, {name: 0.5}, {name: 0.25}, {name: 0.0125}), is_finished=True)
+    assert "policy actor: divergence from its teacher 0.5 -> 0.0125 nats a token" in report
+    assert "nats a token" in closing_report(written(tmp_path, {}, {name: 0.5}), is_finished=True)

@@ -11,7 +11,9 @@ from marl.evaluation.dry_run import DryRun, count_turns_of_roles
 from marl.evaluation.held_out import summarize_episodes
 from marl.evaluation.replay_check import replay_errors
 from marl.models.tiny import Tiny
+from marl.protocols import ModelConfig
 from marl.protocols.programs import parse_program_answer
+from marl.scenario.teacher_checks import vocabulary_problem
 
 _REWARDS_FORM = "rewards: {ROLE: {NAME: EXPRESSION}}"
 
@@ -21,8 +23,8 @@ def scenario_errors(dry_run: DryRun) -> Iterator[str]:
     # A role that may answer with any text needs example answers, for random play and for warm-up.
     for role in sorted(dry_run.free_text_roles):
         policy = dry_run.scenario.policies[dry_run.scenario.roles[role].policy]
-        base = policy.model and (policy.model.shared_base() or policy.model)
-        if isinstance(base, Tiny) and (base.warm_up or base.vocabulary == "words"):
+        base = _tiny_base(policy.model)
+        if base and (base.warm_up or base.vocabulary == "words"):
             reason = "its tiny model learns words and answers from random play"
         elif isinstance(policy.engine, ScriptedConfig):
             reason = f"engine {policy.engine.kind!r} plays"
@@ -50,12 +52,38 @@ def scenario_errors(dry_run: DryRun) -> Iterator[str]:
                     f"policies.{name}.learner.minibatches: {minibatches}, but an update has about {samples} "
                     f"samples: {episode_count} episodes with up to {turns_per_episode} turns each"
                 )
+    yield from _teacher_vocabulary_errors(dry_run)
     yield from dry_run.chat_template_errors
     yield from dry_run.rejected_gold_errors
     if dry_run.unfinished_requests is None:
         yield from replay_errors(dry_run.scenario)
     yield from _token_limit_errors(dry_run)
     yield from _constant_reward_errors(dry_run)
+
+
+def _teacher_vocabulary_errors(dry_run: DryRun) -> Iterator[str]:
+    """Yield an error for each teacher that is known to have another vocabulary than its student."""
+    for name, policy in dry_run.scenario.policies.items():
+        for field, teacher in policy.learner.taught_by.items() if policy.learner else ():
+            path, facts = f"policies.{name}.learner.{field}", dry_run.model_facts
+            own, taught = facts.get(name), facts.get(teacher)
+            tiny = [_tiny_base(dry_run.scenario.policies[each].model) for each in (name, teacher)]
+            if tiny[0] and tiny[1] and tiny[0].vocabulary != tiny[1].vocabulary:
+                yield (
+                    f"{path}: {teacher!r} has a vocabulary of {tiny[1].vocabulary}, {name!r} of {tiny[0].vocabulary}, "
+                    "but the two are compared token by token; give both the same"
+                )
+                continue
+            if not own or not taught or not own.vocabulary or not taught.vocabulary:
+                continue  # compared when the models are made
+            if problem := vocabulary_problem(name, teacher, own.vocabulary(), taught.vocabulary()):
+                yield f"{path}: {problem}"
+
+
+def _tiny_base(model: ModelConfig | None) -> Tiny | None:
+    """Return the tiny model that `model` is or adapts, or None."""
+    base = model and (model.shared_base() or model)
+    return base if isinstance(base, Tiny) else None
 
 
 def _causes_of_failed_programs(dry_run: DryRun) -> dict[str, str]:

@@ -58,6 +58,8 @@ class ModelFacts:
     """Function that counts a request's prompt tokens, and raises ValueError if the chat template refuses the prompt."""
     tool_continuation_fault: Callable[[], str] | None = None
     """Function that returns the reason why a prompt cannot continue an answer with a tool call, or ""."""
+    vocabulary: Callable[[], Mapping[str, int]] | None = None
+    """Function that returns token -> id. None also for tiny models, whose words are known when they are made."""
 
 
 def known_model_facts(
@@ -96,6 +98,7 @@ def known_model_facts(
         context=context if isinstance(context, int) else None,
         count_prompt_tokens=chat and (lambda request: len(chat.prompt(request).ids)),
         tool_continuation_fault=chat and partial(_tool_continuation_fault, chat),
+        vocabulary=chat and chat.tokenizer.get_vocab,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from marl.core.config import choices_hint
@@ -33,6 +33,22 @@ def teacher_errors(scenario: Scenario) -> Iterator[str]:
         roles = [role for role, settings in scenario.roles.items() if settings.policy == name and settings.trainable]
         for error in policy.learner.role_conflicts(roles):
             yield f"{path}.{error}"
+
+
+def vocabulary_problem(student: str, teacher: str, own: Mapping[str, int], taught: Mapping[str, int]) -> str:
+    """Return the reason why policy `teacher` cannot teach policy `student`, or "" if their vocabularies are equal.
+
+    `own` and `taught` map the tokens of the student and of the teacher to their ids.
+    """
+    if own == taught:
+        return ""
+    token = min(token for token in own.keys() | taught.keys() if own.get(token) != taught.get(token))
+    ids = f"{own.get(token, 'missing')} for {student!r} and {taught.get(token, 'missing')} for {teacher!r}"
+    return (
+        f"{teacher!r} has another vocabulary ({len(taught)} tokens, {student!r} has {len(own)}; the id of {token!r} is "
+        f"{ids}), but the two are compared token by token; choose a teacher with the student's tokenizer (tiny models: "
+        "vocabulary: bytes, or equal words)"
+    )
 
 
 def _problem_of_teacher(scenario: Scenario, student: str, teacher: str) -> str:

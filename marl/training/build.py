@@ -23,7 +23,7 @@ from marl.runs.populations import require_populations
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import PolicyConfig, Scenario
-from marl.scenario.teacher_checks import students_by_teacher
+from marl.scenario.teacher_checks import students_by_teacher, vocabulary_problem
 from marl.training.loop import TrainingLoop
 from marl.training.placement import LocalPlacement, Placement, set_torch_threads
 from marl.training.run import Run
@@ -122,16 +122,9 @@ def check_teacher_vocabularies(scenario: Scenario) -> None:
             teacher_source = sources[teacher]
             if source is None or teacher_source is None:
                 continue
-            own, taught = source.tokenizer().get_vocab(), teacher_source.tokenizer().get_vocab()
-            if own == taught:
-                continue
-            token = min(token for token in own.keys() | taught.keys() if own.get(token) != taught.get(token))
-            ids = f"{own.get(token, 'missing')} for {name!r} and {taught.get(token, 'missing')} for {teacher!r}"
-            raise ValueError(
-                f"policies.{name}.learner.{field}: {teacher!r} has another vocabulary ({len(taught)} tokens, {name!r} "
-                f"has {len(own)}; the id of {token!r} is {ids}), but the two are compared token by token; choose a "
-                "teacher with the student's tokenizer (tiny models: vocabulary: bytes, or equal words)"
-            )
+            vocabularies = source.tokenizer().get_vocab(), teacher_source.tokenizer().get_vocab()
+            if problem := vocabulary_problem(name, teacher, *vocabularies):
+                raise ValueError(f"policies.{name}.learner.{field}: {problem}")
 
 
 def _prepare_language_model(scenario: Scenario, warmed_up: bool, policy: str) -> ModelSource:

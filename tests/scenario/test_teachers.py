@@ -9,7 +9,9 @@ import torch
 
 import marl
 from marl.evaluation.dry_run import play_dry_run
+from marl.evaluation.dry_run_findings import scenario_errors
 from marl.memory.estimate import estimate_memory, measure_model_sizes_and_workloads
+from marl.models.tiny import Tiny
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
@@ -89,6 +91,20 @@ def test_a_teacher_with_another_vocabulary_is_refused_before_a_tiny_model_is_war
     given["policies"]["student"]["model"] = TINY | {"warm_up": {"steps": 1000}}
     with pytest.raises(ValueError, match=r"student.learner.teacher: 'large' has another vocabulary"):
         build(validate(given))
+
+
+def test_the_check_of_a_scenario_names_a_teacher_with_another_vocabulary(tmp_path):
+    words = validate(data(student("large"), large={"model": {**TINY, "vocabulary": "words"}}))
+    [error] = [error for error in scenario_errors(play_dry_run(words)) if "vocabulary" in error]
+    assert error.startswith("policies.student.learner.teacher: 'large' has a vocabulary of words, 'student' of bytes")
+    folders: dict[str, str] = {}
+    for name, texts in (("mine", ["alpha"]), ("other", ["alpha", "beta"])):
+        folders[name] = str(Tiny(hidden=16, words=tuple(texts)).cached_folder(()))
+    given = data(student("large"), large={"model": {"kind": "pretrained", "path": folders["other"]}})
+    given["policies"]["student"]["model"] = {"kind": "pretrained", "path": folders["mine"]}
+    [error] = [error for error in scenario_errors(play_dry_run(validate(given))) if "vocabulary" in error]
+    assert "'large' has another vocabulary (6 tokens, 'student' has 5; the id of 'beta' is missing for" in error
+    assert not [error for error in scenario_errors(play_dry_run(validate(data(student("large"))))) if "voc" in error]
 
 
 def test_a_run_is_taught_by_a_policy_for_each_role_and_builds_no_engine_for_them(tmp_path):

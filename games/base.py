@@ -236,8 +236,10 @@ class TextGame(RenderedGame):
         return self._observation_and_action_spaces_by_agent[agent][1]
 
     def observe(self, agent: str) -> Observation:
-        text, moves = self.describe_observation(agent), self._shown_moves(self.all_actions)
-        observation: Observation = {"text": self.disguise.text(text) if self.disguise else text}
+        text, moves = self.describe_observation(agent), self.all_actions
+        if self.disguise:
+            text, moves = self.disguise.text(text), self._shown_moves(moves)
+        observation: Observation = {"text": text}
         if moves is not None:
             info = self.infos.get(agent)
             observation["action_mask"] = _legal_move_mask(moves, (info and info["legal"]) or ()).copy()
@@ -377,12 +379,12 @@ class TextGame(RenderedGame):
 
         `illegal_move_count` is the number of illegal moves in this turn.
         """
-        self.agent_selection = agent
-        self._attempt = illegal_move_count
+        self.agent_selection, self._attempt = agent, illegal_move_count
         self._legal = self.legal_actions(agent)
         self.infos = {name: {} for name in self.agents}
         together = self.agents_asked_together(agent)
         for member in together:
+            examples = self.example_actions(member)
             info: Info = {
                 "legal": self._shown_moves(self._legal if member == agent else self.legal_actions(member)),
                 "hears": self.heard_agents(member),
@@ -391,7 +393,7 @@ class TextGame(RenderedGame):
                 "attempt": illegal_move_count,
                 "problem": self.problem_key(),
                 "stage": self.stage_name,
-                "examples": self._shown_moves(self.example_actions(member)) or (),
+                "examples": (self._shown_moves(examples) or ()) if examples else (),
                 "rules": self.disguise.rules if self.disguise else self.rules,
                 "gates": self.step_indices_that_decided_turn(member),
             }

@@ -206,21 +206,20 @@ class RoleRequestBuilder:
         """
         info, observation, state = context.info, context.observation["text"], context.info["state"]
         continues, segment_offsets = (), ()
-        if self.prompts_have_earlier_turns(role_name) or type(observation) is not str:
+        # Small games repeat the same few situations, so most turns find the parts of their request in the cache.
+        parts, key = None, None
+        if type(observation) is str:
+            instructions, rules = self.instructions.get(role_name), info.get("rules")
+            key = (role_name, instructions, context.agent, observation, info["legal"], info["attempt"], rules)
+            parts = self._parts.get(key)
+        if parts is None:
             role = self.current_role(role_name).role_for_request(seed)
             parts = self._make_request_parts(role_name, role, context)
             continues, segment_offsets = role.continued_ids(context), role.offsets_of_read_segments(context)
-        else:
-            # Small games repeat the same few situations, so most turns find the parts of their request in the cache.
-            instructions, rules = self.instructions.get(role_name), info.get("rules")
-            key = (role_name, instructions, context.agent, observation, info["legal"], info["attempt"], rules)
-            cached = self._parts.get(key)
-            if cached is None:
+            if key and not self.prompts_have_earlier_turns(role_name):
                 if len(self._parts) >= _MAX_CACHED_PROMPTS:
                     self._parts.clear()
-                cached = self._make_request_parts(role_name, self.current_role(role_name), context)
-                self._parts[key] = cached
-            parts = cached
+                self._parts[key] = parts
         moves = info.get("examples")
         # Every turn makes a request. With names, Python would take twice as long to pass the arguments.
         return Request(

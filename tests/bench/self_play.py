@@ -6,8 +6,8 @@
 of a step's wall time (medians of the `time/` metrics; `rest` lies between two steps' clocks). `around` is CPU time that
 is neither engine (`submit`, `step`, `load_weights`) nor learner (`update`), per turn: games, roles, graph, credit,
 batching and metrics. `around_parts` divides it: `play` (deals, games, roles, prompts, graph), `credit`, `samples`,
-`metrics` (their computation, `metrics.jsonl`, event files, alarms), `collect` (garbage collection), and `rest` (mostly
-the freeing of the step's records).
+`metrics` (their computation, `metrics.jsonl`, event files, alarms), `freeing` (of the step's records), `collect`
+(garbage collection), and `rest`.
 
 `gain` compares the first `--few` steps after the warm-up with those of runs that compute twice, on the same seed, in
 CPU time unless it says wall: `rows_apart` has `learner.merge: false`, and keeps the learner from seeing that two rows
@@ -147,7 +147,7 @@ class Watch:
     def step(self, done: int, metrics: Metrics) -> None:
         self.rows.append(metrics)
         clock = {"wall": time.perf_counter(), "cpu": time.process_time()}
-        self.clocks.append(clock | {part: SPENT[part] for part in ("engine", "learner", "loading", *PARTS)})
+        self.clocks.append(clock | {part: SPENT[part] for part in ("engine", "learner", "loading", "freeing", *PARTS)})
 
     def seconds(self, clock: str, first: int, last: int) -> float:
         """Of steps [first, last)."""
@@ -180,6 +180,41 @@ def clock_parts() -> None:
     for part, functions in PARTS.items():
         for owner, name in functions:
             setattr(owner, name, clocked(part, getattr(owner, name)))
+    began: list[float] = []
+
+    def begin_after(method: Callable[P, R]) -> Callable[P, R]:
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            result = method(*args, **kwargs)
+            began.append(time.process_time())
+            return result
+
+        return timed
+
+    def end() -> None:
+        if began:
+            SPENT["freeing"] += time.process_time() - began.pop()  # type: ignore[assignment]
+
+    def end_before(method: Callable[P, R]) -> Callable[P, R]:
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            end()
+            return method(*args, **kwargs)
+
+        return timed
+
+    def end_after(method: Callable[P, R]) -> Callable[P, R]:
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            result = method(*args, **kwargs)
+            end()
+            return result
+
+        return timed
+
+    # The loop deletes credit and samples between publication and alarms, and episodes when a step returns.
+    loop_class: Any = TrainingLoop
+    loop_class._publish_once = begin_after(loop_class._publish_once)
+    loop_class._report_alarms = begin_after(loop_class._report_alarms)
+    loop_class.step = end_after(loop_class.step)
+    setattr(AlarmMonitor, "__call__", end_before(AlarmMonitor.__call__))  # noqa: B010 (a method, not an attribute)
 
 
 def run(steps: int, seed: int, variant: str) -> Watch:
@@ -221,7 +256,7 @@ def parts_per_turn(watches: list[Watch], first: int, last: int) -> dict[str, flo
     """CPU microseconds a turn of each part around engine and learner, medians over runs."""
     figures: dict[str, list[float]] = {}
     for watch in watches:
-        spent = {part: watch.seconds(part, first, last) for part in PARTS}
+        spent = {part: watch.seconds(part, first, last) for part in (*PARTS, "freeing")}
         spent["play"] -= watch.seconds("engine", first, last)
         model = sum(watch.seconds(part, first, last) for part in ("engine", "learner", "loading"))
         spent["rest"] = watch.seconds("cpu", first, last) - model - sum(spent.values())

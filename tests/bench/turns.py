@@ -3,7 +3,8 @@
     python tests/bench/turns.py [RUN] [--out FILE] [--steps 20] [--turns 100000]
 
 `kuhn`: CPU microseconds per turn of 256 episodes a step, played by an engine that answers at once; the engine's own
-time is subtracted. `linear`: the same of play + record + outcome + flow + collect, at a tenth of `--turns` and at all
+time is subtracted. `calls`: calls of Python's and of C functions per turn in such a step, a count without noise.
+`linear`: the same of play + record + outcome + flow + collect, at a tenth of `--turns` and at all
 of them, in one long episode and in episodes of 10 turns; the ratio of the two is 1 if time is linear. With the folder
 of a real run, also the share of its steps that this cost makes up.
 """
@@ -14,12 +15,16 @@ import gc
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 from _bench import parser, report
 
@@ -39,6 +44,7 @@ from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import CreditConfig
 from marl.training.samples import collect_samples
 
+R = TypeVar("R")
 AGENTS = ("player_0", "player_1")
 ROLES = {"player": PlayerRole(policy="actor")}
 
@@ -117,10 +123,9 @@ def kuhn(steps: int) -> dict[str, float]:
     engine = Instant()
     laid = table(KuhnPokerConfig(), engine)
     judge = CreditStage(CreditConfig.model_validate({"baseline": {"kind": "group", "std": False}}))
-    seats: dict[str, str] = dict.fromkeys(AGENTS, "player")
     stages: dict[str, list[float]] = {"play": [], "judge": [], "collect": [], "summarize": [], "free": []}
     for step in range(steps + 1):
-        deals = [Deal(f"{step}.{i}", f"{step}.{i // 2}", hash_to_seed(step, i // 2), seats) for i in range(256)]
+        deals = _kuhn_deals(step)
         engine.seconds = 0.0
         marks = [time.process_time()]
         trajectories = laid.play(deals)
@@ -142,6 +147,44 @@ def kuhn(steps: int) -> dict[str, float]:
     medians = {name: round(statistics.median(values[1:]), 2) for name, values in stages.items()}
     totals = [sum(step) for step in zip(*stages.values(), strict=True)][1:]
     return medians | {"us_per_turn": round(statistics.median(totals), 2), "worst_us_per_turn": round(max(totals), 2)}
+
+
+def calls_per_turn() -> dict[str, dict[str, float]]:
+    """Calls of functions written in Python and in C in one step of Kuhn, without the engine's own."""
+    laid = table(KuhnPokerConfig(), Instant())
+    judge = CreditStage(CreditConfig.model_validate({"baseline": {"kind": "group", "std": False}}))
+    counts: Counter[str] = Counter()
+    own = Instant.submit.__code__, Instant.step.__code__
+
+    def count_call(frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code not in own:
+            counts[event] += 1
+
+    figures: dict[str, dict[str, float]] = {}
+
+    def counted(stage: str, call: Callable[[], R]) -> R:
+        counts.clear()
+        sys.setprofile(count_call)
+        try:
+            return call()
+        finally:
+            sys.setprofile(None)
+            figures[stage] = {"python": counts["call"], "c": counts["c_call"]}
+
+    trajectories: list[Trajectory] = []
+    for step in range(2):  # the first fills the caches
+        deals = _kuhn_deals(step)
+        trajectories = counted("play", partial(laid.play, deals))
+        judgement = counted("judge", partial(judge, Evidence(trajectories, "kuhn_poker")))
+        counted("collect", partial(collect_samples, trajectories, judgement, ROLES, {}))
+        counted("summarize", partial(summarize_trajectories, trajectories))
+    turns = sum(len(trajectory.turns) for trajectory in trajectories)
+    return {stage: {kind: round(count / turns, 1) for kind, count in kinds.items()} for stage, kinds in figures.items()}
+
+
+def _kuhn_deals(step: int) -> list[Deal]:
+    seats: dict[str, str] = dict.fromkeys(AGENTS, "player")
+    return [Deal(f"{step}.{i}", f"{step}.{i // 2}", hash_to_seed(step, i // 2), seats) for i in range(256)]
 
 
 def chain(turns: int, length: int) -> dict[str, float]:
@@ -216,7 +259,7 @@ def main() -> None:
     options.add_argument("--turns", type=int, default=100_000)
     chosen = options.parse_args()
     tune_garbage_collection(serves_programs=False)  # as runs do
-    figures: dict[str, Any] = {"kuhn": kuhn(chosen.steps), "linear": linear(chosen.turns)}
+    figures: dict[str, Any] = {"kuhn": kuhn(chosen.steps), "calls": calls_per_turn(), "linear": linear(chosen.turns)}
     if chosen.run:
         figures["share_of_step"] = share(chosen.run, figures["kuhn"]["us_per_turn"])
     report(figures, chosen.out, seeds=[0], steps=chosen.steps, episodes_per_step=256, turns=chosen.turns)

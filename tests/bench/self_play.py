@@ -6,8 +6,8 @@
 of a step's wall time (medians of the `time/` metrics; `rest` lies between two steps' clocks). `around` is CPU time that
 is neither engine (`submit`, `step`, `load_weights`) nor learner (`update`), per turn: games, roles, graph, credit,
 batching and metrics. `around_parts` divides it: `play` (deals, games, roles, prompts, graph), `credit`, `samples`,
-`metrics` (their computation, `metrics.jsonl`, event files, alarms), `freeing` (of the step's records), `collect`
-(garbage collection), and `rest`.
+`metrics` (their computation, `metrics.jsonl`, event files, alarms), `recording` (one step in a hundred is written to
+files), `freeing` (of the step's records), `collect` (garbage collection), and `rest`.
 
 `gain` compares the first `--few` steps after the warm-up with those of runs that compute twice, on the same seed, in
 CPU time unless it says wall: `rows_apart` has `learner.merge: false`, and keeps the learner from seeing that two rows
@@ -32,11 +32,13 @@ from _bench import ROOT, parser, report, silent, spread
 
 import marl
 from marl.core.types import Metrics, Request, Ticket
+from marl.credit_stage.stage import StepCredit
 from marl.engines.transformers.settings import Transformers
 from marl.experience.rollouts import Rollouts
 from marl.metrics.alarms import AlarmMonitor
 from marl.models.chat_template import Prompt
 from marl.protocols import LearnerBuildArguments, ModelSource
+from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Scenario
 from marl.trainers.policy_gradient.settings import Grpo
 from marl.training import loop
@@ -62,6 +64,12 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (loop, "edited_history_metrics"),
         (AlarmMonitor, "__call__"),
         (TrainingLoop, "_evaluate_and_log"),
+    ],
+    "recording": [
+        (RunFolder, "record_trajectories"),
+        (RunFolder, "record_credit"),
+        (StepCredit, "to_credit_record"),
+        (loop, "with_token_statistics"),
     ],
     "collect": [(loop, "collect_garbage_of_step")],
 }
@@ -258,6 +266,7 @@ def parts_per_turn(watches: list[Watch], first: int, last: int) -> dict[str, flo
     for watch in watches:
         spent = {part: watch.seconds(part, first, last) for part in (*PARTS, "freeing")}
         spent["play"] -= watch.seconds("engine", first, last)
+        spent["freeing"] -= spent["recording"]  # which lies between publication and alarms
         model = sum(watch.seconds(part, first, last) for part in ("engine", "learner", "loading"))
         spent["rest"] = watch.seconds("cpu", first, last) - model - sum(spent.values())
         for part, value in spent.items():

@@ -36,10 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one in N of the tests marked `one_in(N)`, chosen by the commit's hash: N commits cover them on average.
 
-    Without a Git repository, or with the environment variable ALL_LONG_RUNS, all are kept.
+    Without a Git repository, with the environment variable ALL_LONG_RUNS, or if a test is named (FILE::TEST), all are
+    kept: who repeats a failed test must not have it left out at the next commit.
     """
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=False)
-    if head.returncode or os.environ.get("ALL_LONG_RUNS"):
+    is_named = any("::" in argument for argument in config.args)
+    if head.returncode or os.environ.get("ALL_LONG_RUNS") or is_named:
         return
     by_share: defaultdict[int, list[pytest.Item]] = defaultdict(list)
     for item in sorted(items, key=lambda item: item.nodeid):

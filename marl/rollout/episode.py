@@ -353,7 +353,8 @@ class Episode:
         """Create missing pending turns of the agent to move and of agents whose observation is final already."""
         agent = self.game.agent_selection
         with self._guard:
-            for reader in self.game.infos[agent]["together"] or (agent,):
+            # A game of a user may leave the agent out, who would then never be asked.
+            for reader in (agent, *self.game.infos[agent]["together"]):
                 if reader not in self._open:
                     self._open[reader] = self._make_pending_turn(reader)
 

@@ -366,7 +366,7 @@ class TextGame(RenderedGame):
         return None
 
     def illegal_move_outcome(self) -> IllegalMoveOutcome:
-        """Return the payments and replacement moves that would follow an illegal move now."""
+        """Return what an illegal move would lead to now: payments, and the moves from which one is drawn instead."""
         if self._attempt < self.illegal.retry or self.illegal.then == "forfeit":
             return IllegalMoveOutcome()
         payments = self._illegal_move_rewards(self.agent_selection) if self.illegal.then == "penalty" else {}

@@ -250,7 +250,7 @@ class BaseRole(RoleConfig):
         return source
 
     def setting_value_in_templates(self, setting_name: str) -> Hashable:
-        """Return the value of the setting `setting_name` in templates."""
+        """Return the value of the setting `setting_name` that templates see. Subclasses may show another one."""
         return getattr(self, setting_name)
 
     @property

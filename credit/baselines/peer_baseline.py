@@ -158,7 +158,7 @@ class PeerGrouping:
     def _turn_lengths_by_group_and_unit(
         self, evidence: Evidence, earned: Credit
     ) -> list[Collection[dict[TurnId, int]]]:
-        """Return (turn id -> number of completion tokens) for each unit of each group of credited turns."""
+        """Return the credited turns by group and, in a group, by unit: turn id -> number of completion tokens."""
         groups: dict[Hashable, dict[Hashable, dict[TurnId, int]]] = defaultdict(partial(defaultdict, dict))
         group_key, unit_key = self.group, self.unit
         for trajectory, turn in credited_turns_with_episodes(evidence, earned):

@@ -15,7 +15,7 @@ def hash_to_seed(*parts: object) -> int:
 
 
 def hash_text_to_seed(text: str) -> int:
-    """Return the 64-bit seed of parts that were joined by slashes to `text` already."""
+    """Return a 64-bit seed that depends on `text` alone: `hash_to_seed(1, "a")` is `hash_text_to_seed("1/a")`."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

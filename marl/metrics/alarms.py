@@ -313,8 +313,10 @@ def alarm_summary(kind: str) -> str:
 
 
 def watched_metric(name: str, kind: str) -> str:
-    """Return the metric that an alarm of `kind` on the role or policy `name` watches, or "" if it is a pair or
-    unknown."""
+    """Return the name of the metric that the alarm `kind` of the role or policy `name` watches.
+
+    It is "" for `proxy`, which watches a pair of metrics, and for a kind that does not exist.
+    """
     metric = next((definition.metric for known, definition in _ALARM_DEFINITIONS.items() if known == kind), "")
     return metric.format(name=name) if "/" in metric or not metric else f"role/{name}/{metric}"
 

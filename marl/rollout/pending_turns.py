@@ -197,7 +197,7 @@ class _Part(NamedTuple):
 
     @classmethod
     def own(cls, message: Message, source: TurnId) -> _Part:
-        """Return a part whose whole message was made from the agent's own turn `source`."""
+        """Return a part with one span: all of `message` comes from the turn `source`, which the agent took itself."""
         return cls(message, ((source, "self", 0, len(message.content)),))
 
 

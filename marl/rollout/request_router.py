@@ -176,7 +176,10 @@ class RequestRouter:
             self._deliver_answers(answers)
 
     def _deliver_answers(self, answers: Iterable[tuple[Ticket, Answer]]) -> None:
-        """Deliver each answer whose request is open, after failed answers were recorded."""
+        """Pass each answer to the episode or program that asked for it; answers to cancelled requests are dropped.
+
+        Before that, `failures` counts failed answers, and all answers of engines with worker processes.
+        """
         workers = [key for key, engine in self._engines.items() if isinstance(engine, WorkerProcessEngine)]
         for ticket, answer in answers:
             # A request may be gone: an earlier answer may have ended its episode, which cancels its requests.

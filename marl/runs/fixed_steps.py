@@ -33,7 +33,10 @@ def with_fixed_steps(scenario: Scenario, recorded: Scenario | None) -> Scenario:
 
 
 def _with_fixed_steps(settings: C, recorded: object) -> C:
-    """Return `settings` with the steps of all nested references to other runs' policies, or `settings` itself."""
+    """Return a copy of `settings` in which every reference to another run's policy names a checkpoint by its number.
+
+    Return `settings` itself if all do already. `recorded` is the same part of the recorded scenario, if there is one.
+    """
     update: dict[str, object] = {}
     for field, value in settings:
         of_recorded = dict(recorded).get(field) if isinstance(recorded, Config) else None

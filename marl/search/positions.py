@@ -150,7 +150,7 @@ class SearchPosition:
         return self._children[move]
 
     def copy(self) -> SearchPosition:
-        """Return a copy that `play` may change. No policy can be asked at the copy."""
+        """Return a copy, which `play` changes alone. It has no episode, so policies cannot be asked there."""
         return SearchPosition(self.game.copy(), self.returns)
 
     def play(self, move: str) -> None:

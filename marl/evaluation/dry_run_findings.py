@@ -62,8 +62,13 @@ def scenario_errors(dry_run: DryRun) -> Iterator[str]:
 
 
 def _teacher_vocabulary_errors(dry_run: DryRun) -> Iterator[str]:
-    """Yield an error for each teacher that is known to have another vocabulary than its student."""
+    """Yield an error for each teacher that is known to have another vocabulary than its student, and for each setting
+    of a student that does not fit its vocabulary."""
     for name, policy in dry_run.scenario.policies.items():
+        known = dry_run.model_facts.get(name)
+        if policy.learner and policy.learner.taught_by and known and known.vocabulary:
+            for error in policy.learner.vocabulary_conflicts(len(known.vocabulary())):
+                yield f"policies.{name}.learner.{error}"
         for field, teacher in policy.learner.taught_by.items() if policy.learner else ():
             path, facts = f"policies.{name}.learner.{field}", dry_run.model_facts
             own, taught = facts.get(name), facts.get(teacher)

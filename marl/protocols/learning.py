@@ -211,6 +211,14 @@ class LearnerConfig(PluginConfig):
         return True
 
     @property
+    def learns_from_zero_advantages_by(self) -> tuple[str, ...]:
+        """Return the names of the settings by which turns of advantage 0 are trained on, too, such as a KL anchor.
+
+        Empty (the default) if such turns do not change the weights.
+        """
+        return ()
+
+    @property
     def has_several_optimizer_steps(self) -> bool:
         """True if an update takes several optimizer steps and measures how far they move the policy (`kl_update`)."""
         return False
@@ -228,6 +236,11 @@ class LearnerConfig(PluginConfig):
     def role_conflicts(self, roles: Collection[str]) -> Iterable[str]:
         """Return an error message, with its field first, for each setting that does not fit the `roles` whose turns
         the learner trains on."""
+        return ()
+
+    def vocabulary_conflicts(self, size: int) -> Iterable[str]:
+        """Return an error message, with its field first, for each setting that does not fit a vocabulary of `size`
+        tokens."""
         return ()
 
     def supports(self, sampling: Sampling) -> bool:

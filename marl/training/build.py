@@ -105,11 +105,11 @@ def seatings_of_policies(scenario: Scenario, policies: Collection[str]) -> list[
 
 
 def check_teacher_vocabularies(scenario: Scenario) -> None:
-    """Check that every teacher has the tokens of its students, with the same ids. Only tokenizers are loaded, and no
-    tiny model is warmed up.
+    """Check that every teacher has the tokens of its students, with the same ids, and that the students' settings fit
+    this vocabulary. Only tokenizers are loaded, and no tiny model is warmed up.
 
     Raises:
-        ValueError: if two vocabularies differ; the message names field, policies and a token.
+        ValueError: if two vocabularies differ, or a setting does not fit; the message names the field.
     """
     compared: set[str] = set()
     for teacher, students in students_by_teacher(scenario).items():
@@ -125,6 +125,8 @@ def check_teacher_vocabularies(scenario: Scenario) -> None:
             vocabularies = source.tokenizer().get_vocab(), teacher_source.tokenizer().get_vocab()
             if problem := vocabulary_problem(name, teacher, *vocabularies):
                 raise ValueError(f"policies.{name}.learner.{field}: {problem}")
+            for error in policy.learner.vocabulary_conflicts(len(vocabularies[0])) if policy.learner else ():
+                raise ValueError(f"policies.{name}.learner.{error}")
 
 
 def _prepare_language_model(scenario: Scenario, warmed_up: bool, policy: str) -> ModelSource:

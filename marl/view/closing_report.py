@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from marl.evaluation.evaluate import MIN_LEGAL_MASS, is_computed_from_move_probabilities
 from marl.metrics.alarms import alarm_subject, is_alarm_metric
 from marl.metrics.trajectory_metrics import held_out_metric_names, metric_names_in_all_games
+from marl.protocols import LearnerConfig
 from marl.runs.best_checkpoint import BestEvaluationTracker
 from marl.runs.checkpoint import intact_checkpoint_steps
 from marl.runs.run_folder import RunFolder
@@ -42,12 +43,12 @@ def closing_report(
     run_folder: RunFolder,
     is_finished: bool,
     evaluation_settings: EvaluationSettings | None = None,
-    credited_roles: Collection[str] | None = None,
+    credited_roles: Mapping[str, LearnerConfig] | None = None,
 ) -> str:
     """Return the report of a run: the main metric's curve, metrics, roles, credit, the best checkpoint and alarms.
 
     Each metric is shown at the first step and at the end (mean over the last tenth of the steps). `credited_roles`:
-    roles that learn from credit, whose credit is shown (default: all roles with credit).
+    role that learns from credit -> its learner; their credit is shown (default: that of all roles with credit).
     """
     rows = list(run_folder.rows())
     titles = title_by_evaluation_metric(chain.from_iterable(rows))
@@ -200,8 +201,8 @@ def _teacher_lines(rows: Sequence[Row]) -> Iterator[str]:
             yield f"policy {name.split('/')[1]}: divergence from its teacher {first:.3g}{end} nats a token"
 
 
-def _credit_diagnostic_lines(rows: Sequence[Row], credited_roles: Collection[str] | None) -> Iterator[str]:
-    """Yield each role's share of turns without effect at the end, and a warning for each bad credit diagnostic."""
+def _credit_diagnostic_lines(rows: Sequence[Row], credited_roles: Mapping[str, LearnerConfig] | None) -> Iterator[str]:
+    """Yield each role's share of turns of advantage 0 at the end, and a warning for each bad credit diagnostic."""
     scopes: set[str] = set()
     for name in set(chain.from_iterable(rows)):
         if name.startswith(("credit/", "game/")) and name.endswith("/zero"):
@@ -210,10 +211,12 @@ def _credit_diagnostic_lines(rows: Sequence[Row], credited_roles: Collection[str
         *game, _, role = scope.removeprefix("game/").split("/")
         if credited_roles is not None and role not in credited_roles:
             continue
+        other_terms = credited_roles[role].learns_from_zero_advantages_by if credited_roles else ()
+        effect = f"taught only through {', '.join(other_terms)}" if other_terms else "taught nothing"
         role += f" in game {game[0]}" if game else ""
         zero = _mean_over_last_tenth(rows, f"{scope}/zero")
         if zero is not None:
-            yield f"credit of role {role}: {zero:.0%} of its turns got advantage 0 and taught nothing"
+            yield f"credit of role {role}: {zero:.0%} of its turns got advantage 0 and {effect}"
         conservation = _mean_over_last_tenth(rows, f"{scope}/conservation")
         if conservation is not None and (warning := conservation_warning(role, conservation)):
             yield f"WARNING {warning}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from marl.evaluation.dry_run import play_dry_run
 from marl.evaluation.dry_run_findings import scenario_errors
 from marl.memory.estimate import estimate_memory, measure_model_sizes_and_workloads
 from marl.models.tiny import Tiny
+from marl.models.tiny_build import make_tiny_tokenizer
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
-from marl.training.build import build
+from marl.training.build import build, check_teacher_vocabularies
 from marl.training.loop import TrainingLoop
 
 TINY: dict[str, Any] = {"kind": "tiny", "hidden": 16, "layers": 1, "vocabulary": "bytes"}
@@ -91,6 +93,31 @@ def test_a_teacher_with_another_vocabulary_is_refused_before_a_tiny_model_is_war
     given["policies"]["student"]["model"] = TINY | {"warm_up": {"steps": 1000}}
     with pytest.raises(ValueError, match=r"student.learner.teacher: 'large' has another vocabulary"):
         build(validate(given))
+
+
+@pytest.mark.parametrize("kind", ["distillation", "grpo"])
+def test_a_top_k_that_leaves_out_no_token_is_refused_before_weights_are_loaded(monkeypatch, kind):
+    monkeypatch.setattr("marl.models.weights.load_model", lambda _: pytest.fail("weights were loaded"))
+    size = len(make_tiny_tokenizer("bytes"))
+
+    def scenario(top_k: int) -> Any:
+        teacher = {"teacher": "large", "top_k": top_k}
+        learner = {"kind": kind} | (teacher if kind == "distillation" else {"distill": teacher})
+        return validate(data(learner) | {"credit": {"baseline": {"kind": "none"}}})
+
+    field = "top_k" if kind == "distillation" else "distill.top_k"
+    message = f"policies.student.learner.{field}: {size} leaves out none of the vocabulary's {size} tokens"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_teacher_vocabularies(scenario(size))
+    check_teacher_vocabularies(scenario(size - 1))
+
+
+def test_the_check_of_a_scenario_names_a_top_k_that_leaves_out_no_token():
+    folder = str(Tiny(hidden=16, words=("alpha",)).cached_folder(()))
+    given = data(student("large") | {"top_k": 5}, large={"model": {"kind": "pretrained", "path": folder}})
+    given["policies"]["student"]["model"] = {"kind": "pretrained", "path": folder}
+    [error] = [error for error in scenario_errors(play_dry_run(validate(given))) if "top_k" in error]
+    assert error.startswith("policies.student.learner.top_k: 5 leaves out none of the vocabulary's 5 tokens, so it")
 
 
 def test_the_check_of_a_scenario_names_a_teacher_with_another_vocabulary(tmp_path):

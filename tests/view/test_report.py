@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
+from marl.protocols import LearnerConfig
 from marl.runs import checkpoint
 from marl.runs.checkpoint import CheckpointMetadata, CheckpointRetention
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import EvaluationSettings
+from marl.trainers.distillation.options import TeacherTerm
+from marl.trainers.imitation.options import SampleSelection
+from marl.trainers.imitation.settings import Sft
+from marl.trainers.optim.settings import KlAnchor
+from marl.trainers.policy_gradient.settings import Awr, Grpo, Ppo
 from marl.view.closing_report import closing_report
 from marl.view.page.run_json import summarize_run
 
@@ -131,10 +137,28 @@ def test_each_role_that_is_judged_is_told_of_with_how_sound_its_credit_was(tmp_p
 def test_nothing_is_told_of_credit_from_which_no_role_learns(tmp_path: Path) -> None:
     home = written(tmp_path, {}, credited(zero=0.25, conservation=2.0))
     assert "WARNING role solver: its credit is 2 times its reward" in closing_report(home, is_finished=True)
-    assert "role solver" not in closing_report(home, is_finished=True, credited_roles=["critic"])
+    assert "role solver" not in closing_report(home, is_finished=True, credited_roles={"critic": Grpo()})
     assert len(summarize_run(home, EvaluationSettings())["warnings"]) == 1
     assert not summarize_run(home, EvaluationSettings(), credited_roles=["critic"])["warnings"]
-    assert "credit of role solver" in closing_report(home, is_finished=True, credited_roles=["solver"])
+    assert "credit of role solver" in closing_report(home, is_finished=True, credited_roles={"solver": Grpo()})
+
+
+@pytest.mark.parametrize(
+    ("learner", "ending"),
+    [
+        (Grpo(reference=KlAnchor(coefficient=0)), "taught nothing"),
+        (Grpo(distill=TeacherTerm(teacher="t"), magnet=KlAnchor(coefficient=1)), "taught only through distill, magnet"),
+        (Ppo(entropy=0.01), "taught only through entropy, critic"),
+        (Awr(), "taught only through loss, critic"),
+        (Sft(keep=SampleSelection(best=1, by="earned")), "taught only through sft"),
+    ],
+)
+def test_turns_of_advantage_0_are_not_said_to_teach_nothing_where_other_terms_teach_them(
+    tmp_path: Path, learner: LearnerConfig, ending: str
+) -> None:
+    home = written(tmp_path, {}, credited(zero=0.5))
+    report = closing_report(home, is_finished=True, credited_roles={"solver": learner})
+    assert f"credit of role solver: 50% of its turns got advantage 0 and {ending}\n" in report
 
 
 def test_figures_that_were_never_told_are_left_out(tmp_path: Path) -> None:

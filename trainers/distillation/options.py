@@ -51,6 +51,14 @@ class TeacherSettings(Config):
             if role not in roles:
                 yield f"teacher.{role}: no role {role!r} trains this policy; {list_choices(roles, role)}"
 
+    def vocabulary_errors(self, size: int) -> Iterator[str]:
+        """Yield an error, with its field first, if `top_k` is not smaller than a vocabulary of `size` tokens."""
+        if self.top_k is not None and self.top_k >= size:
+            yield (
+                f"top_k: {self.top_k} leaves out none of the vocabulary's {size} tokens, so it would be the whole "
+                f"divergence; choices: 1 to {size - 1}, or none: the whole vocabulary"
+            )
+
 
 class TeacherTerm(TeacherSettings):
     """Term of a loss: `coefficient` times the divergence from a teacher (nats a token)."""
@@ -84,8 +92,16 @@ class TaughtLearnerConfig(GradientLearnerConfig):
         fields = self.distill.teacher_fields if self.distill else {}
         return {f"distill.{field}": policy for field, policy in fields.items()}
 
+    @property
+    def learns_from_zero_advantages_by(self) -> tuple[str, ...]:
+        return ("distill",) if self.distill else ()
+
     def role_conflicts(self, roles: Collection[str]) -> Iterator[str]:
         for error in self.distill.role_errors(roles) if self.distill else ():
+            yield f"distill.{error}"
+
+    def vocabulary_conflicts(self, size: int) -> Iterator[str]:
+        for error in self.distill.vocabulary_errors(size) if self.distill else ():
             yield f"distill.{error}"
 
     @property
@@ -110,6 +126,9 @@ class DistillationOptions(TeacherSettings, GradientLearnerConfig):
 
     def role_conflicts(self, roles: Collection[str]) -> Iterator[str]:
         yield from self.role_errors(roles)
+
+    def vocabulary_conflicts(self, size: int) -> Iterator[str]:
+        yield from self.vocabulary_errors(size)
 
     @property
     def logit_table_count(self) -> float:

@@ -51,6 +51,11 @@ class ImitationOptions(TaughtLearnerConfig):
         return frozenset({"values"} if self.critic else ())
 
     @property
+    def learns_from_zero_advantages_by(self) -> tuple[str, ...]:
+        """The learner itself: turns are imitated, or selected by what they earned, whatever their advantage."""
+        return (self.kind,)
+
+    @property
     def trains_on_advantages(self) -> bool:
         """True if samples are selected by credit, or a critic learns from credit."""
         return self.critic is not None or (self.keep is not None and self.keep.by == "earned")

@@ -13,7 +13,7 @@ from marl.protocols.memory_estimates import MemoryUse, ModelSize, Workload
 from marl.trainers.distillation.options import TaughtLearnerConfig
 from marl.trainers.optim.memory_estimate import ANCHOR_LOGIT_TABLES, anchor_memory
 from marl.trainers.optim.settings import FidelityCheck, KlAnchor
-from marl.trainers.policy_gradient.loss_settings import LOSS_OPTIONS, PpoClipLoss
+from marl.trainers.policy_gradient.loss_settings import LOSS_OPTIONS, AwrLoss, PpoClipLoss
 
 DEFAULT_BOUNDS = {
     "tis": (0.0, 2.0),
@@ -143,6 +143,17 @@ class PolicyGradientOptions(TaughtLearnerConfig):
         """KL anchors that are set, by name."""
         named = {"reference": self.reference, "magnet": self.magnet, "proximal": self.proximal}
         return {name: anchor for name, anchor in named.items() if anchor is not None}
+
+    @property
+    def learns_from_zero_advantages_by(self) -> tuple[str, ...]:
+        """Names of the terms of the loss that do not depend on advantages."""
+        terms = {
+            "loss": isinstance(self.loss, AwrLoss) and self.loss.weight == "exp",
+            "entropy": bool(self.entropy),
+            "entropy_control": self.entropy_control is not None,
+            **{name: anchor.adds_kl_loss_term for name, anchor in self.anchors.items()},
+        }
+        return *super().learns_from_zero_advantages_by, *[name for name, is_used in terms.items() if is_used]
 
     @property
     def has_several_optimizer_steps(self) -> bool:

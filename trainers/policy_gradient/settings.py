@@ -53,6 +53,10 @@ class Ppo(Grpo):
     def required_credit_fields(self) -> frozenset[str]:
         return frozenset({"values"})
 
+    @property
+    def learns_from_zero_advantages_by(self) -> tuple[str, ...]:
+        return *super().learns_from_zero_advantages_by, "critic"
+
     def unmet_requirements(self) -> Iterable[str]:
         yield from super().unmet_requirements()
         yield from self.critic.unmet_requirements()

@@ -49,6 +49,11 @@ class PairwiseLearnerConfig(GradientLearnerConfig):
         return self.by
 
     @property
+    def learns_from_zero_advantages_by(self) -> tuple[str, ...]:
+        """The learner itself: turns are compared by rewards, or by what they earned, without a baseline."""
+        return (self.kind,)
+
+    @property
     def trains_on_advantages(self) -> bool:
         """True if entries are compared by credit; rewards are known without it."""
         return self.ranking_measure == "earned"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import compress
 from math import fsum
 
 from pydantic import PositiveFloat
@@ -44,7 +45,9 @@ class Rnad(AssignConfig):
             for turn in reversed(trajectory.turns):
                 reading, log_ratio = evidence.readings.get(turn.id), 0.0
                 if reading and reading.reference is not None:
-                    log_ratio = fsum(reading.logprobs) - fsum(reading.reference)
+                    # Tokens that the engine imposed were not chosen by the policy, so nothing is paid for them.
+                    mask = [index not in turn.completion.imposed for index in range(len(reading.logprobs))]
+                    log_ratio = fsum(compress(reading.logprobs, mask)) - fsum(compress(reading.reference, mask))
                 payment = self.eta * log_ratio
                 for agent in agents:
                     transferred[agent] += -payment if agent == turn.agent else payment / (len(agents) - 1)

@@ -42,8 +42,8 @@ class WhiteningConfig(BaselineConfig):
     """
 
     unit: Literal["token", "sequence"]
-    """Unit of the mean and the deviation. `token`: each token counts, so long completions weigh more (verl, OpenRLHF);
-    `sequence`: each turn counts once, as one prompt with its completion (ms-swift, TRL)."""
+    """Unit of the mean and the deviation. `token`: each sampled token counts, so long completions weigh more (verl,
+    OpenRLHF); `sequence`: each turn counts once, as one prompt with its completion (ms-swift, TRL)."""
     over: Literal["step", "role"] = "step"
     """Scope of mean and deviation: all turns of the step, as published, or the turns of each role."""
     ddof: Literal[0, 1] = 1
@@ -63,10 +63,13 @@ class WhiteningConfig(BaselineConfig):
             numbers: list[float] = []
             counts: list[int] = []
             for turn in turns.values():
-                advantage, tokens = credit[turn.id], len(turn.completion.token_ids)
+                # Tokens that the engine imposed are in no loss, so they do not count (verl: `response_mask`).
+                advantage, imposed = credit[turn.id], turn.completion.imposed
+                tokens = len(turn.completion.token_ids) - len(imposed)
                 if self.unit == "token" and advantage.tokens:
-                    numbers += advantage.tokens
-                    counts += [1] * len(advantage.tokens)
+                    sampled = [index for index in range(len(advantage.tokens)) if index not in imposed]
+                    numbers += map(advantage.tokens.__getitem__, sampled) if imposed else advantage.tokens
+                    counts += [1] * len(sampled)
                 elif tokens or self.unit == "sequence":
                     numbers.append(advantage.value)
                     counts.append(tokens if self.unit == "token" else 1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from marl.core.statistics import adapted_kl_coefficient
-from marl.core.types import Metrics, Reading, TurnId
+from marl.core.types import Completion, Metrics, Reading, TurnId
 from marl.protocols import Evidence
 from marl.scenario.schema import KlInReward, OverlongPenalty
 
@@ -57,7 +57,7 @@ class TokenPenalties:
         for turn_id, turn in evidence.turns().items():
             if not turn.completion.token_ids:
                 continue
-            by_name, mean_k = self._rewards_by_penalty(len(turn.completion.token_ids), evidence.readings.get(turn_id))
+            by_name, mean_k = self._rewards_by_penalty(turn.completion, evidence.readings.get(turn_id))
             for name, rewards in by_name.items():
                 if any(rewards):
                     sums[name][turn_id] = sum(rewards)
@@ -82,13 +82,23 @@ class TokenPenalties:
                     )
         return token_rewards, sums, metrics
 
-    def _rewards_by_penalty(self, length: int, reading: Reading | None) -> tuple[dict[str, list[float]], float | None]:
-        """Return, for each penalty, the rewards of a turn's `length` tokens; and the mean k_t, or None without one."""
+    def _rewards_by_penalty(
+        self, completion: Completion, reading: Reading | None
+    ) -> tuple[dict[str, list[float]], float | None]:
+        """Return, for each penalty, the rewards of a completion's tokens; and the mean k_t, or None without one.
+
+        Tokens that the engine imposed have no k_t, because the policy did not choose them.
+        """
         by_name: dict[str, list[float]] = {}
         mean_k: float | None = None
+        length = len(completion.token_ids)
         if self._kl and reading and reading.reference is not None:
             k = kl_per_token(reading.logprobs, reading.reference, self._kl)
-            by_name["kl"], mean_k = [-self._coefficient * token_k for token_k in k], _mean(k)
+            for index in completion.imposed:
+                k[index] = 0.0
+            sampled_count = length - len(completion.imposed)
+            mean_k = sum(k) / sampled_count if sampled_count else None
+            by_name["kl"] = [-self._coefficient * token_k for token_k in k]
         if overlong := self._overlong:
             penalty = soft_overlong_penalty(length, overlong.limit, overlong.buffer, capped=overlong.capped)
             # The penalty for an overlong completion belongs to its last token.

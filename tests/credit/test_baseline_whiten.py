@@ -13,7 +13,7 @@ from marl.credit.baselines.whiten import GdpoBaseline, WhitenBaseline
 from marl.credit_stage.stage import CreditStage
 from marl.scenario.schema import CreditConfig
 from tests.support.detailed_handmade_episodes import detailed_episode, numbers, worth
-from tests.support.handmade_episodes import make_evidence
+from tests.support.handmade_episodes import make_episode, make_evidence
 
 
 def rows(*lengths: int, group: int = 100) -> list[Trajectory]:
@@ -201,3 +201,16 @@ def test_nobody_said_what_each_reward_alone_would_have_earned() -> None:
     alone.rewards = [Reward("a", 1.0, ("0", 0))]
     with pytest.raises(ValueError, match="what each reward alone would have earned"):
         GdpoBaseline()(make_evidence(alone), assigned)
+
+
+def test_imposed_tokens_have_no_say_in_mean_and_deviation() -> None:
+    # The sampled tokens have 1, 3 and 5: mean 3, standard deviation sqrt((4 + 0 + 4) / 2) = 2.
+    first, second = make_episode("e0", "a"), make_episode("e1", "a")
+    for episode, token_ids, imposed in ((first, (7, 8, 9), (0,)), (second, (8,), ())):
+        [turn] = episode.turns
+        completion = replace(turn.completion, token_ids=token_ids, logprobs=(0.0,) * len(token_ids), imposed=imposed)
+        episode.turns[0] = replace(turn, completion=completion)
+    earned = {("e0", 0): Advantage(2.0, (100.0, 1.0, 3.0)), ("e1", 0): Advantage(5.0)}
+    credit, _ = WhitenBaseline(epsilon=0)(make_evidence(first, second), earned)
+    assert credit["e0", 0].tokens[1:] == (-1.0, 0.0)
+    assert credit["e1", 0].value == 1.0

@@ -1,5 +1,6 @@
 """R-NaD's transformed reward, against the paper's formula by hand and an equilibrium that is worked out elsewhere."""
 
+from dataclasses import replace
 from itertools import product
 from math import log
 
@@ -35,6 +36,15 @@ def test_who_is_not_read_costs_nothing_and_several_opponents_share() -> None:
     played = make_episode("e", "abc", [("c", 1.0, 2)])
     given = Evidence([played], "game", read(played, {0: 1.0, 2: 3.0}))
     assert advantages_of(Rnad(eta=1.0)(given), played) == pytest.approx([-1 + 1.5, 1.5, 1 - 3])
+
+
+def test_nothing_is_paid_for_tokens_that_the_engine_imposed() -> None:
+    played = make_episode("e", "ab")
+    turn = played.turns[0]
+    completion = replace(turn.completion, token_ids=(5, 6), logprobs=(-0.5, -0.5), imposed=(0,))
+    played.turns[0] = replace(turn, completion=completion)
+    readings = {turn.id: Reading((-0.5, -0.5), reference=(-9.0, -1.5))}
+    assert advantages_of(Rnad(eta=1.0)(Evidence([played], "game", readings)), played) == pytest.approx([-1.0, 0.0])
 
 
 PAYOFF = np.array([[0.0, -1.0, 2.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])

@@ -10,11 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from marl.core.types import Advantage, Credit, Reading
-from marl.credit_stage.token_penalties import kl_per_token, soft_overlong_penalty
+from marl.credit_stage.token_penalties import TokenPenalties, kl_per_token, soft_overlong_penalty
 from marl.protocols import AssignConfig, Evidence
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import KlInReward, OverlongPenalty
-from tests.support.handmade_episodes import advantages_of
+from tests.support.handmade_episodes import advantages_of, make_episode
 from tests.support.run_processes import kuhn_scenario
 from tests.support.token_logprob_episodes import credit_stage, logprob_evidence, token_episode
 
@@ -42,6 +42,20 @@ def test_a_clamp_keeps_every_token_within_it_on_both_sides() -> None:
     kl = KlInReward(coefficient=1, clamp=0.75)
     assert kl_per_token((-1.0, -9.0, 0.0), (-2.0, -2.0, -math.inf), kl) == [0.75, -0.75, 0.75]
     assert kl_per_token((-900.0,), (0.0,), KlInReward(coefficient=1, estimator="k3", clamp=10)) == [10.0]
+
+
+def test_imposed_tokens_are_charged_nothing_and_are_not_in_the_mean() -> None:
+    # The sampled tokens have k = 1 and 1/2, so a coefficient of 1/2 charges 1/2 and 1/4; their mean is 3/4.
+    episode = make_episode("e", "a")
+    [turn] = episode.turns
+    completion = replace(turn.completion, token_ids=(7, 8, 9), logprobs=(-1.0, -1.0, -1.0), imposed=(1,))
+    episode.turns[0] = replace(turn, completion=completion)
+    readings = {turn.id: Reading((-1.0, -1.0, -1.0), reference=(-2.0, -9.0, -1.5))}
+    penalties = TokenPenalties(KlInReward(coefficient=0.5), None)
+    rewards, sums, metrics = penalties(Evidence([episode], "game", readings), None)
+    assert rewards[turn.id] == (-0.5, 0.0, -0.25)
+    assert sums["kl"][turn.id] == -0.75
+    assert metrics["credit/kl"] == 0.75
 
 
 def test_what_other_rules_assign_falls_by_the_sum_over_the_turns_own_tokens() -> None:

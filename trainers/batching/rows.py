@@ -107,11 +107,11 @@ def imitation_rows(
     """Return rows for losses that imitate completions, without advantages and log-probabilities.
 
     A sample with imitation targets gives one row for each target, which counts with the target's share. With
-    `merge_equal`, rows with equal tokens and equal `merge_key` merge. Samples without tokens are left out.
+    `merge_equal`, rows with equal tokens and equal `merge_key` merge. Samples without sampled tokens are left out.
     """
     groups: dict[Hashable, list[tuple[Sample, ImitationTarget]]] = {}
     for sample in samples:
-        targets = sample.targets or ((ImitationTarget(sample.token_ids, 1.0),) if sample.token_ids else ())
+        targets = sample.targets or ((ImitationTarget(sample.token_ids, 1.0),) if has_sampled_tokens(sample) else ())
         for target in targets:
             key = (
                 (target.token_ids, sample.prompt_ids, sample.imposed, merge_key(sample)) if merge_equal else len(groups)
@@ -126,6 +126,11 @@ def imitation_rows(
         merged = tuple([sample for sample, _ in group])
         rows.append(BatchRow(sample.prompt_ids, target.token_ids, count=count, loss_mask=mask, samples=merged))
     return rows
+
+
+def has_sampled_tokens(sample: Sample) -> bool:
+    """Return False if the completion is empty, or if the engine inserted all of its tokens: no token is in a loss."""
+    return len(sample.imposed) < len(sample.token_ids)
 
 
 def sampled_token_mask(sample: Sample) -> tuple[bool, ...] | None:
@@ -149,11 +154,11 @@ def policy_gradient_rows(
     the learner's before the update (`old_logprobs_from`: `sampler`, `read`). With `merge_equal`, samples of equal
     tokens, signs of advantages (0 is positive) and `merge_key` share a row. This is exact for a loss that is linear in
     the advantage for each sign. `uses_row_advantage`: the loss uses a row's mean advantage. `unit: episode`: an agent's
-    turns of an episode are one unit, and merge if all of them do. Samples without tokens are left out.
+    turns of an episode are one unit, and merge if all of them do. Samples without sampled tokens are left out.
     """
     groups: dict[Hashable, list[list[Sample]]] = {}
     for sequence in group_by_agent_episode(samples) if unit == "episode" else [(sample,) for sample in samples]:
-        turns = [sample for sample in sequence if sample.token_ids]
+        turns = [sample for sample in sequence if has_sampled_tokens(sample)]
         if not turns:
             continue
         key: Hashable = len(groups)
@@ -209,10 +214,17 @@ def _merge_samples_into_row(samples: tuple[Sample, ...], old_logprobs_from: str,
                 raise ValueError(f"old='read' needs a reading of turn {sample.id}, got none")
             readings.append(checked_token_values(sample, sample.reading.logprobs, "reading.logprobs"))
         old_logprobs = column_means(readings)
+    mask = sampled_token_mask(first)
+    if mask is not None:
+        # An inserted token may be outside the sampler's top-p or top-k, with a log-probability of minus infinity.
+        sampled, old_logprobs = (
+            tuple([logprob if in_loss else 0.0 for logprob, in_loss in zip(logprobs, mask, strict=True)])
+            for logprobs in (sampled, old_logprobs)
+        )
     return BatchRow(
         *(first.prompt_ids, first.token_ids, first.sampling, len(samples), unit),
         columns={"advantages": advantages, "sampled": sampled, "old": old_logprobs},
-        loss_mask=sampled_token_mask(first),
+        loss_mask=mask,
         samples=samples,
     )
 

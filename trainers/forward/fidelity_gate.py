@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import compress, repeat
 from typing import Any
 
 import torch
@@ -9,7 +10,13 @@ import torch
 from marl.core.errors import NonFiniteError, SamplerLearnerLogprobGap, SamplerLogprobMismatchError
 from marl.core.types import Metrics, Sample
 from marl.trainers.batching.planner import BatchPlanner
-from marl.trainers.batching.rows import BatchRow, TokenValues, checked_token_values
+from marl.trainers.batching.rows import (
+    BatchRow,
+    TokenValues,
+    checked_token_values,
+    has_sampled_tokens,
+    sampled_token_mask,
+)
 from marl.trainers.forward.mismatch_causes import MismatchedTurns, describe_likely_mismatch_cause, logprob_gaps
 from marl.trainers.forward.rounding_noise import MaxAndMeanGap, rounding_noise, unit_roundoff
 from marl.trainers.optim.settings import FidelityCheck
@@ -62,10 +69,13 @@ class FidelityGate:
         compared: list[tuple[TokenValues, Sample]] = []
         bad: list[Sample] = []
         for sample in samples:
-            is_newest = sample.versions == (newest, newest) and not sample.staleness
+            is_newest = sample.versions == (newest, newest) and not sample.staleness and has_sampled_tokens(sample)
             if is_newest and sample.reading and sample.reading.logprobs and self.is_check_due(update_index):
                 learner = checked_token_values(sample, sample.reading.logprobs, "reading.logprobs")
-                gaps = logprob_gaps(learner, checked_token_values(sample, sample.logprobs, "logprobs"))
+                sampler = checked_token_values(sample, sample.logprobs, "logprobs")
+                # Inserted tokens were not sampled: top-p or top-k may leave them a probability of 0.
+                mask = sampled_token_mask(sample) or repeat(True)
+                gaps = logprob_gaps(list(compress(learner, mask)), list(compress(sampler, mask)))
                 compared.append((gaps, sample))
                 if not math.isfinite(sum(gaps)):
                     bad.append(sample)

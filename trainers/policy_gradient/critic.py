@@ -167,7 +167,8 @@ class ValueLoss:
                 checked_token_values(sample, returns, "advantage.returns")
             targets = [MISSING_VALUE] * len(row.token_ids)
             for t, in_loss in enumerate(row.loss_mask or (True,) * len(row.token_ids)):
-                if in_loss and t < len(returns):
+                # A turn's single target is for the state before its first token, even if that token was inserted.
+                if t < len(returns) and (in_loss or len(returns) == 1):
                     targets[t] = returns[t]
             columns = {**row.columns, TARGETS_COLUMN: tuple(targets)}
             if self._settings.clip is not None:
@@ -185,7 +186,7 @@ class ValueLoss:
     ) -> LossTerms:
         """Return the policy's `terms` with the value loss added, for the forward pass with `outputs`."""
         targets_BT = batch.columns[TARGETS_COLUMN]
-        mask_BT = batch.loss_mask_BT & ~targets_BT.isnan()
+        mask_BT = batch.mask_BT & ~targets_BT.isnan()
         values_BT = self.critic.values(outputs.states, batch)
         old_BT = batch.columns.get(OLD_VALUES, targets_BT)
         loss_BT, clipped_BT = value_loss(values_BT, targets_BT, old_BT, mask_BT, self._settings.clip)

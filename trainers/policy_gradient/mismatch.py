@@ -154,11 +154,13 @@ def add_mismatch_weights(rows: Sequence[BatchRow], settings: MismatchCorrection)
         # The rows of a unit form one sequence, so they are joined before the sequence's ratio is computed.
         old: list[float] = []
         sampled: list[float] = []
+        mask: list[bool] = []
         for row in unit:
             old += row.columns["old"]
             sampled += row.columns["sampled"]
+            mask += row.loss_mask or (True,) * len(row.token_ids)
         old_1T, sampled_1T = torch.tensor([old]), torch.tensor([sampled])
-        weights_1T = mismatch_weights(settings, old_1T, sampled_1T, torch.ones_like(old_1T, dtype=torch.bool))
+        weights_1T = mismatch_weights(settings, old_1T, sampled_1T, torch.tensor([mask]))
         # NaN instead of weight 0 keeps a non-finite number visible, so that an error can name its sample.
         weights_1T = torch.where((old_1T - sampled_1T).isfinite(), weights_1T, torch.nan)
         unit_weights = iter(weights_1T[0].tolist())
@@ -166,8 +168,8 @@ def add_mismatch_weights(rows: Sequence[BatchRow], settings: MismatchCorrection)
             weights = tuple(islice(unit_weights, len(row.token_ids)))
             weighted = replace(row, columns={**row.columns, "weights": weights})
             if settings.denominator == "kept":
-                mask = row.loss_mask or (True,) * len(row.token_ids)
-                remaining = [in_loss and weight != 0 for in_loss, weight in zip(mask, weights, strict=True)]
+                in_loss = row.loss_mask or (True,) * len(row.token_ids)
+                remaining = [was_in and weight != 0 for was_in, weight in zip(in_loss, weights, strict=True)]
                 weighted = replace(weighted, loss_mask=tuple(remaining))
                 if not weighted.loss_token_count:
                     continue

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from marl.core.types import Sample
 from marl.trainers.batching.batches import Batch
-from marl.trainers.batching.rows import BatchRow, sampled_token_mask
+from marl.trainers.batching.rows import BatchRow, has_sampled_tokens, sampled_token_mask
 from marl.trainers.preferences.options import PairwiseLearnerConfig, RankingMeasure
 
 ComparisonEntry = tuple[Sample, ...]
@@ -40,12 +40,12 @@ class ComparisonGroup:
 def comparison_groups(samples: Iterable[Sample], settings: PairwiseLearnerConfig) -> list[ComparisonGroup]:
     """Return the comparison groups of `samples` in order of first appearance, without entries that are in no pair.
 
-    Entries with the same tokens are never a pair: their gradients cancel, whatever the loss. Samples without tokens are
-    left out.
+    Entries with the same tokens are never a pair: their gradients cancel, whatever the loss. Samples without sampled
+    tokens are left out.
     """
     starts: dict[Hashable, dict[Hashable, list[Sample]]] = {}
     for sample in samples:
-        if not sample.token_ids:
+        if not has_sampled_tokens(sample):
             continue
         if settings.pairs == "episodes":
             starts.setdefault((sample.group, sample.agent), {}).setdefault(sample.id[0], []).append(sample)

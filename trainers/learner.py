@@ -111,15 +111,20 @@ class GradientLearner:
         """Update the weights on `samples`. Without samples, only the count of updates changes.
 
         Raises:
-            NonFiniteError: if a loss, a gradient or a log-probability that was read is not finite.
+            NonFiniteError: if a loss, a gradient, a reward that ranks samples, or a log-probability that was read is
+                not finite.
             SamplerLogprobMismatchError: if the sampler's log-probabilities are too far from the learner's.
         """
         started, self._update_flops = time.perf_counter(), 0.0
+        if self.objective.ranks_by_reward:
+            update_metrics.check_finite_rewards(self.context.policy, samples)
         fidelity_figures = self._gate.check_sampler_fidelity(samples, self.updates) if self._gate else {}
         lr = scheduled_lr(self.settings, self.updates, self.context.steps)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         steps: list[update_metrics.StepMetrics] = []
+        # A resumed update goes on with weights that have moved already.
+        has_moved = self._skip > 0
         self._minibatch, self._skip, self._layout = self._skip, 0, None
         self.objective.prepare_update(self.updates)
         # The seed depends on the update's number, so a resumed run draws equal minibatches and dropout masks.
@@ -128,7 +133,7 @@ class GradientLearner:
             torch.manual_seed(random.Random(seed).getrandbits(63) + self._collective.rank)
             for minibatch in islice(self._minibatches(samples, random.Random(seed)), self._minibatch, None):
                 if rows := self.objective.rows(minibatch):
-                    steps.append(self._optimizer_step(rows, lr))
+                    steps.append(self._optimizer_step(rows, lr, has_moved or bool(steps)))
                     if steps[-1].ends_update:
                         break
                 self.changes += 1
@@ -234,8 +239,9 @@ class GradientLearner:
             for index in range(count):
                 yield list(chain.from_iterable(order[index::count]))
 
-    def _optimizer_step(self, rows: list[BatchRow], lr: float) -> update_metrics.StepMetrics:
-        """Take one optimizer step on the rows of a minibatch; return the step's metrics."""
+    def _optimizer_step(self, rows: list[BatchRow], lr: float, may_end_update: bool) -> update_metrics.StepMetrics:
+        """Take one optimizer step on the rows of a minibatch; return the step's metrics. `may_end_update`: leave the
+        step out, and mark it as the update's end, beyond the objective's `step_limit`."""
         update_metrics.check_finite(self.context.policy, rows)
         totals = count_minibatch_totals(rows)
         metrics = update_metrics.StepMetrics(len(rows), self._float64_zeros_on_device(self._figure_count))
@@ -270,7 +276,7 @@ class GradientLearner:
         metrics.loss, metrics.grad_norm, finite = torch.stack([loss, norm, (loss + norm).isfinite()]).tolist()
         if not finite:
             raise self._error_naming_non_finite_samples(rows, ordered, losses, totals)
-        if self.objective.step_limit is not None and self._minibatch:
+        if self.objective.step_limit is not None and may_end_update:
             name, limit = self.objective.step_limit
             stat_sum, tokens = metrics.sums_S[[self.objective.token_stat_names.index(name), -1]].tolist()
             metrics.ends_update = stat_sum > limit * tokens

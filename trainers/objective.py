@@ -43,6 +43,9 @@ class Objective:
     """Further trained modules by name, such as a critic. The policy's optimizer steps them."""
     lr_scale: Mapping[str, float] = {}
     """Module name -> factor of the policy's learning rate (default: 1)."""
+    ranks_by_reward: bool = False
+    """True if rewards or credit select, rank or label samples. Comparisons hide a number that is not finite, so the
+    learner checks them before an update."""
     supports_packing: bool = True
     """False if a module of the objective cannot read packed sequences; each row then gets its own padded sequence."""
 

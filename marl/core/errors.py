@@ -11,7 +11,7 @@ from typing import Literal
 
 from marl.core.types import Sample, TurnId
 
-NonFiniteQuantity = Literal["loss", "gradient", "log-probability"]
+NonFiniteQuantity = Literal["loss", "gradient", "log-probability", "reward"]
 """Quantity of an update that was infinite or not a number."""
 _NO_MEMORY = re.compile("(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc|ALLOC_FAILED", re.I)
 """Pattern of libraries' messages in a plain RuntimeError or OSError that mean a lack of memory."""
@@ -111,7 +111,7 @@ class SamplerLogprobMismatchError(RunError):
 
 
 class NonFiniteError(RunError, ArithmeticError):
-    """Loss, gradient or log-probability of a learner is not finite. Raised before an update changes the weights."""
+    """A learner's loss, gradient, log-probability or reward is not finite. Raised before an update changes weights."""
 
     def __init__(self, policy: str, quantity: NonFiniteQuantity, culprits: Sequence[Sample]) -> None:
         self.policy, self.quantity = policy, quantity

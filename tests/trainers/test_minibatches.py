@@ -89,6 +89,17 @@ def test_an_update_ends_where_the_policy_has_moved_by_more_than_stop_at_kl() -> 
     assert "kl_update" not in updated(free.model_copy(update={"epochs": 1}))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_stop_at_kl_leaves_an_update_its_first_step_even_after_a_minibatch_without_rows(seed: int) -> None:
+    samples = make_samples(SamplePlan(distinct=4, count=4))
+    samples[0] = replace(samples[0], finish="length")
+    settings = Grpo(lr=1e-2, minibatches=4, filter_cut=True, fidelity=None, stop_at_kl=1e-9)
+    learner: Any = settings.build(context(seed=seed))
+    before = weights(learner)
+    learner.update(samples)
+    assert not equal_weights(weights(learner), before)
+
+
 def test_stop_at_kl_without_a_second_step_is_refused() -> None:
     with pytest.raises(ValueError, match=r"stop_at_kl=0.1 has no effect with epochs=1 and minibatches=1"):
         Grpo(stop_at_kl=0.1)

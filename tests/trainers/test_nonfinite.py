@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from marl.core.errors import NonFiniteError
+from marl.trainers.imitation.options import SampleSelection
+from marl.trainers.imitation.settings import Sft
 from marl.trainers.optim.settings import KlAnchor
-from marl.trainers.policy_gradient.settings import Grpo
+from marl.trainers.policy_gradient.settings import Grpo, Prime
+from marl.trainers.preferences.settings import Dpo
 from tests.support.learning_samples import SamplePlan, context, equal_weights, make_sample, make_samples, weights
 
 
@@ -78,3 +81,14 @@ def test_the_error_survives_the_way_between_processes():
     error = NonFiniteError("actor", "loss", [make_sample((1,), (2,), (-1.0,), turn=4)])
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.policy, copy.quantity, copy.samples) == (str(error), "actor", "loss", (("episode", 4),))
+
+
+@pytest.mark.parametrize("settings", [Dpo(), Sft(keep=SampleSelection(at_least=0.5)), Prime()])
+def test_a_poisoned_reward_is_named_where_a_comparison_would_hide_it(settings: Any):
+    samples = [make_sample((1, 2), (3 + i,), (-1.0,), turn=i, paid=float(i % 2)) for i in range(4)]
+    samples[2] = replace(samples[2], paid=math.nan)
+    learner = settings.build(context())
+    before = weights(learner)
+    with pytest.raises(NonFiniteError, match=r"the reward is not finite at episode 'episode', turn 2"):
+        learner.update(samples)
+    assert equal_weights(weights(learner), before)

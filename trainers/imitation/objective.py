@@ -35,6 +35,7 @@ class ImitationObjective(Objective):
     ) -> None:
         self.settings, self._values, self._teachers = settings, values, teachers
         self._update = self._selected_count = 0
+        self.ranks_by_reward = settings.keep is not None
         self._request = TokenOutputRequest(entropy=True)
         self.token_stat_names = ("entropy",)
         if teachers:

@@ -100,5 +100,15 @@ def check_finite(policy: str, rows: Iterable[BatchRow]) -> None:
     raise NonFiniteError(policy, "loss", blamed or bad)
 
 
+def check_finite_rewards(policy: str, samples: Iterable[Sample]) -> None:
+    """Check rewards and credit of `samples`, because a comparison with NaN is silently false.
+
+    Raises:
+        NonFiniteError: if a number is not finite; it names the samples.
+    """
+    if bad := [sample for sample in samples if not _all_finite((sample.paid, sample.earned))]:
+        raise NonFiniteError(policy, "reward", bad)
+
+
 def _all_finite(*numbers: Sequence[float]) -> bool:
     return all(math.isfinite(sum(values)) for values in numbers)

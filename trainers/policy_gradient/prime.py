@@ -45,6 +45,8 @@ class PrimeObjective(PolicyGradientObjective):
     vocabulary at temperature 1.
     """
 
+    ranks_by_reward = True
+
     def __init__(
         self,
         settings: PolicyGradientOptions,

@@ -36,6 +36,7 @@ class DpoObjective(Objective):
     once, and all turns of a comparison group are in one pass.
     """
 
+    ranks_by_reward = True
     loss_term_names = ("pairs", "accuracy", "margin", "reward_better", "reward_worse", "nll")
 
     def __init__(self, settings: DpoOptions, model: nn.Module, steps: int) -> None:

@@ -43,6 +43,7 @@ class RewardModelObjective(Objective):
     predicted with a probability above one half.
     """
 
+    ranks_by_reward = True
     loss_term_names = ("accuracy", "score")
 
     def __init__(self, settings: RewardModelOptions, model: Any, chat_text: ChatAnswerEncoder) -> None:

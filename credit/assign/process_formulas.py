@@ -188,7 +188,12 @@ def _standardize_across_rows_by_step(values_by_row: Sequence[Sequence[float]], s
 def _mean_and_inverse_deviation(
     values: Sequence[float], std_epsilon: float, variance_epsilon: float = 0.0
 ) -> tuple[float, float]:
-    """Return the mean of `values`, and 1 / (sqrt(var + variance_epsilon) + std_epsilon); (0, 0) if all are equal."""
+    """Return the mean of `values`, and 1 / (sqrt(var + variance_epsilon) + std_epsilon); (0, 0) if all are equal.
+
+    Values that are not finite are left unchanged, (0, 1): the learner refuses and names their turns.
+    """
+    if not all(map(math.isfinite, values)):
+        return 0.0, 1.0
     if len(values) < 2 or are_equal_up_to_rounding(values):
         return 0.0, 0.0
     return fmean(values), 1 / (math.sqrt(stdev(values) ** 2 + variance_epsilon) + std_epsilon)

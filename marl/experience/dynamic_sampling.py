@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, compress
-from math import fsum
+from math import fsum, inf, isfinite
 from statistics import fmean, pvariance
 from typing import Literal, Self
 
@@ -200,6 +200,9 @@ class GroupSampler(StatelessExperience):
         if not episodes:
             return False
         settings = self._settings
+        if not all(map(isfinite, chain.from_iterable(self._returns_by_agent(episodes)))):
+            # A game that pays NaN is not hidden by a new group: the learner refuses the turns and names them.
+            return True
         differs = any(max(returns) > min(returns) for returns in self._returns_by_agent(episodes))
         if not differs or settings.inside is None:
             return differs
@@ -207,8 +210,12 @@ class GroupSampler(StatelessExperience):
         return low < fmean(measure_of_episode(episode, settings.success) for episode in episodes) < high
 
     def _variance(self, episodes: Sequence[Trajectory]) -> float:
-        """Return the sum over the compared agents of the variance of their returns, or 0.0 without episodes."""
-        return fsum(pvariance(returns) for returns in self._returns_by_agent(episodes)) if episodes else 0.0
+        """Return the sum over the compared agents of the variance of their returns, 0.0 without episodes, or infinity
+        if a return is not finite, so that the learner sees it."""
+        if not episodes:
+            return 0.0
+        variance = fsum(pvariance(returns) for returns in self._returns_by_agent(episodes))
+        return variance if isfinite(variance) else inf
 
     def _returns_by_agent(self, episodes: Sequence[Trajectory]) -> Iterator[list[float]]:
         """Yield the returns in all of `episodes`, for each agent whose role is compared."""

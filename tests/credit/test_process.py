@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -234,6 +235,12 @@ def test_a_constant_group_gets_exactly_0(combine: str, value: float) -> None:
     assert {x for row in rows(alike, combine=combine, discount=0.0) for x in row} == {0.0}
     differ = [paid(f"f{i}", "a", {0: value}, [("a", float(i > 0), 0)], start="t") for i in range(3)]
     assert {x for row in rows([*alike, *differ], combine=combine, discount=0.0)[:5] for x in row} == {0.0}
+
+
+@pytest.mark.parametrize("combine", COMPARING)
+def test_a_reward_that_is_not_finite_reaches_its_turns_for_the_learner_to_name_them(combine: str) -> None:
+    broken = [paid(f"e{i}", "a", {0: value}) for i, value in enumerate((0.0, 1.0, math.nan))]
+    assert any(math.isnan(x) for row in rows(broken, combine=combine) for x in row)
 
 
 @pytest.mark.parametrize("discount", [0.0, 0.9, 1.0])

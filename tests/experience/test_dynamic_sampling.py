@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -191,6 +192,15 @@ def test_equal_pay_in_another_order_is_equal() -> None:
     one.rewards, other.rewards = parts, parts[::-1]
     assert one.returns != other.returns, "rounded as they were added"
     assert not GroupSampler(DynamicSampling())._is_group_kept([one, other])
+
+
+def test_a_game_that_pays_nan_is_not_hidden_by_new_groups() -> None:
+    [played] = make_simulator(PenniesConfig(), FunctionEngine(random_move)).play([make_deal("e", PenniesConfig(), 0)])
+    one, broken = (replaced(played, dict(played.deal.seats), (value, 0)) for value in (1.0, math.nan))
+    sampler = GroupSampler(DynamicSampling(rank=GroupRanking(top_k=1)))
+    for group in ([one, broken], [broken, one]):
+        assert sampler._is_group_kept(group)
+        assert sampler._variance(group) == math.inf
 
 
 def test_a_group_of_which_every_episode_was_dropped_is_played_again() -> None:

@@ -111,13 +111,10 @@ class GradientLearner:
         """Update the weights on `samples`. Without samples, only the count of updates changes.
 
         Raises:
-            NonFiniteError: if a loss, a gradient, a reward that ranks samples, or a log-probability that was read is
-                not finite.
+            NonFiniteError: if a loss, a gradient, a reward that ranks samples or a log-probability is not finite.
             SamplerLogprobMismatchError: if the sampler's log-probabilities are too far from the learner's.
         """
         started, self._update_flops = time.perf_counter(), 0.0
-        if self.objective.ranks_by_reward:
-            update_metrics.check_finite_rewards(self.context.policy, samples)
         fidelity_figures = self._gate.check_sampler_fidelity(samples, self.updates) if self._gate else {}
         lr = scheduled_lr(self.settings, self.updates, self.context.steps)
         if self.device.type == "cuda":
@@ -221,6 +218,8 @@ class GradientLearner:
             self._gate.load_state_dict(state["fidelity"])
 
     def _minibatches(self, samples: Sequence[Sample], rng: random.Random) -> Iterator[Sequence[Sample]]:
+        if self.objective.ranks_by_reward:
+            update_metrics.check_finite_rewards(self.context.policy, samples)
         # Samples are assigned to minibatches before merging, so that merging cannot change the assignment.
         count, units = self.settings.minibatches, self.objective.indivisible_sample_groups(samples)
         if len(units) < count and units and not self._warned:
@@ -240,8 +239,8 @@ class GradientLearner:
                 yield list(chain.from_iterable(order[index::count]))
 
     def _optimizer_step(self, rows: list[BatchRow], lr: float, may_end_update: bool) -> update_metrics.StepMetrics:
-        """Take one optimizer step on the rows of a minibatch; return the step's metrics. `may_end_update`: leave the
-        step out, and mark it as the update's end, beyond the objective's `step_limit`."""
+        """Take one optimizer step on the rows of a minibatch; return its metrics. `may_end_update`: the objective's
+        `step_limit` applies."""
         update_metrics.check_finite(self.context.policy, rows)
         totals = count_minibatch_totals(rows)
         metrics = update_metrics.StepMetrics(len(rows), self._float64_zeros_on_device(self._figure_count))

@@ -71,11 +71,7 @@ class FidelityGate:
         for sample in samples:
             is_newest = sample.versions == (newest, newest) and not sample.staleness and has_sampled_tokens(sample)
             if is_newest and sample.reading and sample.reading.logprobs and self.is_check_due(update_index):
-                learner = checked_token_values(sample, sample.reading.logprobs, "reading.logprobs")
-                sampler = checked_token_values(sample, sample.logprobs, "logprobs")
-                # Inserted tokens were not sampled: top-p or top-k may leave them a probability of 0.
-                mask = sampled_token_mask(sample) or repeat(True)
-                gaps = logprob_gaps(list(compress(learner, mask)), list(compress(sampler, mask)))
+                gaps = _gaps_at_sampled_tokens(sample, sample.reading.logprobs)
                 compared.append((gaps, sample))
                 if not math.isfinite(sum(gaps)):
                     bad.append(sample)
@@ -118,3 +114,12 @@ class FidelityGate:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._newest = state.get("newest")
+
+
+def _gaps_at_sampled_tokens(sample: Sample, learner_logprobs: TokenValues) -> TokenValues:
+    """Return the differences of learner and sampler at sampled tokens. Inserted tokens are left out, as top-p or top-k
+    may leave them a probability of 0."""
+    learner = checked_token_values(sample, learner_logprobs, "reading.logprobs")
+    sampler = checked_token_values(sample, sample.logprobs, "logprobs")
+    mask = sampled_token_mask(sample) or repeat(True)
+    return logprob_gaps(list(compress(learner, mask)), list(compress(sampler, mask)))

@@ -112,6 +112,11 @@ def role_and_engine_errors(
                 'moves, such as ["{{ answer }}", "{{ wrong[0] }}"], or `legal`'
             )
         yield from _program_and_caller_errors(path, stage, seats, setup_by_agent)
+        if isinstance(engine, Verifiers) and stage.verifies is None:
+            yield (
+                f"{path}.verifies: missing: engine {engine.kind!r} of the role at {agent!r} checks the answer of "
+                "another role; name this one (verifies: ROLE, scores: [...]), or give the role a policy with a model"
+            )
         yield from _missing_check_errors(f"{path}.scores", stage.scores, engine)
         if scoring_agent := seats.agent_scoring_tool_calls(stage, agent):
             yield from _missing_check_errors(

@@ -10,9 +10,12 @@ from marl.evaluation import dry_run as dry_run_module
 from marl.evaluation.dry_run import DryRun, count_turns_of_roles
 from marl.evaluation.held_out import summarize_episodes
 from marl.evaluation.replay_check import replay_errors
+from marl.models.q_network import QNetworkModel
 from marl.models.tiny import Tiny
 from marl.protocols import ModelConfig
 from marl.protocols.programs import parse_program_answer
+from marl.scenario.credit_checks import credit_rules, roles_credited_by_rule
+from marl.scenario.schema import Scenario
 from marl.scenario.teacher_checks import vocabulary_problem
 
 _REWARDS_FORM = "rewards: {ROLE: {NAME: EXPRESSION}}"
@@ -53,6 +56,9 @@ def scenario_errors(dry_run: DryRun) -> Iterator[str]:
                     f"samples: {episode_count} episodes with up to {turns_per_episode} turns each"
                 )
     yield from _teacher_vocabulary_errors(dry_run)
+    yield from _unlisted_action_errors(dry_run)
+    yield from _missing_measure_errors(dry_run)
+    yield from _missing_problem_errors(dry_run)
     yield from dry_run.chat_template_errors
     yield from dry_run.rejected_gold_errors
     if dry_run.unfinished_requests is None:
@@ -83,6 +89,45 @@ def _teacher_vocabulary_errors(dry_run: DryRun) -> Iterator[str]:
                 continue  # compared when the models are made
             if problem := vocabulary_problem(name, teacher, own.vocabulary(), taught.vocabulary()):
                 yield f"{path}: {problem}"
+
+
+def _unlisted_action_errors(dry_run: DryRun) -> Iterator[str]:
+    """Yield an error for each role that chooses by a Q-network from moves that the network does not list."""
+    for role, turns in dry_run.turns_by_role.items():
+        policy = dry_run.scenario.roles[role].policy
+        model = dry_run.scenario.policies[policy].model
+        if not isinstance(model, QNetworkModel):
+            continue
+        moves = dict.fromkeys(move for turn in turns for move in turn.request.options or ())
+        if unlisted := [move for move in moves if move not in model.actions]:
+            yield (
+                f"policies.{policy}.model.actions: {', '.join(model.actions)}, but role {role!r} chooses among "
+                f"{', '.join(moves)}; add {', '.join(unlisted)}"
+            )
+
+
+def _missing_measure_errors(dry_run: DryRun) -> Iterator[str]:
+    """Yield an error for each training game without the measure that the experience needs."""
+    scenario, measure = dry_run.scenario, dry_run.scenario.experience.needed_measure
+    for game, episodes in dry_run.episodes_by_game.items() if measure else ():
+        is_trained = not game or scenario.games[game].weight > 0
+        measures = {name for episode in episodes for name in episode.findings.measures}
+        if is_trained and measure not in measures:
+            where = f" of game {game!r}" if game else ""
+            hint = choices_hint(measure, sorted(measures))
+            yield f"experience.success: no random episode{where} had a measure {measure!r}; {hint}"
+
+
+def _missing_problem_errors(dry_run: DryRun) -> Iterator[str]:
+    """Yield an error for each baseline that compares turns on one problem, for a role with turns on none."""
+    for field, rule in credit_rules(dry_run.scenario).items():
+        roles = roles_credited_by_rule(dry_run.scenario, field) if dict(rule.baseline).get("like") == "problem" else ()
+        for role in roles:
+            if not all(turn.problem for turn in dry_run.turns_by_role.get(role, ())):
+                yield (
+                    f"{field}.baseline.like: 'problem', but role {role!r} works on none: its game gives no `problem` "
+                    "in `infos`; choices: start, prompt"
+                )
 
 
 def _tiny_base(model: ModelConfig | None) -> Tiny | None:
@@ -163,6 +208,7 @@ def scenario_warnings(dry_run: DryRun) -> Iterator[str]:
     for role in scenario.roles:
         if role in seated and role not in dry_run.turns_by_role and dry_run.episodes:
             yield f"roles.{role}: did not speak in {len(dry_run.episodes)} random episodes"
+    yield from _update_count_warnings(scenario)
     yield from _cheap_illegal_move_warnings(dry_run)
     yield from _constant_return_warnings(dry_run)
     yield from _leaked_opponent_text_warnings(dry_run)
@@ -198,6 +244,14 @@ def scenario_warnings(dry_run: DryRun) -> Iterator[str]:
                 f"roles.{role}: a prompt of {max(counts):,} tokens and an answer of up to "
                 f"{settings.sampling.max_tokens:,} are more than {limited_by} {context:,}"
             )
+
+
+def _update_count_warnings(scenario: Scenario) -> Iterator[str]:
+    """Yield the warnings of learners about the number of their updates in the run."""
+    for name, policy in scenario.policies.items():
+        updates = policy.count_updates(scenario.schedule.steps)
+        for warning in policy.learner.update_count_warnings(updates) if policy.learner else ():
+            yield f"policies.{name}.learner.{warning}"
 
 
 def _unfinished_episode_warning(dry_run: DryRun, request_count: int) -> str:

@@ -125,7 +125,18 @@ class DynamicSampling(ExperienceConfig):
                 "use 2 or more, or another experience (rollouts)"
             )
 
+    @property
+    def needed_measure(self) -> str:
+        return self.success if self.inside else ""
+
     def scenario_conflicts(self, summary: ScenarioSummary) -> Iterator[str]:
+        constant = (summary.game.constant_rewards() if summary.game else None) or {}
+        if self.roles and constant.keys() >= {*self.roles}:
+            paid = [role for role in dict.fromkeys(summary.seats.values()) if role not in constant]
+            yield (
+                f"roles: {', '.join(self.roles)}: paid the same whatever they do, so that the returns of no group "
+                f"differ; choices: {', '.join(paid) or 'none'}"
+            )
         if self.inside is None and self.success != "success":
             yield f"success: {self.success!r} has no effect without bounds; give inside: [low, high], or remove it"
         if self.rank and (problem := self.rank.problem_with_group_count(summary.groups)):

@@ -72,6 +72,10 @@ class StartPool(ExperienceConfig):
             raise ValueError(f"keep: {list(keep)} is no range; choices: [low, high] with 0 <= low <= high <= 1")
         return keep
 
+    @property
+    def needed_measure(self) -> str:
+        return self.success
+
     def scenario_conflicts(self, summary: ScenarioSummary) -> Iterator[str]:
         if error := unknown_measure_error(summary.game, self.success):
             yield error

@@ -238,6 +238,11 @@ class LearnerConfig(PluginConfig):
         the learner trains on."""
         return ()
 
+    def update_count_warnings(self, updates: int) -> Iterable[str]:
+        """Return a warning, with its field first, for each setting that has not the intended effect within the run's
+        number of `updates`."""
+        return ()
+
     def vocabulary_conflicts(self, size: int) -> Iterable[str]:
         """Return an error message, with its field first, for each setting that does not fit a vocabulary of `size`
         tokens."""

@@ -285,6 +285,11 @@ class ExperienceConfig(PluginConfig):
         """Yield an error message for each setting that contradicts the scenario's game, roles or policies."""
         return ()
 
+    @property
+    def needed_measure(self) -> str:
+        """Return the measure that every training game must report in its episodes, or "" if none is needed."""
+        return ""
+
     def policies_without_role(self) -> Collection[str]:
         """Return the policies without a role that play in the experience's episodes."""
         return ()

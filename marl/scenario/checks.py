@@ -237,6 +237,12 @@ def _agent_role_errors(scenario: Scenario) -> Iterator[str]:
         setups[agent] = AgentRoleAndEngine(role, policy.engine, policy.model)
     for conflict in scenario.game.seating_conflicts(setups):
         yield f"game.{conflict}"
+    roles = list(setups.values())
+    for shift in range(1, len(roles)) if scenario.schedule.rotate_seats else ():
+        rotated = dict(zip(setups, roles[shift:] + roles[:shift], strict=True))
+        if conflict := next(iter(scenario.game.seating_conflicts(rotated)), None):
+            yield f"schedule.rotate_seats: true, but with the roles of other seats, game.{conflict}"
+            return
 
 
 def _policy_errors(scenario: Scenario) -> Iterator[str]:

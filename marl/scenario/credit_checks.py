@@ -85,6 +85,7 @@ def credit_errors(scenario: Scenario) -> Iterator[str]:
                     "earn, and what tokens are charged is none of them; choose another baseline, or remove this"
                 )
         yield from _uncomputable_field_errors(scenario, field, rule)
+        yield from _overlong_penalty_errors(scenario, field, rule)
     yield from _errors_of_rules_without_learner(scenario)
     for role, learner in scenario.credited_roles().items():
         field, rule = _setting_path_and_credit_rule(scenario, role)
@@ -154,6 +155,20 @@ def _uncomputable_field_errors(scenario: Scenario, field: str, rule: CreditRule)
             )
         if rule.kl and (lacks := sorted(rule.kl.needed_reading_fields - learner.computable_reading_fields)):
             yield f"{field}.kl: needs {', '.join(lacks)} of what role {role!r} says, but {reads}{remedy}"
+
+
+def _overlong_penalty_errors(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[str]:
+    """Yield an error if no answer can be so long that the overlong penalty of credit rule `rule` charges it."""
+    limits = {role: scenario.roles[role].sampling.max_tokens for role in roles_credited_by_rule(scenario, field)}
+    if rule.overlong is None or not limits:
+        return
+    longest, uncharged = max(limits.values()), rule.overlong.limit - rule.overlong.buffer
+    if longest <= uncharged:
+        yield (
+            f"{field}.overlong.limit: {rule.overlong.limit} and buffer: {rule.overlong.buffer} charge answers of more "
+            f"than {uncharged} tokens, but max_tokens ends those of {', '.join(limits)} after {longest}; choices: "
+            f"limit - buffer below {longest}"
+        )
 
 
 def _errors_of_rules_without_learner(scenario: Scenario) -> Iterator[str]:

@@ -440,3 +440,59 @@ def test_a_program_whose_module_is_missing_is_refused_by_the_name_of_the_module(
     cause = "a random episode failed: policy 'program': engine.call: ModuleNotFoundError: No module named 'no_module'"
     with pytest.raises(ValueError, match=cause):
         play_program(tmp_path, "import no_module\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "message"),
+    [
+        (
+            "two_step_q",
+            "policies.actor.model.actions=[a, c]",
+            "policies.actor.model.actions: a, c, but role 'player' chooses among a, b; add b",
+        ),
+        (
+            "kuhn_self_play",
+            "experience={kind: dynamic, inside: [0.2, 0.8]}",
+            "experience.success: no random episode had a measure 'success'; choices: none",
+        ),
+        (
+            "kuhn_self_play",
+            "experience={kind: pool}",
+            "experience.success: no random episode had a measure 'success'; choices: none",
+        ),
+        (
+            "two_games",
+            "experience={kind: pool, success: won}",
+            "experience.success: no random episode of game 'kuhn' had a measure 'won'; choices: none",
+        ),
+        (
+            "kuhn_self_play",
+            "credit.baseline={kind: group, like: problem}",
+            "credit.baseline.like: 'problem', but role 'player' works on none: its game gives no `problem` in `infos`; "
+            "choices: start, prompt",
+        ),
+    ],
+)
+def test_what_would_end_the_first_step_is_found_in_random_play(name: str, override: str, message: str) -> None:
+    path = SCENARIOS / f"{name}.yaml"
+    assert next(scenario_errors(play_dry_run(marl.load(path, [override])))) == message
+    assert not list(scenario_errors(play_dry_run(marl.load(path))))
+
+
+def test_a_critic_that_warms_up_for_the_whole_run_is_warned_of() -> None:
+    learner = {"kind": "ppo", "lr": 1.0e-3, "critic": {"warm_up": 4}}
+    changes = [
+        f"policies.actor.learner={learner}",
+        "credit={assign: gae, baseline: whiten}",
+        "roles.player.sampling.top_p=1",
+        "evaluate.every=2",
+    ]
+    too_short, long_enough = (
+        list(scenario_warnings(play_dry_run(marl.load(SCENARIOS / "kuhn_self_play.yaml", [*changes, steps]))))
+        for steps in ("schedule.steps=4", "schedule.steps=5")
+    )
+    assert too_short == [
+        "policies.actor.learner.critic.warm_up: 4 updates train the critic alone, and the run has 4, so that the "
+        "policy never changes; give fewer, or more schedule.steps"
+    ]
+    assert not long_enough

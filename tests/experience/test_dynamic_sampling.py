@@ -287,3 +287,14 @@ def test_a_selection_without_effect_is_named(settings: dict[str, Any], groups: i
     whole["experience"] = {"kind": "dynamic", "rank": {"top_k": 3}}
     whole["schedule"]["groups"] = 4
     assert validate(whole)
+
+
+def test_roles_that_are_paid_the_same_whatever_they_do_are_refused() -> None:
+    data = yaml.safe_load((SCENARIOS / "train_solver_only.yaml").read_text())
+    data["experience"] = {"kind": "dynamic", "roles": ["planner", "verifier"]}
+    with pytest.raises(
+        ScenarioError, match=r"experience.roles: planner, verifier: paid the same .*; choices: solver, cr"
+    ):
+        validate(data)
+    data["experience"]["roles"] = ["planner", "solver"]
+    validate(data)

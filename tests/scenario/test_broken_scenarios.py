@@ -10,7 +10,7 @@ import yaml
 import marl
 from marl.core.plugins import known_kinds
 from marl.scenario.load import ScenarioError, validate
-from tests.support.paths import KUHN
+from tests.support.paths import KUHN, SCENARIOS
 
 LEARNER = "policies.actor.learner"
 ENGINES, GAMES = ", ".join(known_kinds("engines")), ", ".join(known_kinds("games"))
@@ -91,6 +91,10 @@ VALUES = {
     f"{LEARNER}.lr=.inf": f"{LEARNER}.lr: must be a finite number (got inf)",
     f"{LEARNER}.betas=[0.9]": f"{LEARNER}.betas.1: missing; it must be given",
     f"{LEARNER}.betas=[0.9, 0.9, 0.9]": f"{LEARNER}.betas: must have at most 2, has 3 (got [0.9, 0.9, 0.9])",
+    f"{LEARNER}.betas=[0.9, 1.0]": f"{LEARNER}.betas.1: must be less than 1.0 (got 1.0)",
+    f"{LEARNER}.betas=[-0.1, 0.9]": f"{LEARNER}.betas.0: must be at least 0.0 (got -0.1)",
+    f"{LEARNER}.entropy_control={{target: 0.3, low: 2, high: 1}}": f"{LEARNER}.entropy_control.low: 2 is above high: "
+    "1; choices: low up to high",
     f"{LEARNER}.schedule=linar": f"{LEARNER}.schedule: unknown; did you mean 'linear'? choices: constant, cosine, "
     "inverse_sqrt, linear (got 'linar')",
     "roles.player.sampling.top_p=2": "roles.player.sampling.top_p: must be at most 1.0 (got 2)",
@@ -136,6 +140,8 @@ FITS = {
     "'eval/nashconv'? choices: eval/average/nashconv, "
     "eval/legal_mass, eval/nashconv, eval/value/player_0, "
     "eval/value/player_1",
+    "credit.overlong={limit: 300, buffer: 5}": "credit.overlong.limit: 300 and buffer: 5 charge answers of more than "
+    "295 tokens, but max_tokens ends those of player after 6; choices: limit - buffer below 6",
     "roles.player.sampling.stop=['.', '']": "roles.player.sampling.stop: '' ends every answer before its first token; "
     "remove it",
     "evaluate.against.rando=10": "evaluate.against.rando: no such opponent in game 'kuhn_poker'; did you mean "
@@ -346,3 +352,23 @@ def test_an_override_changes_one_of_two_places_that_share_an_anchor() -> None:
     team = marl.load(KUHN.parent / "team_arithmetic.yaml", ["policies.solver.learner.lr=0.5"])
     solver, critic = team.policies["solver"].learner, team.policies["critic"].learner
     assert (solver.lr, critic.lr) == (0.5, 1.0e-3)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "roles.planner.policy=checker",
+            "game.stages.0.verifies: missing: engine 'verifiers' of the role at 'planner' ",
+        ),
+        (
+            "schedule.rotate_seats=true",
+            "schedule.rotate_seats: true, but with the roles of other seats, game.stages.2.verifies: missing: engine ",
+        ),
+    ],
+)
+def test_a_verifier_in_a_stage_that_verifies_nobody_is_refused(override: str, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        marl.load(SCENARIOS / "train_solver_only_shared.yaml", [override])
+    [problem] = str(caught.value).split("\n")[1:]
+    assert problem.strip().startswith(message)

@@ -2,9 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from marl.core.config import Config
 from marl.protocols import DataParallel, LearnerConfig
@@ -24,6 +32,8 @@ from marl.trainers.optim.memory_estimate import (
 )
 
 Aggregation = Literal["token_mean", "token_sum", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
+DecayRate = Annotated[float, Field(ge=0, lt=1)]
+"""Share of a running average that an optimizer step keeps. At 1, the average would never change."""
 Estimator = Literal["exact", "k2", "k3", "k3_is", "k1+", "k3+"]
 ScheduleShape = Literal["linear", "cosine", "inverse_sqrt"]
 """Shape of a schedule from a first to a last value, as a function of the share of completed updates."""
@@ -127,8 +137,8 @@ class GradientLearnerConfig(LearnerConfig):
     """Schedule of the learning rate from `lr` to `lr_end`; `inverse_sqrt` falls as 1/sqrt(t) (2206.05825)."""
     warm_up: NonNegativeInt = 0
     """Number of updates over which the learning rate rises linearly to `lr`."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's decay rates of the running averages of gradients and of squared gradients."""
+    betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
+    """AdamW's decay rates (from 0 to below 1) of the running averages of gradients and of squared gradients."""
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's weight decay: each step shrinks every weight by this factor times the learning rate."""
     max_norm: PositiveFloat = 1.0

@@ -82,6 +82,12 @@ class EntropyControl(Config):
     high: PositiveFloat = 1.0
     """Maximum coefficient."""
 
+    @model_validator(mode="after")
+    def _check_bounds_ascending(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low: {self.low:g} is above high: {self.high:g}; choices: low up to high")
+        return self
+
 
 class ImplicitRewardModel(Config):
     """Implicit process reward model: a copy of the initial policy that is trained on episode outcomes."""

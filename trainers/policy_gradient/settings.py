@@ -57,6 +57,13 @@ class Ppo(Grpo):
     def learns_from_zero_advantages_by(self) -> tuple[str, ...]:
         return *super().learns_from_zero_advantages_by, "critic"
 
+    def update_count_warnings(self, updates: int) -> Iterator[str]:
+        if self.critic.warm_up >= updates:
+            yield (
+                f"critic.warm_up: {self.critic.warm_up} updates train the critic alone, and the run has {updates}, so "
+                "that the policy never changes; give fewer, or more schedule.steps"
+            )
+
     def unmet_requirements(self) -> Iterable[str]:
         yield from super().unmet_requirements()
         yield from self.critic.unmet_requirements()

@@ -135,7 +135,9 @@ class Graphs:
         for choice, outcome in outcomes.items():
             edges = self._edges_by_choice[choice]
             if outcome.success and edges not in kept:
-                needed = nx.ancestors(nx.DiGraph(list(edges)), played.respondent) | {played.respondent}
+                graph = nx.DiGraph(list(edges))
+                graph.add_node(played.respondent)
+                needed = nx.ancestors(graph, played.respondent) | {played.respondent}
                 shorter = frozenset(edge for edge in edges if edge[1] in needed)
                 kept[shorter if shorter in self._turns else edges] = None
         return list(kept)

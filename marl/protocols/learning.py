@@ -239,8 +239,8 @@ class LearnerConfig(PluginConfig):
         return ()
 
     def update_count_warnings(self, updates: int) -> Iterable[str]:
-        """Return a warning, with its field first, for each setting that has not the intended effect within the run's
-        number of `updates`."""
+        """Return a warning, with its field first, for each setting without its intended effect in a run of `updates`
+        updates."""
         return ()
 
     def vocabulary_conflicts(self, size: int) -> Iterable[str]:

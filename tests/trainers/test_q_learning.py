@@ -172,6 +172,21 @@ def test_a_run_whose_episodes_never_fill_a_batch_says_so() -> None:
         QLearner(QLearning(batch=100), context(SOURCE)).update([])
 
 
+def test_the_learning_rate_rises_and_falls_to_nothing_as_that_of_any_learner() -> None:
+    # The context's run has 100 updates. With warm_up: 3, the first one is taken with a quarter of lr.
+    rising = QLearner(QLearning(batch=1, lr=0.04, warm_up=3, schedule="linear"), context(SOURCE))
+    constant = QLearner(QLearning(batch=1, lr=0.01), context(SOURCE))
+    rates = [float(learner.update(two_rounds())["lr"]) for learner in (rising, constant)]
+    assert rates == [0.01, 0.01]
+    changed = dict(constant.publish())
+    assert all(torch.equal(tensor, changed[name]) for name, tensor in rising.publish())
+    rising.updates = 99
+    before = {name: tensor.clone() for name, tensor in rising.publish() if name != "epsilon"}
+    assert rising.update(two_rounds())["lr"] == 0.0
+    after = dict(rising.publish())
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
 def test_without_terminal_targets_what_is_paid_at_the_end_is_never_seen() -> None:
     learners = [QLearner(QLearning(batch=1, terminal=False, target_every=10**6), context(SOURCE)) for _ in range(2)]
     for learner, paid in zip(learners, (5.0, -5.0), strict=True):
@@ -232,6 +247,7 @@ def test_on_all_joint_moves_of_the_climbing_game_alike_qmix_settles_for_5(seed: 
         ({"batch": 64, "replay": 32}, "batch: 64 episodes, but replay holds 32"),
         ({"embed": 8}, "embed: has no effect with mixer: none"),
         ({"common": "sum"}, "common: sum has no effect with mixer: none"),
+        ({"lr_end": 1e-4}, "lr_end=0.0001 has no effect with schedule='constant'"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -14,7 +14,7 @@ from marl.core.state_shares import ShardedTensor
 from marl.models.half_precision import HALF_PRECISION_TYPES
 from marl.models.sharding import copy_full_or_own_rows, copy_sharded_like, cpu_shard, full_tensor, is_shard, reshard
 from marl.protocols import DataParallelGroup
-from marl.trainers.optim.settings import GradientLearnerConfig, ScheduleShape
+from marl.trainers.optim.settings import GradientLearnerConfig, ScheduledLearnerConfig, ScheduleShape
 
 
 class Optimizer:
@@ -201,7 +201,7 @@ def scheduled_value(schedule: ScheduleShape, first_value: float, last_value: flo
     return first_value / math.sqrt(1 + ((first_value / last_value) ** 2 - 1) * progress)
 
 
-def scheduled_lr(settings: GradientLearnerConfig, update_index: int, total_updates: int) -> float:
+def scheduled_lr(settings: ScheduledLearnerConfig, update_index: int, total_updates: int) -> float:
     """Return the learning rate of the update `update_index` (from 0): a linear warm-up to `lr`, then a schedule to
     `lr_end`."""
     if update_index < settings.warm_up:

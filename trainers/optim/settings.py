@@ -123,11 +123,9 @@ class KlAnchor(Config):
         return self.coefficient > 0 or bool(self.final)
 
 
-class GradientLearnerConfig(LearnerConfig):
-    """Settings of every gradient learner: how losses of tokens become steps of AdamW."""
+class ScheduledLearnerConfig(LearnerConfig):
+    """Learning rate of a learner, and how it changes during the run."""
 
-    example = "lr: 1.0e-5"
-    readable_fields: ClassVar[frozenset[str]] = frozenset({"logprobs", "hidden"})
     lr: PositiveFloat = 1e-6
     """Learning rate at the end of `warm_up`, from which `schedule` starts."""
     lr_end: NonNegativeFloat | None = None
@@ -137,6 +135,23 @@ class GradientLearnerConfig(LearnerConfig):
     """Schedule of the learning rate from `lr` to `lr_end`; `inverse_sqrt` falls as 1/sqrt(t) (2206.05825)."""
     warm_up: NonNegativeInt = 0
     """Number of updates over which the learning rate rises linearly to `lr`."""
+
+    @model_validator(mode="after")
+    def _check_lr_end_fits_schedule(self) -> Self:
+        if self.schedule == "constant" and self.lr_end is not None:
+            raise ValueError(f"lr_end={self.lr_end} has no effect with schedule='constant'; choose another")
+        if self.schedule == "inverse_sqrt" and not 0 < (self.lr_end or 0.0) <= self.lr:
+            raise ValueError(
+                f"schedule='inverse_sqrt' falls from lr={self.lr} to an lr_end above 0, got lr_end={self.lr_end}"
+            )
+        return self
+
+
+class GradientLearnerConfig(ScheduledLearnerConfig):
+    """Settings of every gradient learner: how losses of tokens become steps of AdamW."""
+
+    example = "lr: 1.0e-5"
+    readable_fields: ClassVar[frozenset[str]] = frozenset({"logprobs", "hidden"})
     betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
     """AdamW's decay rates (from 0 to below 1) of the running averages of gradients and of squared gradients."""
     weight_decay: NonNegativeFloat = 0.0
@@ -217,11 +232,5 @@ class GradientLearnerConfig(LearnerConfig):
             raise ValueError(
                 "norm must be given for aggregation 'seq_mean_token_sum_norm' and for no other, "
                 f"got norm={self.norm} with aggregation={self.aggregation!r}"
-            )
-        if self.schedule == "constant" and self.lr_end is not None:
-            raise ValueError(f"lr_end={self.lr_end} has no effect with schedule='constant'; choose another")
-        if self.schedule == "inverse_sqrt" and not 0 < (self.lr_end or 0.0) <= self.lr:
-            raise ValueError(
-                f"schedule='inverse_sqrt' falls from lr={self.lr} to an lr_end above 0, got lr_end={self.lr_end}"
             )
         return self

@@ -16,7 +16,7 @@ from marl.models.q_network import QNetworkSource, save_q_network
 from marl.models.q_network_modules import QNetwork
 from marl.protocols import LearnerBuildArguments
 from marl.trainers.learner import TooFewSamples
-from marl.trainers.optim.optimizer import copy_tensors_with_equal_names, cpu_copy
+from marl.trainers.optim.optimizer import copy_tensors_with_equal_names, cpu_copy, scheduled_lr
 from marl.trainers.q_learning.options import QLearningOptions
 from marl.trainers.q_learning.replay_buffer import ReplayBuffer
 from marl.trainers.q_learning.td_learning import (
@@ -122,6 +122,9 @@ class QLearner:
         if not self.updates:
             self._warn_of_too_few_episodes(len(episodes))
         ready = len(self.replay) >= self.settings.batch
+        lr = scheduled_lr(self.settings, self.updates, self.context.steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
         steps = [self._gradient_step() for _ in range(self.settings.updates)] if ready else []
         self.updates += 1
         epsilon = self.settings.exploration.exploration_rate_after(self.updates - 1)
@@ -129,7 +132,7 @@ class QLearner:
             network.epsilon.fill_(epsilon)
         figures = {name: fmean(step[name] for step in steps) for name in (steps[0] if steps else ())}
         counts = {"samples": float(len(samples)), "replay": float(len(self.replay)), "epsilon": epsilon}
-        return {"lr": self.settings.lr, **counts, **figures}
+        return {"lr": lr, **counts, **figures}
 
     def _warn_of_too_few_episodes(self, count: int) -> None:
         """Warn if all updates of the run, with `count` episodes each, do not fill a batch."""

@@ -7,8 +7,9 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from marl.core.config import Config, Sampling
 from marl.models.q_network import Q_NETWORK
-from marl.protocols import LearnerConfig, LearnerSurroundings
+from marl.protocols import LearnerSurroundings
 from marl.protocols.memory_estimates import MemoryUse, ModelSize, Workload, adamw_memory_uses
+from marl.trainers.optim.settings import ScheduledLearnerConfig
 
 
 class ExplorationSchedule(Config):
@@ -27,11 +28,13 @@ class ExplorationSchedule(Config):
         return self.end + (self.start - self.end) * remaining
 
 
-class QLearningOptions(LearnerConfig):
+class QLearningOptions(ScheduledLearnerConfig):
     """Fields of `q_learning`: the mixer, the targets, the replay buffer and exploration."""
 
     family: ClassVar[str] = Q_NETWORK
     readable_fields: ClassVar[frozenset[str]] = frozenset()
+    lr: PositiveFloat = 1e-3
+    """Learning rate of Adam at the end of `warm_up`, from which `schedule` starts."""
     mixer: Literal["none", "vdn", "qmix"] = "none"
     """`none`: each agent's value is learned by itself. `vdn`: the value of a round is the sum of its agents' values.
     `qmix`: the value of a round is a monotonic function of its agents' values, with weights that hypernetworks compute
@@ -48,8 +51,6 @@ class QLearningOptions(LearnerConfig):
     """Double Q-learning (1509.06461): the online network chooses the next move, the target network gives its value."""
     loss: Literal["mse", "huber"] = "mse"
     """Loss of a temporal difference d. `mse`: d²/2, as in VDN and QMIX. `huber`: d²/2 up to |d| = 1, then |d| - 1/2."""
-    lr: PositiveFloat = 1e-3
-    """Learning rate of Adam."""
     max_norm: PositiveFloat = 10.0
     """Maximum gradient norm; larger gradients are scaled down to it."""
     updates: PositiveInt = 1

@@ -183,24 +183,27 @@ def verify_checksums(checkpoint: Path, name_prefix: str = "") -> CheckpointManif
     Only files whose relative path starts with `name_prefix` are compared (default: all files).
 
     Raises:
-        CheckpointError: if a file is missing, has changed or lies outside the run; the message names it.
+        CheckpointError: if a file is missing or unreadable, has changed or lies outside the run; the message names it.
     """
     manifest = verify_file_sizes(checkpoint)
-    for name, written in manifest.tensors.items():
-        if not name.startswith(name_prefix):
-            continue
-        present = tensor_dtypes_and_shapes(checkpoint / name)
-        if changed := written.items() ^ present.items():
-            tensor, _ = min(changed)
-            now, before = present.get(tensor, "nothing"), written.get(tensor, "nothing")
-            raise CheckpointError(
-                f"checkpoint {checkpoint} is damaged: {name} has {tensor!r} as {now}; written was {before}"
-            )
-    for name, digest in manifest.sha256.items():
-        if name.startswith(name_prefix) and checksum(checkpoint / name) != digest:
-            raise CheckpointError(
-                f"checkpoint {checkpoint} is damaged: {name} has changed since it was written (SHA-256)"
-            )
+    try:
+        for name, written in manifest.tensors.items():
+            if not name.startswith(name_prefix):
+                continue
+            present = tensor_dtypes_and_shapes(checkpoint / name)
+            if changed := written.items() ^ present.items():
+                tensor, _ = min(changed)
+                now, before = present.get(tensor, "nothing"), written.get(tensor, "nothing")
+                raise CheckpointError(
+                    f"checkpoint {checkpoint} is damaged: {name} has {tensor!r} as {now}; written was {before}"
+                )
+        for name, digest in manifest.sha256.items():
+            if name.startswith(name_prefix) and checksum(checkpoint / name) != digest:
+                raise CheckpointError(
+                    f"checkpoint {checkpoint} is damaged: {name} has changed since it was written (SHA-256)"
+                )
+    except OSError as error:  # such as a file that was removed after its size had been compared
+        raise CheckpointError(f"checkpoint {checkpoint} is damaged: {error}") from error
     return manifest
 
 

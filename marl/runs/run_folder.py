@@ -293,20 +293,26 @@ class RunFolder:
     ) -> tuple[int, list[str]]:
         """Return the step of the newest intact checkpoint (0: no checkpoints), and the damage of each newer one.
 
-        `verify` returns the manifest of an intact checkpoint, and raises CheckpointError for a damaged one.
+        `verify` returns the manifest of an intact checkpoint, and raises CheckpointError for a damaged one. The search
+        begins again if the run that trains meanwhile has replaced a checkpoint, which then seemed damaged.
 
         Raises:
             CheckpointError: if there are checkpoints, but all are damaged.
         """
-        problems: list[str] = []
-        for step in reversed(checkpoint_steps(self.checkpoints)):
-            problem = checkpoint_damage_message(self.checkpoints, step, verify)
-            if problem is None:
-                return step, problems
-            problems.append(problem)
-        if problems:
+        while True:
+            steps = checkpoint_steps(self.checkpoints)
+            intact_step, problems = 0, list[str]()
+            for step in reversed(steps):
+                problem = checkpoint_damage_message(self.checkpoints, step, verify)
+                if problem is None:
+                    intact_step = step
+                    break
+                problems.append(problem)
+            if not problems or checkpoint_steps(self.checkpoints) == steps:
+                break
+        if problems and not intact_step:
             raise CheckpointError("; ".join([*problems, f"no whole checkpoint in {self.checkpoints}"]))
-        return 0, []
+        return intact_step, problems
 
     def metrics_if_unevaluated(self, step: int) -> dict[str, float] | None:
         """Return the metrics of checkpoint `step` if its evaluation has not been done yet, else None.

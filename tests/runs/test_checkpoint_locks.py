@@ -15,8 +15,9 @@ import marl
 from marl.core.errors import RunFolderError
 from marl.core.types import Deal
 from marl.runs import checkpoint
-from marl.runs.checkpoint import CheckpointMetadata, CheckpointRetention
+from marl.runs.checkpoint import CheckpointError, CheckpointManifest, CheckpointMetadata, CheckpointRetention
 from marl.runs.locks import checkpoint_lock
+from marl.runs.run_folder import RunFolder
 from marl.training.restore import restore_simulator
 from tests.support.run_processes import RunWorkspace
 
@@ -27,6 +28,11 @@ def save(folder: Path, step: int) -> Path:
     return checkpoint.write_checkpoint(
         folder, CheckpointMetadata(step, 0), {}, lambda path: path.mkdir(parents=True), NEWEST
     )
+
+
+def write_policy_file(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(b"weights")
 
 
 def test_a_checkpoint_that_is_read_outlives_newer_ones_until_it_has_been_read(tmp_path: Path) -> None:
@@ -43,6 +49,7 @@ READING = """
 import sys, time
 from pathlib import Path
 from marl.runs.locks import checkpoint_lock
+from marl.runs.run_folder import RunFolder
 with checkpoint_lock(Path(sys.argv[1])):
     print("reading", flush=True)
     time.sleep(60)
@@ -93,6 +100,40 @@ def test_a_checkpoint_that_is_just_being_removed_is_not_read_but_the_newest_that
         (run / "checkpoints" / "000008").rename(run / "checkpoints" / ".000008.old")
         reader.join(60)
     assert len(versions) == 1
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_verified_is_not_reported_as_damaged(tmp_path: Path) -> None:
+    """Without a lock, the run may remove the checkpoint after its files were listed and before they are read."""
+    run = RunFolder(tmp_path)
+    # Step 1 is the best one and stays, but the newest one that stays is wanted.
+    retention = CheckpointRetention(newest=1, best=1)
+    for step in (1, 2):
+        checkpoint.write_checkpoint(run.checkpoints, CheckpointMetadata(step, 0), {}, write_policy_file, retention)
+
+    def verify_while_the_run_goes_on(path: Path) -> CheckpointManifest:
+        manifest = checkpoint.verify_checksums(path)
+        if path.name == "000002":
+            checkpoint.write_checkpoint(run.checkpoints, CheckpointMetadata(3, 0), {}, write_policy_file, retention)
+            checkpoint.verify_checksums(path)
+        return manifest
+
+    assert run.latest_checkpoint(verify_while_the_run_goes_on) == (3, [])
+
+
+def test_a_file_that_is_removed_between_two_checks_of_a_checkpoint_is_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = checkpoint.write_checkpoint(tmp_path, CheckpointMetadata(1, 0), {}, write_policy_file, NEWEST)
+    compare_sizes = checkpoint.verify_file_sizes
+
+    def compare_sizes_and_remove_a_file(path: Path) -> CheckpointManifest:
+        manifest = compare_sizes(path)
+        (saved / "policies" / "weights").unlink()
+        return manifest
+
+    monkeypatch.setattr(checkpoint, "verify_file_sizes", compare_sizes_and_remove_a_file)
+    with pytest.raises(CheckpointError, match=r"000001 is damaged: \[Errno 2\] No such file"):
+        checkpoint.verify_checksums(saved)
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -109,6 +109,9 @@ _METHODS: Mapping[type, tuple[str, ...]] = {
     LoopContext: ("changed", "cycle"),
 }
 """Methods that templates may call, by type of the object; like `_FILTERS`, they take linear time."""
+_TEXT_METHODS = frozenset(_METHODS[str])
+_BOUND_METHODS = (MethodType, BuiltinMethodType)
+"""Types of methods looked up on an instance: of classes written in Python, and of built-in ones such as `str`."""
 _FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of Python that an expression can raise (jinja2's filter `truncate` asserts that the length has room for the
 dots). `CompiledTemplate` raises template errors in their place."""
@@ -204,8 +207,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         # Facts are looked up first: most attributes are facts, and jinja2 would try Python's attributes first.
-        is_fact = isinstance(obj, dict) and attribute not in FACT_ATTRIBUTES and dict.__contains__(obj, attribute)
-        return obj[attribute] if is_fact else super().getattr(obj, attribute)
+        if isinstance(obj, dict) and attribute not in FACT_ATTRIBUTES and dict.__contains__(obj, attribute):
+            return obj[attribute]
+        # Methods of texts are the most common attributes that are no facts; jinja2's checks would let them pass, too.
+        if isinstance(obj, str) and attribute in _TEXT_METHODS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
 
     # --- methods that jinja2's sandbox calls: limits on values of a template -----------------------------------------
 
@@ -233,12 +240,19 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(__obj, BuiltinMethodType):
             # A method of a plain text reads marked arguments without their methods: `question.count(turn.text)`.
             origins |= origins_of((args, kwargs))
-        return add_origins(charge_size_to_rendering_budget(super().call(__context, __obj, *args, **kwargs)), origins)
+        if isinstance(__obj, _BOUND_METHODS) and isinstance(__obj.__self__, str):
+            # jinja2 looks for attributes that mark functions made for templates; methods of texts have none.
+            kwargs.pop("_loop_vars", None)
+            kwargs.pop("_block_vars", None)
+            result = __obj(*args, **kwargs)
+        else:
+            result = super().call(__context, __obj, *args, **kwargs)
+        return add_origins(charge_size_to_rendering_budget(result), origins)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if not super().is_safe_attribute(obj, attr, value):
             return False
-        return not isinstance(value, MethodType | BuiltinMethodType) or attr in _method_names_allowed_in_templates(obj)
+        return not isinstance(value, _BOUND_METHODS) or attr in _method_names_allowed_in_templates(obj)
 
     def wrap_str_format(self, value: Any) -> None:
         """Return None, so that `str.format`, whose result has no bounded size, is never called."""

@@ -46,6 +46,7 @@ from marl.text.template_filters import (
     charge_size_to_rendering_budget,
     nested_size_in_characters,
     rendering,
+    size_of_arguments,
     sum_of_numbers_only,
 )
 from marl.text.template_nodes import (
@@ -234,7 +235,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as jinja2)
-        charge_characters_to_rendering_budget(ITEM_COST + nested_size_in_characters((args, kwargs)))
+        charge_characters_to_rendering_budget(ITEM_COST + size_of_arguments(args, kwargs))
         # The arguments' origins are kept for the call's result; a macro's first output must not get them.
         origins = take_recorded_origins()
         if isinstance(__obj, BuiltinMethodType):

@@ -13,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import TemplateError
 
-from marl.text.origins import OriginRecordingList, TextOrigin, TextWithOrigins, origins_of
+from marl.text.origins import (
+    OriginRecordingList,
+    TextOrigin,
+    TextWithOrigins,
+    add_origins,
+    origin_spans_of_text,
+    origins_of,
+)
 from marl.text.templates import BoundedEnvironment, CompiledTemplate, TemplateLimitError
 
 ENVIRONMENT = BoundedEnvironment({"shout": lambda text: text.upper()}, trim_blocks=True)
@@ -205,6 +212,13 @@ NOTHING_READ = OriginRecordingList([], [], frozenset([TextOrigin(("e", 0), "hear
 def test_an_index_that_a_turn_does_not_have_keeps_the_edge_to_this_turn(source: str, said: Any) -> None:
     text = render("{{ " + source + " }}", said=said)
     assert {origin.source for origin in origins_of(text)} == {("e", 0)}
+
+
+def test_origins_over_a_full_text_are_added_once() -> None:
+    told = TextOrigin(("e", 1), "told")
+    both = add_origins(MARKED, frozenset([*origins_of(MARKED), told]))
+    assert sorted(origin_spans_of_text(both)) == [*origin_spans_of_text(MARKED), (0, 1, told)]
+    assert add_origins(both, origins_of(both)) is both
 
 
 @pytest.mark.parametrize("name", ["lipsum", "cycler", "joiner", "namespace", "self.x", "[] | random"])

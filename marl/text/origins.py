@@ -105,7 +105,7 @@ class TextWithOrigins(str):
         return (add_origins(sign, origins) for sign in without_origins(self))
 
     def __getitem__(self, index: Any) -> Any:
-        origins = origins_of((self, index))
+        origins = origins_of(self) | origins_of(index)
         try:
             return add_origins(str.__getitem__(self, index), origins)
         except IndexError:
@@ -213,7 +213,8 @@ def _method_recording_origins(base_class: type, method_name: str) -> Callable[..
     def call_and_record_origins(self: Any, *args: Any, **options: Any) -> Any:
         if _recorder.origins is not None:
             record_origins(origins_of(self))
-            record_origins(origins_of(args))
+            if args:
+                record_origins(origins_of(args))
         return method(self, *args, **options)
 
     return call_and_record_origins
@@ -304,50 +305,60 @@ def add_origins(value: Any, origins: Origins) -> Any:
     """
     if not origins:
         return value
-    match value:
-        case str():
-            return TextWithOrigins(value, (*origin_spans_of_text(value), *_spans_over_full_text(value, origins)))
-        case list():
-            return OriginRecordingList([add_origins(item, origins) for item in value], [origins] * len(value), origins)
-        case tuple():
-            return tuple([add_origins(item, origins) for item in value])
+    if isinstance(value, str):
+        spans = _spans_over_full_text(value, origins)
+        if not isinstance(value, TextWithOrigins):
+            return TextWithOrigins(value, spans)
+        # Many calls add the origins of a text to a part of it, which has the same spans already.
+        missing_spans = [span for span in spans if span not in value._spans]
+        return TextWithOrigins(value, (*value._spans, *missing_spans)) if missing_spans else value
+    if isinstance(value, list):
+        items = [add_origins(item, origins) for item in value]
+        return OriginRecordingList(items, [origins] * len(items), origins)
+    if isinstance(value, tuple):
+        return tuple([add_origins(item, origins) for item in value])
     record_origins(origins)
     return value
 
 
-def _spans_over_full_text(text: str, origins: Iterable[TextOrigin]) -> tuple[Span, ...]:
+def _spans_over_full_text(text: str, origins: Origins) -> tuple[Span, ...]:
     """Return one span over the full `text` for each origin."""
     size = str.__len__(text)
+    if len(origins) == 1:
+        # Most texts have one origin, for which a comprehension would take three times as long.
+        [origin] = origins
+        return ((0, size, origin),)
     return tuple([(0, size, origin) for origin in origins])
 
 
 def origins_of(value: Any) -> Origins:
     """Return the origins of `value` and of all nested values, without recording them."""
-    if type(value) is str:
-        return NO_ORIGINS
     if type(value) is TextWithOrigins:
         return frozenset([origin for _, _, origin in value._spans])
     if not isinstance(value, (dict, list, tuple)):
         return NO_ORIGINS
-    gathered: set[TextOrigin] = set()
+    origins: set[TextOrigin] = set()
     stack = [value]
     while stack:
-        inner = stack.pop()
+        container = stack.pop()
         # Base-class methods are called, because those of recording lists and dicts would record a use of the origins.
-        match inner:
-            case TextWithOrigins():
-                gathered.update([origin for _, _, origin in inner._spans])
-            case dict():
-                if isinstance(inner, OriginRecordingDict):
-                    gathered.update(*inner._origins.values())
-                stack += dict.values(inner)
-            case list():
-                if isinstance(inner, OriginRecordingList):
-                    gathered.update(inner._length, *inner._origins)
-                stack += list.__iter__(inner)
-            case tuple():
-                stack += inner
-    return frozenset(gathered)
+        if isinstance(container, dict):
+            if isinstance(container, OriginRecordingDict):
+                origins.update(*container._origins.values())
+            items: Iterable[Any] = dict.values(container)
+        elif isinstance(container, list):
+            if isinstance(container, OriginRecordingList):
+                origins.update(container._length, *container._origins)
+            items = list.__iter__(container)
+        else:
+            items = container
+        for item in items:
+            if isinstance(item, TextWithOrigins):
+                for _, _, origin in item._spans:
+                    origins.add(origin)
+            elif isinstance(item, (dict, list, tuple)):
+                stack.append(item)
+    return frozenset(origins)
 
 
 def to_marked_text(value: Any) -> str:
@@ -400,6 +411,9 @@ def join_texts_with_origins(pieces: Iterable[str]) -> Any:
     offset, spans, branch_begins = 0, list[Span](), list[int]()
     assignments: list[tuple[int, Origins]] = []
     for piece in pieces:
+        if type(piece) is str:
+            offset += len(piece)
+            continue
         if isinstance(piece, TextWithOrigins):
             for begin, end, origin in piece._spans:
                 spans.append((offset + begin, offset + end, origin))

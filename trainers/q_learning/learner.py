@@ -167,7 +167,7 @@ class QLearner:
                 next_N = target_values_of_greedy_moves(target_NA, ranking_NA, batch.legal_NA)
                 targets_M = td_targets(batch, self.target.joint_values_of_transitions(next_N, batch), settings.gamma)
         has_target_M = batch.has_target_M if settings.terminal else batch.has_target_M & (batch.next_index_M >= 0)
-        loss = td_loss(values_M, targets_M, has_target_M, settings.loss)
+        loss = td_loss(values_M, targets_M, has_target_M, settings)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.online.parameters(), settings.max_norm)

@@ -51,6 +51,11 @@ class QLearningOptions(ScheduledLearnerConfig):
     """Double Q-learning (1509.06461): the online network chooses the next move, the target network gives its value."""
     loss: Literal["mse", "huber"] = "mse"
     """Loss of a temporal difference d. `mse`: d²/2, as in VDN and QMIX. `huber`: d²/2 up to |d| = 1, then |d| - 1/2."""
+    overestimate_weight: float = Field(default=1.0, gt=0, le=1)
+    """Weight in the loss of a transition whose value is above its target. Below 1, a joint move that sometimes turns
+    out badly keeps a high value, so agents find moves that are good only together: the optimistic weighting (alpha) of
+    Weighted QMIX (2006.10800), here without its second network, as in hysteretic Q-learning. Where rewards are random,
+    values become too high."""
     max_norm: PositiveFloat = 10.0
     """Maximum gradient norm; larger gradients are scaled down to it."""
     updates: PositiveInt = 1

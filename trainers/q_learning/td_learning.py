@@ -152,10 +152,14 @@ def target_values_of_greedy_moves(target_NA: Tensor, ranking_NA: Tensor, legal_N
     return target_NA.gather(1, best_N1)[:, 0]
 
 
-def td_loss(values_M: Tensor, targets_M: Tensor, has_target_M: Tensor, loss_kind: str) -> Tensor:
-    """Return the mean loss over transitions with a target; 0 if no transition has a target."""
+def td_loss(values_M: Tensor, targets_M: Tensor, has_target_M: Tensor, settings: QLearningOptions) -> Tensor:
+    """Return the mean loss over transitions with a target; 0 if no transition has a target.
+
+    A transition whose value is above its target counts `settings.overestimate_weight` times.
+    """
     error_M = values_M - targets_M
-    loss_M = (
-        error_M.square() / 2 if loss_kind == "mse" else functional.huber_loss(values_M, targets_M, reduction="none")
-    )
+    loss_M = error_M.square() / 2
+    if settings.loss == "huber":
+        loss_M = functional.huber_loss(values_M, targets_M, reduction="none")
+    loss_M = torch.where(error_M > 0, settings.overestimate_weight * loss_M, loss_M)
     return torch.where(has_target_M, loss_M, 0.0).sum() / has_target_M.sum().clamp(min=1)

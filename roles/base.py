@@ -147,17 +147,18 @@ def _role_templates(instructions: str, prompt: str, fields: tuple[str, ...]) -> 
     return _RoleTemplates(instructions, prompt, fields, variables.intersection(_HISTORY_VARIABLES))
 
 
-def _render_template(template: str, facts: Mapping[str, Any], agent: str) -> str:
+def _render_template(setting: str, template: str, facts: Mapping[str, Any], agent: str) -> str:
+    """Return the text of `template`, the value of the role's setting `setting`, for `agent`."""
     try:
         return _compile_template(template).render(facts).strip("\n")
     except TemplateError as error:
-        raise RoleTemplateError(f"a role's template cannot be filled in for {agent}: {error.message}") from error
+        raise RoleTemplateError(f"{setting}: the template cannot be filled in for {agent}: {error.message}") from error
 
 
 @lru_cache(maxsize=4096)
-def _render_template_cached(template: str, names: tuple[str, ...], values: tuple[Hashable, ...], agent: str) -> str:
-    """Render a template whose only variables are `names` with `values`; the observation must not be among them."""
-    return _render_template(template, dict(zip(names, values, strict=True)), agent)
+def _render_instructions_cached(template: str, names: tuple[str, ...], values: tuple[Hashable, ...], agent: str) -> str:
+    """Render instructions whose only variables are `names` with `values`; the observation must not be among them."""
+    return _render_template("instructions", template, dict(zip(names, values, strict=True)), agent)
 
 
 def _render_messages(
@@ -182,7 +183,7 @@ def _render_messages(
         observation_spans = ((0, len(facts["observation"]), _UNREAD_TURNS),)
     if observation_spans:
         facts["observation"] = TextWithOrigins(facts["observation"], observation_spans)
-    user = Message("user", _render_template(templates.prompt, facts, facts["agent"]))
+    user = Message("user", _render_template("prompt", templates.prompt, facts, facts["agent"]))
     if facts["continued"]:
         return (user,)  # the conversation that this prompt continues has a system message already
     variables = _template_variables(templates.instructions)
@@ -190,9 +191,9 @@ def _render_messages(
         # The system message is cached, because it is the same in most turns.
         names = tuple(sorted(variables.intersection(facts)))
         values = tuple(map(facts.__getitem__, names))
-        system = _render_template_cached(templates.instructions, names, values, facts["agent"])
+        system = _render_instructions_cached(templates.instructions, names, values, facts["agent"])
     else:
-        system = _render_template(templates.instructions, facts, facts["agent"])
+        system = _render_template("instructions", templates.instructions, facts, facts["agent"])
     return (Message("system", system), user) if system else (user,)
 
 

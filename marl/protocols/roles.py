@@ -16,7 +16,11 @@ from marl.text.origins import Span, origin_spans_of_text, without_origins
 
 
 class RoleTemplateError(ValueError):
-    """A template of a role cannot be filled in. The message names the agent and the reason."""
+    """A template of a role cannot be filled in. The message names the role's setting, the agent and the reason."""
+
+    def of_role(self, role_name: str) -> RoleTemplateError:
+        """Return this error with the path of the setting in a scenario, such as `roles.solver.prompt`."""
+        return RoleTemplateError(f"roles.{role_name}.{self}")
 
 
 @fast_record

@@ -10,7 +10,7 @@ from marl.core.config import Sampling, Segments
 from marl.core.types import EdgeKind, Message, Purpose, Request, SpanFromEarlierTurn, Turn, TurnId
 from marl.host.untrusted_text import replace_surrogates
 from marl.protocols import JudgingRoleConfig, PromptContext, RoleConfig
-from marl.protocols.roles import PromptWithOrigins
+from marl.protocols.roles import PromptWithOrigins, RoleTemplateError
 from marl.text.answers import remove_thoughts
 from marl.text.origins import (
     NO_ORIGINS,
@@ -108,7 +108,10 @@ class RoleRequestBuilder:
         if text is None or text == role.learnable_instructions:
             return role
         if (role_name, text) not in self._rewritten:
-            self._rewritten[role_name, text] = role.with_instructions(text)
+            try:
+                self._rewritten[role_name, text] = role.with_instructions(text)
+            except RoleTemplateError as error:
+                raise error.of_role(role_name) from error
         return self._rewritten[role_name, text]
 
     def prompts_have_earlier_turns(self, role_name: str) -> bool:
@@ -255,6 +258,8 @@ class RoleRequestBuilder:
         origins: Origins | None = NO_ORIGINS
         try:
             messages = role.messages(context)
+        except RoleTemplateError as error:
+            raise error.of_role(role_name) from error
         finally:
             origins = swap_recorded_origins(callers_record)
         # If the role's code compares or formats a text, its span is lost, and its origins mark all messages.

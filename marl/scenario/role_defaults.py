@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from marl.protocols import JudgingRoleConfig, RoleConfig, Tool
+from marl.protocols.roles import RoleTemplateError
 
 if TYPE_CHECKING:
     from marl.scenario.schema import Scenario
@@ -32,7 +33,12 @@ def role_with_defaults(scenario: Scenario, name: str, role: RoleConfig) -> RoleC
         role = role.model_copy(update={"trainable": False})
     if not isinstance(role, JudgingRoleConfig):
         return role
-    return role.with_default_verdict_tag("fixed" if _reason_for_fixed_verdict_tag(scenario, name, role) else "nonce")
+    try:
+        return role.with_default_verdict_tag(
+            "fixed" if _reason_for_fixed_verdict_tag(scenario, name, role) else "nonce"
+        )
+    except RoleTemplateError as error:
+        raise error.of_role(name) from error
 
 
 def complete_engines_and_tools(scenario: Scenario) -> None:

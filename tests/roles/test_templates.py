@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+import marl
 from marl.core.types import Message
+from marl.evaluation.dry_run import play_dry_run
 from marl.protocols import Tool
+from marl.protocols.roles import RoleTemplateError
 from marl.roles.answering import (
     AggregatorRole,
     AnsweringRole,
@@ -244,10 +247,34 @@ def test_a_template_that_cannot_work_is_named_before_anything_is_loaded(template
     assert kuhn(prompt=template).startswith(why)
 
 
+@pytest.mark.parametrize("setting", ["instructions", "prompt"])
 @pytest.mark.parametrize("template", ["{{ heard[0].text }}", "{{ agent.__class__.__mro__ }}", "{{ heard.append(1) }}"])
-def test_a_template_that_cannot_be_filled_in_names_the_agent(template: str) -> None:
-    with pytest.raises(ValueError, match="cannot be filled in for player_0"):
-        SolverRole(policy="a", prompt=template).messages(make_view())
+def test_a_template_that_cannot_be_filled_in_names_its_setting_and_the_agent(template: str, setting: str) -> None:
+    with pytest.raises(RoleTemplateError, match=f"^{setting}: the template cannot be filled in for player_0: "):
+        SolverRole.model_validate({"policy": "a", setting: template}).messages(make_view())
+
+
+@pytest.mark.parametrize("setting", ["instructions", "prompt"])
+def test_a_template_that_fails_in_play_names_its_field(setting: str) -> None:
+    scenario = marl.load(KUHN, [f"roles.player.{setting}='{{{{ agent.append(1) }}}}'"])
+    with pytest.raises(ValueError, match=rf"roles\.player\.{setting}: the template cannot be filled in for player_0: "):
+        play_dry_run(scenario)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        # A check of the scenario renders a judge once for its verdict tag, and each member of a population.
+        ["roles.player={kind: judge, answer: tag}", "policies.actor.model={kind: pretrained, path: org/model}"],
+        ["roles.second={kind: player, policy: actor}", "experience={kind: neupl, members: [second, player]}"],
+    ],
+    ids=["verdict_tag", "members"],
+)
+def test_a_template_that_fails_in_a_check_of_the_scenario_names_its_field(overrides: list[str]) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        marl.load(KUHN, [*overrides, "roles.player.policy=actor", "roles.player.instructions='{{ agent.append(1) }}'"])
+    message = "roles.player.instructions: the template cannot be filled in for agent: "
+    assert any(line.strip().startswith(message) for line in str(caught.value).split("\n"))
 
 
 def test_what_others_say_is_text_and_no_template() -> None:

@@ -11,6 +11,7 @@ from pydantic import Field, PositiveInt
 
 from marl.core.config import choices_hint
 from marl.protocols import Experience, ExperienceConfig, PromptContext, ScenarioSummary
+from marl.protocols.roles import RoleTemplateError
 
 GraphRule = Literal["uniform", "latest", "psro", "rectified", "alpha_rank"]
 
@@ -93,7 +94,10 @@ class OneModelPopulation(ExperienceConfig):
                 yield f"members: {before!r} and {member!r} have the policies {' and '.join(policies)}; give them one"
         for member in trained:
             role = summary.roles[member]
-            prompt = role.messages(PromptContext.from_text("agent", "observation"))
+            try:
+                prompt = role.messages(PromptContext.from_text("agent", "observation"))
+            except RoleTemplateError as error:
+                raise error.of_role(member) from error
             if (other := role_by_prompt.setdefault(prompt, member)) != member:
                 yield (
                     f"members: {other!r} and {member!r} have equal prompts, so that they are one player; name the "

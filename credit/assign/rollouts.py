@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from marl.core.config import choices_hint
+from marl.core.config import DistinctValues, choices_hint
 from marl.core.graph import Trajectory
 from marl.core.types import Advantage, Completion, Credit, Fork, Metrics, Request, Turn, TurnId
 from marl.credit.assign.teams import CreditTeam, StatelessAssignRule, TeamAssign, credit_by_first_value
@@ -33,7 +33,7 @@ class RolloutAssign(TeamAssign):
     """
 
     plays: ClassVar[bool] = True
-    roles: tuple[str, ...] = ()
+    roles: DistinctValues[str] = ()
     """Roles whose turns get credit; nothing is played for other turns. Default: all roles that do not answer by
     rule."""
     samples: PositiveInt = 1

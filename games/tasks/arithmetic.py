@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from marl.core.config import DistinctValues
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Problem
 from marl.games.tasks.base import GeneratedTask, LazyProblem, first_distinct_wrong_answers, validate_range_within
@@ -49,7 +50,7 @@ class ArithmeticTask(GeneratedTask):
     """
 
     kind: str = "arithmetic"
-    operators: tuple[Operator, ...] = Field(default=("+",), min_length=1)
+    operators: DistinctValues[Operator] = Field(default=("+",), min_length=1)
     """Operators of the problems, each drawn with the same probability."""
     digits: Annotated[tuple[int, int], validate_range_within(1, 9)] | None = None
     """Minimum and maximum number of digits of each number in a problem (default: 1 to 2 digits, which is 0 to 99)."""

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from marl.core.config import DistinctValues
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Problem
 from marl.games.tasks.base import (
@@ -73,7 +74,7 @@ class CitationsTask(TaskWithHeldOutSplit):
     references: Annotated[tuple[int, int], validate_range_within(1, 20)] = (1, 3)
     """Minimum and maximum number of references of a paper. The first papers on a topic have fewer older ones to cite.
     """
-    asks: tuple[QuestionForm, ...] = Field(default=("direct", "cited", "both"), min_length=1)
+    asks: DistinctValues[QuestionForm] = Field(default=("direct", "cited", "both"), min_length=1)
     """Forms of questions: the papers that use a method for a topic (`direct`), the other papers that these cite
     (`cited`), or all of them (`both`)."""
     train: int = Field(default=1000, ge=1, le=1_000_000)

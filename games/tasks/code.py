@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from marl.core.config import DistinctValues
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Problem
 from marl.games.tasks.base import GeneratedTask, LazyProblem, json_hash
@@ -268,7 +269,7 @@ class CodeTask(GeneratedTask):
     """
 
     kind: str = "code"
-    families: tuple[FamilyName, ...] = Field(default=tuple(FUNCTION_FAMILIES), min_length=1)  # type: ignore[assignment]
+    families: DistinctValues[FamilyName] = Field(default=tuple(FUNCTION_FAMILIES), min_length=1)  # type: ignore[assignment]
     """Families of functions from which problems are drawn."""
     tests: int = Field(default=8, ge=4, le=12)
     """Number of tests per problem."""

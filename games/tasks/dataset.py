@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from marl.core.config import Config, choices_hint
+from marl.core.config import Config, DistinctValues, choices_hint
 from marl.core.types import Problem
 from marl.games.tasks.base import (
     LazyProblem,
@@ -46,7 +46,7 @@ class TableColumnNames(Config):
     setting `held_out` of the task applies)."""
     facts: dict[str, str] = Field(default_factory=dict)
     """Column of each fact, by name of the fact; verifiers and prompts may use facts."""
-    secret: tuple[str, ...] = ()
+    secret: DistinctValues[str] = ()
     """Names of facts that no prompt may use, since they reveal the answer. Facts from the columns of right and wrong
     answers are always secret."""
 

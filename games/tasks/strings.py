@@ -11,6 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from marl.core.config import DistinctValues
 from marl.core.types import Problem
 from marl.games.tasks.base import GeneratedTask, LazyProblem, first_distinct_wrong_answers, validate_range_within
 
@@ -50,7 +51,7 @@ class StringsTask(GeneratedTask):
     """A text and one or more transforms of it: `Apply in order: reverse; uppercase. Text: tamo` -> `OMAT`."""
 
     kind: str = "strings"
-    transforms: tuple[Transform, ...] = Field(default=get_args(Transform), min_length=1)
+    transforms: DistinctValues[Transform] = Field(default=get_args(Transform), min_length=1)
     """Transforms from which the transforms of a problem are drawn."""
     depth: Annotated[tuple[int, int], validate_range_within(1, 6)] = (1, 3)
     """Minimum and maximum number of transforms in a problem."""

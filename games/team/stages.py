@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from marl.core.config import Config
+from marl.core.config import Config, DistinctValues, refuse_repeated_values
 from marl.text.origins import NO_ORIGINS, Origins
 
 
@@ -36,7 +36,7 @@ class ToolCallSettings(Config):
     """Maximum number of tool calls of one agent in one turn. An answer with more calls than are left is final."""
     verifier: str | None = None
     """Role that gives a verdict on the results of every answer with calls, at once (default: no verdicts)."""
-    scores: tuple[str, ...] = ()
+    scores: DistinctValues[str] = ()
     """Names of the verifier's checks whose scores become facts of the calling agent, such as `new`."""
 
     @model_validator(mode="after")
@@ -60,7 +60,7 @@ class Stage(Config):
     verifies: str | None = None
     """Role whose agents the stage verifies. As with `each`, every agent of the stage has a partner of this role. The
     scores in an agent's answer become facts of its partner."""
-    scores: tuple[str, ...] = ()
+    scores: DistinctValues[str] = ()
     """Names of the verifier's checks whose scores become facts of the verified agent, such as `correct`."""
     hears: dict[str, str] = Field(default_factory=dict)
     """Roles (or agents) whose turns the stage's agents read; or a mapping role -> condition on which its turns are
@@ -104,7 +104,11 @@ class Stage(Config):
     def _expand_hears_setting(cls, hears: Any) -> Any:
         if isinstance(hears, str):
             return {hears: "true"}
-        return dict.fromkeys(hears, "true") if isinstance(hears, Sequence) else hears
+        if not isinstance(hears, Sequence):
+            return hears
+        if wrong := [name for name in hears if not isinstance(name, str)]:
+            raise ValueError(f"{wrong[0]} is no role; conditions are given as a mapping {{ROLE: CONDITION}}")
+        return dict.fromkeys(refuse_repeated_values(hears), "true")
 
     @field_validator("legal")
     @classmethod

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
+from marl.core.config import DistinctValues
 from marl.core.types import Problem, Verdict, VerifierCase
 from marl.games.verifiers.answer_statements import find_statements
 from marl.games.verifiers.answer_verifier import AnswerVerifier, quote, reject, unwrap
@@ -118,7 +119,7 @@ class FormatVerifier(VerifierConfig):
     kind: str = "format"
     example = 'requires: ["<think>.*</think>"]'
     checks_correctness: ClassVar[bool] = False
-    requires: tuple[Annotated[str, AfterValidator(check_pattern)], ...] = Field(min_length=1)
+    requires: DistinctValues[Annotated[str, AfterValidator(check_pattern)]] = Field(min_length=1)
     """Regular expressions that must match the text exactly once each, such as `<think>.*</think>`."""
 
     def __call__(self, case: VerifierCase) -> Verdict:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator
 
-from marl.core.config import choices_hint
+from marl.core.config import DistinctValues, choices_hint
 from marl.core.types import EpisodeMeasuresAndNewStarts
 from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig
 from marl.games.isolated_random import IsolatedGlobalRandom
@@ -35,7 +35,7 @@ class TextArenaConfig(TextGameConfig):
     """Number of seats, which are named `player_0`, `player_1` ..."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the game's constructor."""
-    actions: tuple[str, ...] | None = None
+    actions: DistinctValues[str] | None = None
     """Names of all moves (default: any text is a move)."""
     examples: Annotated[str, AfterValidator(check_linear_pattern)] = r"\[([^\[\]\n]{1,60})\]"
     """Regular expression that finds example moves in a player's observation, for random play and the warm-up of tiny

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from marl.core.config import DistinctValues
 from marl.core.plugins import PluginField
 from marl.core.types import Problem, Verdict, VerifierCase
 from marl.games.base import FinalRewards, NextAgent, TextGame, TextGameConfig
@@ -49,7 +50,7 @@ class TrlConfig(TextGameConfig):
     task: Annotated[TaskConfig | None, PluginField("tasks", TaskConfig, optional=True)] = None
     """Task that supplies the rows: a problem's question is the prompt; its answer and its facts are columns (default:
     the environment invents its problems in `reset`)."""
-    rewards: tuple[ImportPath, ...] = ()
+    rewards: DistinctValues[ImportPath] = ()
     """Import paths of reward functions. Their rewards are added to the reward of the environment's `get_reward`."""
     max_calls: PositiveInt = 8
     """Number of tool calls after which an episode ends."""

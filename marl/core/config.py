@@ -10,9 +10,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PositiveInt,
+    model_validator,
+)
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from marl.host.paths import current_resolver
@@ -52,6 +60,8 @@ _MAX_MEANT = 3
 """Maximum number of choices that may have been meant."""
 _MAX_LISTED, _NEAREST = 16, 6
 """Maximum number of choices that an error message lists in full; of more choices, number of similar ones it lists."""
+_Value = TypeVar("_Value")
+_Values = TypeVar("_Values", bound=Collection[Any])
 
 
 def shorten(text: str, max_length: int = 80) -> str:
@@ -120,6 +130,26 @@ def field_errors(message_by_field: Mapping[str, str]) -> PydanticCustomError:
     return PydanticCustomError(
         "wrong", "{message}", {"message": "; ".join(message_by_field.values()), "below": dict(message_by_field)}
     )
+
+
+def refuse_repeated_values(values: _Values) -> _Values:
+    """Return `values`, a setting with a list that stands for a set.
+
+    Raises:
+        ValueError: if a value is listed twice, because it is then likely that another one was meant.
+    """
+    seen: set[Any] = set()
+    for value in values:
+        if value in seen:
+            raise ValueError(f"{value!r} is listed twice; list it once")
+        seen.add(value)
+    return values
+
+
+DistinctValues = Annotated[
+    tuple[_Value, ...], AfterValidator(refuse_repeated_values), Field(json_schema_extra={"uniqueItems": True})
+]
+"""Type of a setting with a list of different values, such as `DistinctValues[str]`."""
 
 
 class Config(BaseModel):

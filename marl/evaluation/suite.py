@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from marl.core.config import Config
+from marl.core.config import Config, DistinctValues
 from marl.core.plugins import PluginField
 from marl.protocols import GameConfig, RoleConfig, TaskConfig, VerifierConfig
 from marl.scenario.load import ScenarioError
@@ -69,7 +69,7 @@ class SuiteTest(Config):
     """Minimum score of an episode that counts as solved, for pass@k."""
     rating: str | None = None
     """Measure by which best@k chooses an answer, such as a critic's score. Null: the score itself."""
-    answer: tuple[str, ...] = ()
+    answer: DistinctValues[str] = ()
     """Candidate roles whose last move in an episode is the answer for maj@k; the first role that exists in the measured
     scenario counts. Empty: the role of the only measured seat; with several measured seats there is no maj@k."""
 
@@ -96,7 +96,7 @@ class Suite(Config):
     """Number of different start states per test. A task with fewer held-out problems is used completely."""
     samples: PositiveInt = 8
     """Number of episodes from each start state."""
-    k: tuple[PositiveInt, ...] | None = Field(default=None, min_length=1)
+    k: DistinctValues[PositiveInt] | None = Field(default=None, min_length=1)
     """Numbers of answers k for pass@k, maj@k and best@k, up to `samples`. Null: powers of two."""
     seed: int = 0
     """Seed of start states and sampling."""

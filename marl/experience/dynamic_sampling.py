@@ -16,7 +16,7 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from marl.core.config import Config, choices_hint
+from marl.core.config import Config, DistinctValues, choices_hint
 from marl.core.graph import Trajectory
 from marl.core.seeds import hash_to_seed
 from marl.core.types import Deal
@@ -95,7 +95,7 @@ class DynamicSampling(ExperienceConfig):
     rounds: PositiveInt = 3
     """Maximum number of rounds of play in a step. The first round plays all deals; later rounds play new groups that
     replace rejected groups."""
-    roles: tuple[str, ...] = ()
+    roles: DistinctValues[str] = ()
     """Roles whose agents' returns are compared: the return of one agent must differ within a group (default: all
     roles)."""
     success: str = "success"

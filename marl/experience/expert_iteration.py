@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from marl.core.config import choices_hint
+from marl.core.config import DistinctValues, choices_hint
 from marl.core.graph import Trajectory
 from marl.core.types import Deal
 from marl.experience.rollouts import StatelessExperience
@@ -31,7 +31,7 @@ class SearchSelfPlay(SearchSettings, ExperienceConfig):
 
     kind: str = "search"
     off_policy: ClassVar[bool] = True
-    roles: tuple[str, ...] = ()
+    roles: DistinctValues[str] = ()
     """Roles that choose their moves by search (default: all roles). Other roles sample their answers."""
     temperature: float = Field(default=1.0, ge=0)
     """Temperature of the search's distribution over moves, from which moves are drawn: probabilities are raised to the

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from marl.core.config import choices_hint, field_errors
+from marl.core.config import DistinctValues, choices_hint, field_errors
 from marl.core.graph import Trajectory
 from marl.core.types import Metrics, Turn
 from marl.experience.rollouts import StatelessExperience, mean_measures
@@ -42,7 +42,7 @@ class TreeSampling(ExperienceConfig):
     plays_groups: ClassVar[bool] = True
     candidates: int = Field(default=4, ge=2)
     """Number of answers sampled at a turn: K in the paper."""
-    roles: tuple[str, ...] = ()
+    roles: DistinctValues[str] = ()
     """Roles at whose turns candidates are sampled (default: all roles of language models, whether they learn or not).
     Turns of other roles are not learned from, because their rollouts were selected by the outcome."""
     agent: float = Field(default=1.0, ge=0)

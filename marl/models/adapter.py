@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
+from marl.core.config import refuse_repeated_values
 from marl.core.plugins import PluginField
 from marl.host.data_files import one_line_error_message
 from marl.models.hf_folder import check_adapter_folder, read_adapter_config
@@ -53,13 +54,14 @@ class Adapter(ModelConfig):
 
     @field_validator("targets")
     @classmethod
-    def _check_target_pattern(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        if isinstance(targets, str):
-            # The pattern may come from a stranger's file, so only patterns that match in linear time are accepted.
-            try:
-                check_linear_pattern(targets)
-            except ValueError as error:
-                raise ValueError(f"neither all-linear, a list of names, nor a pattern: {error}") from error
+    def _check_names_or_pattern(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if not isinstance(targets, str):
+            return refuse_repeated_values(targets)
+        # The pattern may come from a stranger's file, so only patterns that match in linear time are accepted.
+        try:
+            check_linear_pattern(targets)
+        except ValueError as error:
+            raise ValueError(f"neither all-linear, a list of names, nor a pattern: {error}") from error
         return targets
 
     @property

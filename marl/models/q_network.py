@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
+from marl.core.config import DistinctValues
 from marl.core.plugins import PluginField
 from marl.models.decision_prompts import DecisionTokenizer
 from marl.models.text_encoders import HashedWords
@@ -32,7 +33,7 @@ class QNetworkModel(ModelConfig):
     kind: str = "q_network"
     example = "actions: [a, b]"
     family: ClassVar[str] = Q_NETWORK
-    actions: tuple[str, ...] = Field(min_length=1)
+    actions: DistinctValues[str] = Field(min_length=1)
     """All moves that the game may list. Each move has one output."""
     encoder: Annotated[TextEncoderConfig, PluginField("encoders", TextEncoderConfig)] = HashedWords()
     """Encoder that maps the texts that the network reads to vectors."""
@@ -47,14 +48,6 @@ class QNetworkModel(ModelConfig):
     """Seed of the initial weights."""
     path: str | None = None
     """Folder of weights saved by a run. Null: random weights, with random play until training begins."""
-
-    @field_validator("actions")
-    @classmethod
-    def _check_distinct_actions(cls, actions: tuple[str, ...]) -> tuple[str, ...]:
-        for action in actions:
-            if actions.count(action) > 1:
-                raise ValueError(f"{action!r} is listed twice; list each action once")
-        return actions
 
     @property
     def understands_instructions(self) -> bool:

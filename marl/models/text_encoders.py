@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from marl.core.config import DistinctValues
 from marl.core.plugins import PluginField
 from marl.models.pretrained import Pretrained, PretrainedSource, TransformersModelConfig
 from marl.protocols import ModelPreparation, TextEncoder, TextEncoderConfig
@@ -20,7 +21,9 @@ class HashedWords(TextEncoderConfig):
     """
 
     kind: str = "hashed_words"
-    features: tuple[Literal["words", "pairs", "text"], ...] = Field(default=("words", "pairs", "text"), min_length=1)
+    features: DistinctValues[Literal["words", "pairs", "text"]] = Field(
+        default=("words", "pairs", "text"), min_length=1
+    )
     """Kinds of features that have vectors. A text that never occurred in training brings vectors of its unknown pairs
     and of the full text that were never trained: `[words]` generalises best to new combinations of known words."""
     buckets: int = Field(default=4096, ge=16, le=2**24)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from marl.core.config import Config
+from marl.core.config import Config, DistinctValues
 
 AlarmKind = Literal["constant", "unreadable", "repeated", "distinct", "entropy", "length", "cut", "return_fell",
                     "reward", "credit", "faulty", "samples", "kl", "proxy"]  # fmt: skip
@@ -94,7 +94,7 @@ class AlarmSettings(AlarmThresholds):
     proxy: tuple[ProxyPair, ...] = ()
     """Pairs of evaluation metrics. The alarm `proxy` is raised if, over `patience` evaluations, one rises and the
     other falls, each beyond its 95 % interval: a role learns its reward and not the task."""
-    stop: tuple[AlarmKind, ...] = ()
+    stop: DistinctValues[AlarmKind] = ()
     """Kinds of alarms that end the run after a checkpoint."""
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from marl.core.config import FIELD_PREFIX, choices_hint
+from marl.core.config import FIELD_PREFIX, choices_hint, refuse_repeated_values
 from marl.core.plugins import plugins_by_kind
 from marl.protocols import AgentRoleAndEngine, EngineConfig, LearnerConfig, LearnerSurroundings, ScenarioSummary
 from marl.scenario.alarm_checks import alarm_errors
@@ -224,10 +224,15 @@ def _schedule_errors(scenario: Scenario) -> Iterator[str]:
 
 
 def _agent_role_errors(scenario: Scenario) -> Iterator[str]:
-    """Yield an error for each empty stop text, and for each conflict of the game with its agents' roles and engines."""
+    """Yield an error for each empty or repeated stop text, and for each conflict of the game with its agents."""
     for name, role in scenario.roles.items():
         if "" in role.sampling.stop:
             yield f"roles.{name}.sampling.stop: '' ends every answer before its first token; remove it"
+        # `Sampling` itself takes repeated texts, because calls of programs and recorded requests may hold them.
+        try:
+            refuse_repeated_values(role.sampling.stop)
+        except ValueError as error:
+            yield f"roles.{name}.sampling.stop: {error}"
     setups: dict[str, AgentRoleAndEngine] = {}
     for agent, name in scenario.seats.items():
         role = scenario.roles.get(name)

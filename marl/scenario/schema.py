@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from marl.core.config import Config, shorten
+from marl.core.config import Config, DistinctValues, shorten
 from marl.core.plugins import PluginField
 from marl.protocols import (
     AssignConfig,
@@ -311,7 +311,7 @@ cluster: {kind: local, simulators: 2}
     """Alarms that warn of collapsing answers. Null: no alarms."""
     cluster: ClusterConfig | None = None
     """Processes and machines that share the run's work. Null: all work is done in one process."""
-    track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
+    track: DistinctValues[Literal["wandb", "mlflow", "trackio"]] = ()
     """Trackers that receive the metrics, in addition to metrics.jsonl and TensorBoard's event files."""
 
     @property

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from marl.core.config import Config
+from marl.core.config import Config, DistinctValues
 
 
 class RootNoise(Config):
@@ -107,7 +107,7 @@ class TurnSearchSettings(Config):
     prefix: float = Field(default=0.5, ge=0, le=1)
     """`tree`: weight of an answer's own rating against the mean rating of the rollouts through the answer. Answers have
     a rating of their own if the rating role speaks directly after them (process reward model)."""
-    roles: tuple[str, ...] = ()
+    roles: DistinctValues[str] = ()
     """`beam`, `tree`: roles whose answers are searched (default: all roles with sampling, except the rating role)."""
 
     _only: ClassVar[dict[str, tuple[str, ...]]] = {

@@ -86,6 +86,7 @@ VALUES = {
     "seats.player_0=3": "seats.player_0: must be text: quote it (got 3)",
     "roles={}": "roles: must have at least 1, has 0 (got {})",
     "track=wandb": "track: must be a list ([a, b]) (got 'wandb')",
+    "track=[wandb, wandb]": "track: 'wandb' is listed twice; list it once (got ['wandb', 'wandb'])",
     "track=[wandbb]": "track.0: unknown; did you mean 'wandb'? choices: mlflow, trackio, wandb (got 'wandbb')",
     f"{LEARNER}.lr=abc": f"{LEARNER}.lr: must be a number (got 'abc')",
     f"{LEARNER}.lr=.inf": f"{LEARNER}.lr: must be a finite number (got inf)",
@@ -97,6 +98,11 @@ VALUES = {
     "1; choices: low up to high",
     f"{LEARNER}.schedule=linar": f"{LEARNER}.schedule: unknown; did you mean 'linear'? choices: constant, cosine, "
     "inverse_sqrt, linear (got 'linar')",
+    "alarms.stop=[kl, kl]": "alarms.stop: 'kl' is listed twice; list it once (got ['kl', 'kl'])",
+    "credit.assign={kind: flow, along: [told, told]}": "credit.assign.along: 'told' is listed twice; list it once (got "
+    "['told', 'told'])",
+    "policies.actor.model={kind: adapter, base: {kind: tiny}, targets: [q_proj, q_proj]}": "policies.actor.model."
+    "targets: 'q_proj' is listed twice; list it once (got ['q_proj', 'q_proj'])",
     "roles.player.sampling.top_p=2": "roles.player.sampling.top_p: must be at most 1.0 (got 2)",
     "checkpoint.trajectories=2": "checkpoint.trajectories: must be at most 1.0 (got 2)",
     "evaluate.against.random=0": "evaluate.against.random: must be greater than 0 (got 0)",
@@ -142,6 +148,7 @@ FITS = {
     "eval/value/player_1",
     "credit.overlong={limit: 300, buffer: 5}": "credit.overlong.limit: 300 and buffer: 5 charge answers of more than "
     "295 tokens, but max_tokens ends those of player after 6; choices: limit - buffer below 6",
+    "roles.player.sampling.stop=['.', '.']": "roles.player.sampling.stop: '.' is listed twice; list it once",
     "roles.player.sampling.stop=['.', '']": "roles.player.sampling.stop: '' ends every answer before its first token; "
     "remove it",
     "evaluate.against.rando=10": "evaluate.against.rando: no such opponent in game 'kuhn_poker'; did you mean "

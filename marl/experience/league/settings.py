@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from marl.core.config import Config, choices_hint
+from marl.core.config import Config, DistinctValues, choices_hint
 from marl.experience.league.pool import POOL, SELF
 from marl.protocols import Experience, ExperienceConfig, ScenarioSummary
 
@@ -73,7 +73,7 @@ class LeaguePlayer(Config):
     """Opponent -> weight of its games among the player's games. Opponents: `self` (both seats learn), `pool` (earlier
     weights), a policy of the scenario with its newest weights, a name in `populations` (frozen members of another run's
     league), or a player that the game exports, such as `random`."""
-    pool: tuple[str, ...] | None = None
+    pool: DistinctValues[str] | None = None
     """Policies whose earlier weights the player meets (null: the policies of all players)."""
     by: MatchmakingRule = "pfsp"
     """Distribution over the members of the pool, from which opponents are drawn. `uniform`: equal probabilities; with

@@ -30,6 +30,28 @@ def refusal(*stages: Mapping[str, Any], **more: Any) -> str:
     return str(caught.value)
 
 
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hears": ["solver", "solver"]}, "hears\n  Value error, 'solver' is listed twice; list it once"),
+        ({"verifies": "solver", "scores": ["a", "b", "a"]}, "scores\n  Value error, 'a' is listed twice; list it once"),
+        (
+            {"tools": "tool", "calls": {"verifier": "judge", "scores": ["new", "new"]}},
+            "calls.scores\n  Value error, 'new' is listed twice; list it once",
+        ),
+        (
+            {"hears": [{"solver": "it.readable"}]},
+            "hears\n  Value error, {'solver': 'it.readable'} is no role; conditions are given as a mapping {ROLE: ",
+        ),
+    ],
+)
+def test_a_list_of_names_has_each_name_once(settings: Mapping[str, Any], message: str) -> None:
+    assert f"stages.1.stage.{message}" in refusal(SOLVE, {"role": "critic", **settings})
+
+
 # --- unreadable answers -----------------------------------------------------------------------------------------------
 
 

@@ -141,6 +141,8 @@ class LearnerSurroundings:
     """True if several simulators may share the run's play."""
     exact_measures: tuple[str, ...] = ()
     """Fields of the scenario that ask for figures on full game trees."""
+    group_size: int | None = None
+    """Number of episodes from each start in a step, or None if the experience decides it, not the schedule."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -410,9 +410,13 @@ def _learner_conflicts(scenario: Scenario) -> Iterator[str]:
     learners = {name: policy.learner for name, policy in scenario.policies.items() if policy.learner}
     engines = {name: policy.engine for name, policy in scenario.policies.items()}
     exact = [f"evaluate.{name}" for name in ("nashconv", "optimal") if getattr(scenario.evaluate, name)]
+    experience = scenario.experience
+    group_size = None if experience.plays_groups or experience.off_policy else scenario.schedule.group_size
     for name, learner in learners.items():
         roles = {role: config for role, config, _ in scenario.learning_roles() if config.policy == name}
-        surroundings = LearnerSurroundings(name, roles, engines, learners, scenario.cluster is not None, tuple(exact))
+        surroundings = LearnerSurroundings(
+            name, roles, engines, learners, scenario.cluster is not None, tuple(exact), group_size
+        )
         for conflict in learner.scenario_conflicts(surroundings):
             yield f"policies.{name}.learner.{conflict}"
 

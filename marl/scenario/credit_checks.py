@@ -15,16 +15,8 @@ if TYPE_CHECKING:
 
 def credit_notes(scenario: Scenario) -> Iterator[str]:
     """Yield a note for each combination of settings that is valid but may surprise the scenario's author."""
-    for name, role in scenario.roles.items():
-        limit, max_tokens = role.sampling.thinking_tokens, role.sampling.max_tokens
-        policy = scenario.policies.get(role.policy)
-        field = f"roles.{name}.sampling.thinking_tokens: {limit} has no effect"
-        if limit is None or policy is None:
-            continue
-        if policy.engine.token_level and not policy.engine.needs_model:
-            yield f"{field}: engine {policy.engine.kind!r} of policies.{role.policy} does not think; remove it"
-        elif limit >= max_tokens:
-            yield f"{field}: answers end after sampling.max_tokens: {max_tokens}; give fewer, or more max_tokens"
+    yield from _thinking_limit_notes(scenario)
+    yield from _penalties_without_learner_notes(scenario)
     for field, rule in _trained_credit_rules_by_field(scenario).items():
         if rule.assign.credit_depends_on_reward_time and rule.baseline.compares_agent_episodes_instead_of_turns:
             yield (
@@ -61,6 +53,34 @@ def credit_notes(scenario: Scenario) -> Iterator[str]:
                 f"policies.{scenario.roles[role].policy}.learner: {learner.kind!r} learns from {kind!r} as if its "
                 "policy had said all of it, without a correction; learners that are meant for it: awr, dpo, sft"
             )
+
+
+def _thinking_limit_notes(scenario: Scenario) -> Iterator[str]:
+    """Yield a note for each limit of thoughts that changes nothing."""
+    for name, role in scenario.roles.items():
+        limit, max_tokens = role.sampling.thinking_tokens, role.sampling.max_tokens
+        policy = scenario.policies.get(role.policy)
+        field = f"roles.{name}.sampling.thinking_tokens: {limit} has no effect"
+        if limit is None or policy is None:
+            continue
+        if policy.engine.token_level and not policy.engine.needs_model:
+            yield f"{field}: engine {policy.engine.kind!r} of policies.{role.policy} does not think; remove it"
+        elif limit >= max_tokens:
+            yield f"{field}: answers end after sampling.max_tokens: {max_tokens}; give fewer, or more max_tokens"
+
+
+def _penalties_without_learner_notes(scenario: Scenario) -> Iterator[str]:
+    """Yield a note for each penalty of the default rule that is only measured, because no learner uses credit.
+
+    A KL penalty is not even measured without a learner that reads the reference, so `credit_errors` refuses it.
+    """
+    learners = {learner.kind for _, _, learner in scenario.learning_roles()}
+    if not learners or scenario.credited_roles():
+        return
+    for name, penalty in (("overlong", scenario.credit.overlong), ("token_cost", scenario.credit.token_cost)):
+        if penalty:
+            kinds = ", ".join(map(repr, sorted(learners)))
+            yield f"credit.{name}: is measured, but changes no weights, because no learner here ({kinds}) uses credit"
 
 
 def credit_errors(scenario: Scenario) -> Iterator[str]:
@@ -172,12 +192,14 @@ def _overlong_penalty_errors(scenario: Scenario, field: str, rule: CreditRule) -
 
 
 def _errors_of_rules_without_learner(scenario: Scenario) -> Iterator[str]:
-    """Yield an error for each rule that no learner uses and that needs fields which no learner can compute.
+    """Yield an error for each rule that no learner uses and that needs fields which no learner can compute, or has a
+    KL penalty although no learner here uses credit.
 
     The credit stage applies such a rule in every step all the same. Examples are the default rule beside rules of all
     roles, and any rule if all learners imitate.
     """
     credit, learners = scenario.credit, [learner for _, _, learner in scenario.learning_roles()]
+    learns_from_credit = bool(scenario.credited_roles())
     readable: set[str] = set()
     for learner in learners:
         readable |= learner.computable_reading_fields
@@ -186,8 +208,14 @@ def _errors_of_rules_without_learner(scenario: Scenario) -> Iterator[str]:
     rules |= {f"credit.roles.{role}": rule for role, rule in credit.roles.items()}
     rules |= {f"credit.compare.{name}": rule for name, rule in credit.compare.items()}
     for field, rule in rules.items():
-        lacks = sorted((rule.assign.needed_reading_fields | rule.baseline.needed_reading_fields) - readable)
-        if learners and lacks and field not in credit_rules(scenario):
+        if not learners or field in credit_rules(scenario):
+            continue
+        if rule.kl and not (learns_from_credit and rule.kl.needed_reading_fields <= readable):
+            yield (
+                f"{field}.kl: coefficient {rule.kl.coefficient:g} has no effect, because no learner here ({kinds}) "
+                "learns by this rule; remove it, or choose a learner that uses credit (grpo, ppo, ...)"
+            )
+        if lacks := sorted((rule.assign.needed_reading_fields | rule.baseline.needed_reading_fields) - readable):
             yield (
                 f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} need {', '.join(lacks)}, which no learner "
                 f"here reads ({kinds}), and nobody learns by this rule, though it judges every step; choose an assign "

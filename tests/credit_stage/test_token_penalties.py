@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from marl.core.types import Advantage, Credit, Reading
 from marl.credit_stage.token_penalties import TokenPenalties, kl_per_token, soft_overlong_penalty
 from marl.protocols import AssignConfig, Evidence
+from marl.scenario.credit_checks import credit_notes
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import KlInReward, OverlongPenalty
 from tests.support.handmade_episodes import advantages_of, make_episode
@@ -284,6 +285,31 @@ def test_a_kl_in_the_reward_of_a_learner_without_a_reference_is_refused_and_the_
     assert "credit.kl: needs reference of what role 'player' says, but its learner 'grpo' reads" in str(refused.value)
     assert "give policies.actor.learner a `reference` ({coefficient: 0} keeps it out of the loss)" in str(refused.value)
     assert validate(scenario({"reference": {"coefficient": 0}}, kl={"coefficient": 0.1}), "a file").credit.kl
+
+
+@pytest.mark.parametrize(
+    ("credit", "field"),
+    [
+        ({"kl": {"coefficient": 0.1}}, "credit.kl"),
+        ({"roles": {"player": {"kl": {"coefficient": 0.1}}}}, "credit.roles.player.kl"),
+    ],
+)
+def test_a_kl_in_the_reward_is_refused_if_nobody_learns_from_rewards(credit: dict[str, Any], field: str) -> None:
+    for learner in ({"kind": "distillation", "teacher": "teacher"}, {"kind": "sft"}, {"kind": "dpo"}):
+        made = scenario(learner, **credit)
+        if "teacher" in learner:
+            made["policies"]["teacher"] = {"model": {"kind": "tiny"}}
+        with pytest.raises(ScenarioError) as refused:
+            validate(made, "a file")
+        assert f"{field}: coefficient 0.1 has no effect, because no learner here ({learner['kind']!r}) learns" in str(
+            refused.value
+        )
+
+
+def test_a_token_cost_that_is_only_measured_gives_a_note() -> None:
+    (note,) = credit_notes(validate(scenario({"kind": "sft"}, token_cost=0.1), "a file"))
+    assert note == "credit.token_cost: is measured, but changes no weights, because no learner here ('sft') uses credit"
+    assert not list(credit_notes(validate(scenario({}, token_cost=0.1), "a file")))
 
 
 def test_charges_beside_a_baseline_that_compares_named_rewards_are_refused() -> None:

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+import marl
+from marl.scenario.load import ScenarioError
 from marl.trainers.batching.rows import count_minibatch_totals
 from marl.trainers.imitation.options import SampleSelection
 from marl.trainers.imitation.selection import select_samples_to_imitate, without_duplicate_completions
@@ -11,6 +13,7 @@ from marl.trainers.imitation.settings import Sft
 from marl.trainers.preferences.pairs import comparison_groups, rows_of_paired_turns
 from marl.trainers.preferences.settings import Dpo
 from tests.support.learning_samples import make_sample
+from tests.support.paths import SCENARIOS
 
 PROMPT, OTHER = (1, 2), (1, 3)
 
@@ -130,6 +133,25 @@ def test_the_best_episode_is_kept_whole_and_the_best_turn_alone():
     ] == [5, 6]
     assert Sft(keep=SampleSelection(best=1, by="earned")).trains_on_advantages
     assert not Sft(keep=SampleSelection(best=1)).trains_on_advantages
+
+
+@pytest.mark.parametrize(
+    ("best", "group_size", "choices"),
+    [(9, 8, "1 to 7"), (8, 8, "1 to 7"), (1, 1, "none; raise schedule.group_size, or use at_least")],
+)
+def test_keeping_as_many_episodes_as_a_group_has_is_refused(best: int, group_size: int, choices: str) -> None:
+    overrides = [f"policies.solver.learner.keep={{best: {best}}}", f"schedule.group_size={group_size}"]
+    with pytest.raises(ScenarioError) as caught:
+        marl.load(SCENARIOS / "sft_best.yaml", overrides)
+    assert str(caught.value).split("\n")[1:] == [
+        f"  policies.solver.learner.keep.best: {best} leaves out none of the schedule.group_size: {group_size} "
+        f"episodes of a start; choices: {choices}"
+    ]
+
+
+@pytest.mark.parametrize("keep", ["{best: 7}", "{best: 9, by: earned}"])
+def test_a_selection_that_leaves_something_out_is_fine(keep: str) -> None:
+    assert marl.load(SCENARIOS / "sft_best.yaml", [f"policies.solver.learner.keep={keep}"])
 
 
 def test_distinct_leaves_the_first_of_what_was_said_twice():

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 from pydantic import PositiveInt, model_validator
 
 from marl.core.config import Config, Sampling
+from marl.protocols import LearnerSurroundings
 from marl.protocols.memory_estimates import MemorySavingSetting, MemoryUse, ModelSize, Workload
 from marl.trainers.distillation.options import TaughtLearnerConfig
 from marl.trainers.policy_gradient.critic_settings import CriticConfig
@@ -59,6 +60,16 @@ class ImitationOptions(TaughtLearnerConfig):
     def trains_on_advantages(self) -> bool:
         """True if samples are selected by credit, or a critic learns from credit."""
         return self.critic is not None or (self.keep is not None and self.keep.by == "earned")
+
+    def scenario_conflicts(self, surroundings: LearnerSurroundings) -> Iterator[str]:
+        keep, group_size = self.keep, surroundings.group_size
+        # With `by: earned`, turns of one episode may have the same prompt, so that there can be more of them.
+        if keep and keep.best and keep.by == "paid" and group_size is not None and keep.best >= group_size:
+            choices = f"1 to {group_size - 1}" if group_size > 1 else "none; raise schedule.group_size, or use at_least"
+            yield (
+                f"keep.best: {keep.best} leaves out none of the schedule.group_size: {group_size} episodes of a start; "
+                f"choices: {choices}"
+            )
 
     def unmet_requirements(self) -> Iterator[str]:
         yield from super().unmet_requirements()

@@ -55,6 +55,9 @@ def scenario_errors(dry_run: DryRun) -> Iterator[str]:
                     f"policies.{name}.learner.minibatches: {minibatches}, but an update has about {samples} "
                     f"samples: {episode_count} episodes with up to {turns_per_episode} turns each"
                 )
+    for name, facts in dry_run.model_facts.items():
+        if facts.target_error:
+            yield f"policies.{name}.model.{facts.target_error}"
     yield from _teacher_vocabulary_errors(dry_run)
     yield from _unlisted_action_errors(dry_run)
     yield from _missing_measure_errors(dry_run)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import safe_open
-
 from marl.core.types import Request
-from marl.models.adapter import Adapter
-from marl.models.hf_folder import find_gguf, is_gguf
+from marl.models.adapter import Adapter, target_layer_error
+from marl.models.adapter_targets import EMBEDDING_OR_HEAD_NAME
+from marl.models.hf_folder import find_gguf, is_gguf, saved_weight_shapes
 from marl.models.pretrained import Pretrained, TransformersModelConfig
-from marl.models.tiny import Tiny
+from marl.models.tiny import Tiny, tiny_model_weight_shapes
 from marl.protocols import ModelConfig
 from marl.protocols.memory_estimates import AdapterSize, ModelSize
 from marl.runs.trained_model import Trained
@@ -34,8 +32,6 @@ ModelConfigFiles = Mapping[str, Path]
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SPECIAL_TOKEN_COUNT = 4
 """Number of special tokens in a tiny model's vocabulary of words."""
-_EMBEDDING_OR_HEAD_NAME = re.compile(r"(^|\.)(embed\w*|wte|wpe|lm_head)$")
-"""Name of an embedding or output layer, which PEFT's target `all-linear` leaves out."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,8 @@ class ModelFacts:
     """Function that returns the reason why a prompt cannot continue an answer with a tool call, or ""."""
     vocabulary: Callable[[], Mapping[str, int]] | None = None
     """Function that returns token -> id. None also for tiny models, whose words are known when they are made."""
+    target_error: str = ""
+    """Error message about an adapter's `targets` that name no layer of its base, or ""."""
 
 
 def known_model_facts(
@@ -153,7 +151,7 @@ def _adapter_model_facts(
     for name, shape in shapes.items():
         layer = name.removesuffix(".weight")
         if adapter.targets == "all-linear":
-            is_adapted = not _EMBEDDING_OR_HEAD_NAME.search(layer)
+            is_adapted = not EMBEDDING_OR_HEAD_NAME.search(layer)
         elif isinstance(adapter.targets, str):
             is_adapted = compile_pattern(adapter.targets).fullmatch(layer)
         else:
@@ -163,7 +161,15 @@ def _adapter_model_facts(
             # LoRA's factors A [rank, inputs] and B [outputs, rank], and DoRA's magnitude for each output.
             weights += adapter.rank * sum(shape) + (shape[0] if adapter.use_dora else 0)
     size = base.size and replace(base.size, adapter=AdapterSize(weights, adapter.rank, layers))
-    return replace(base, description=description, weights=weights, base_weights=base.weights, size=size)
+    config_file = find_config_file(adapter.base, config_files)
+    return replace(
+        base,
+        description=description,
+        weights=weights,
+        base_weights=base.weights,
+        size=size,
+        target_error=target_layer_error(adapter.targets, shapes, config_file),
+    )
 
 
 def local_model_folder(model: ModelConfig) -> Path | None:
@@ -200,40 +206,13 @@ def _weight_shapes(
     folder, file = local_model_folder(model), find_config_file(model, config_files)
     shapes: dict[str, tuple[int, ...]] = {}
     if folder and not (file and _is_gguf_file(file)):
-        # The headers of safetensors files give the shapes without loading tensors.
-        for path in sorted(folder.glob("*.safetensors")):
-            with safe_open(path, framework="np") as weights:
-                for name in weights.keys():  # noqa: SIM118 (no mapping)
-                    shapes[name] = tuple(weights.get_slice(name).get_shape())
+        shapes = saved_weight_shapes(folder)
     if shapes or file is None or not _read_config(file):
         return shapes or None
     # This import loads torch, so it is only made if no file gives the shapes.
     from marl.models.config_shapes import parameter_shapes
 
     return parameter_shapes(file)
-
-
-def tiny_model_weight_shapes(model: Tiny, vocabulary_size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the name and the shape of each weight of a tiny model."""
-    hidden, inner = model.hidden, model.intermediate or 3 * model.hidden
-    width = model.head_dim or hidden // model.heads
-    queries, values = model.heads * width, (model.kv_heads or model.heads) * width
-    yield "model.embed_tokens.weight", (vocabulary_size, hidden)
-    for index in range(model.layers):
-        layer = f"model.layers.{index}"
-        for name, rows in (("q_proj", queries), ("k_proj", values), ("v_proj", values)):
-            yield f"{layer}.self_attn.{name}.weight", (rows, hidden)
-        yield f"{layer}.self_attn.o_proj.weight", (hidden, queries)
-        for name in ("q_norm", "k_norm") if model.architecture == "qwen3" else ():
-            yield f"{layer}.self_attn.{name}.weight", (width,)
-        for name in ("gate_proj", "up_proj"):
-            yield f"{layer}.mlp.{name}.weight", (inner, hidden)
-        yield f"{layer}.mlp.down_proj.weight", (hidden, inner)
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            yield f"{layer}.{name}.weight", (hidden,)
-    yield "model.norm.weight", (hidden,)
-    if not model.tied:
-        yield "lm_head.weight", (vocabulary_size, hidden)
 
 
 def _weight_count(shapes: WeightShapes | None) -> int | None:

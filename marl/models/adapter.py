@@ -6,7 +6,7 @@ imports torch only when weights are loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +14,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
-from marl.core.config import refuse_repeated_values
+from marl.core.config import FIELD_PREFIX, refuse_repeated_values
 from marl.core.plugins import PluginField
 from marl.host.data_files import one_line_error_message
-from marl.models.hf_folder import check_adapter_folder, read_adapter_config
+from marl.models.adapter_targets import adapted_layers, layer_names_of_weights
+from marl.models.hf_folder import check_adapter_folder, read_adapter_config, saved_weight_shapes
 from marl.models.pretrained import Pretrained, PretrainedSource, TransformersModelConfig
+from marl.models.tiny import Tiny, tiny_model_weight_shapes
 from marl.protocols import ModelConfig, ModelPreparation
 from marl.protocols.memory_estimates import MemorySavingSetting
 from marl.text.linear_patterns import check_linear_pattern
@@ -72,11 +74,14 @@ class Adapter(ModelConfig):
     def unmet_requirements(self) -> Iterable[str]:
         base_problems = list(self.base.unmet_requirements())
         for problem in base_problems:
-            yield f"base.{problem}"
+            # A problem of the base as a whole names none of its settings.
+            yield f"base{'.' if FIELD_PREFIX.match(problem) else ': '}{problem}"
         if not base_problems and self.base.shared_base():
             yield f"base: {_NO_BASE}"
         for problem in self._initial_adapter_errors():
             yield f"path: {str(self.path)!r}: {problem}"
+        if not base_problems and (problem := self._target_error()):
+            yield problem
 
     def prepare(self, context: ModelPreparation) -> AdapterSource:
         for problem in self._initial_adapter_errors():
@@ -136,6 +141,41 @@ class Adapter(ModelConfig):
             check_adapter_folder(self.folder, expected)
         except ValueError as error:
             yield str(error)
+
+    def _target_error(self) -> str:
+        """Return an error message if `targets` name no layer of a tiny base or of a base in a folder, or ""."""
+        if self.targets == "all-linear":
+            return ""
+        if isinstance(self.base, Tiny):
+            return target_layer_error(self.targets, dict(tiny_model_weight_shapes(self.base, vocabulary_size=1)))
+        folder = Path(self.base.path).expanduser() if isinstance(self.base, Pretrained) else None
+        # GGUF files and the hub's cache, which take long to read, are checked by random play (`marl check`).
+        if folder is None or not (shapes := saved_weight_shapes(folder)):
+            return ""
+        return target_layer_error(self.targets, shapes, folder / "config.json")
+
+
+def target_layer_error(
+    targets: str | tuple[str, ...], shapes: Mapping[str, tuple[int, ...]], config_file: Path | None = None
+) -> str:
+    """Return an error message if `targets` name no layer of a model with weights of these `shapes`, or "".
+
+    Saved weights may have other names than the model's layers, so an error is confirmed by the model's configuration.
+    """
+    try:
+        adapted_layers(targets, layer_names_of_weights(shapes))
+    except ValueError as error:
+        if config_file is None:
+            return str(error)
+    else:
+        return ""
+    from marl.models.config_shapes import parameter_shapes  # imported late, because it loads torch
+
+    try:
+        shapes = parameter_shapes(config_file)
+    except ValueError:
+        return ""  # loading the model reports its faults
+    return target_layer_error(targets, shapes)
 
 
 @dataclass

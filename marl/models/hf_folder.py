@@ -214,3 +214,15 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"holds a broken {path.name}: {error}") from error
+
+
+def saved_weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return name -> shape of each weight in the safetensors files of `folder`. Only their headers are read."""
+    from safetensors import safe_open  # imported late, because most scenarios have no folder of weights
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="np") as weights:
+            for name in weights.keys():  # noqa: SIM118 (no mapping)
+                shapes[name] = tuple(weights.get_slice(name).get_shape())
+    return shapes

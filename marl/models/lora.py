@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from marl.models.adapter_targets import LayerNames, adapted_layers
 from marl.models.fused_lora import FusedLora
 from marl.models.hf_folder import ADAPTER_WEIGHTS
 from marl.models.pretrained import PretrainedSource
 from marl.models.weights import overwrite_tensors, read_peft_weights
-from marl.text.linear_patterns import compile_pattern
 
 if TYPE_CHECKING:
     # Imported for type checkers only: `adapter` imports this module, so a second import would be circular.
@@ -147,15 +147,12 @@ def adapter_matrices(layer: Any) -> dict[str, Tensor]:
 def _target_layers(source: AdapterSource, model: Any) -> list[str]:
     """Return the names or paths of the layers that the adapter of `source` adapts, for PEFT's `target_modules`.
 
-    `all-linear` leaves out the output layer, because the output layer may share its tensor with the embeddings. A
-    pattern becomes the paths that it matches, because PEFT would match it by a slower engine.
+    `all-linear` leaves out the output layer, because the output layer may share its tensor with the embeddings.
 
     Raises:
         ValueError: if a target matches no layer, or matches a layer that cannot be adapted.
     """
-    output, targets = model.get_output_embeddings(), source.adapter.targets
-    adaptable, linear_names = set[str](), set[str]()
-    paths = [name for name, _ in model.named_modules() if name]
+    output, adaptable, linear_names = model.get_output_embeddings(), set[str](), set[str]()
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | Conv1D):
             adaptable.add(name)
@@ -164,22 +161,8 @@ def _target_layers(source: AdapterSource, model: Any) -> list[str]:
         elif type(module) is nn.Embedding:
             # Subclasses of `nn.Embedding` may scale their output, as Gemma's does, and cannot be adapted.
             adaptable.add(name)
-    if targets == "all-linear":
-        return sorted(linear_names)
-    listed = ", ".join(sorted(linear_names))
-    choices = f"choices: {listed}, or all-linear; also the output's and the embeddings, paths, and patterns"
-    adapted: set[str] = set()
-    for target in [targets] if isinstance(targets, str) else targets or [""]:
-        # As in PEFT, a pattern matches a full path, and a listed name matches the end of a path.
-        if isinstance(targets, str):
-            matches = list(filter(compile_pattern(target).fullmatch, paths))
-        else:
-            matches = [path for path in paths if f".{path}".endswith(f".{target}")]
-        if not matches:
-            raise source.error_naming_policy_and_model(f"targets: no layer is called {target!r}; {choices}")
-        if unable := sorted(set(matches) - adaptable):
-            raise source.error_naming_policy_and_model(
-                f"targets: {target!r} means {', '.join(unable[:3])}, which cannot be adapted; {choices}"
-            )
-        adapted.update(matches if isinstance(targets, str) else [target])
-    return sorted(adapted)
+    paths = [name for name, _ in model.named_modules() if name]
+    try:
+        return adapted_layers(source.adapter.targets, LayerNames(paths, adaptable, linear_names))
+    except ValueError as error:
+        raise source.error_naming_policy_and_model(error) from error

@@ -145,6 +145,11 @@ class Pretrained(TransformersModelConfig):
         yield from super().unmet_requirements()
         if self.path in known_kinds("models") and not Path(self.path).is_dir():
             yield f"{self.path!r} is a kind of model, not a folder; write model: {{kind: {self.path}}}"
+        elif self.path.startswith("policies.") and not Path(self.path).is_dir():
+            yield (
+                f"path: {self.path!r} names a policy, whose weights no other policy can take; choices: a folder, a "
+                "name on the hub, {kind: tiny}, or a policy of another run by {kind: trained, run: RUN, policy: POLICY}"
+            )
         elif problem := self._folder_error():
             yield f"path: {self.path!r}: {problem}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -91,3 +91,26 @@ class Tiny(TransformersModelConfig):
         if not folder.is_dir():
             build_tiny_model(self, folder, texts)
         return folder
+
+
+def tiny_model_weight_shapes(model: Tiny, vocabulary_size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each weight of a tiny model."""
+    hidden, inner = model.hidden, model.intermediate or 3 * model.hidden
+    width = model.head_dim or hidden // model.heads
+    queries, values = model.heads * width, (model.kv_heads or model.heads) * width
+    yield "model.embed_tokens.weight", (vocabulary_size, hidden)
+    for index in range(model.layers):
+        layer = f"model.layers.{index}"
+        for name, rows in (("q_proj", queries), ("k_proj", values), ("v_proj", values)):
+            yield f"{layer}.self_attn.{name}.weight", (rows, hidden)
+        yield f"{layer}.self_attn.o_proj.weight", (hidden, queries)
+        for name in ("q_norm", "k_norm") if model.architecture == "qwen3" else ():
+            yield f"{layer}.self_attn.{name}.weight", (width,)
+        for name in ("gate_proj", "up_proj"):
+            yield f"{layer}.mlp.{name}.weight", (inner, hidden)
+        yield f"{layer}.mlp.down_proj.weight", (hidden, inner)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield f"{layer}.{name}.weight", (hidden,)
+    yield "model.norm.weight", (hidden,)
+    if not model.tied:
+        yield "lm_head.weight", (vocabulary_size, hidden)

@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl.core.config import Sampling
 from marl.core.types import Message, Request
-from marl.evaluation.model_facts import known_model_facts, local_model_folder, tiny_model_weight_shapes
+from marl.evaluation.model_facts import known_model_facts, local_model_folder
 from marl.models.adapter import Adapter
 from marl.models.pretrained import Pretrained
-from marl.models.tiny import Tiny
+from marl.models.tiny import Tiny, tiny_model_weight_shapes
 from marl.models.tiny_build import build_tiny_model
 
 TEXTS = ("card J Q K . moves [check] [bet]", "is 47 + 38 right", "a b")

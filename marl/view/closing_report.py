@@ -67,7 +67,7 @@ def closing_report(
             notice = f"stopped at step {step}; go on{again} with: {run_folder.resume_command}"
         lines.append(notice)
     if curves and len(main_curve := next(iter(curves.values()))) > 1:
-        lines += ["", text_chart(main_curve), ""]
+        lines += ["", f"{next(iter(titles.values()))}, by step", text_chart(main_curve), ""]
     lines += _evaluation_lines(rows, curves, titles)
     lines += _correction_lines(rows)
     lines += _forecast_lines(rows)
@@ -113,29 +113,41 @@ def _evaluation_lines(
     rows: Sequence[Row], curve_by_metric: Mapping[str, Curve], title_by_metric: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield a line for each metric of evaluations, at the first step and at the end."""
-    last, is_legal_mass_low = _rows_of_last_tenth(rows), False
+    last = _rows_of_last_tenth(rows)
     metrics = set(chain.from_iterable(rows))
     for name, curve in curve_by_metric.items():
         # `_correction_lines` reports these.
         if is_correction_metric(name, metrics):
             continue
-        title = title_by_metric[name]
-        masses: list[float] = []
+        title, note = title_by_metric[name], ""
         if is_computed_from_move_probabilities(name):
-            masses = metric_values(last, f"{name.rpartition('/')[0]}/legal_mass")
-            is_legal_mass_low |= any(mass < MIN_LEGAL_MASS for mass in masses)
+            note = _legal_mass_note(rows, f"{name.rpartition('/')[0]}/legal_mass")
+        elif lows := metric_values(rows, f"{name}_low"):
+            high = metric_values(rows, f"{name}_high")[-1]
+            note = f" (95 % interval of the last evaluation [{lows[-1]:.3f}, {high:.3f}])"
         if len(curve) == 1:
-            yield f"{title} {curve[0][1]:.3f} at step {curve[0][0]}, measured once: nothing to compare it with"
+            yield f"{title} {curve[0][1]:.3f} at step {curve[0][0]}, measured once: nothing to compare it with{note}"
             continue
         # A stopped run may have no evaluation in its last tenth of steps; then its last value is reported.
         end = fmean(metric_values(last, name) or [curve[-1][1]])
-        note = f" (legal mass {fmean(masses):.3f})" if masses else ""
-        if not is_computed_from_move_probabilities(name) and (lows := metric_values(rows, f"{name}_low")):
-            note = f" (last [{lows[-1]:.3f}, {metric_values(rows, f'{name}_high')[-1]:.3f}])"
         late = "" if metric_values(last, name) else f" at step {curve[-1][0]}"
         yield f"{title} {curve[0][1]:.3f} -> {end:.3f}{late}{note}"
-    if is_legal_mass_low:
-        yield f"the exact figure does not count: the legal mass fell below {MIN_LEGAL_MASS}"
+
+
+def _legal_mass_note(rows: Sequence[Row], metric: str) -> str:
+    """Return the legal mass of the reported evaluations in brackets, or "" if it is unknown.
+
+    The note says so if the legal mass is too small for exact figures to count.
+    """
+    # Without an evaluation in the last tenth of the steps, the last one is reported.
+    masses = metric_values(_rows_of_last_tenth(rows), metric) or metric_values(rows, metric)[-1:]
+    if not masses:
+        return ""
+    note, lowest = f"legal mass {fmean(masses):.3f}", min(masses)
+    if lowest < MIN_LEGAL_MASS:
+        note += f", at the lowest {lowest:.3f}" if len(masses) > 1 else ""
+        note += f": below {MIN_LEGAL_MASS} the figure does not count"
+    return f" ({note})"
 
 
 def _correction_lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -216,7 +228,10 @@ def _credit_diagnostic_lines(rows: Sequence[Row], credited_roles: Mapping[str, L
         role += f" in game {game[0]}" if game else ""
         zero = _mean_over_last_tenth(rows, f"{scope}/zero")
         if zero is not None:
-            yield f"credit of role {role}: {zero:.0%} of its turns got advantage 0 and {effect}"
+            share = (
+                f"{zero:.0%} of its turns got advantage 0 and {effect}" if zero else "none of its turns got advantage 0"
+            )
+            yield f"credit of role {role}: {share}"
         conservation = _mean_over_last_tenth(rows, f"{scope}/conservation")
         if conservation is not None and (warning := conservation_warning(role, conservation)):
             yield f"WARNING {warning}"

@@ -72,7 +72,29 @@ def test_a_run_that_was_stopped_names_the_checkpoint_that_there_is(tmp_path: Pat
 
 
 def test_a_figure_with_little_legal_mass_does_not_count(tmp_path: Path) -> None:
-    assert "does not count" in closing_report(folder(tmp_path, {0: 1.0, 10: 0.1}, 10, mass=0.9), is_finished=True)
+    report = closing_report(folder(tmp_path, {0: 1.0, 10: 0.1}, 10, mass=0.9), is_finished=True)
+    assert "NashConv 1.000 -> 0.100 (legal mass 0.900: below 0.98 the figure does not count)" in report
+    # Neither the last tenth of the steps nor a second evaluation is needed to say so.
+    report = closing_report(folder(tmp_path, {0: 1.0, 60: 0.5}, 100, mass=0.9), is_finished=False)
+    assert "NashConv 1.000 -> 0.500 at step 60 (legal mass 0.900: below 0.98 the figure does not count)" in report
+    report = closing_report(folder(tmp_path, {0: 1.0}, 3, mass=0.9), is_finished=False)
+    note = "(legal mass 0.900: below 0.98 the figure does not count)"
+    assert f"NashConv 1.000 at step 0, measured once: nothing to compare it with {note}" in report
+
+
+def test_only_the_figures_of_the_game_with_little_legal_mass_do_not_count(tmp_path: Path) -> None:
+    row = {"eval/kuhn/nashconv": 0.5, "eval/kuhn/legal_mass": 0.9, "eval/nim/optimal": 0.5, "eval/nim/legal_mass": 1.0}
+    lines = closing_report(written(tmp_path, row, row), is_finished=True).splitlines()
+    assert "kuhn: NashConv 0.500 -> 0.500 (legal mass 0.900: below 0.98 the figure does not count)" in lines
+    assert "nim: Probability of an optimal move 0.500 -> 0.500 (legal mass 1.000)" in lines
+
+
+def test_the_lowest_of_several_legal_masses_decides(tmp_path: Path) -> None:
+    home = folder(tmp_path, {0: 1.0, 95: 0.2}, 99)
+    with home.metrics_file.open("a") as file:
+        file.write(json.dumps({"step": 100, "eval/nashconv": 0.2, "eval/legal_mass": 0.97}) + "\n")
+    note = "(legal mass 0.985, at the lowest 0.970: below 0.98 the figure does not count)"
+    assert f"NashConv 1.000 -> 0.200 {note}" in closing_report(home, is_finished=True)
 
 
 def written(path: Path, *rows: dict[str, Any]) -> RunFolder:
@@ -87,7 +109,8 @@ def held_out(success: float, low: float, high: float) -> dict[str, float]:
 
 def test_measures_on_held_out_starts_are_drawn_and_told_with_their_last_interval(tmp_path: Path) -> None:
     report = closing_report(written(tmp_path, held_out(0.25, 0.2, 0.3), {}, held_out(0.75, 0.7, 0.8)), is_finished=True)
-    assert "success on held-out starts 0.250 -> 0.750 (last [0.700, 0.800])" in report
+    assert "success on held-out starts 0.250 -> 0.750 (95 % interval of the last evaluation [0.700, 0.800])" in report
+    assert "success on held-out starts, by step\n   0.750 ┤" in report
     assert "█" in report
     assert "episodes" not in report
 
@@ -159,6 +182,11 @@ def test_turns_of_advantage_0_are_not_said_to_teach_nothing_where_other_terms_te
     home = written(tmp_path, {}, credited(zero=0.5))
     report = closing_report(home, is_finished=True, credited_roles={"solver": learner})
     assert f"credit of role solver: 50% of its turns got advantage 0 and {ending}\n" in report
+
+
+def test_a_role_without_turns_of_advantage_0_is_not_told_of_what_they_taught(tmp_path: Path) -> None:
+    report = closing_report(written(tmp_path, {}, credited(zero=0.0)), is_finished=True)
+    assert "credit of role solver: none of its turns got advantage 0\n" in report
 
 
 def test_figures_that_were_never_told_are_left_out(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ class PlayOptions:
 
     game: Annotated[str | None, typer.Option(help="Game of a scenario with several; default: each in turn.")] = None
     seat: Annotated[str | None, typer.Option("--as", help="The seat that you play; policies play the others.")] = None
-    random: Annotated[bool, typer.Option(help="Every seat plays uniformly random legal moves.")] = False
-    episodes: Annotated[int, typer.Option(min=1)] = 1
+    random: Annotated[bool, typer.Option(help="Every seat but yours plays uniformly random legal moves.")] = False
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 1
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of deals and answers; default: the scenario's.")] = None
     out: Annotated[Path | None, typer.Option(help="Write the episodes here (.jsonl.zst).")] = None
 
@@ -57,16 +57,40 @@ def play_game(scenario: ScenarioOrRun, options: PlayOptions, overrides: Override
     if is_run and overrides:
         raise ScenarioError(f"{scenario} is a run, which is played as it is: leave {overrides[0]!r} out")
     source = scenario if is_run else load(scenario, overrides or (), to_train=False, random_play=options.random)
+    # Options are checked before the weights are loaded, which can take minutes.
+    checked = _with_chosen_game(RunFolder(source).scenario() if isinstance(source, Path) else source, options.game)
+    if options.seat is not None:
+        _require_seat(checked, options.seat)
     settings, simulator = load_scenario_and_simulator(source, random=options.random)
-    if options.game is not None:
-        name, games = options.game, settings.games
-        if name not in games:
-            hint = choices_hint(name, games) if games else "this scenario has one game, without a name"
-            raise ScenarioError(f"--game {name}: no such game; {hint}")
-        settings = settings.model_copy(update={"games": {name: games[name]}})
+    settings = _with_chosen_game(settings, options.game)
     play_and_print_episodes(
         settings, simulator, seat=options.seat, episodes=options.episodes, out_file=options.out, seed=options.seed
     )
+
+
+def _with_chosen_game(scenario: Scenario, name: str | None) -> Scenario:
+    """Return `scenario` with its game `name` alone, or with all games if `name` is None.
+
+    Raises:
+        ScenarioError: if the scenario has no such game.
+    """
+    if name is None:
+        return scenario
+    games = scenario.games
+    if name not in games:
+        hint = choices_hint(name, games) if games else "this scenario has one game, without a name"
+        raise ScenarioError(f"--game {name}: no such game; {hint}")
+    return scenario.model_copy(update={"games": {name: games[name]}})
+
+
+def _require_seat(scenario: Scenario, seat: str) -> None:
+    """Raise ScenarioError if `seat` is no seat of the scenario's game, or there are several games."""
+    views = scenario.scenario_by_game()
+    if len(views) > 1:
+        raise ScenarioError(f"--as {seat}: in which of {', '.join(views)}? Name it: --game NAME")
+    (view,) = views.values()
+    if seat not in view.seats:
+        raise ScenarioError(f"--as {seat}: no such seat; {choices_hint(seat, view.seats)}")
 
 
 def load_scenario_and_simulator(scenario: Scenario | Path, *, random: bool) -> tuple[Scenario, RolloutSimulator]:
@@ -118,11 +142,8 @@ def play_and_print_episodes(
     if seed is not None:
         simulator = simulator.variant(RoleRequestBuilder(simulator.casting.roles, seed))
     if seat is not None:
-        if len(views) > 1:
-            raise ScenarioError(f"--as {seat}: in which of {', '.join(views)}? Name it: --game NAME")
+        _require_seat(scenario, seat)
         view = next(iter(views.values()))
-        if seat not in view.seats:
-            raise ScenarioError(f"--as {seat}: no such seat; {choices_hint(seat, view.seats)}")
         # The person gets a copy of the seat's role with a policy whose answers are typed in the terminal.
         person: RoleConfig = view.roles[view.seats[seat]].model_copy(update={"policy": _PERSON})
         casting = RoleRequestBuilder({**simulator.casting.roles, _PERSON: person}, simulator.casting.seed)

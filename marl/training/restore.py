@@ -66,8 +66,13 @@ def restore_simulator(folder: Path, step: int | None = None) -> tuple[Scenario, 
                 return scenario, simulator_from_engines(
                     scenario, build_engines(policies, prepare_models(scenario, policies))
                 )
-        if step is not None or not chosen:
-            choices = ", ".join(f"{other:06d}" for other in steps) or "none"
+        if not steps:
+            raise ScenarioError(
+                f"{folder}: this run has no checkpoint, so there are no weights to load; checkpoint.every is the "
+                "number of steps after which one is written"
+            )
+        if step is not None:
+            choices = ", ".join(f"{other:06d}" for other in steps)
             raise ScenarioError(f"{folder}: no checkpoint of step {chosen}; there are: {choices}")
         time.sleep(_RETRY_S)  # the run has replaced this checkpoint by a newer one meanwhile
 

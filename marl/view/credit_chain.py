@@ -27,13 +27,35 @@ class AdvantageDerivation:
     """Other turns of the comparison group, or None if the turn had none."""
 
 
-def describe_whether_policy_was_updated(policy: str, step: int, metrics: Mapping[str, float]) -> str:
-    """Return a remark on the update of `policy` in `step`, whose row of metrics is `metrics`, or "" without a row."""
+def describe_update_from_turn(
+    turn: Turn, trajectory: Trajectory, scenario: Scenario | None, step: int, metrics: Mapping[str, float]
+) -> str:
+    """Return a remark on whether a policy was updated with `turn`, a turn of `trajectory` with credit.
+
+    `metrics` is the row of metrics of `step`. The remark is "" if the row is missing and nothing else forbids learning
+    from the turn. `scenario` is the run's, or None if it cannot be loaded.
+    """
+    if scenario and (reason := _reason_no_learner_trains_on(turn, trajectory, scenario)):
+        return f"no learner trains on this turn: {reason}"
     if not metrics:
         return ""
+    policy = turn.request.policy
     # The metric `samples` of a policy exists only in steps that updated its learner.
     was_updated = f"policy/{policy}/samples" in metrics
     return f"policy {policy} was {'updated with it' if was_updated else 'not updated'} in step {step}"
+
+
+def _reason_no_learner_trains_on(turn: Turn, trajectory: Trajectory, scenario: Scenario) -> str:
+    """Return the reason for which no learner trains on `turn`, or "" if the scenario lets one train on it."""
+    role = scenario.roles.get(turn.role)
+    if role is None:
+        return ""
+    if turn.role in trajectory.deal.policies:
+        return f"role {turn.role!r} was played by {trajectory.deal.policies[turn.role]!r} instead of its own policy"
+    if not role.trainable:
+        return f"role {turn.role!r} has trainable: false"
+    policy = scenario.policies.get(role.policy)
+    return f"policy {role.policy!r} has no learner" if policy and policy.learner is None else ""
 
 
 def derive_advantage(

@@ -15,7 +15,7 @@ from marl.scenario.load import ScenarioError
 from marl.view.credit_chain import (
     AdvantageDerivation,
     derive_advantage,
-    describe_whether_policy_was_updated,
+    describe_update_from_turn,
     reason_without_credit,
 )
 from marl.view.edge_text import EDGE_KINDS, describe_edge, format_token_ranges
@@ -39,13 +39,13 @@ def explain_advantage(run_path: Path, turn_name: str) -> str:
         raise ScenarioError(f"{turn_name}: write a turn as EPISODE:INDEX, such as 000040.0.1:2")
     step, trajectory = _find_episode(home, episode)
     if int(index) >= len(trajectory.turns):
-        raise ScenarioError(f"{turn_name}: episode {episode} has {len(trajectory.turns)} turns, from 0")
+        raise ScenarioError(f"{turn_name}: episode {episode} has the turns 0 to {len(trajectory.turns) - 1}")
     answer, record = trajectory.turns[int(index)], home.read_credit_of_step(step)
-    credit_of = record.turns()
+    scenario, credit_of = home.scenario(), record.turns()
     lines = list(_turn_lines(answer, step, trajectory))
     credit = credit_of.get(answer.id)
     if credit is None:
-        return "\n".join([*lines, f"no credit: {reason_without_credit(home.scenario(), answer)}"])
+        return "\n".join([*lines, f"no credit: {reason_without_credit(scenario, answer)}"])
     lines += _derivation_lines(derive_advantage(credit, record, trajectory, credit_of))
     count = len(answer.completion.token_ids)
     if credit.token_advantages:
@@ -54,7 +54,8 @@ def explain_advantage(run_path: Path, turn_name: str) -> str:
     else:
         lines.append(f"tokens: each of {count} has the turn's advantage")
     metrics = next((row for row in home.rows() if row["step"] == step), {})
-    return "\n".join(filter(None, [*lines, describe_whether_policy_was_updated(credit.policy, step, metrics)]))
+    update = describe_update_from_turn(answer, trajectory, scenario, step, metrics)
+    return "\n".join(filter(None, [*lines, update]))
 
 
 def _find_episode(run_folder: RunFolder, episode_id: str) -> tuple[int, Trajectory]:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import marl
+from marl.core.graph import Trajectory
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
-from marl.view.credit_chain import describe_whether_policy_was_updated
+from marl.view.credit_chain import describe_update_from_turn
 from marl.view.credit_explanation import explain_advantage
 from tests.support.small_team_scenarios import small_scenario
 
@@ -102,7 +103,7 @@ def test_what_cannot_be_explained_is_named(run: Path, tmp_path: Path) -> None:
     refusals = {
         "000002.0.0": "write a turn as EPISODE:INDEX",
         "000010.0.0:1": r"no episode 000010.0.0 among the recorded steps \(1, 2\)",
-        "000002.0.0:77": "episode 000002.0.0 has 5 turns",
+        "000002.0.0:77": "episode 000002.0.0 has the turns 0 to 4",
     }
     for turn, message in refusals.items():
         with pytest.raises(ScenarioError, match=message):
@@ -115,7 +116,7 @@ def test_what_cannot_be_explained_is_named(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("turn", ["000002.0.0:²", "²:0", "000002.0.0:" + "9" * 400])
 def test_odd_digits_are_no_index(turn: str, run: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"write a turn as EPISODE:INDEX|no episode|has 5 turns"):
+    with pytest.raises(ScenarioError, match=r"write a turn as EPISODE:INDEX|no episode|has the turns 0 to 4"):
         explain_advantage(run, turn)
 
 
@@ -138,8 +139,33 @@ def test_readers_that_say_anything_but_scores_have_none(said: str, run: Path, tm
     assert "assign" in text
 
 
-def test_a_policy_is_said_to_be_updated_only_in_the_steps_of_its_update() -> None:
-    metrics = {"step": 3, "policy/solver/samples": 24.0, "policy/critic/entropy": 1.2}
-    assert describe_whether_policy_was_updated("solver", 3, metrics) == "policy solver was updated with it in step 3"
-    assert describe_whether_policy_was_updated("critic", 3, metrics) == "policy critic was not updated in step 3"
-    assert describe_whether_policy_was_updated("solver", 3, {}) == ""
+def test_a_policy_is_said_to_be_updated_only_in_the_steps_of_its_update(run: Path) -> None:
+    home = RunFolder(run)
+    scenario, trajectory = home.scenario(), home.load_trajectory(2, 0)
+    planner, solver = trajectory.turns[:2]
+    metrics = {"step": 2, "policy/solver/samples": 24.0, "policy/planner/entropy": 1.2}
+    remark = describe_update_from_turn(solver, trajectory, scenario, 2, metrics)
+    assert remark == "policy solver was updated with it in step 2"
+    remark = describe_update_from_turn(planner, trajectory, scenario, 2, metrics)
+    assert remark == "policy planner was not updated in step 2"
+    assert describe_update_from_turn(solver, trajectory, scenario, 2, {}) == ""
+
+
+def test_no_policy_is_said_to_be_updated_with_turns_on_which_no_learner_trains(run: Path) -> None:
+    home = RunFolder(run)
+    scenario, trajectory, metrics = home.scenario(), home.load_trajectory(2, 0), {"policy/solver/samples": 24.0}
+    solver = trajectory.turns[1]
+    untrained = scenario.roles["solver"].model_copy(update={"trainable": False})
+    frozen = scenario.policies["solver"].model_copy(update={"learner": None})
+    opponent = Trajectory(replace(trajectory.deal, policies={"solver": "solver@7"}), trajectory.start)
+    for changed, episode, reason in (
+        (
+            scenario.model_copy(update={"roles": {"solver": untrained}}),
+            trajectory,
+            "role 'solver' has trainable: false",
+        ),
+        (scenario.model_copy(update={"policies": {"solver": frozen}}), trajectory, "policy 'solver' has no learner"),
+        (scenario, opponent, "role 'solver' was played by 'solver@7' instead of its own policy"),
+    ):
+        remark = describe_update_from_turn(solver, episode, changed, 2, metrics)
+        assert remark == f"no learner trains on this turn: {reason}"

@@ -66,7 +66,7 @@ def held_out_episode_json(
     """
     return {
         **serializer.episode_json(step, episode, None),
-        **{"held_out": True, "siblings": [], "advantages": {}, "metrics": {}, "updates": {}},
+        **{"held_out": True, "siblings": [], "advantages": {}, "metrics": {}, "updates": []},
         # Episodes of one game and name have the same start in all evaluations.
         "same_start": [(other, episode.id) for other in run_folder.steps_with_held_out_episodes()],
     }

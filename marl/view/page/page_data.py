@@ -20,7 +20,7 @@ from marl.runs.run_folder import RESULTS_WITHOUT_ROLES, RunFolder
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import EvaluationSettings, Scenario
 from marl.view.colours import colours_by_name, role_colours
-from marl.view.credit_chain import describe_whether_policy_was_updated
+from marl.view.credit_chain import describe_update_from_turn
 from marl.view.curve_data import CurveSelection
 from marl.view.page import run_json
 from marl.view.page.credit_rules import CreditRecomputer, compare_credit_rules_by_role, names_only_registered_rules
@@ -300,7 +300,10 @@ class PageApi:
         ends = ("/entropy", "/kl_sampler", "/fidelity_mean", "/fidelity_max")
         policy_metrics: dict[str, float] = {}
         step_metrics = run_json.step_metrics(run.home, step)
-        policies = {turn.request.policy for turn in trajectory.turns}
+        scenario = run.serializer.scenario
+        updates: list[str] = []
+        for turn in trajectory.turns:
+            updates.append(describe_update_from_turn(turn, trajectory, scenario, step, step_metrics))
         for name, value in step_metrics.items():
             if name.startswith("policy/") and name.endswith(ends):
                 policy_metrics[name] = value
@@ -311,7 +314,7 @@ class PageApi:
             "advantages": advantages,
             "same_start": run.index.first_episode_per_step(trajectory.start),
             "metrics": policy_metrics,
-            "updates": {name: describe_whether_policy_was_updated(name, step, step_metrics) for name in policies},
+            "updates": updates,
             "role_colours": self._role_colours(),
         }
 

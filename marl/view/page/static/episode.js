@@ -73,7 +73,7 @@ function Turn({ run, episode, turn, chain, shaded, other, shade, setShade, scale
     <${Messages} run=${run} episode=${episode} turn=${turn} />
     <${Answer} turn=${turn} chain=${shaded} learnt=${chain} shade=${shade} setShade=${setShade} scale=${scale} mismatch=${mismatch} />
     <${Scores} turn=${turn} /><${Knowledge} turn=${turn} />
-    ${episode.held_out ? html`<p class="faint">Held-out episodes are played to measure: no credit is assigned, and nothing is learned from them.</p>` : html`<div class="chains"><${Chain} chain=${chain} title="Credit used in training" update=${chain && episode.updates[chain.policy]} run=${run} step=${episode.step} />
+    ${episode.held_out ? html`<p class="faint">Held-out episodes are played to measure: no credit is assigned, and nothing is learned from them.</p>` : html`<div class="chains"><${Chain} chain=${chain} title="Credit used in training" update=${chain && episode.updates[turn.index]} run=${run} step=${episode.step} />
       ${other ? html`<${Chain} chain=${other.chains[turn.index]} title="Credit by ${ruleName(other.rule)}" run=${run} step=${episode.step} />` : null}</div>`}
     ${sampled && !episode.held_out ? html`<${StepFigures} episode=${episode} policy=${turn.policy} />` : null}</article>`;
 }

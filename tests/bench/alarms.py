@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -28,6 +29,7 @@ from _bench import ROOT, parser, report, silent
 
 import marl
 from marl.core.types import Credit, Metrics, Verdict, VerifierCase
+from marl.credit.assign.reward_rules import AgentReturnAssign
 from marl.metrics.alarms import is_alarm_metric, watched_metric
 from marl.protocols import AssignConfig, Evidence, VerifierConfig
 from marl.runs.run_folder import RunFolder
@@ -47,6 +49,16 @@ class Silent(AssignConfig):
 
     def __call__(self, evidence: Evidence) -> Credit:
         return {}
+
+
+class WrongSign(AgentReturnAssign):
+    """Credits the opposite of what was paid: a credit rule with a fault."""
+
+    kind: str = "wrong_sign"
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        credit = super().__call__(evidence)
+        return {turn: replace(advantage, value=-advantage.value) for turn, advantage in credit.items()}
 
 
 class Flaky(VerifierConfig):
@@ -81,10 +93,16 @@ FAULTS = (
     ),
     Fault(("cut",), "nim_self_play", "max_tokens of 2", ("roles.player.sampling.max_tokens=2", "schedule.steps=8")),
     Fault(
-        ("return_fell", "constant"),
+        ("constant",),
         "kuhn_frozen_opponent",
         "a learning rate that rises to 100 times the shipped one within 40 updates",
         ("policies.student.learner.lr=0.2", "policies.student.learner.warm_up=40", "schedule.steps=40"),
+    ),
+    Fault(
+        ("return_fell",),
+        "kuhn_frozen_opponent",
+        "a credit rule with the wrong sign",
+        ("credit.assign={kind: 'alarms:WrongSign'}", "schedule.steps=40"),
     ),
     Fault(
         ("reward",),

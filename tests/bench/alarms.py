@@ -131,11 +131,13 @@ FAULTS = (
     Fault(
         ("kl",),
         "nim_self_play",
-        "a learning rate 25 times too high, four minibatches, and a strong pull back to the first policy",
+        "a learning rate that rises to 100 times the shipped one within 24 updates, four minibatches, and a strong "
+        "pull back to the first policy",
         (
-            *("policies.actor.learner.lr=0.05", "policies.actor.learner.lr_end=null"),
-            *("policies.actor.learner.schedule=constant", "policies.actor.learner.minibatches=4"),
-            *("policies.actor.learner.magnet={coefficient: 5.0}", "schedule.steps=12"),
+            *("policies.actor.learner.lr=0.2", "policies.actor.learner.warm_up=24"),
+            *("policies.actor.learner.lr_end=null", "policies.actor.learner.schedule=constant"),
+            *("policies.actor.learner.minibatches=4", "policies.actor.learner.magnet={coefficient: 5.0}"),
+            "schedule.steps=24",
         ),
     ),
     Fault(

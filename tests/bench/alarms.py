@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple
 from _bench import ROOT, parser, report, silent
 
 import marl
-from marl.core.types import Credit, Metrics, Verdict, VerifierCase
+from marl.core.types import Advantage, Credit, Metrics, Verdict, VerifierCase
 from marl.credit.assign.reward_rules import AgentReturnAssign
 from marl.metrics.alarms import is_alarm_metric, watched_metric
 from marl.protocols import AssignConfig, Evidence, VerifierConfig
@@ -59,6 +59,29 @@ class WrongSign(AgentReturnAssign):
     def __call__(self, evidence: Evidence) -> Credit:
         credit = super().__call__(evidence)
         return {turn: replace(advantage, value=-advantage.value) for turn, advantage in credit.items()}
+
+
+class PaysShortness(AssignConfig):
+    """Credits a turn with minus the number of its tokens: a rule that is easily gamed."""
+
+    kind: str = "pays_shortness"
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        turns = evidence.turns().items()
+        return {turn_id: Advantage(-float(len(turn.completion.token_ids))) for turn_id, turn in turns}
+
+
+class PaysRepetition(AssignConfig):
+    """Credits a turn with the number of its tokens that equal the one before: a rule that is easily gamed."""
+
+    kind: str = "pays_repetition"
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        credit: Credit = {}
+        for turn_id, turn in evidence.turns().items():
+            tokens = turn.completion.token_ids
+            credit[turn_id] = Advantage(float(sum([first == second for first, second in pairwise(tokens)])))
+        return credit
 
 
 class Flaky(VerifierConfig):
@@ -131,13 +154,11 @@ FAULTS = (
     Fault(
         ("kl",),
         "nim_self_play",
-        "a learning rate that rises to 100 times the shipped one within 24 updates, four minibatches, and a strong "
-        "pull back to the first policy",
+        "a learning rate 25 times too high, four minibatches, and a strong pull back to the first policy",
         (
-            *("policies.actor.learner.lr=0.2", "policies.actor.learner.warm_up=24"),
-            *("policies.actor.learner.lr_end=null", "policies.actor.learner.schedule=constant"),
-            *("policies.actor.learner.minibatches=4", "policies.actor.learner.magnet={coefficient: 5.0}"),
-            "schedule.steps=24",
+            *("policies.actor.learner.lr=0.05", "policies.actor.learner.lr_end=null"),
+            *("policies.actor.learner.schedule=constant", "policies.actor.learner.minibatches=4"),
+            *("policies.actor.learner.magnet={coefficient: 5.0}", "schedule.steps=12"),
         ),
     ),
     Fault(
@@ -163,15 +184,21 @@ FAULTS = (
         ),
     ),
     Fault(
-        ("repeated", "distinct", "length"),
+        ("repeated",),
         "dapo",
-        "a learning rate that rises to 20 times the shipped one within 40 updates, and room for long answers",
+        "a credit rule that pays for short answers, and a learning rate 5 times too high",
         (
-            "policies.solver.learner.lr=0.02",
-            "policies.solver.learner.warm_up=40",
-            "roles.solver.sampling.max_tokens=48",
-            "schedule.groups=4",
-            "schedule.steps=45",
+            *("credit.assign={kind: 'alarms:PaysShortness'}", "policies.solver.learner.lr=0.005"),
+            *("roles.solver.sampling.max_tokens=48", "schedule.groups=4", "schedule.steps=30"),
+        ),
+    ),
+    Fault(
+        ("distinct", "length"),
+        "dapo",
+        "a credit rule that pays for repeated tokens, room for long answers, and a learning rate 5 times too high",
+        (
+            *("credit.assign={kind: 'alarms:PaysRepetition'}", "policies.solver.learner.lr=0.005"),
+            *("roles.solver.sampling.max_tokens=48", "schedule.groups=4", "schedule.steps=45"),
         ),
     ),
 )

@@ -195,10 +195,12 @@ FAULTS = (
     Fault(
         ("distinct", "length"),
         "dapo",
-        "a credit rule that pays for repeated tokens, room for long answers, and a learning rate 5 times too high",
+        "a credit rule that pays for repeated tokens, and room for long answers",
         (
-            *("credit.assign={kind: 'alarms:PaysRepetition'}", "policies.solver.learner.lr=0.005"),
-            *("roles.solver.sampling.max_tokens=48", "schedule.groups=4", "schedule.steps=45"),
+            *("credit.assign={kind: 'alarms:PaysRepetition'}", "roles.solver.sampling.max_tokens=48"),
+            # The first steps, to which lengths are compared, must not change the policy much.
+            *("policies.solver.learner.lr=0.005", "policies.solver.learner.warm_up=30"),
+            *("policies.solver.learner.schedule=constant", "schedule.groups=4", "schedule.steps=60"),
         ),
     ),
 )

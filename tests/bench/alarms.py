@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
@@ -61,27 +61,15 @@ class WrongSign(AgentReturnAssign):
         return {turn: replace(advantage, value=-advantage.value) for turn, advantage in credit.items()}
 
 
-class PaysShortness(AssignConfig):
-    """Credits a turn with minus the number of its tokens: a rule that is easily gamed."""
+class PaysTokens(AssignConfig):
+    """Credits each token of a turn with the same amount: a rule that is easily gamed."""
 
-    kind: str = "pays_shortness"
+    kind: str = "pays_tokens"
+    amount: float
 
     def __call__(self, evidence: Evidence) -> Credit:
         turns = evidence.turns().items()
-        return {turn_id: Advantage(-float(len(turn.completion.token_ids))) for turn_id, turn in turns}
-
-
-class PaysRepetition(AssignConfig):
-    """Credits a turn with the number of its tokens that equal the one before: a rule that is easily gamed."""
-
-    kind: str = "pays_repetition"
-
-    def __call__(self, evidence: Evidence) -> Credit:
-        credit: Credit = {}
-        for turn_id, turn in evidence.turns().items():
-            tokens = turn.completion.token_ids
-            credit[turn_id] = Advantage(float(sum([first == second for first, second in pairwise(tokens)])))
-        return credit
+        return {turn_id: Advantage(self.amount * len(turn.completion.token_ids)) for turn_id, turn in turns}
 
 
 class Flaky(VerifierConfig):
@@ -188,16 +176,16 @@ FAULTS = (
         "dapo",
         "a credit rule that pays for short answers, and a learning rate 5 times too high",
         (
-            *("credit.assign={kind: 'alarms:PaysShortness'}", "policies.solver.learner.lr=0.005"),
+            *("credit.assign={kind: 'alarms:PaysTokens', amount: -1}", "policies.solver.learner.lr=0.005"),
             *("roles.solver.sampling.max_tokens=48", "schedule.groups=4", "schedule.steps=30"),
         ),
     ),
     Fault(
-        ("distinct", "length"),
+        ("length",),
         "dapo",
-        "a credit rule that pays for repeated tokens, and room for long answers",
+        "a credit rule that pays for long answers, and room for them",
         (
-            *("credit.assign={kind: 'alarms:PaysRepetition'}", "roles.solver.sampling.max_tokens=48"),
+            *("credit.assign={kind: 'alarms:PaysTokens', amount: 1}", "roles.solver.sampling.max_tokens=48"),
             # The first steps, to which lengths are compared, must not change the policy much.
             *("policies.solver.learner.lr=0.005", "policies.solver.learner.warm_up=30"),
             *("policies.solver.learner.schedule=constant", "schedule.groups=4", "schedule.steps=60"),

@@ -181,7 +181,7 @@ FAULTS = (
         ),
     ),
     Fault(
-        ("length",),
+        ("distinct", "length"),
         "dapo",
         "a credit rule that pays for long answers, and room for them",
         (

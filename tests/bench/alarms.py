@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
@@ -70,6 +70,20 @@ class PaysTokens(AssignConfig):
     def __call__(self, evidence: Evidence) -> Credit:
         turns = evidence.turns().items()
         return {turn_id: Advantage(self.amount * len(turn.completion.token_ids)) for turn_id, turn in turns}
+
+
+class PaysRepetition(AssignConfig):
+    """Credits a turn with its tokens, and each token that equals the one before twice more: a rule that is gamed."""
+
+    kind: str = "pays_repetition"
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        credit: Credit = {}
+        for turn_id, turn in evidence.turns().items():
+            tokens = turn.completion.token_ids
+            repeated = sum([first == second for first, second in pairwise(tokens)])
+            credit[turn_id] = Advantage(float(len(tokens) + 2 * repeated))
+        return credit
 
 
 class Flaky(VerifierConfig):
@@ -142,9 +156,9 @@ FAULTS = (
     Fault(
         ("kl",),
         "nim_self_play",
-        "a learning rate 25 times too high, four minibatches, and a strong pull back to the first policy",
+        "a learning rate 50 times too high, four minibatches, and a strong pull back to the first policy",
         (
-            *("policies.actor.learner.lr=0.05", "policies.actor.learner.lr_end=null"),
+            *("policies.actor.learner.lr=0.1", "policies.actor.learner.lr_end=null"),
             *("policies.actor.learner.schedule=constant", "policies.actor.learner.minibatches=4"),
             *("policies.actor.learner.magnet={coefficient: 5.0}", "schedule.steps=12"),
         ),
@@ -181,12 +195,23 @@ FAULTS = (
         ),
     ),
     Fault(
-        ("distinct", "length"),
+        ("length",),
         "dapo",
         "a credit rule that pays for long answers, and room for them",
         (
             *("credit.assign={kind: 'alarms:PaysTokens', amount: 1}", "roles.solver.sampling.max_tokens=48"),
             # The first steps, to which lengths are compared, must not change the policy much.
+            *("policies.solver.learner.lr=0.005", "policies.solver.learner.warm_up=30"),
+            *("policies.solver.learner.schedule=constant", "schedule.groups=4", "schedule.steps=60"),
+        ),
+    ),
+    Fault(
+        ("distinct",),
+        "dapo",
+        "a credit rule that pays for repeated tokens, and room for long answers",
+        (
+            *("credit.assign={kind: 'alarms:PaysRepetition'}", "roles.solver.sampling.max_tokens=48"),
+            # As above.
             *("policies.solver.learner.lr=0.005", "policies.solver.learner.warm_up=30"),
             *("policies.solver.learner.schedule=constant", "schedule.groups=4", "schedule.steps=60"),
         ),

@@ -95,7 +95,7 @@ def is_variable_in_template(variable_name: str, template_source: str) -> bool:
 
 
 def _read_file_of_template_setting(setting: Any) -> Any:
-    """Return the content of the file for a setting `{file: PATH}`, or any other setting unchanged.
+    """Return the text of the file that a setting `{file: PATH}` names; return any other setting unchanged.
 
     The path is relative to the scenario's folder. The resolved scenario in a run's folder contains the text, so the run
     stays the same when the file is edited.

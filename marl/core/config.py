@@ -126,7 +126,7 @@ def _is_number_type(annotation: Any) -> bool:
 
 
 def field_errors(message_by_field: Mapping[str, str]) -> PydanticCustomError:
-    """Return one validation error for several fields. `message_by_field` maps a field to its error message."""
+    """Return one validation error with the messages of several fields; `message_by_field` is field -> message."""
     return PydanticCustomError(
         "wrong", "{message}", {"message": "; ".join(message_by_field.values()), "below": dict(message_by_field)}
     )

@@ -282,7 +282,7 @@ class LearnerConfig(PluginConfig):
         return adamw_memory_uses(size)
 
     def memory_saving_settings(self) -> Iterable[MemorySavingSetting]:
-        """Return alternative values of settings that reduce the learner's memory use."""
+        """Return the settings of which another value would reduce the learner's memory use, with that value."""
         return ()
 
     @abstractmethod

@@ -363,9 +363,10 @@ def _marks_of_prompt(prompt: PromptWithOrigins, context: PromptContext) -> tuple
 def _possible_sources_of_text(
     step: int | None, kind: EdgeKind, context: PromptContext
 ) -> list[tuple[TurnId, EdgeKind]]:
-    """Return the id of the turn that the game's step number `step` played, with the edge kind `kind`.
+    """Return the turns from which a text in an observation may come, each as turn id and edge kind.
 
-    If `step` is None, return all turns that a text of unknown origin may depend on, with their edge kinds.
+    `step` is the number of the game's step whose turn made the text, which is read with the edge kind `kind`. If it is
+    None, the text's origin is unknown, so that every turn counts that the agent has newly heard, and its own last one.
     """
     if step is not None:
         turn = context.played_turns[step]

@@ -338,7 +338,7 @@ cluster: {kind: local, simulators: 2}
     def build_rule_based_engines(self) -> dict[str, Engine]:
         """Return policy -> new engine, for each policy with rule-based answers, such as a verifier's.
 
-        Random play and evaluations of other policies keep these engines.
+        Random play and evaluations of other policies replace all engines but these.
         """
         return {name: p.engine.build(None) for name, p in self.policies.items() if p.engine.is_rule_based}
 

@@ -73,7 +73,10 @@ class PaysTokens(AssignConfig):
 
 
 class PaysRepetition(AssignConfig):
-    """Credits a turn with its tokens, and each token that equals the one before twice more: a rule that is gamed."""
+    """Credits a turn with the number of its tokens plus twice the number of those that equal the one before.
+
+    The rule is easily gamed.
+    """
 
     kind: str = "pays_repetition"
 
